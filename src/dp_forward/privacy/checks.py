@@ -1,0 +1,94 @@
+"""One-line checks of what comes in: name, rule, value, remedy.
+
+Every public constructor of this package runs its numbers through these, so an object that
+exists is an object whose numbers make sense.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import SupportsFloat, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dp_forward.errors import InvalidInput
+
+__all__ = ["count", "delta", "epsilon", "finite_array", "nonnegative", "positive", "probability"]
+
+_SMALL_DELTA = "Use something below 1 / number of records, such as 1e-5."
+
+
+def _number(name: str, value: object, remedy: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        raise InvalidInput(name, "be a number", type(value).__name__, remedy)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidInput(name, "be a number", type(value).__name__, remedy) from None
+
+
+def positive(name: str, value: object, *, remedy: str) -> float:
+    """A finite number above zero."""
+    number = _number(name, value, remedy)
+    if not (math.isfinite(number) and number > 0):
+        raise InvalidInput(name, "be a finite number above 0", number, remedy)
+    return number
+
+
+def nonnegative(name: str, value: object, *, remedy: str) -> float:
+    """A finite number, zero included."""
+    number = _number(name, value, remedy)
+    if not (math.isfinite(number) and number >= 0):
+        raise InvalidInput(name, "be a finite number, 0 or above", number, remedy)
+    return number
+
+
+def probability(name: str, value: object, *, remedy: str) -> float:
+    """A number strictly between 0 and 1."""
+    number = _number(name, value, remedy)
+    if not 0 < number < 1:
+        raise InvalidInput(name, "lie in (0, 1)", number, remedy)
+    return number
+
+
+def epsilon(value: object, *, name: str = "epsilon") -> float:
+    """A budget's epsilon: finite and above zero."""
+    return positive(name, value, remedy="Use something between 0.1 and 16; less is more private.")
+
+
+def delta(value: object, *, zero: bool, name: str = "delta") -> float:
+    """A budget's delta: in (0, 1), or in [0, 1) where ``zero`` is allowed."""
+    number = _number(name, value, _SMALL_DELTA)
+    if not (0 < number < 1 or (zero and number == 0)):
+        raise InvalidInput(name, "lie in [0, 1)" if zero else "lie in (0, 1)", number, _SMALL_DELTA)
+    return number
+
+
+def count(name: str, value: object, *, at_least: int = 1, remedy: str) -> int:
+    """A whole number, at least ``at_least``."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InvalidInput(name, "be a whole number", type(value).__name__, remedy)
+    number = operator.index(value)
+    if number < at_least:
+        raise InvalidInput(name, f"be a whole number, {at_least} or more", number, remedy)
+    return number
+
+
+def finite_array(name: str, value: ArrayLike, *, ndim: int) -> NDArray[np.float64]:
+    """A private, read-only float64 copy with ``ndim`` axes and only finite entries."""
+    try:
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            name, "be an array of numbers", type(value).__name__, "Pass a NumPy array."
+        ) from None
+    if array.ndim != ndim or array.size == 0:
+        raise InvalidInput(
+            name, f"have {ndim} axes and at least one entry", f"shape {array.shape}", "Reshape it."
+        )
+    if not np.isfinite(array).all():
+        raise InvalidInput(name, "hold finite numbers only", "NaN or Inf", "Clean it first.")
+    array.setflags(write=False)
+    return array

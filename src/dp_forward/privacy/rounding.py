@@ -1,0 +1,30 @@
+"""Rounding that never flatters: a printed epsilon or sigma is at least the true one."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Context
+
+__all__ = ["nudge_up", "shown_up"]
+
+_ULPS = 4
+
+
+def nudge_up(value: float) -> float:
+    """A few units in the last place above ``value``: covers the rounding of a short formula."""
+    return value + _ULPS * math.ulp(value) if math.isfinite(value) else value
+
+
+def shown_up(value: float, digits: int = 6) -> str:
+    """``value`` with ``digits`` significant digits, rounded up: '3.98763', '8.0', '1e-05'.
+
+    Edges:
+        What lies within one part in 1e9 of a shorter number is shown as that number, so that a
+        budget of 8 that was met at 7.99999999999 reads '8.0'.
+    """
+    if not math.isfinite(value):
+        return str(value)
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(
+        value - abs(value) * 1e-9
+    )
+    return repr(float(rounded))
