@@ -1,0 +1,70 @@
+"""What one promise covers: a text, a token, a phrase of c tokens, a label, or text and label.
+
+A unit says which inputs count as neighbours. Two neighbours may differ in everything inside one
+unit and in nothing else, and are then indistinguishable up to (epsilon, delta).
+
+==========  =====================================================  =============================
+unit        neighbours                                             protects
+==========  =====================================================  =============================
+``text``    any two texts                                          a whole text
+``token``   texts of one length that differ in one token           one token
+``phrase``  ... that differ in c consecutive tokens                a phrase
+``label``   any two labels                                         a label
+``record``  any two (text, label) pairs                            text and label together
+==========  =====================================================  =============================
+
+Paper: the definitions of LDP, SeqLDP and (appendix) token-level SeqLDP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+
+__all__ = ["LABEL", "RECORD", "TEXT", "TOKEN", "Unit", "parse_unit", "phrase"]
+
+_REMEDY = "Use text, token, phrase:c (c tokens, such as phrase:5), label or record."
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit of protection; use `TEXT`, `TOKEN`, `LABEL`, `RECORD` or `phrase`."""
+
+    kind: Literal["text", "token", "phrase", "label", "record"]
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("text", "token", "phrase", "label", "record"):
+            raise InvalidInput("unit", "be a known unit", self.kind, _REMEDY)
+        if self.kind == "phrase":
+            checks.count("tokens", self.tokens, remedy="Say how many tokens a phrase has.")
+        elif self.tokens != (1 if self.kind == "token" else None):
+            raise InvalidInput("tokens", f"be left out for a {self.kind}", self.tokens, _REMEDY)
+
+    def __str__(self) -> str:
+        return f"phrase of {self.tokens} tokens" if self.kind == "phrase" else self.kind
+
+
+TEXT: Final = Unit("text")
+TOKEN: Final = Unit("token", 1)
+LABEL: Final = Unit("label")
+RECORD: Final = Unit("record")
+
+
+def phrase(tokens: int) -> Unit:
+    """A phrase of ``tokens`` consecutive tokens."""
+    return Unit("phrase", tokens)
+
+
+def parse_unit(text: str) -> Unit:
+    """Read ``text``, ``token``, ``label``, ``record`` or ``phrase:c``."""
+    kind, separator, size = text.partition(":")
+    if kind == "phrase" and separator and size.isascii() and size.isdigit():
+        return phrase(int(size))
+    known = {str(unit): unit for unit in (TEXT, TOKEN, LABEL, RECORD)}
+    if text not in known:
+        raise InvalidInput("unit", "be a known unit", repr(text), _REMEDY)
+    return known[text]

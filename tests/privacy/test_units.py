@@ -1,0 +1,30 @@
+"""What is protected."""
+
+import pytest
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import LABEL, RECORD, TEXT, TOKEN, Unit, parse_unit, phrase
+
+
+@pytest.mark.parametrize("unit", [TEXT, TOKEN, LABEL, RECORD])
+def test_a_unit_reads_back_its_own_name(unit: Unit) -> None:
+    assert parse_unit(str(unit)) == unit
+
+
+def test_a_phrase_has_its_number_of_tokens() -> None:
+    assert parse_unit("phrase:5") == phrase(5)
+    assert str(phrase(5)) == "phrase of 5 tokens"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "word", "phrase", "phrase:", "phrase:0", "phrase:-2", "phrase:x", "Text"]
+)
+def test_an_unknown_unit_is_refused_with_the_known_ones(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_unit(text)
+
+
+@pytest.mark.parametrize(("kind", "tokens"), [("word", None), ("text", 3), ("token", None), ("phrase", None)])
+def test_an_impossible_unit_cannot_be_made(kind: str, tokens: int | None) -> None:
+    with pytest.raises(InvalidInput):
+        Unit(kind, tokens)  # type: ignore[arg-type]
