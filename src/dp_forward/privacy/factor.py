@@ -1,0 +1,159 @@
+r"""One side of matrix Gaussian noise: ``Z = sigma U G V^T``, and how much a side can be seen through.
+
+A factor F (U for rows, V for columns) shapes the noise. What it costs is how much its inverse can
+stretch a difference between neighbours, ``sup ||F^-1 x|| / ||x||``:
+
+* over all x that is ``1 / sigma_min(F)``;
+* over x that live on c consecutive coordinates (token level: c rows change) it is the largest
+  spectral norm of c neighbouring columns of ``F^-1``, for c = 1 ``max_i ||F^-1 e_i||``.
+
+Guarantees:
+    `gain` is rounded up by more than the rounding errors of the decomposition behind it, and a
+    factor that is singular or too close to it is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+from dp_forward.privacy.rounding import nudge_up
+from dp_forward.privacy.spectral import spectral_norm_upper
+
+__all__ = ["UNIFORM", "Factor", "from_covariance", "from_factor", "from_weights"]
+
+_EPS = float(np.finfo(np.float64).eps)
+_WORST_CONDITION = 1e12
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factor:
+    """``entries`` is None for the identity of any size, a vector for a diagonal, or a matrix.
+
+    Use `UNIFORM`, `from_weights`, `from_covariance` or `from_factor`.
+    """
+
+    entries: Floats | None = None
+
+    def __post_init__(self) -> None:
+        if self.entries is None:
+            return
+        entries = checks.finite_array("factor", self.entries, ndim=np.ndim(self.entries))
+        if entries.ndim == 1:
+            if not (entries > 0).all():
+                raise InvalidInput(
+                    "weights", "all be above 0", float(entries.min()), "Raise the smallest weight."
+                )
+        elif entries.ndim != 2 or entries.shape[0] != entries.shape[1]:
+            raise InvalidInput("factor", "be square", f"shape {entries.shape}", "Reshape it.")
+        object.__setattr__(self, "entries", entries)
+        self._refuse_singular(entries)
+
+    @staticmethod
+    def _refuse_singular(entries: Floats) -> None:
+        values = entries if entries.ndim == 1 else np.linalg.svd(entries, compute_uv=False)
+        if values.min() * _WORST_CONDITION <= values.max():
+            raise InvalidInput(
+                "factor",
+                f"be invertible, with condition below {_WORST_CONDITION:g}",
+                f"singular values {values.min():.3g} to {values.max():.3g}",
+                "Add a small multiple of the identity.",
+            )
+
+    @property
+    def size(self) -> int | None:
+        """The number of coordinates; None where any number fits."""
+        return None if self.entries is None else len(self.entries)
+
+    def fit(self, name: str, size: int) -> None:
+        """Raise unless this factor acts on ``size`` coordinates."""
+        if self.size not in (None, size):
+            raise InvalidInput(name, f"act on {size} coordinates", self.size, "Check the shape.")
+
+    def gain(self, window: int | None = None) -> float:
+        """The most that the inverse stretches a vector on ``window`` consecutive coordinates."""
+        if self.entries is None:
+            return 1.0
+        if self.entries.ndim == 1:
+            return nudge_up(1 / float(self.entries.min()))
+        return self._dense_gain(self.entries, window)
+
+    @staticmethod
+    def _dense_gain(entries: Floats, window: int | None) -> float:
+        size = len(entries)
+        values = np.linalg.svd(entries, compute_uv=False)
+        if window is None or window >= size:
+            # The computed singular values are off by at most a modest multiple of eps * largest.
+            return nudge_up(1 / (float(values[-1]) - 8 * size * _EPS * float(values[0])))
+        inverse = np.linalg.inv(entries)
+        slack = 1 + 8 * size * _EPS * float(values[0] / values[-1])
+        columns = range(size - window + 1)
+        widest = max(spectral_norm_upper(inverse[:, i : i + window]) for i in columns)
+        return nudge_up(widest * slack)
+
+    def left(self, matrix: Floats) -> Floats:
+        """``F matrix``."""
+        if self.entries is None:
+            return matrix
+        return self.entries[:, None] * matrix if self.entries.ndim == 1 else self.entries @ matrix
+
+    def left_inverse(self, matrix: Floats) -> Floats:
+        """``F^-1 matrix``."""
+        if self.entries is None:
+            return matrix
+        if self.entries.ndim == 1:
+            return matrix / self.entries[:, None]
+        return np.asarray(np.linalg.solve(self.entries, matrix))
+
+    def log_determinant(self) -> float:
+        """``log |det F|``."""
+        if self.entries is None:
+            return 0.0
+        if self.entries.ndim == 1:
+            return float(np.log(self.entries).sum())
+        return float(np.linalg.slogdet(self.entries)[1])
+
+    def __str__(self) -> str:
+        if self.entries is None:
+            return "uniform"
+        return f"{'diagonal' if self.entries.ndim == 1 else 'full'} {len(self.entries)}"
+
+
+UNIFORM = Factor()
+"""The identity: every coordinate gets the same, independent noise."""
+
+
+def from_weights(weights: ArrayLike) -> Factor:
+    """A diagonal factor: coordinate i gets noise of standard deviation ``weights[i]``."""
+    return Factor(checks.finite_array("weights", weights, ndim=1))
+
+
+def from_factor(matrix: ArrayLike) -> Factor:
+    """Any invertible square matrix U or V itself."""
+    return Factor(checks.finite_array("factor", matrix, ndim=2))
+
+
+def from_covariance(covariance: ArrayLike) -> Factor:
+    """The Cholesky factor of a symmetric, positive definite covariance."""
+    matrix = checks.finite_array("covariance", covariance, ndim=2)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InvalidInput("covariance", "be square", f"shape {matrix.shape}", "Reshape it.")
+    if not np.allclose(matrix, matrix.T, rtol=1e-10, atol=1e-12 * float(np.abs(matrix).max())):
+        raise InvalidInput("covariance", "be symmetric", "an asymmetric matrix", "Use (A + A.T) / 2.")
+    least = float(np.linalg.eigvalsh(matrix)[0])
+    try:
+        factor = np.linalg.cholesky((matrix + matrix.T) / 2)
+    except np.linalg.LinAlgError:
+        raise InvalidInput(
+            "covariance",
+            "be positive definite",
+            f"smallest eigenvalue {least:.3g}",
+            "Add a small multiple of the identity.",
+        ) from None
+    return Factor(np.asarray(factor, dtype=np.float64))

@@ -1,0 +1,103 @@
+"""A mechanism: one object with its noise, its privacy map and its promise.
+
+A mechanism answers three questions about *all* the releases it covers (``releases`` of one input):
+
+* ``epsilon(delta)``  the epsilon proved at this delta,
+* ``delta(epsilon)``  the delta proved at this epsilon,
+* ``guess_rate()``    how often the best attacker picks the right one of two candidate inputs.
+
+and draws one release with ``sample`` (a reference in NumPy, for tests and experiments: floating
+point noise is not safe to release, see docs/adr/0002).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from dp_forward.privacy.levels import ThreeLevelLoss
+from dp_forward.privacy.rounding import shown_up
+from dp_forward.privacy.units import Unit
+
+if TYPE_CHECKING:
+    from dp_forward.privacy.ledger import Charge
+
+__all__ = ["Mechanism", "scope_of"]
+
+
+class Mechanism(ABC):
+    """What every mechanism promises; see the module docstring."""
+
+    name: ClassVar[str]
+    """The name on the command line."""
+
+    @abstractmethod
+    def epsilon(self, delta: float = 0.0) -> float:
+        """The least epsilon proved at ``delta`` for all releases, rounded up."""
+
+    @abstractmethod
+    def delta(self, epsilon: float) -> float:
+        """The least delta proved at ``epsilon`` for all releases, rounded up."""
+
+    @abstractmethod
+    def guess_rate(self) -> float:
+        """The best two-candidate guess rate of any attacker who sees all releases."""
+
+    @property
+    @abstractmethod
+    def unit(self) -> Unit | None:
+        """What the promise covers; None for a bare distance between inputs."""
+
+    @property
+    @abstractmethod
+    def assumptions(self) -> tuple[str, ...]:
+        """What the promise rests on besides the arithmetic."""
+
+    @property
+    @abstractmethod
+    def shown_delta(self) -> float:
+        """The delta at which `repr` states the promise."""
+
+    @property
+    @abstractmethod
+    def scope(self) -> str:
+        """For whom the promise holds: 'per text', 'per text over 3 releases', ..."""
+
+    @property
+    def gaussian_mu(self) -> float:
+        """The mu of the Gaussian part of the releases; 0 where there is none."""
+        return 0.0
+
+    @property
+    def pure_losses(self) -> tuple[ThreeLevelLoss, ...]:
+        """The losses of the pure parts of the releases; empty where there are none."""
+        return ()
+
+    def charge(self) -> Charge:
+        """What all the releases cost in a ledger: mu^2 and pure epsilon, each rounded up."""
+        from dp_forward.privacy.ledger import Charge
+
+        charges = [Charge.pure(loss.total) for loss in self.pure_losses if loss.total > 0]
+        if self.gaussian_mu > 0:
+            charges.append(Charge.gaussian(self.gaussian_mu))
+        return sum(charges[1:], start=charges[0]) if charges else Charge(0, 0)
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether a theorem covers this object as it was asked for."""
+        return True
+
+    def promise(self, delta: float | None = None) -> str:
+        """'(2.0, 1e-05)-LDP per text': the guarantee at a delta (`shown_delta`), rounded up."""
+        if not self.guaranteed:
+            return "no guarantee"
+        delta = self.shown_delta if delta is None else delta
+        epsilon = shown_up(self.epsilon(delta))
+        numbers = f"({epsilon}, {delta:g})" if delta else epsilon
+        return f"{numbers}-{'DP' if self.unit is None else 'LDP'} {self.scope}"
+
+
+def scope_of(unit: Unit | None, *, distance: float | None = None, releases: int = 1) -> str:
+    """The words behind a promise."""
+    what = f"for inputs at distance {distance:g}" if unit is None else f"per {unit}"
+    return what if releases == 1 else f"{what} over {releases} releases"
