@@ -1,0 +1,236 @@
+r"""PrivUnit in its Gaussian form: pure epsilon-LDP for a direction, with a third of the noise.
+
+For a unit vector x in R^D (a normalised matrix, flattened, or one normalised row), draw
+``G ~ N(0, I)`` and output
+
+.. math:: V = s\,x + (I - x x^T)\,G,
+
+where s is N(0, 1) conditioned on ``s >= t`` with probability p, else on ``s < t``.
+
+Proof of the promise. Without the conditioning V would be N(0, I). With it, the density of V at v is
+that of N(0, I) times ``p / (1 - q)`` if ``<x, v> >= t`` and times ``(1 - p) / q`` if not, ``q = Phi(t)``.
+For two inputs the ratio of densities at any v is therefore 1, or ``e^epsilon``, or ``e^-epsilon`` with
+
+.. math:: e^{\varepsilon} = \frac{p}{1-q} \Big/ \frac{1-p}{q},\qquad\text{i.e.}\quad
+          \varepsilon = \mathrm{logit}(p) + \mathrm{logit}(q),
+
+whatever D, x, x' and v are: pure epsilon-LDP, delta = 0.
+
+Use. ``E[V] = m x`` with ``m = phi(t) (1 - e^-epsilon) / (e^-epsilon q + 1 - q)``, so ``V / m`` is
+unbiased, with noise of about 1/m in every direction. Since ``d ln m / dt = m - t``, the best t for
+estimation is the fixed point ``m(t*) = t*``, and there the noise is ``1 / t*``. Any other public t is
+as private; a smaller one can serve classification better.
+
+From Bhowmick et al. (2018) and Asi, Feldman and Talwar (2022).
+
+Paper: not in it. DP-Forward's Gaussian at S = 2C needs three times this noise for the same epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, log_expit, log_ndtr, logit, ndtri, ndtri_exp
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+from dp_forward.privacy.bounds import NormBound, normalise
+from dp_forward.privacy.budget import Budget
+from dp_forward.privacy.levels import ThreeLevelLoss
+from dp_forward.privacy.mechanism import Mechanism, scope_of
+from dp_forward.privacy.rounding import nudge_up, shown_up
+from dp_forward.privacy.solve import last_safe
+from dp_forward.privacy.units import TEXT, Unit
+
+__all__ = ["PrivUnit", "best_threshold", "mean_scale"]
+
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+_FURTHEST = 35.0
+_ROUNDING = 1e-13
+
+Floats = NDArray[np.float64]
+
+
+def mean_scale(epsilon: float, threshold: float) -> float:
+    """``m``: the mean of V is m times the unit vector."""
+    log_phi = -0.5 * threshold * threshold - _HALF_LOG_2PI
+    log_mass = np.logaddexp(float(log_ndtr(threshold)) - epsilon, float(log_ndtr(-threshold)))
+    return math.exp(log_phi - float(log_mass)) * -math.expm1(-epsilon)
+
+
+def best_threshold(epsilon: float) -> float:
+    """``t*``, the threshold with the least noise: the fixed point m(t*) = t*."""
+    high = math.sqrt(2 * epsilon) + 3
+    return last_safe(lambda t: mean_scale(epsilon, t) - t, safe=0.0, unsafe=high)
+
+
+def _check_threshold(threshold: float) -> None:
+    if not abs(threshold) <= _FURTHEST:
+        raise InvalidInput("threshold", f"lie within +-{_FURTHEST:g}", threshold, "Leave it out for t*.")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PrivUnit(Mechanism):
+    """PrivUnit with a public threshold and the log-odds of landing in the cap.
+
+    Guarantees:
+        Pure LDP: `epsilon` is ``cap_log_odds + logit(Phi(threshold))`` per bounded vector, rounded
+        up, times the number of vectors that neighbours can differ in, times the releases. The
+        log-odds are kept, not p, because p rounds to 1 long before the odds do.
+    """
+
+    name: ClassVar[str] = "privunit"
+
+    threshold: float
+    cap_log_odds: float
+    bound: NormBound = field(default_factory=normalise)
+    protects: Unit = TEXT
+    releases: int = 1
+    loss: ThreeLevelLoss = field(init=False)
+
+    def __post_init__(self) -> None:
+        _check_threshold(self.threshold)
+        if not isinstance(self.bound, NormBound) or self.bound.how != "normalise":
+            raise InvalidInput("bound", "normalise for PrivUnit", str(self.bound), "Use normalise(norm).")
+        checks.count("releases", self.releases, remedy="Count every fresh release.")
+        once = checks.nonnegative(
+            "epsilon", self._epsilon_per_vector(), remedy="Raise threshold or cap_log_odds."
+        )
+        vectors = self.bound.changed_rows(self.protects) or 1
+        object.__setattr__(self, "loss", ThreeLevelLoss(once, self._mass(), vectors * self.releases))
+
+    def _epsilon_per_vector(self) -> float:
+        odds = self.cap_log_odds
+        inside, outside = float(log_ndtr(-self.threshold)), float(log_ndtr(self.threshold))
+        slack = _ROUNDING * (abs(odds) + abs(inside) + abs(outside))
+        return odds + outside - inside + slack
+
+    def _mass(self) -> float:
+        """The most weight the level +epsilon can have: the cap, or what its mirror leaves of it."""
+        log_p = float(log_expit(self.cap_log_odds))
+        excess = float(log_ndtr(self.threshold)) - float(log_ndtr(-self.threshold))
+        return math.exp(log_p + min(0.0, excess))
+
+    @classmethod
+    def for_budget(
+        cls,
+        budget: Budget,
+        *,
+        bound: NormBound | None = None,
+        unit: Unit = TEXT,
+        releases: int = 1,
+        threshold: float | None = None,
+        cap_probability: float | None = None,
+    ) -> PrivUnit:
+        """PrivUnit at the best threshold, at a given one, or for a wanted cap probability."""
+        bound = normalise() if bound is None else bound
+        copies = checks.count("releases", releases, remedy="Count every fresh release.")
+        copies *= bound.changed_rows(unit) or 1
+        epsilon = budget.epsilon / copies
+        # Four times the slack that `epsilon` adds, so that the promise never passes the budget.
+        if threshold is None:
+            threshold = cls._threshold(epsilon, cap_probability)
+        elif cap_probability is not None:
+            raise InvalidInput("cap_probability", "stand alone", cap_probability, "Leave out threshold.")
+        _check_threshold(threshold)
+        inside, outside = float(log_ndtr(-threshold)), float(log_ndtr(threshold))
+        odds = epsilon - (outside - inside)
+        odds -= 4 * _ROUNDING * (abs(odds) + abs(inside) + abs(outside) + epsilon)
+        return cls(threshold, odds, bound, unit, releases)
+
+    @staticmethod
+    def _threshold(epsilon: float, cap_probability: float | None) -> float:
+        if cap_probability is None:
+            return best_threshold(epsilon)
+        wanted = checks.probability("cap_probability", cap_probability, remedy="Try 0.9.")
+        # logit(q) = epsilon - logit(p); through 1 - q, which keeps its digits for large t.
+        return -float(ndtri(expit(float(logit(wanted)) - epsilon)))
+
+    @property
+    def cap_probability(self) -> float:
+        """p, the probability that the release lies on the side of its input."""
+        return float(expit(self.cap_log_odds))
+
+    @property
+    def scale(self) -> float:
+        """m: the mean of the raw vector V is m times the unit vector."""
+        return mean_scale(self.loss.epsilon, self.threshold)
+
+    @property
+    def sigma(self) -> float:
+        """``norm / m``: the effective noise per direction of the unbiased release."""
+        return nudge_up(self.bound.norm / self.scale)
+
+    def epsilon(self, delta: float = 0.0) -> float:
+        return self.loss.epsilon_at(checks.delta(delta, zero=True))
+
+    def delta(self, epsilon: float) -> float:
+        return self.loss.delta(checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more."))
+
+    def guess_rate(self) -> float:
+        """The ceiling of every pure mechanism, ``e^eps / (1 + e^eps)``; see `own_guess_rate`."""
+        return float(expit(self.loss.total))
+
+    def own_guess_rate(self) -> float:
+        """What the best attacker reaches against this very mechanism: (1 + delta(0)) / 2."""
+        return (1 + self.delta(0.0)) / 2
+
+    @property
+    def unit(self) -> Unit:
+        return self.protects
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self.bound.assumptions
+
+    @property
+    def shown_delta(self) -> float:
+        return 0.0
+
+    @property
+    def scope(self) -> str:
+        return scope_of(self.protects, releases=self.releases)
+
+    @property
+    def pure_losses(self) -> tuple[ThreeLevelLoss, ...]:
+        return (self.loss,)
+
+    def raw(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
+        """V itself, not yet divided by m: one draw per bounded vector."""
+        bounded = self.bound.apply(hidden)
+        vectors = bounded.reshape(1, -1) if self.bound.over == "matrix" else bounded
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        noise = rng.standard_normal(unit.shape)
+        along = self._signal(len(unit), rng)[:, None]
+        across = noise - np.sum(unit * noise, axis=1, keepdims=True) * unit
+        raw: Floats = along * unit + across
+        return raw.reshape(bounded.shape)
+
+    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
+        """One reference release, unbiased for the bounded matrix: bound, then ``norm / m * V``."""
+        return self.sigma * self.raw(hidden, rng)
+
+    def _signal(self, size: int, rng: np.random.Generator) -> Floats:
+        """s: N(0, 1) above t with probability p, else below, by inverse CDF in log space."""
+        log_uniform = np.log1p(-rng.random(size))
+        above = -ndtri_exp(log_uniform + log_ndtr(-self.threshold))
+        below = ndtri_exp(log_uniform + log_ndtr(self.threshold))
+        in_cap = rng.random(size) < self.cap_probability
+        return np.asarray(np.where(in_cap, np.maximum(above, self.threshold), below))
+
+    def log_density(self, raw: ArrayLike, hidden: ArrayLike) -> float:
+        """The log density of V at ``raw`` when one vector (a matrix, flattened) goes in."""
+        v = np.ravel(checks.finite_array("raw", raw, ndim=np.ndim(raw)))
+        x = np.ravel(self.bound.apply(hidden))
+        normal = -0.5 * float(v @ v) - len(v) * _HALF_LOG_2PI
+        if float(x @ v) >= self.threshold * float(np.linalg.norm(x)):
+            return normal + float(log_expit(self.cap_log_odds) - log_ndtr(-self.threshold))
+        return normal + float(log_expit(-self.cap_log_odds) - log_ndtr(self.threshold))
+
+    def __repr__(self) -> str:
+        t, p = self.threshold, self.cap_probability
+        return f"PrivUnit(sigma={shown_up(self.sigma)}, t={t:.6g}, p={p:.6g}) -> {self.promise()}"

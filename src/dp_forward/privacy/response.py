@@ -1,0 +1,248 @@
+r"""Randomized response: a label with a coin in front of it. Pure epsilon-LDP.
+
+*Plain*: keep the label with probability ``e^eps / (e^eps + K - 1)``, else one of the others, all alike.
+For two labels y, y' and any output the ratio of probabilities is ``e^eps``, 1 or ``e^-eps``.
+
+*With a prior* (Ghazi et al. 2021): with labels sorted by a public prior, choose k to maximise
+``e^eps / (e^eps + k - 1) * (sum of the top-k prior)`` and answer within the top k; a label outside them
+is first replaced by a uniform one of them (a mixture of two of its outputs: the ratio stays within
+e^eps). The prior must not come from the labels themselves, or the choice of k leaks them: it is a
+type, and says where it came from.
+
+`transition` is the flip matrix; a server that corrects its loss for it only post-processes.
+
+Paper: randomized response on labels; keeping with 0.9 of two labels is epsilon 2.197.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+from dp_forward.privacy.budget import Budget
+from dp_forward.privacy.levels import ThreeLevelLoss
+from dp_forward.privacy.mechanism import Mechanism, scope_of
+from dp_forward.privacy.units import LABEL, Unit
+
+if TYPE_CHECKING:
+    from dp_forward.privacy.guarantee import Guarantee
+
+__all__ = ["Prior", "RandomizedResponse", "ResponseWithPrior", "keep_probability"]
+
+_LABELS = "There must be something to choose from: 2 labels or more."
+
+
+def keep_probability(epsilon: float, labels: int) -> float:
+    """``e^eps / (e^eps + K - 1)``."""
+    return 1 / (1 + (labels - 1) * math.exp(-epsilon))
+
+
+class _Response(Mechanism):
+    """What both kinds of randomized response share."""
+
+    label_epsilon: float
+    labels: int
+    releases: int
+    loss: ThreeLevelLoss
+
+    @abstractmethod
+    def transition(self) -> NDArray[np.float64]:
+        """Row y: the probabilities of what is answered for the label y."""
+
+    def epsilon(self, delta: float = 0.0) -> float:
+        return self.loss.epsilon_at(checks.delta(delta, zero=True))
+
+    def delta(self, epsilon: float) -> float:
+        return self.loss.delta(checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more."))
+
+    def guess_rate(self) -> float:
+        """The ceiling of every pure mechanism, ``e^eps / (1 + e^eps)``."""
+        return float(expit(self.loss.total))
+
+    @property
+    def unit(self) -> Unit:
+        return LABEL
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("the set of labels is public",)
+
+    @property
+    def shown_delta(self) -> float:
+        return 0.0
+
+    @property
+    def scope(self) -> str:
+        return scope_of(LABEL, releases=self.releases)
+
+    @property
+    def pure_losses(self) -> tuple[ThreeLevelLoss, ...]:
+        return (self.loss,)
+
+    def sample(self, labels: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
+        """One reference answer for each label."""
+        array = np.asarray(labels)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise InvalidInput("labels", "be a list of whole numbers", array.dtype, "Use 0..K-1.")
+        if array.size and not (array.min() >= 0 and array.max() < self.labels):
+            raise InvalidInput("labels", f"lie in 0..{self.labels - 1}", "a label outside", "Check the task.")
+        ladder = np.cumsum(self.transition(), axis=1)
+        ladder[:, -1] = 1.0
+        coin = rng.random(array.shape)
+        return np.asarray(np.sum(coin[:, None] >= ladder[array], axis=1), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RandomizedResponse(_Response):
+    """Plain randomized response over ``labels`` labels; ``label_epsilon`` per release.
+
+    Guarantees:
+        Pure epsilon-LDP of the label; k fresh answers cost k epsilon, one stored answer costs one.
+    """
+
+    name: ClassVar[str] = "randomized-response"
+
+    label_epsilon: float
+    labels: int
+    releases: int = 1
+    loss: ThreeLevelLoss = field(init=False)
+
+    def __post_init__(self) -> None:
+        epsilon = checks.epsilon(self.label_epsilon, name="label_epsilon")
+        checks.count("labels", self.labels, at_least=2, remedy=_LABELS)
+        checks.count("releases", self.releases, remedy="Draw a label once and keep it: 1.")
+        keep = keep_probability(epsilon, self.labels)
+        object.__setattr__(self, "loss", ThreeLevelLoss(epsilon, keep, self.releases))
+
+    @classmethod
+    def for_budget(cls, budget: Budget, *, labels: int, releases: int = 1) -> RandomizedResponse:
+        """The budget spread evenly over the releases."""
+        releases = checks.count("releases", releases, remedy="Draw a label once and keep it: 1.")
+        slack = 1.0 if releases == 1 else 1 - 1e-14
+        return cls(budget.epsilon / releases * slack, labels, releases)
+
+    @property
+    def keep(self) -> float:
+        """The probability that the true label is answered."""
+        return keep_probability(self.label_epsilon, self.labels)
+
+    def transition(self) -> NDArray[np.float64]:
+        other = (1 - self.keep) / (self.labels - 1)
+        matrix = np.full((self.labels, self.labels), other)
+        np.fill_diagonal(matrix, self.keep)
+        return matrix
+
+    def __repr__(self) -> str:
+        keep = f"{self.keep:.6g}"
+        return f"RandomizedResponse(labels={self.labels}, keep={keep}) -> {self.promise()}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prior:
+    """How common each label is believed to be, and where that belief came from.
+
+    Made by `public` (known beforehand) or `from_noisy` (computed from releases that already carry a
+    guarantee: post-processing). There is no way to make one from raw labels on purpose.
+    """
+
+    weights: NDArray[np.float64]
+    source: Literal["public", "noisy"]
+    where: str
+
+    def __post_init__(self) -> None:
+        weights = checks.finite_array("prior", self.weights, ndim=1)
+        checks.count("labels", len(weights), at_least=2, remedy=_LABELS)
+        if (weights < 0).any() or abs(float(weights.sum()) - 1) > 1e-9:
+            raise InvalidInput(
+                "prior",
+                "hold probabilities that sum to 1",
+                f"a sum of {float(weights.sum()):g}",
+                "Divide by the sum.",
+            )
+        if self.source not in ("public", "noisy"):
+            raise InvalidInput("source", "be public or noisy", self.source, "Use Prior.public().")
+        if not self.where.strip():
+            raise InvalidInput("where", "say where the prior came from", repr(self.where), "Name the source.")
+        object.__setattr__(self, "weights", weights)
+
+    @classmethod
+    def public(cls, weights: ArrayLike, *, where: str) -> Prior:
+        """A prior that anybody may know, such as a published class balance."""
+        return cls(np.asarray(weights, dtype=np.float64), "public", where)
+
+    @classmethod
+    def from_noisy(cls, weights: ArrayLike, *, guarantee: Guarantee) -> Prior:
+        """A prior estimated from releases that a guarantee covers."""
+        return cls(np.asarray(weights, dtype=np.float64), "noisy", guarantee.promise)
+
+    def __repr__(self) -> str:
+        return f"Prior(labels={len(self.weights)}, source={self.source!r}, where={self.where!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class ResponseWithPrior(_Response):
+    """Randomized response within the k labels that a public prior makes worth it.
+
+    Guarantees:
+        Pure epsilon-LDP of the label for every prior, right or wrong; the prior only steers accuracy.
+    Edges:
+        k = 1 answers the most common label to everybody: no information, epsilon 0.
+    """
+
+    name: ClassVar[str] = "randomized-response"
+
+    label_epsilon: float
+    prior: Prior
+    releases: int = 1
+    labels: int = field(init=False)
+    top: NDArray[np.int64] = field(init=False)
+    loss: ThreeLevelLoss = field(init=False)
+
+    def __post_init__(self) -> None:
+        epsilon = checks.epsilon(self.label_epsilon, name="label_epsilon")
+        checks.count("releases", self.releases, remedy="Draw a label once and keep it: 1.")
+        object.__setattr__(self, "labels", len(self.prior.weights))
+        order = np.argsort(-self.prior.weights, kind="stable").astype(np.int64)
+        covered = np.cumsum(self.prior.weights[order])
+        sizes = np.arange(1, self.labels + 1)
+        hit = covered / (1 + (sizes - 1) * math.exp(-epsilon))
+        best = int(np.argmax(hit)) + 1
+        top = np.sort(order[:best])
+        top.setflags(write=False)
+        object.__setattr__(self, "top", top)
+        real = epsilon if best > 1 else 0.0
+        mass = keep_probability(epsilon, best) if best > 1 else 0.5
+        object.__setattr__(self, "loss", ThreeLevelLoss(real, mass, self.releases))
+
+    @classmethod
+    def for_budget(cls, budget: Budget, *, prior: Prior, releases: int = 1) -> ResponseWithPrior:
+        """The budget spread evenly over the releases."""
+        releases = checks.count("releases", releases, remedy="Draw a label once and keep it: 1.")
+        slack = 1.0 if releases == 1 else 1 - 1e-14
+        return cls(budget.epsilon / releases * slack, prior, releases)
+
+    @property
+    def keep(self) -> float:
+        """The probability that a label of the top k is answered truly."""
+        return keep_probability(self.label_epsilon, len(self.top))
+
+    def transition(self) -> NDArray[np.float64]:
+        k = len(self.top)
+        matrix = np.zeros((self.labels, self.labels))
+        matrix[:, self.top] = 1 / k
+        if k > 1:
+            matrix[np.ix_(self.top, self.top)] = (1 - self.keep) / (k - 1)
+            matrix[self.top, self.top] = self.keep
+        return matrix
+
+    def __repr__(self) -> str:
+        size = f"{len(self.top)} of {self.labels}"
+        return f"ResponseWithPrior(top={size}, keep={self.keep:.6g}) -> {self.promise()}"
