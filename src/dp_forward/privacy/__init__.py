@@ -1,0 +1,78 @@
+"""The proof: what is promised, how much noise that takes, and what many releases add up to.
+
+Read in this order: `units` (what is protected), `bounds` (how far neighbours can lie apart), `curve` (what
+Gaussian noise proves), the mechanisms (`gaussian`, `matrix`, `mvg`, `privunit`, `response`), `calibrate`
+(from a budget to noise), `compose` (several releases), `central` (from local to central), `guarantee` (the
+promise in words), `paper_mode` (the paper's convention beside the truth) and `ledger` (what was spent).
+
+NumPy and SciPy only; nothing here loads torch.
+"""
+
+from dp_forward.privacy.bounds import (
+    Bound,
+    LinearImage,
+    NormBound,
+    Sensitivity,
+    clip,
+    clip_rows,
+    normalise,
+    normalise_rows,
+)
+from dp_forward.privacy.budget import Budget
+from dp_forward.privacy.calibrate import calibrate
+from dp_forward.privacy.compose import Composition, compose
+from dp_forward.privacy.factor import (
+    UNIFORM,
+    Factor,
+    from_covariance,
+    from_factor,
+    from_weights,
+)
+from dp_forward.privacy.gaussian import AnalyticGaussian, ClassicalGaussian
+from dp_forward.privacy.guarantee import Guarantee, Notion
+from dp_forward.privacy.matrix import MatrixGaussian
+from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.mvg import MVG
+from dp_forward.privacy.paper_mode import PaperReading
+from dp_forward.privacy.privunit import PrivUnit
+from dp_forward.privacy.response import Prior, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy.units import LABEL, RECORD, TEXT, TOKEN, Unit, parse_unit, phrase
+
+__all__ = [
+    "LABEL",
+    "MVG",
+    "RECORD",
+    "TEXT",
+    "TOKEN",
+    "UNIFORM",
+    "AnalyticGaussian",
+    "Bound",
+    "Budget",
+    "ClassicalGaussian",
+    "Composition",
+    "Factor",
+    "Guarantee",
+    "LinearImage",
+    "MatrixGaussian",
+    "Mechanism",
+    "NormBound",
+    "Notion",
+    "PaperReading",
+    "Prior",
+    "PrivUnit",
+    "RandomizedResponse",
+    "ResponseWithPrior",
+    "Sensitivity",
+    "Unit",
+    "calibrate",
+    "clip",
+    "clip_rows",
+    "compose",
+    "from_covariance",
+    "from_factor",
+    "from_weights",
+    "normalise",
+    "normalise_rows",
+    "parse_unit",
+    "phrase",
+]

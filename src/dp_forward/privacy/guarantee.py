@@ -1,0 +1,149 @@
+"""The guarantee: what was proved, about what, against whom, and what it means in words.
+
+A `Guarantee` is made from a mechanism and asks *it* for every number: there is no way to hand one an
+epsilon. A mechanism that no theorem covers gets none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dp_forward.errors import InvalidInput, Unproved
+from dp_forward.privacy import checks
+from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.rounding import shown_up
+from dp_forward.privacy.units import Unit
+
+__all__ = ["Guarantee", "Notion"]
+
+
+class Notion(StrEnum):
+    """Which inputs are neighbours; see `units` for the table."""
+
+    LDP = "LDP"
+    SEQ_LDP = "SeqLDP"
+    RECORD_LDP = "LDP of a record"
+    LABEL_LDP = "LDP of a label"
+    TOKEN_SEQ_LDP = "token-level SeqLDP"
+    PHRASE_SEQ_LDP = "phrase-level SeqLDP"
+    DISTANCE = "DP between inputs at a bounded distance"
+
+
+_NEIGHBOURS = {
+    Notion.LDP: "any two texts",
+    Notion.SEQ_LDP: "any two texts with the same label",
+    Notion.RECORD_LDP: "any two records, text and label together",
+    Notion.LABEL_LDP: "any two labels",
+    Notion.TOKEN_SEQ_LDP: "any two texts of one length that differ in one token",
+    Notion.PHRASE_SEQ_LDP: "any two texts of one length that differ in one phrase",
+    Notion.DISTANCE: "any two inputs within the stated distance",
+}
+_BY_UNIT = {
+    "text": (Notion.LDP, Notion.SEQ_LDP),
+    "token": (Notion.TOKEN_SEQ_LDP,),
+    "phrase": (Notion.PHRASE_SEQ_LDP,),
+    "label": (Notion.LABEL_LDP,),
+    "record": (Notion.RECORD_LDP,),
+}
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Guarantee:
+    """A proved promise.
+
+    Guarantees:
+        ``epsilon`` is ``mechanism.epsilon(delta)``, computed here; the notion fits the mechanism's
+        unit; `Unproved` is raised for a mechanism without a theorem.
+    """
+
+    mechanism: Mechanism
+    delta: float = -1.0
+    notion: Notion | None = None
+    against: str = "anyone who sees the releases, the provider included"
+    more_assumptions: tuple[str, ...] = ()
+    epsilon: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.mechanism.guaranteed:
+            raise Unproved(
+                f"`{self.mechanism.name}` carries no guarantee outside its theorem. Use the analytic "
+                "Gaussian, whose sigma is proved."
+            )
+        if self.delta == -1.0:
+            object.__setattr__(self, "delta", self.mechanism.shown_delta)
+        checks.delta(self.delta, zero=True)
+        object.__setattr__(self, "epsilon", self.mechanism.epsilon(self.delta))
+        allowed = self._fitting_notions()
+        if self.notion is None:
+            object.__setattr__(self, "notion", allowed[0])
+        elif self.notion not in allowed:
+            raise InvalidInput(
+                "notion",
+                f"fit the unit: {' or '.join(allowed)}",
+                self.notion,
+                "Leave it out, or bound for another unit.",
+            )
+
+    def _fitting_notions(self) -> tuple[Notion, ...]:
+        unit = self.mechanism.unit
+        return (Notion.DISTANCE,) if unit is None else _BY_UNIT[unit.kind]
+
+    @property
+    def unit(self) -> Unit | None:
+        """What is protected."""
+        return self.mechanism.unit
+
+    @property
+    def guess_rate(self) -> float:
+        """The best two-candidate guess rate of any attacker."""
+        return self.mechanism.guess_rate()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the promise rests on."""
+        return (
+            *self.mechanism.assumptions,
+            "the noise is drawn as specified and is secret",
+            *self.more_assumptions,
+        )
+
+    @property
+    def promise(self) -> str:
+        """One short phrase: '(8.0, 1e-05)-LDP per text'."""
+        return self.mechanism.promise(self.delta)
+
+    @property
+    def statement(self) -> str:
+        """The plain sentence."""
+        candidates = _NEIGHBOURS[self.notion or Notion.DISTANCE]
+        return (
+            f"{self.promise}. Given {candidates}, {self.against}, tells which of the two it was "
+            f"with at most {percent_up(self.guess_rate)} success (a coin has 50 %)."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "notion": str(self.notion),
+            "unit": None if self.unit is None else str(self.unit),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "against": self.against,
+            "assumptions": list(self.assumptions),
+            "guess_rate": self.guess_rate,
+            "statement": self.statement,
+        }
+
+    def __str__(self) -> str:
+        return self.statement
+
+    def __repr__(self) -> str:
+        return f"Guarantee({self.promise})"
+
+
+def percent_up(rate: float) -> str:
+    """A rate as a percentage, rounded up: '79.8 %', '99.97 %'."""
+    digits = 3 if rate < 0.999 else 4
+    return f"{float(shown_up(min(rate * 100, 100.0), digits)):g} %"
