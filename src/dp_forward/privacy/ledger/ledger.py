@@ -1,0 +1,332 @@
+"""The ledger: every release is charged here before its bytes leave."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dp_forward.errors import BudgetExhausted, InvalidInput
+from dp_forward.privacy import checks
+from dp_forward.privacy.ledger import inputs, rows
+from dp_forward.privacy.ledger.charge import Charge, difference_down
+from dp_forward.privacy.ledger.replay import Release, Replay, State
+from dp_forward.privacy.ledger.store import Store, locate, make_file
+
+if TYPE_CHECKING:
+    import os
+    import sqlite3
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from dp_forward.privacy.ledger.chain import Event
+
+__all__ = ["Ledger", "Summary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Where a ledger stands; epsilons at the ledger's delta."""
+
+    spent: float
+    cap: float
+    remaining: float
+    delta: float
+    releases: int
+    pending: int
+    delivered: int
+
+
+class Ledger:
+    """What one user has spent, in a file that only grows.
+
+    Make one with `create`, `open` or `open_or_create`, and use it as a context manager. A release
+    goes through three steps, each on disk before the call returns::
+
+        release = ledger.reserve(key, Charge.gaussian(mu))   # charged; only now may noise be drawn
+        data = ledger.ready(release.id, drawn)               # stored; send exactly these bytes
+        ledger.delivered(release.id)                         # arrived; nothing to resend
+
+    Guarantees:
+        The releases that this ledger admitted are (cap, delta)-DP together; see `Charge` for the
+        proof and for the one mixture that it does not cover. The check and the charge are one
+        transaction, so no interleaving of threads, processes or crashes passes the cap. What
+        `reserve` returned is on disk (WAL, synchronous = FULL). A crash after `reserve` leaves a
+        charge without a release: privacy that was paid for and not used, never the reverse.
+        A file that breaks any law is refused, never repaired or reset.
+
+        Every event holds the hash of the one before it, and the last hash is kept apart. At each
+        opening and, for new rows, at each call, the chain is recomputed. That shows accidents:
+        bit rot, lost or swapped or edited rows, a lost tail, totals that do not add up, another
+        file in its place while it is open.
+    Edges:
+        While a ledger is open its ``-wal`` file is part of it: move or copy both, or close first.
+        The hashes have no secret in them. An owner who rewrites the whole file, restores an old
+        copy or deletes the ``-wal`` file between uses is *not* detected; neither is a disk that
+        says "written" and is not. Whoever holds the file spends their own privacy.
+        The ledger never sees a text. Keys should be keyed digests of the request (HMAC), because
+        a plain digest of a guessable text can be guessed back. Keys and payloads never appear in
+        an error, a log or a repr.
+        Threads may share an object; a fork may use it on both sides.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._replay = Replay()
+        with self._reading():
+            self._replay.check_cap()
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], *, cap_epsilon: float, delta: float) -> Ledger:
+        """A new, empty ledger; refuses a path that exists.
+
+        Edges:
+            ``delta = 0`` makes a ledger for pure releases only. The cap is at most 1000.
+        """
+        cap, delta = inputs.terms(cap_epsilon, delta)
+        place = locate(path)
+        blank = rows.next_event(Replay(), "opened")
+        opened = blank._replace(key=secrets.token_bytes(16), cap=cap, delta=delta)
+        make_file(place, lambda connection: rows.insert(connection, opened))
+        return cls(Store(place))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Ledger:
+        """An existing ledger, its chain and totals recomputed first (`verify` reads payloads too).
+
+        Edges:
+            A missing file is `InvalidInput`; an empty, foreign, damaged or newer one is
+            `LedgerCorrupt`. None of them is changed.
+        """
+        return cls(Store(locate(path)))
+
+    @classmethod
+    def open_or_create(cls, path: str | os.PathLike[str], *, cap_epsilon: float, delta: float) -> Ledger:
+        """The ledger at this path, made if there is none; other terms than asked are an error."""
+        cap, delta = inputs.terms(cap_epsilon, delta)
+        place = locate(path)
+        if not place.exists():
+            try:
+                return cls.create(place, cap_epsilon=cap, delta=delta)
+            except InvalidInput:
+                if not place.exists():  # otherwise another process was quicker
+                    raise
+        ledger = cls.open(place)
+        if (ledger.cap, ledger.delta) != (cap, delta):
+            ledger.close()
+            raise InvalidInput(
+                "ledger",
+                f"have the cap {cap} and delta {delta} that were asked for",
+                f"a ledger with cap {ledger.cap} and delta {ledger.delta}",
+                "A cap is never changed; ask with the ledger's own terms or use another file.",
+            )
+        return ledger
+
+    def reserve(self, key: bytes, charge: Charge, *, mechanism: str = "") -> Release:
+        """Charge one release, before anything is drawn; asking again with a key costs nothing.
+
+        Guarantees:
+            When this returns, the charge is on disk, once per key, and the sum is within the cap.
+        Edges:
+            A known key returns its release in the state it has reached. `InvalidInput` if it was
+            charged something else then; `BudgetExhausted` if the cap would be passed, and then
+            nothing is written.
+        """
+        key = inputs.a_key(key)
+        charge = inputs.a_charge(charge)
+        mechanism = inputs.a_mechanism(mechanism)
+        with self._writing() as (connection, written):
+            known = self._replay.find(key)
+            if known is not None:
+                return _same(known, charge)
+            self._admit(charge)
+            release = Release(len(self._replay) + 1, State.RESERVED, charge, mechanism, key)
+            event = rows.next_event(self._replay, release.state, release=release.id, charge=charge)
+            event = event._replace(key=key, mechanism=mechanism)
+            written.append(rows.insert(connection, event))
+        return release
+
+    def ready(self, release_id: int, payload: bytes) -> bytes:
+        """Store the drawn bytes and return the bytes to send.
+
+        Guarantees:
+            The first writer wins: whoever drew for this release, everyone sends the same bytes,
+            so one charge never pays for two draws.
+        """
+        data = inputs.a_payload(payload)
+        with self._writing() as (connection, written):
+            release = self._release(release_id)
+            if release.state is not State.RESERVED:
+                return rows.read_payload(self._replay, connection, release.id)
+            event = rows.next_event(self._replay, State.READY, release=release.id)
+            written.append(rows.insert(connection, event, data))
+        return data
+
+    def delivered(self, release_id: int) -> None:
+        """Note that the bytes arrived; harmless when noted before, an error before `ready`."""
+        with self._writing() as (connection, written):
+            release = self._drawn(release_id)
+            if release.state is State.READY:
+                event = rows.next_event(self._replay, State.DELIVERED, release=release.id)
+                written.append(rows.insert(connection, event))
+
+    def payload(self, release_id: int) -> bytes:
+        """The stored bytes of a release, checked against the chain."""
+        with self._reading() as connection:
+            return rows.read_payload(self._replay, connection, self._drawn(release_id).id)
+
+    def find(self, key: bytes) -> Release | None:
+        """The release that was reserved under this key, if any."""
+        key = inputs.a_key(key)
+        with self._reading():
+            return self._replay.find(key)
+
+    def pending(self) -> tuple[Release, ...]:
+        """Releases reserved or ready but not delivered, oldest first: what a crash interrupted."""
+        with self._reading():
+            return self._replay.pending()
+
+    @property
+    def cap(self) -> float:
+        """The epsilon that is never passed."""
+        return self._replay.cap
+
+    @property
+    def delta(self) -> float:
+        """The delta at which every epsilon of this ledger is stated."""
+        return self._replay.delta
+
+    @property
+    def releases(self) -> int:
+        """How many releases were charged, by all processes."""
+        with self._reading():
+            return len(self._replay)
+
+    def spent(self) -> float:
+        """The epsilon of everything charged so far, rounded up."""
+        with self._reading():
+            return self._spent()
+
+    def remaining(self) -> float:
+        """Cap less spent, rounded down. Gaussian releases add up slower than their epsilons."""
+        with self._reading():
+            return difference_down(self.cap, self._spent())
+
+    def summary(self) -> Summary:
+        """All of the above at one moment."""
+        with self._reading():
+            releases, pending = len(self._replay), len(self._replay.pending())
+            spent = self._spent()
+        return Summary(
+            spent=spent,
+            cap=self.cap,
+            remaining=difference_down(self.cap, spent),
+            delta=self.delta,
+            releases=releases,
+            pending=pending,
+            delivered=releases - pending,
+        )
+
+    def verify(self) -> None:
+        """Read every byte again, on a new connection; return only if every law holds.
+
+        Raises:
+            LedgerCorrupt: with one line that names the first bad row.
+        """
+        with self._store.fresh() as connection:
+            replay = Replay()
+            rows.catch_up(replay, connection)
+            replay.check_cap()
+            rows.check_payloads(replay, connection)
+            rows.check_pages(connection)
+            rows.catch_up(self._replay, connection)  # what this object has seen must still be there
+
+    def close(self) -> None:
+        """Give the file back. Closing twice is harmless."""
+        self._store.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        """What was known at the last call; reads no file."""
+        return (
+            f"Ledger(cap={self.cap}, spent={self._spent()}, delta={self.delta}, releases={len(self._replay)})"
+        )
+
+    def _spent(self) -> float:
+        return self._replay.total.epsilon(self.delta)
+
+    def _admit(self, charge: Charge) -> None:
+        """Refuse a charge that would pass the cap.
+
+        The charge is tried alone first, so that the sum cannot leave 64 bits.
+        """
+        alone = together = charge.epsilon(self.delta)
+        if alone <= self.cap:
+            together = (self._replay.total + charge).epsilon(self.delta)
+        if together > self.cap:
+            raise BudgetExhausted(
+                f"The cap of epsilon {self.cap} (delta {self.delta}) would be passed: spent "
+                f"{self._spent()}, this release costs {alone} by itself. Nothing was charged."
+            )
+
+    def _release(self, release_id: int) -> Release:
+        number = checks.count("release_id", release_id, remedy="Use the id of a Release.")
+        release = self._replay.get(number)
+        if release is None:
+            raise InvalidInput(
+                "release_id",
+                "be a release of this ledger",
+                number,
+                f"It has {len(self._replay)}; reserve first.",
+            )
+        return release
+
+    def _drawn(self, release_id: int) -> Release:
+        release = self._release(release_id)
+        if release.state is State.RESERVED:
+            raise InvalidInput(
+                "release_id",
+                "be a release whose payload is stored",
+                f"release {release.id}, reserved only",
+                "Call ready() first.",
+            )
+        return release
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._store.transaction(write=False) as connection:
+            rows.catch_up(self._replay, connection)
+            yield connection
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[tuple[sqlite3.Connection, list[Event]]]:
+        """The write lock, the newest state, and a list of events to believe once committed."""
+        written: list[Event] = []
+        with self._store.lock:
+            with self._store.transaction(write=True) as connection:
+                rows.catch_up(self._replay, connection)
+                yield connection, written
+            self._replay.extend(written)
+
+
+def _same(known: Release, charge: Charge) -> Release:
+    """The known release, if it is charged what is asked now."""
+    if known.charge != charge:
+        raise InvalidInput(
+            "charge",
+            f"be what this key was charged before, {known.charge}",
+            charge,
+            "Another mechanism or noise is another request; make its key differ.",
+        )
+    return known
