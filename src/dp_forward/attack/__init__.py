@@ -1,0 +1,1 @@
+"""Trying to break the promise: attacks on releases, and audits of the promise itself."""
