@@ -24,7 +24,7 @@ from dp_forward.privacy import (
     phrase,
 )
 from dp_forward.privacy.guarantee import percent_up
-from dp_forward.privacy.rounding import nudge_up, shown_up
+from dp_forward.privacy.rounding import nudge_up, shown_down, shown_up
 
 GAUSSIAN = calibrate(MatrixGaussian, Budget(8.0, 1e-5), bound=normalise(1.0), unit=TEXT)
 
@@ -132,6 +132,12 @@ def test_shown_numbers_never_flatter(value: float, shown: str) -> None:
     assert shown_up(value) == shown
     assert float(shown_up(value)) >= value or value == 0
     assert nudge_up(value) >= value
+
+
+def test_what_an_attack_has_shown_is_never_overstated() -> None:
+    assert shown_down(7.27258, 3) == "7.27"
+    assert shown_down(1.99999, 3) == "1.99"
+    assert shown_down(math.inf) == "inf"
 
 
 def test_percentages_round_up() -> None:

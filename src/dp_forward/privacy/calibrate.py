@@ -5,7 +5,7 @@
     calibrate(RandomizedResponse, Budget(2.197), labels=2)
 
 Guarantees:
-    The result was checked: accounted for at the budget's delta, its epsilon is at most the budget's.
+    The result was checked: accounted for, it meets the budget.
     ``releases=k`` calibrates for k fresh releases of the same input together.
 """
 
@@ -30,6 +30,8 @@ class _Calibrated(Protocol):
     def for_budget(cls, budget: Budget, **settings: Any) -> Self: ...
 
     def epsilon(self, delta: float = 0.0) -> float: ...
+
+    def delta(self, epsilon: float) -> float: ...
 
 
 M = TypeVar("M")
@@ -84,6 +86,9 @@ def _sensitivity(
 
 def _check(made: _Calibrated, budget: Budget) -> None:
     """Believe no root finder: account for the result."""
-    reached = made.epsilon(budget.delta)
-    if not reached <= budget.epsilon:  # pragma: no cover - a bug in this package, not bad input
-        raise AssertionError(f"calibrated to {reached!r} for a budget of {budget.epsilon!r}")
+    if budget.delta:
+        holds = made.delta(budget.epsilon) <= budget.delta
+    else:
+        holds = made.epsilon(0.0) <= budget.epsilon
+    if not holds:  # pragma: no cover - a bug in this package, not bad input
+        raise AssertionError(f"{made!r} does not meet {budget!r}")

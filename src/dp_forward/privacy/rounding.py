@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
-__all__ = ["nudge_up", "shown_up"]
+__all__ = ["nudge_up", "shown_down", "shown_up"]
 
 _ULPS = 4
 
@@ -28,3 +28,10 @@ def shown_up(value: float, digits: int = 6) -> str:
         value - abs(value) * 1e-9
     )
     return repr(float(rounded))
+
+
+def shown_down(value: float, digits: int = 6) -> str:
+    """``value`` with ``digits`` significant digits, rounded down: for what an attack has shown."""
+    if not math.isfinite(value):
+        return str(value)
+    return repr(float(Context(prec=digits, rounding=ROUND_FLOOR).create_decimal_from_float(value)))
