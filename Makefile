@@ -28,7 +28,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest --cov=dp_forward.privacy --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/python -m pytest --cov=src/dp_forward/privacy --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,1 @@
+"""Benchmarks with thresholds: `make bench`."""

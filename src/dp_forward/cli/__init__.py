@@ -1,0 +1,1 @@
+"""One short file per verb; `main` puts them together."""

@@ -1,0 +1,152 @@
+"""`dpf calibrate`: the least noise for a budget."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from dp_forward.cli import options, output
+from dp_forward.cli.promise import DEFAULT_DELTA, Request, is_pure
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import (
+    AnalyticGaussian,
+    Budget,
+    ClassicalGaussian,
+    Guarantee,
+    MatrixGaussian,
+    Mechanism,
+    PaperReading,
+    PrivUnit,
+    RandomizedResponse,
+    ResponseWithPrior,
+    Sensitivity,
+)
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    mechanism: options.MechanismOption,
+    epsilon: options.Epsilon,
+    delta: options.Delta = None,
+    unit: options.UnitText = "text",
+    norm: options.Norm = 1.0,
+    bound: Annotated[
+        options.HowBounded, typer.Option("--bound", help="How matrices are bounded.")
+    ] = options.HowBounded.NORMALISE,
+    releases: options.Releases = 1,
+    rows: Annotated[int | None, typer.Option("--rows", help="n, the fixed public length.")] = None,
+    columns: Annotated[int | None, typer.Option("--cols", help="d, the hidden width.")] = None,
+    labels: options.LabelCount = None,
+    prior: Annotated[
+        str | None, typer.Option("--prior", help="A public prior over the labels: 0.7,0.2,0.1.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option("--threshold", help="PrivUnit's t [the best one, t*].")
+    ] = None,
+    cap_probability: Annotated[
+        float | None, typer.Option("--cap-probability", help="PrivUnit's p; t follows from it.")
+    ] = None,
+    paper: options.Paper = False,
+    json: options.Json = False,
+) -> None:
+    """The least noise that meets a budget, rounded up.
+
+    Example: dpf calibrate --mechanism matrix-gaussian --epsilon 8 --delta 1e-5
+    """
+    if delta is None:
+        delta = 0.0 if is_pure(mechanism) else DEFAULT_DELTA
+    request = Request(
+        mechanism=mechanism,
+        unit_text=unit,
+        norm=norm,
+        how=bound,
+        releases=releases,
+        rows=rows,
+        columns=columns,
+        labels=labels,
+        prior=prior,
+        threshold=threshold,
+        cap_probability=cap_probability,
+    )
+    budget = Budget(epsilon, delta)
+    made = request.for_budget(budget)
+    result = described(made, budget, norm=norm)
+    sentences = [result["statement"]]
+    if paper:
+        reading = _paper(request, budget)
+        result["paper"] = reading.as_dict()
+        sentences.append(reading.statement)
+    if not made.guaranteed:
+        output.warn(f"{made.name} at epsilon {epsilon:g} is a baseline and carries no guarantee.")
+    if json:
+        output.print_json(result)
+        return
+    hidden = ("statement", "assumptions", "against", "paper")
+    fields = {key: value for key, value in result.items() if key not in hidden}
+    output.print_fields(repr(made), fields, sentences)
+
+
+def described(made: Mechanism, budget: Budget, *, norm: float) -> dict[str, Any]:
+    """A calibrated mechanism as the fields that `--json` prints."""
+    result: dict[str, Any] = {
+        "mechanism": made.name,
+        "epsilon": budget.epsilon,
+        "delta": 0.0 if made.shown_delta == 0 else budget.delta,
+        "unit": None if made.unit is None else str(made.unit),
+        "sensitivity": None,
+        "sigma": getattr(made, "sigma", None),
+        "mu": made.gaussian_mu or None,
+        "guess_rate": made.guess_rate(),
+        "norm": norm,
+        "releases": getattr(made, "releases", 1),
+    }
+    sensitivity = getattr(made, "sensitivity", None)
+    if isinstance(sensitivity, Sensitivity):
+        result["sensitivity"] = sensitivity.value
+    if isinstance(made, PrivUnit):
+        result["sensitivity"] = made.bound.reach(made.unit)
+        result |= {
+            "threshold": made.threshold,
+            "cap_probability": made.cap_probability,
+            "scale": made.scale,
+            "own_guess_rate": made.own_guess_rate(),
+        }
+    if isinstance(made, RandomizedResponse | ResponseWithPrior):
+        result |= {"labels": made.labels, "keep_probability": made.keep}
+        del result["norm"]
+    if made.guaranteed:
+        guarantee = Guarantee(made, delta=result["delta"])
+        result |= {
+            "guarantee": guarantee.promise,
+            "against": guarantee.against,
+            "assumptions": list(guarantee.assumptions),
+            "statement": guarantee.statement,
+        }
+    else:
+        result |= _without_guarantee(made)
+    return result
+
+
+def _without_guarantee(made: Mechanism) -> dict[str, Any]:
+    """The classical formula beyond its theorem: no epsilon is printed that nobody proved."""
+    assert isinstance(made, ClassicalGaussian)
+    exact = AnalyticGaussian(made.sigma, made.sensitivity, at_delta=made.at_delta)
+    return {
+        "wanted_epsilon": made.wanted.epsilon,
+        "epsilon": None,
+        "guarantee": "none",
+        "analytic_epsilon": exact.epsilon(made.at_delta),
+        "statement": (
+            f"No guarantee: the classical formula is proved for epsilon below 1 only, not for "
+            f"{made.wanted.epsilon:g}. By the analytic curve this sigma is worth {exact.promise()}."
+        ),
+    }
+
+
+def _paper(request: Request, budget: Budget) -> PaperReading:
+    gaussian = (MatrixGaussian.name, AnalyticGaussian.name)
+    if request.mechanism not in gaussian:
+        raise InvalidInput("paper", "go with matrix-gaussian or gaussian", request.mechanism, "Leave it out.")
+    return PaperReading.for_budget(budget, bound=request.bound, unit=request.unit, releases=request.releases)

@@ -1,0 +1,73 @@
+"""`dpf explain`: a guarantee in words, with a small table."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+from dp_forward.cli import options, output
+from dp_forward.cli.promise import DEFAULT_DELTA, Request, is_pure
+from dp_forward.errors import Unproved
+from dp_forward.privacy import Budget, Guarantee, Mechanism
+from dp_forward.privacy.guarantee import percent_up
+from dp_forward.privacy.rounding import shown_up
+
+__all__ = ["explain"]
+
+_COUNTS = (1, 2, 3, 10, 30, 100)
+
+
+def explain(
+    mechanism: options.MechanismOption,
+    epsilon: options.Epsilon,
+    delta: options.Delta = None,
+    unit: options.UnitText = "text",
+    norm: options.Norm = 1.0,
+    rows: Annotated[int | None, typer.Option("--rows", help="n, the fixed public length.")] = None,
+    columns: Annotated[int | None, typer.Option("--cols", help="d, the hidden width.")] = None,
+    labels: options.LabelCount = None,
+    json: options.Json = False,
+) -> None:
+    """What a budget promises, in words, and what is left of it when one text is sent again.
+
+    Example: dpf explain --mechanism privunit --epsilon 4
+    """
+    if delta is None:
+        delta = 0.0 if is_pure(mechanism) else DEFAULT_DELTA
+    request = Request(
+        mechanism=mechanism, unit_text=unit, norm=norm, rows=rows, columns=columns, labels=labels
+    )
+    made = request.for_budget(Budget(epsilon, delta))
+    if not made.guaranteed:
+        raise Unproved(
+            f"`mechanism` must carry a guarantee to be explained; {made.name} at epsilon "
+            f"{epsilon:g} has none. Use gaussian."
+        )
+    guarantee = Guarantee(made, delta=0.0 if made.shown_delta == 0 else delta)
+    table = [_row(made, count, guarantee.delta) for count in _COUNTS]
+    if json:
+        output.print_json(guarantee.as_dict() | {"mechanism": made.name, "repeated": table})
+        return
+    typer.echo(guarantee.statement)
+    typer.echo("")
+    typer.echo(f"Against: {guarantee.against}.")
+    typer.echo("It rests on: " + "; ".join(guarantee.assumptions) + ".")
+    typer.echo("It does not say: that the text cannot be guessed from elsewhere, or that the answer")
+    typer.echo("is right. What the noisy matrix is used for later costs nothing more.")
+    typer.echo("")
+    output.print_table(
+        "The same text released k times with fresh noise (a stored release resent costs nothing)",
+        ("k", "epsilon", "best guess of any attacker"),
+        [(str(r["releases"]), shown_up(r["epsilon"], 4), percent_up(r["guess_rate"])) for r in table],
+    )
+
+
+def _row(made: Mechanism, releases: int, delta: float) -> dict[str, Any]:
+    many: Any = dataclasses.replace(made, releases=releases)  # type: ignore[type-var]
+    return {
+        "releases": releases,
+        "epsilon": many.epsilon(delta),
+        "guess_rate": many.guess_rate(),
+    }

@@ -1,0 +1,84 @@
+"""`dpf ledger`: what has been spent, and is the file sound."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dp_forward.cli import options, output
+from dp_forward.errors import LedgerCorrupt
+from dp_forward.privacy.ledger import Ledger, Summary
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="ledger",
+    help="What has been spent, and is the file sound.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The ledger.", show_default=False)]
+
+
+@app.command()
+def show(file: File, json: options.Json = False) -> None:
+    """What has been spent; the chain of charges is checked first.
+
+    Example: dpf ledger show budget.ledger
+    """
+    with Ledger.open(file) as ledger:
+        _print(ledger.summary(), json=json)
+
+
+@app.command()
+def verify(file: File, json: options.Json = False) -> None:
+    """Check every row, sum, payload and page; exit code 1 if the file is not sound.
+
+    Example: dpf ledger verify budget.ledger --json
+    """
+    try:
+        with Ledger.open(file) as ledger:
+            ledger.verify()
+            summary = ledger.summary()
+    except LedgerCorrupt as error:
+        if not json:
+            raise
+        # Nothing in a damaged file is repeated: every number is null.
+        unknown = dict.fromkeys(Summary.__dataclass_fields__)
+        output.print_json({**unknown, "sound": False, "reason": str(error)})
+        raise typer.Exit(error.exit_code) from None
+    _print(summary, json=json)
+
+
+@app.command()
+def create(
+    file: File,
+    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="The cap; never passed.")],
+    delta: Annotated[float, typer.Option("--delta", "-d", help="0 for pure releases only.")] = 1e-5,
+    json: options.Json = False,
+) -> None:
+    """Make a new ledger with a cap; an existing file is left alone.
+
+    Example: dpf ledger create budget.ledger --epsilon 8 --delta 1e-5
+    """
+    with Ledger.create(file, cap_epsilon=epsilon, delta=delta) as ledger:
+        _print(ledger.summary(), json=json)
+
+
+def _print(summary: Summary, *, json: bool) -> None:
+    result: dict[str, Any] = {**asdict(summary), "sound": True}
+    if json:
+        output.print_json(result)
+        return
+    # Digits are not cut: spent must not look smaller than it is.
+    fields = {name: repr(value) for name, value in result.items() if name != "sound"}
+    sentence = (
+        f"Sound: {summary.releases} releases cost epsilon {summary.spent} of {summary.cap} "
+        f"at delta {summary.delta}."
+    )
+    output.print_fields("Ledger", fields, [sentence])

@@ -1,0 +1,60 @@
+"""The `dpf` command: results on stdout, progress and warnings on stderr, one-line errors.
+
+Exit codes: 0 ok, 1 unsound or refuted, 2 usage, 3 budget exhausted, 4 protocol mismatch.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import dp_forward
+from dp_forward.cli import account, calibrate, demo, explain, ledger
+from dp_forward.errors import DpForwardError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="dpf",
+    help="Use a language model run by someone you do not trust.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("calibrate")(calibrate.calibrate)
+app.command("account")(account.account)
+app.command("explain")(explain.explain)
+app.command("demo")(demo.demo)
+app.add_typer(ledger.app, name="ledger")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dp-forward {dp_forward.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Use a language model run by someone you do not trust."""
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Run the command line; a refusal of ours is one line on stderr and its exit code."""
+    try:
+        app(arguments)
+    except DpForwardError as error:
+        typer.echo(f"dpf: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,75 @@
+"""Printing results: JSON for programs, a small table and sentences for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["number", "print_fields", "print_json", "print_table", "warn", "working"]
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """One JSON object on stdout; what is not finite becomes null, as JSON has no word for it."""
+    typer.echo(json.dumps(_plain(result), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def number(value: float | None, digits: int = 6) -> str:
+    """A number for people."""
+    return "none" if value is None else f"{value:.{digits}g}"
+
+
+def print_fields(title: str, fields: Mapping[str, object], sentences: Sequence[str] = ()) -> None:
+    """A titled list of fields, then the sentences."""
+    typer.echo(title)
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        shown = number(value) if isinstance(value, float) else value
+        typer.echo(f"  {name:<{width}}  {'none' if shown is None else shown}")
+    for sentence in sentences:
+        typer.echo("")
+        typer.echo(sentence)
+
+
+def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A small table on stdout."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for name in head:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    # A pipe or a file has no width of its own; 80 columns would fold every heading.
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 130).print(table)
+
+
+def warn(message: str) -> None:
+    """One line on stderr."""
+    typer.echo(f"dpf: warning: {message}", err=True)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner on stderr while something takes its time; silent when stderr is not a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield

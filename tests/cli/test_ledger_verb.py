@@ -1,0 +1,85 @@
+"""`dpf ledger`: results on stdout, one JSON object, exit code 1 for what is not sound."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dp_forward.cli.ledger import app
+from dp_forward.errors import InvalidInput, LedgerCorrupt
+from dp_forward.privacy.ledger import Charge, Ledger
+
+KEYS = {"spent", "cap", "remaining", "delta", "releases", "pending", "delivered", "sound"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "budget.ledger"
+    with Ledger.create(file, cap_epsilon=8.0, delta=1e-5) as ledger:
+        for number in (1, 2):
+            ledger.reserve(bytes([number]) * 16, Charge.pure(1.0))
+        ledger.ready(1, b"noisy")
+        ledger.delivered(1)
+    return file
+
+
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_a_sound_ledger_is_told_as_json(path: Path, verb: str) -> None:
+    result = CliRunner().invoke(app, [verb, str(path), "--json"])
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)
+    assert set(told) == KEYS
+    assert told == {
+        "spent": 2.0,
+        "cap": 8.0,
+        "remaining": 6.0,
+        "delta": 1e-5,
+        "releases": 2,
+        "pending": 1,
+        "delivered": 1,
+        "sound": True,
+    }
+
+
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_a_sound_ledger_is_told_in_words(path: Path, verb: str) -> None:
+    result = CliRunner().invoke(app, [verb, str(path)])
+    assert result.exit_code == 0
+    assert "Sound: 2 releases cost epsilon 2.0 of 8.0 at delta 1e-05." in result.stdout
+
+
+def test_a_damaged_ledger_is_told_as_json_with_exit_code_1(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+    result = CliRunner().invoke(app, ["verify", str(path), "--json"])
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert set(told) == KEYS | {"reason"}
+    assert told["sound"] is False
+    assert told["spent"] is None
+    assert "\n" not in told["reason"]
+
+
+@pytest.mark.parametrize("arguments", [["show"], ["show", "--json"], ["verify"]])
+def test_a_damaged_ledger_is_otherwise_left_to_the_main_program(path: Path, arguments: list[str]) -> None:
+    path.write_bytes(b"not a ledger")
+    result = CliRunner().invoke(app, [*arguments, str(path)])
+    assert isinstance(result.exception, LedgerCorrupt)
+    assert result.exception.exit_code == 1
+    assert result.stdout == ""
+
+
+def test_a_ledger_is_made_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "new.ledger")
+    arguments = ["create", path, "--epsilon", "4", "--delta", "1e-6", "--json"]
+    told = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert (told["cap"], told["delta"], told["spent"], told["sound"]) == (4.0, 1e-6, 0.0, True)
+    again = CliRunner().invoke(app, arguments)
+    assert isinstance(again.exception, InvalidInput)
+
+
+@pytest.mark.parametrize("verb", ["show", "verify", "create"])
+def test_each_help_has_an_example(verb: str) -> None:
+    assert f"Example: dpf ledger {verb} " in CliRunner().invoke(app, [verb, "--help"]).stdout
