@@ -88,7 +88,7 @@ def account(
         "central_epsilon_lower": None,
         "paper_estimate": None,
     }
-    sentences = [guarantee.statement]
+    sentences = [guarantee.statement, "It rests on: " + "; ".join(guarantee.assumptions) + "."]
     with output.working("accounting ..."):
         reading = deployment.reading(text, whole, releases)
         if reading is not None:

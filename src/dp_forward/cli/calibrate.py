@@ -74,6 +74,8 @@ def calibrate(
     made = request.for_budget(budget)
     result = described(made, budget, norm=norm)
     sentences = [result["statement"]]
+    if made.guaranteed:
+        sentences.append("It rests on: " + "; ".join(result["assumptions"]) + ".")
     if paper:
         reading = _paper(request, budget)
         result["paper"] = reading.as_dict()

@@ -27,7 +27,7 @@ from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.ledger import Ledger
 from dp_forward.privacy.rounding import shown_up
 
-__all__ = ["demo"]
+__all__ = ["demo", "noise_for"]
 
 _EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _DELTA = 1e-5
@@ -41,7 +41,7 @@ def demo(json: options.Json = False) -> None:
     Example: dpf demo
     """
     with output.working("calibrating"):
-        noise = [_noise(epsilon) for epsilon in _EPSILONS]
+        noise = [noise_for(epsilon) for epsilon in _EPSILONS]
     with output.working("drawing releases and measuring them"):
         audits = _audits(8.0)
     with output.working("spending a budget"):
@@ -55,7 +55,7 @@ def demo(json: options.Json = False) -> None:
     _print(noise, audits, spending, guarantee)
 
 
-def _noise(epsilon: float) -> dict[str, Any]:
+def noise_for(epsilon: float) -> dict[str, Any]:
     """The noise of both mechanisms for one budget, per text, C = 1."""
     gaussian = calibrate(MatrixGaussian, Budget(epsilon, _DELTA), bound=normalise(1.0), unit=TEXT)
     privunit = calibrate(PrivUnit, Budget(epsilon), bound=normalise(1.0), unit=TEXT)
@@ -159,8 +159,8 @@ def _print(
         [
             (
                 f"{row['epsilon']:g}",
-                f"{row['gaussian_sigma']:.4f}",
-                f"{row['privunit_sigma']:.4f}",
+                shown_up(row["gaussian_sigma"], 5),
+                shown_up(row["privunit_sigma"], 5),
                 f"{row['gaussian_sigma'] / row['privunit_sigma']:.2f}",
                 percent_up(row["gaussian_guess_rate"]),
                 percent_up(row["privunit_guess_rate"]),

