@@ -110,6 +110,15 @@ def test_the_epsilon_returned_is_enough_in_exact_arithmetic(epsilon: float, mu: 
     assert gaussian_delta(found, mu) <= mp.mpf(delta)
 
 
+@given(exponent=st.floats(-12, 7), delta=st.sampled_from([1e-300, 1e-40, 1e-5, 0.4, 0.9, 1 - 1e-13]))
+def test_no_budget_however_silly_hangs_overflows_or_is_passed(exponent: float, delta: float) -> None:
+    epsilon = 10**exponent
+    mu = curve.largest_mu(epsilon, delta)
+    assert 0 < mu < math.inf
+    assert curve.delta(epsilon, mu) <= delta
+    assert curve.epsilon(delta, mu) <= epsilon
+
+
 def test_epsilon_zero_has_its_closed_form() -> None:
     from scipy.special import erfinv
 

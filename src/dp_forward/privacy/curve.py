@@ -37,11 +37,12 @@ from dp_forward.privacy.solve import last_safe
 __all__ = ["LOG_SLACK", "delta", "epsilon", "hockey_stick", "largest_mu", "log_delta"]
 
 LOG_SLACK: Final = 2e-12
-"""An upper bound on the error of `log_delta`, added wherever a promise is returned."""
+"""An upper bound on the error of `log_delta` where epsilon is at most 1000; it is added, and grown beyond
+that range, wherever a promise is returned."""
 
-_CALIBRATION_SLACK: Final = 2e-10
-"""A hundred times `LOG_SLACK`: what was calibrated must still hold when it is accounted for, and when a
-ledger has rounded it up to its integer units."""
+_CALIBRATION_MARGINS: Final = 100
+"""What was calibrated must still hold when it is accounted for, and when a ledger has rounded it up to
+its integer units: calibration stays a hundred error margins below the curve."""
 
 _HALF_LOG_2PI: Final = 0.5 * math.log(2 * math.pi)
 _SQRT_HALF_PI: Final = math.sqrt(math.pi / 2)
@@ -102,6 +103,10 @@ def _log_complement(a: Floats, mu: float) -> Floats:
     return np.asarray(np.logaddexp(log_ndtr(-a), log_phi + np.log(_mills(mu - a))))
 
 
+def _log_one_minus_delta(epsilon: float, mu: float) -> float:
+    return float(_log_complement(np.array([mu / 2 - epsilon / mu]), mu)[0])
+
+
 def hockey_stick(epsilon: ArrayLike, mu: float) -> Floats:
     """delta(epsilon; mu) for every real epsilon, no slack added: the building block of mixtures.
 
@@ -113,29 +118,40 @@ def hockey_stick(epsilon: ArrayLike, mu: float) -> Floats:
 
 
 def delta(epsilon: float, mu: float) -> float:
-    """The least delta that is proved at this epsilon, rounded up."""
-    return float(min(1.0, np.exp(log_delta(epsilon, mu)[0] + LOG_SLACK)))
+    """The least delta that is proved at this epsilon, rounded up; what a float cannot hold is 0."""
+    found = float(log_delta(epsilon, mu)[0])
+    if found == -math.inf:
+        return 0.0
+    margin = _rounding(epsilon, mu)
+    if found < -math.log(2):
+        return math.exp(found + margin)
+    return -math.expm1(_log_one_minus_delta(epsilon, mu) - margin)
 
 
-def _slack(epsilon: float, mu: float, target_delta: float, margin: float) -> float:
+def _rounding(epsilon: float, mu: float) -> float:
+    """How far the logarithms may be off: `LOG_SLACK`, and what the rounding of ``a`` does to phi(a)."""
+    ahead, behind = mu / 2, epsilon / mu
+    return LOG_SLACK + 1e-15 * abs(ahead - behind) * (ahead + behind)
+
+
+def _slack(epsilon: float, mu: float, target_delta: float, margins: int = 1) -> float:
     """How far below ``target_delta`` the curve lies, in log units; >= 0 means the promise holds.
 
     Above one half the comparison is made on ``1 - delta``, where the curve is still steep.
     """
+    margin = margins * _rounding(epsilon, mu)
     if target_delta < 0.5:
         return math.log(target_delta) - float(log_delta(epsilon, mu)[0]) - margin
-    a = np.array([mu / 2 - epsilon / mu])
-    complement = float(_log_complement(a, mu)[0])
-    return complement - math.log1p(-target_delta) - margin
+    return _log_one_minus_delta(epsilon, mu) - math.log1p(-target_delta) - margin
 
 
 def epsilon(delta: float, mu: float) -> float:
     """The least epsilon that is proved at this delta, rounded up; 0 where even that holds."""
-    if mu == 0 or _slack(0.0, mu, delta, LOG_SLACK) >= 0:
+    if mu == 0 or _slack(0.0, mu, delta) >= 0:
         return 0.0
     # There a = -(sqrt(2 ln(1/delta)) + 1), so delta(high) <= Phi(a) <= delta e^-1/2 / 2: safe.
     high = mu * mu / 2 + mu * (math.sqrt(-2 * math.log(delta)) + 1)
-    return last_safe(lambda e: _slack(e, mu, delta, LOG_SLACK), safe=high, unsafe=0.0)
+    return last_safe(lambda e: _slack(e, mu, delta), safe=high, unsafe=0.0)
 
 
 def largest_mu(epsilon: float, delta: float) -> float:
@@ -147,7 +163,7 @@ def largest_mu(epsilon: float, delta: float) -> float:
     """
 
     def slack(mu: float) -> float:
-        return _slack(epsilon, mu, delta, _CALIBRATION_SLACK)
+        return _slack(epsilon, mu, delta, _CALIBRATION_MARGINS)
 
     # Two safe starts: delta(epsilon) <= delta(0) = 2 Phi(mu/2) - 1 <= 0.399 mu, and
     # delta(epsilon) <= Phi(a), met where a = -z. From the larger one, grow until the promise breaks.
