@@ -38,10 +38,9 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import Sensitivity
 from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.factor import from_weights
+from dp_forward.privacy.gaussian import GaussianNoise
 from dp_forward.privacy.matrix import MatrixGaussian
-from dp_forward.privacy.mechanism import Mechanism, scope_of
 from dp_forward.privacy.rounding import nudge_up, shown_up
-from dp_forward.privacy.units import Unit
 
 __all__ = ["MVG"]
 
@@ -49,12 +48,13 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class MVG(Mechanism):
+class MVG(GaussianNoise):
     """Unimodal MVG with one standard deviation per row.
 
     Guarantees:
         `epsilon` and `delta` state what the MVG theorem proves. k releases compose by the basic
-        theorem, ``(k epsilon, k delta)``, because the MVG theorem says nothing better.
+        theorem, ``(k epsilon, k delta)``, because the MVG theorem says nothing better. Guess rate,
+        charge and composition use the exact `mu` of the noise, which is never worse.
     """
 
     name: ClassVar[str] = "mvg"
@@ -65,6 +65,7 @@ class MVG(Mechanism):
     sensitivity: Sensitivity
     releases: int = 1
     at_delta: float = 1e-5
+    mu: float = field(init=False)
     exact: MatrixGaussian = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +82,7 @@ class MVG(Mechanism):
             at_delta=self.at_delta,
         )
         object.__setattr__(self, "exact", exact)
+        object.__setattr__(self, "mu", exact.mu)
 
     @classmethod
     def for_budget(
@@ -162,35 +164,6 @@ class MVG(Mechanism):
         gap = zeta - size
         y = gap / (math.sqrt(size) + math.sqrt(size + 2 * gap))
         return min(1.0, self.releases * math.exp(-y * y) * (1 + 1e-10))
-
-    def guess_rate(self) -> float:
-        """From the exact curve of the noise, not from the loose theorem."""
-        return self.exact.guess_rate()
-
-    @property
-    def mu(self) -> float:
-        """The exact Gaussian-DP parameter of the noise."""
-        return self.exact.mu
-
-    @property
-    def unit(self) -> Unit | None:
-        return self.sensitivity.unit
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return self.exact.assumptions
-
-    @property
-    def shown_delta(self) -> float:
-        return self.at_delta
-
-    @property
-    def scope(self) -> str:
-        return scope_of(self.unit, distance=self.sensitivity.value, releases=self.releases)
-
-    @property
-    def gaussian_mu(self) -> float:
-        return self.exact.mu
 
     def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
         """One reference release: bound, then noise."""

@@ -41,7 +41,8 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound, normalise
 from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.levels import ThreeLevelLoss
-from dp_forward.privacy.mechanism import Mechanism, scope_of
+from dp_forward.privacy.mechanism import scope_of
+from dp_forward.privacy.pure import PureNoise
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.solve import last_safe
 from dp_forward.privacy.units import TEXT, Unit
@@ -74,7 +75,7 @@ def _check_threshold(threshold: float) -> None:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PrivUnit(Mechanism):
+class PrivUnit(PureNoise):
     """PrivUnit with a public threshold and the log-odds of landing in the cap.
 
     Guarantees:
@@ -165,20 +166,6 @@ class PrivUnit(Mechanism):
         """``norm / m``: the effective noise per direction of the unbiased release."""
         return nudge_up(self.bound.norm / self.scale)
 
-    def epsilon(self, delta: float = 0.0) -> float:
-        return self.loss.epsilon_at(checks.delta(delta, zero=True))
-
-    def delta(self, epsilon: float) -> float:
-        return self.loss.delta(checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more."))
-
-    def guess_rate(self) -> float:
-        """The ceiling of every pure mechanism, ``e^eps / (1 + e^eps)``; see `own_guess_rate`."""
-        return float(expit(self.loss.total))
-
-    def own_guess_rate(self) -> float:
-        """What the best attacker reaches against this very mechanism: (1 + delta(0)) / 2."""
-        return (1 + self.delta(0.0)) / 2
-
     @property
     def unit(self) -> Unit:
         return self.protects
@@ -188,16 +175,8 @@ class PrivUnit(Mechanism):
         return self.bound.assumptions
 
     @property
-    def shown_delta(self) -> float:
-        return 0.0
-
-    @property
     def scope(self) -> str:
         return scope_of(self.protects, releases=self.releases)
-
-    @property
-    def pure_losses(self) -> tuple[ThreeLevelLoss, ...]:
-        return (self.loss,)
 
     def raw(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
         """V itself, not yet divided by m: one draw per bounded vector."""

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.levels import ThreeLevelLoss
-from dp_forward.privacy.mechanism import Mechanism, scope_of
+from dp_forward.privacy.mechanism import scope_of
+from dp_forward.privacy.pure import PureNoise
 from dp_forward.privacy.units import LABEL, Unit
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Prior", "RandomizedResponse", "ResponseWithPrior", "keep_probability"]
 
+_ONCE = "Draw a label once and keep it: 1."
 _LABELS = "There must be something to choose from: 2 labels or more."
 
 
@@ -45,27 +46,22 @@ def keep_probability(epsilon: float, labels: int) -> float:
     return 1 / (1 + (labels - 1) * math.exp(-epsilon))
 
 
-class _Response(Mechanism):
+def _share(budget: Budget, releases: int) -> float:
+    """The epsilon of one of ``releases`` answers, so that rounding never passes the budget."""
+    releases = checks.count("releases", releases, remedy=_ONCE)
+    return budget.epsilon if releases == 1 else budget.epsilon / releases * (1 - 1e-14)
+
+
+class _Response(PureNoise):
     """What both kinds of randomized response share."""
 
     label_epsilon: float
     labels: int
     releases: int
-    loss: ThreeLevelLoss
 
     @abstractmethod
     def transition(self) -> NDArray[np.float64]:
         """Row y: the probabilities of what is answered for the label y."""
-
-    def epsilon(self, delta: float = 0.0) -> float:
-        return self.loss.epsilon_at(checks.delta(delta, zero=True))
-
-    def delta(self, epsilon: float) -> float:
-        return self.loss.delta(checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more."))
-
-    def guess_rate(self) -> float:
-        """The ceiling of every pure mechanism, ``e^eps / (1 + e^eps)``."""
-        return float(expit(self.loss.total))
 
     @property
     def unit(self) -> Unit:
@@ -76,16 +72,8 @@ class _Response(Mechanism):
         return ("the set of labels is public",)
 
     @property
-    def shown_delta(self) -> float:
-        return 0.0
-
-    @property
     def scope(self) -> str:
         return scope_of(LABEL, releases=self.releases)
-
-    @property
-    def pure_losses(self) -> tuple[ThreeLevelLoss, ...]:
-        return (self.loss,)
 
     def sample(self, labels: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
         """One reference answer for each label."""
@@ -118,16 +106,14 @@ class RandomizedResponse(_Response):
     def __post_init__(self) -> None:
         epsilon = checks.epsilon(self.label_epsilon, name="label_epsilon")
         checks.count("labels", self.labels, at_least=2, remedy=_LABELS)
-        checks.count("releases", self.releases, remedy="Draw a label once and keep it: 1.")
+        checks.count("releases", self.releases, remedy=_ONCE)
         keep = keep_probability(epsilon, self.labels)
         object.__setattr__(self, "loss", ThreeLevelLoss(epsilon, keep, self.releases))
 
     @classmethod
     def for_budget(cls, budget: Budget, *, labels: int, releases: int = 1) -> RandomizedResponse:
         """The budget spread evenly over the releases."""
-        releases = checks.count("releases", releases, remedy="Draw a label once and keep it: 1.")
-        slack = 1.0 if releases == 1 else 1 - 1e-14
-        return cls(budget.epsilon / releases * slack, labels, releases)
+        return cls(_share(budget, releases), labels, releases)
 
     @property
     def keep(self) -> float:
@@ -208,7 +194,7 @@ class ResponseWithPrior(_Response):
 
     def __post_init__(self) -> None:
         epsilon = checks.epsilon(self.label_epsilon, name="label_epsilon")
-        checks.count("releases", self.releases, remedy="Draw a label once and keep it: 1.")
+        checks.count("releases", self.releases, remedy=_ONCE)
         object.__setattr__(self, "labels", len(self.prior.weights))
         order = np.argsort(-self.prior.weights, kind="stable").astype(np.int64)
         covered = np.cumsum(self.prior.weights[order])
@@ -225,9 +211,7 @@ class ResponseWithPrior(_Response):
     @classmethod
     def for_budget(cls, budget: Budget, *, prior: Prior, releases: int = 1) -> ResponseWithPrior:
         """The budget spread evenly over the releases."""
-        releases = checks.count("releases", releases, remedy="Draw a label once and keep it: 1.")
-        slack = 1.0 if releases == 1 else 1 - 1e-14
-        return cls(budget.epsilon / releases * slack, prior, releases)
+        return cls(_share(budget, releases), prior, releases)
 
     @property
     def keep(self) -> float:
