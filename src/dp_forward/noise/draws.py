@@ -1,0 +1,107 @@
+"""Simulated draws in torch: seeded, fast, on the device of the data. For training and experiments only.
+
+Floating-point noise is not safe to release (docs/adr/0002): nothing here can be put on the wire.
+
+Every draw comes from the sanitizer's own generator, never from torch's global one: a trainer that seeds all
+its processes alike must not make them draw the same noise.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import torch
+from scipy.special import ndtr
+from torch import Tensor
+
+from dp_forward.privacy.factor import Factor
+from dp_forward.privacy.matrix import MatrixGaussian
+from dp_forward.privacy.privunit import PrivUnit
+
+__all__ = ["Generators", "add_gaussian", "add_shaped", "draw_privunit"]
+
+
+class Generators:
+    """One random stream per device, started from a seed and the rank of this process.
+
+    Edges:
+        Without a seed the stream starts from operating-system entropy. Ranks of one distributed run draw
+        different noise from one seed.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self._streams: dict[torch.device, torch.Generator] = {}
+
+    def on(self, device: torch.device) -> torch.Generator:
+        """The stream of this device."""
+        stream = self._streams.get(device)
+        if stream is None:
+            stream = torch.Generator(device=device)
+            stream.manual_seed(secrets.randbits(63) if self.seed is None else self._started())
+            self._streams[device] = stream
+        return stream
+
+    def _started(self) -> int:
+        assert self.seed is not None
+        # Far apart, and different from what others do with the same small seed.
+        return (self.seed * 1_000_003 + _rank() * 7_368_787 + 0x5DEECE66D) % 2**63
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Independent N(0, 1), shaped like ``like``."""
+        return torch.randn(like.shape, generator=self.on(like.device), device=like.device)
+
+    def uniform(self, size: int, device: torch.device) -> Tensor:
+        """Independent uniforms in (0, 1], in float64."""
+        numbers = torch.rand(size, generator=self.on(device), device=device, dtype=torch.float64)
+        return 1 - numbers
+
+
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return 0
+
+
+def add_gaussian(bounded: Tensor, sigma: float, generators: Generators) -> Tensor:
+    """``bounded`` with independent N(0, sigma^2) on every entry."""
+    return torch.add(bounded, generators.normal(bounded), alpha=sigma)
+
+
+def add_shaped(bounded: Tensor, mechanism: MatrixGaussian, generators: Generators) -> Tensor:
+    """``bounded`` with ``sigma U G V^T``."""
+    rows, columns = bounded.shape[-2:]
+    mechanism.row_factor.fit("row_factor", rows)
+    mechanism.column_factor.fit("column_factor", columns)
+    noise = _left(mechanism.row_factor, generators.normal(bounded))
+    noise = _left(mechanism.column_factor, noise.transpose(-2, -1)).transpose(-2, -1)
+    return torch.add(bounded, noise, alpha=mechanism.sigma)
+
+
+def _left(factor: Factor, matrix: Tensor) -> Tensor:
+    if factor.entries is None:
+        return matrix
+    entries = torch.tensor(factor.entries, dtype=matrix.dtype, device=matrix.device)
+    return entries[:, None] * matrix if entries.ndim == 1 else entries @ matrix
+
+
+def draw_privunit(bounded: Tensor, mechanism: PrivUnit, generators: Generators) -> Tensor:
+    """``norm / m * V`` with ``V = s x + (I - x x^T) G``, per text or per row."""
+    over = (-1,) if mechanism.bound.over == "row" else (-2, -1)
+    x = bounded / mechanism.bound.norm
+    noise = generators.normal(x)
+    # x is a hair shorter than 1; dividing by its square makes the projection exact.
+    along = (x * noise).sum(dim=over, keepdim=True) / x.square().sum(dim=over, keepdim=True)
+    signal = _signal(mechanism, along, generators)
+    return mechanism.sigma * (noise + (signal - along) * x)
+
+
+def _signal(mechanism: PrivUnit, like: Tensor, generators: Generators) -> Tensor:
+    """s: N(0, 1) above t with probability p, else below; in float64, by inverse CDF."""
+    size, t = like.numel(), mechanism.threshold
+    uniform = generators.uniform(size, like.device)
+    above = -torch.special.ndtri(uniform * float(ndtr(-t)))
+    below = torch.special.ndtri(uniform * float(ndtr(t)))
+    in_cap = generators.uniform(size, like.device) <= mechanism.cap_probability
+    signal = torch.where(in_cap, above.clamp(min=t), below)
+    return signal.to(like.dtype).reshape(like.shape)
