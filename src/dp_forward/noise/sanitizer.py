@@ -64,10 +64,11 @@ class Sanitizer(nn.Module):
             inside = bounded(hidden, self._bound)
             if draws > 1:
                 inside = inside.repeat_interleave(draws, dim=0)
-            return self._noisy(inside).to(hidden.dtype)
+            noisy: Tensor = self._noisy(inside)
+            return noisy.to(hidden.dtype)
 
     # Random streams of our own cannot be traced; the bound before and the back after it can.
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _noisy(self, inside: Tensor) -> Tensor:
         mechanism = self._mechanism
         if isinstance(mechanism, PrivUnit):
