@@ -1,0 +1,298 @@
+"""The table of model families: names of modules, and nothing else.
+
+No modelling code is copied. A row says where a Hugging Face base model keeps its blocks, which modules
+stand before the first block (they go to the front) and after the last one, and how a block is wired
+inside. `carve` does the rest with Hugging Face's own classes. To add a family, see
+docs/how-to/add-a-family.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dp_forward.errors import InvalidInput
+
+__all__ = ["FAMILIES", "Family", "Head", "Wiring", "base_of", "family_of", "head_of", "readout_of"]
+
+Head = Literal["bare", "classifier", "masked_lm"]
+Readout = Literal["pooler", "first", "mean", "last", "config"]
+
+_TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+_TEXT_WITHOUT_TYPES = ("input_ids", "attention_mask", "position_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The inside of a block, as paths below the block.
+
+    `attention` is called with the block's own arguments; `projection` and `ffn` are chains of modules
+    that take one tensor. `attention_norm` and `ffn_norm` stand after their residual sum in a post-norm
+    block and before their part in a pre-norm one. `qkv` and `merge` are paths below `attention`: the
+    projections into Q, K and V (one, where they are fused), and the output projection, named only where
+    `residual_inside` holds.
+    """
+
+    style: Literal["post", "pre"]
+    attention: str
+    qkv: tuple[str, ...]
+    attention_norm: str
+    ffn: tuple[str, ...]
+    ffn_norm: str
+    projection: tuple[str, ...] = ()
+    residual_inside: bool = False
+    """The attention module adds the residual and norms by itself (ALBERT)."""
+    merge: str = ""
+    reads: tuple[str, ...] = ()
+    """Plain attributes of a block that Hugging Face's loop over the blocks reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One row: paths below the base model, and the class names of the supported heads."""
+
+    model_type: str
+    bare: str
+    classifier: str
+    blocks: str
+    entry: tuple[str, ...]
+    """Everything before the first block. In the back the rows pass these by."""
+    wiring: Wiring
+    masked_lm: str = ""
+    final: tuple[str, ...] = ()
+    """The final norm, which lies in the back unless the cut is `output`."""
+    readout: Readout = "first"
+    """What the classifier reads; "config" means `config.classifier_pooling`."""
+    inputs: tuple[str, ...] = _TEXT
+    back_input: str = "inputs_embeds"
+    dtype_probe: str = ""
+    """A module below `entry[0]` whose `weight.dtype` Hugging Face reads even when the rows are given."""
+    fold_qkv: str = ""
+    """An entry module after which Hugging Face fixes the width of its output. At `qkv` the rows pass it
+    folded as [.., 3, width], so that their last axis is the model's own."""
+    shared_blocks: bool = False
+    """One group of weights is run several times (ALBERT)."""
+    positions_after_pad: bool = False
+    """Positions count from `pad_token_id + 1` (RoBERTa)."""
+    causal: bool = False
+    """A row sees only earlier rows; texts are padded on the left and the last row is read."""
+
+
+_BERT = Family(
+    model_type="bert",
+    bare="BertModel",
+    classifier="BertForSequenceClassification",
+    masked_lm="BertForMaskedLM",
+    blocks="encoder.layer",
+    entry=("embeddings",),
+    readout="pooler",
+    wiring=Wiring(
+        style="post",
+        attention="attention.self",
+        qkv=("query", "key", "value"),
+        projection=("attention.output.dense", "attention.output.dropout"),
+        attention_norm="attention.output.LayerNorm",
+        ffn=("intermediate", "output.dense", "output.dropout"),
+        ffn_norm="output.LayerNorm",
+    ),
+)
+
+_LLAMA = Family(
+    model_type="llama",
+    bare="LlamaModel",
+    classifier="LlamaForSequenceClassification",
+    blocks="layers",
+    entry=("embed_tokens",),
+    final=("norm",),
+    readout="last",
+    inputs=_TEXT_WITHOUT_TYPES,
+    causal=True,
+    wiring=Wiring(
+        style="pre",
+        attention="self_attn",
+        qkv=("q_proj", "k_proj", "v_proj"),
+        attention_norm="input_layernorm",
+        ffn=("mlp",),
+        ffn_norm="post_attention_layernorm",
+    ),
+)
+
+_ROWS = (
+    _BERT,
+    replace(
+        _BERT,
+        model_type="roberta",
+        bare="RobertaModel",
+        classifier="RobertaForSequenceClassification",
+        masked_lm="RobertaForMaskedLM",
+        readout="first",
+        positions_after_pad=True,
+    ),
+    replace(
+        _BERT,
+        model_type="electra",
+        bare="ElectraModel",
+        classifier="ElectraForSequenceClassification",
+        masked_lm="ElectraForMaskedLM",
+        entry=("embeddings", "embeddings_project"),
+        readout="first",
+    ),
+    Family(
+        model_type="distilbert",
+        bare="DistilBertModel",
+        classifier="DistilBertForSequenceClassification",
+        masked_lm="DistilBertForMaskedLM",
+        blocks="transformer.layer",
+        entry=("embeddings",),
+        inputs=_TEXT_WITHOUT_TYPES,
+        wiring=Wiring(
+            style="post",
+            attention="attention",
+            qkv=("q_lin", "k_lin", "v_lin"),
+            attention_norm="sa_layer_norm",
+            ffn=("ffn",),
+            ffn_norm="output_layer_norm",
+        ),
+    ),
+    Family(
+        model_type="albert",
+        bare="AlbertModel",
+        classifier="AlbertForSequenceClassification",
+        masked_lm="AlbertForMaskedLM",
+        blocks="encoder.albert_layer_groups",
+        entry=("embeddings", "encoder.embedding_hidden_mapping_in"),
+        readout="pooler",
+        shared_blocks=True,
+        wiring=Wiring(
+            style="post",
+            attention="albert_layers.0.attention",
+            qkv=("query", "key", "value"),
+            residual_inside=True,
+            merge="dense",
+            attention_norm="albert_layers.0.attention.LayerNorm",
+            ffn=("albert_layers.0.ffn", "albert_layers.0.activation", "albert_layers.0.ffn_output"),
+            ffn_norm="albert_layers.0.full_layer_layer_norm",
+        ),
+    ),
+    Family(
+        model_type="modernbert",
+        bare="ModernBertModel",
+        classifier="ModernBertForSequenceClassification",
+        masked_lm="ModernBertForMaskedLM",
+        blocks="layers",
+        entry=("embeddings",),
+        final=("final_norm",),
+        readout="config",
+        inputs=_TEXT_WITHOUT_TYPES,
+        wiring=Wiring(
+            style="pre",
+            attention="attn",
+            qkv=("Wqkv",),
+            attention_norm="attn_norm",
+            ffn=("mlp",),
+            ffn_norm="mlp_norm",
+            reads=("attention_type",),
+        ),
+    ),
+    Family(
+        model_type="vit",
+        bare="ViTModel",
+        classifier="ViTForImageClassification",
+        blocks="layers",
+        entry=("embeddings",),
+        final=("layernorm",),
+        inputs=("pixel_values",),
+        back_input="pixel_values",
+        dtype_probe="patch_embeddings.projection",
+        wiring=Wiring(
+            style="pre",
+            attention="attention",
+            qkv=("q_proj", "k_proj", "v_proj"),
+            projection=("dropout",),
+            attention_norm="layernorm_before",
+            ffn=("mlp", "dropout"),
+            ffn_norm="layernorm_after",
+        ),
+    ),
+    Family(
+        model_type="gpt2",
+        bare="GPT2Model",
+        classifier="GPT2ForSequenceClassification",
+        blocks="h",
+        entry=("wte", "wpe", "drop"),
+        final=("ln_f",),
+        fold_qkv="drop",
+        readout="last",
+        causal=True,
+        wiring=Wiring(
+            style="pre",
+            attention="attn",
+            qkv=("c_attn",),
+            attention_norm="ln_1",
+            ffn=("mlp",),
+            ffn_norm="ln_2",
+        ),
+    ),
+    _LLAMA,
+    replace(_LLAMA, model_type="qwen2", bare="Qwen2Model", classifier="Qwen2ForSequenceClassification"),
+    replace(_LLAMA, model_type="qwen3", bare="Qwen3Model", classifier="Qwen3ForSequenceClassification"),
+)
+
+FAMILIES: dict[str, Family] = {row.model_type: row for row in _ROWS}
+"""`config.model_type` -> row."""
+
+
+def family_of(model: Any) -> Family:
+    """The row of a model.
+
+    Edges: an architecture without a row is refused, and the message says how to add one.
+    """
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None:
+        raise InvalidInput(
+            "model",
+            f"be a Hugging Face model of a known family ({', '.join(FAMILIES)})",
+            model_type or type(model).__name__,
+            "One table row adds a family: docs/how-to/add-a-family.md.",
+        )
+    return family
+
+
+def head_of(model: Any) -> Head:
+    """Which of the supported heads a model wears.
+
+    Edges: the class is matched by its exact name, so a subclass with a forward of its own is refused:
+    what it does between the halves is unknown.
+    """
+    family = family_of(model)
+    name = type(model).__name__
+    heads: dict[str, Head] = {
+        family.bare: "bare",
+        family.classifier: "classifier",
+        family.masked_lm: "masked_lm",
+    }
+    if name not in heads:
+        known = ", ".join(known for known in heads if known)
+        raise InvalidInput(
+            "model", f"have a supported head ({known})", name, f"Load it as {family.classifier}."
+        )
+    return heads[name]
+
+
+def base_of(model: Any) -> Any:
+    """The model without its head."""
+    return model if head_of(model) == "bare" else getattr(model, model.base_model_prefix)
+
+
+def readout_of(model: Any) -> Readout | None:
+    """What `output` means for a model; None where no single row is read."""
+    head = head_of(model)
+    if head == "masked_lm":
+        return None
+    if head == "bare":
+        return "pooler" if getattr(model, "pooler", None) is not None else None
+    family = family_of(model)
+    if family.readout != "config":
+        return family.readout
+    return "mean" if model.config.classifier_pooling == "mean" else "first"

@@ -1,0 +1,178 @@
+"""The two halves of a model: `Front` runs with the user, `Back` with the provider."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dp_forward.errors import InvalidInput
+from dp_forward.split.cut import Cut
+from dp_forward.split.families import Family, Head, Readout
+from dp_forward.split.legal import CutInfo
+
+__all__ = ["Back", "Front", "Origin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The model that a half was cut from: enough to build one of the same shape and cut it again."""
+
+    architecture: str
+    settings: dict[str, Any]
+    family: Family
+    head: Head
+    readout: Readout | None
+
+    @property
+    def max_rows(self) -> int | None:
+        """The most rows for which the model has positions; None for images, whose size is fixed."""
+        if "input_ids" not in self.family.inputs:
+            return None
+        most = self.settings.get("max_position_embeddings") or self.settings.get("n_positions")
+        offset = self.settings["pad_token_id"] + 1 if self.family.positions_after_pad else 0
+        return None if most is None else int(most) - offset
+
+
+class _Half(nn.Module):
+    """What both halves know of themselves."""
+
+    def __init__(self, model: nn.Module, info: CutInfo, origin: Origin) -> None:
+        super().__init__()
+        self.model = model
+        self.cut: Cut = info.cut
+        self.width = info.width
+        self.architecture = origin.architecture
+        """The Hugging Face class of the whole model."""
+        self.settings = origin.settings
+        """The Hugging Face settings of the whole model."""
+        self.vocabulary_head = origin.head == "masked_lm"
+        """Whether the back holds a decoder with one row per token."""
+        self._family = origin.family
+
+    def extra_repr(self) -> str:
+        return f"family={self._family.model_type}, cut={self.cut}, width={self.width}"
+
+
+class Front(_Half):
+    """From a text (or image) to the hidden matrix at the cut: [batch, rows, width].
+
+    Guarantees: holds no block after the cut and no head. Rows of PAD tokens come out as zero. Where
+    `row_local` holds, row i is a function of token i (with its segment and position) alone.
+    Edges: `output` gives [batch, 1, width]. Inputs that the family does not know are ignored, as Hugging
+    Face does. A causal model must be padded on the left (`pads_left`); a text padded on the right is not
+    refused, because an error that depends on a text would tell its length.
+    """
+
+    def __init__(self, model: nn.Module, info: CutInfo, origin: Origin) -> None:
+        super().__init__(model, info, origin)
+        self.row_local = info.row_local
+        self.max_rows = origin.max_rows
+        self.pads_left = origin.family.causal
+        self._readout = origin.readout if info.cut.place == "output" else None
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        position_ids: Tensor | None = None,
+    ) -> Tensor:
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "pixel_values": pixel_values,
+            "position_ids": position_ids,
+        }
+        inputs: dict[str, Any] = {
+            name: given[name] for name in self._family.inputs if given[name] is not None
+        }
+        self._check(inputs)
+        if self._family.positions_after_pad and "position_ids" not in inputs:
+            inputs["position_ids"] = self._positions(inputs["input_ids"])
+        output = self.model(**inputs)
+        mask = inputs.get("attention_mask")
+        if self._readout is not None:
+            return self._read(output, mask)
+        rows: Tensor = output.last_hidden_state
+        if self._family.fold_qkv and self.cut.point == "qkv":
+            # Hugging Face viewed the wide rows as more records of its own width; the memory is in order.
+            rows = rows.reshape(*inputs["input_ids"].shape, self.width)
+        return _without_pad(rows, mask)
+
+    def _check(self, inputs: dict[str, Any]) -> None:
+        """Only shapes are looked at: they are public, the text is not."""
+        main = self._family.inputs[0]
+        if main not in inputs:
+            raise InvalidInput(main, "be given", "nothing", f"A {self._family.model_type} front reads it.")
+        mask, rows = inputs.get("attention_mask"), inputs[main].shape[-1]
+        if mask is not None and mask.shape != inputs[main].shape:
+            shapes = f"{tuple(mask.shape)} for {tuple(inputs[main].shape)}"
+            raise InvalidInput("attention_mask", "be shaped as input_ids", shapes, "Use the tokenizer's.")
+        if self.max_rows is not None and rows > self.max_rows:
+            rule = f"have at most {self.max_rows} tokens, the positions of the model"
+            raise InvalidInput(main, rule, rows, "Tokenise to a smaller fixed length.")
+
+    def _positions(self, input_ids: Tensor) -> Tensor:
+        """Positions by place alone.
+
+        Hugging Face counts the tokens that are not PAD. For a text padded on the right that gives every real
+        token the same position, but it lets one token move the rows of later ones.
+        """
+        first = int(self.settings["pad_token_id"]) + 1
+        places = torch.arange(first, first + input_ids.shape[1], device=input_ids.device)
+        return places.expand(input_ids.shape)
+
+    def _read(self, output: Any, mask: Tensor | None) -> Tensor:
+        if self._readout == "pooler":
+            pooled: Tensor = output.pooler_output
+            return pooled[:, None]
+        rows: Tensor = output.last_hidden_state
+        if self._readout == "first":
+            return rows[:, :1]
+        if self._readout == "last":
+            return rows[:, -1:]
+        weights = torch.ones(rows.shape[:2], device=rows.device, dtype=torch.bool) if mask is None else mask
+        total = (rows * weights.unsqueeze(-1)).sum(dim=1)
+        return (total / weights.sum(dim=1, keepdim=True))[:, None]
+
+
+class Back(_Half):
+    """From the hidden matrix at the cut to the Hugging Face output of the whole model.
+
+    Guarantees: one input. No mask, token type, position or length reaches it: it attends to all rows, and
+    Hugging Face builds its own (full or causal) mask and rotary positions from the shape. Holds no token
+    table, no embeddings and no block before the cut.
+    Edges: at `output` of a bare model the one row comes back as `pooler_output`, and nothing else does. A
+    causal classifier reads the last row; Hugging Face warns once that it cannot see padding, which is the
+    point.
+    """
+
+    def __init__(self, model: nn.Module, info: CutInfo, origin: Origin) -> None:
+        super().__init__(model, info, origin)
+        self._bare = origin.head == "bare"
+
+    def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
+        self._check(hidden, labels)
+        inputs = {self._family.back_input: hidden}
+        if labels is not None:
+            inputs["labels"] = labels
+        return self.model(**inputs)
+
+    def _check(self, hidden: Tensor, labels: Tensor | None) -> None:
+        rows = "1" if self.cut.place == "output" else "rows"
+        wrong_rows = hidden.ndim == 3 and rows == "1" and hidden.shape[1] != 1
+        if hidden.ndim != 3 or hidden.shape[-1] != self.width or wrong_rows:
+            rule = f"have the shape [batch, {rows}, {self.width}] at {self.cut}"
+            raise InvalidInput("hidden", rule, tuple(hidden.shape), "Use the front of the same cut.")
+        if labels is not None and self._bare:
+            raise InvalidInput("labels", "be None for a bare model", "a tensor", "Load it with a head.")
+
+
+def _without_pad(rows: Tensor, mask: Tensor | None) -> Tensor:
+    # Filled, not multiplied: a PAD row may hold NaN, and NaN times zero is NaN.
+    return rows if mask is None else rows.masked_fill((mask == 0).unsqueeze(-1), 0.0)

@@ -1,0 +1,268 @@
+"""The small modules that stand where a model was cut.
+
+They hold Hugging Face's own submodules and say only in which order they run. Nothing here keeps state
+between calls, so both halves can be compiled, exported and run from several threads.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+
+from dp_forward.split.families import Wiring
+
+__all__ = ["BlockHead", "BlockTail", "Passage", "Pick", "PooledBase", "QkvHead", "Repeats", "projected_width"]
+
+Pick = Callable[[str], nn.Module]
+"""From a path below a block to a private copy of what stands there."""
+
+
+class Passage(nn.Module):
+    """Stands where a module of the front stood; the rows pass unchanged.
+
+    Guarantees: no parameter, and nothing in the state dict.
+    Edges: a table that is asked with indices only (positions) contributes an exact zero. `probe` is a
+    path at which Hugging Face looks up `weight.dtype`; an empty buffer stands there and follows
+    `.to(dtype)`.
+    """
+
+    def __init__(self, *, probe: str = "", dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        name, _, rest = probe.partition(".")
+        if name:
+            self.add_module(name, Passage(probe=rest, dtype=dtype))
+        elif dtype is not None:
+            self.register_buffer("weight", torch.empty(0, dtype=dtype), persistent=False)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                return tensor
+        # An integer zero: adding it never changes the dtype of the rows.
+        return tensors[0].new_zeros((*tensors[0].shape, 1))
+
+
+class PooledBase(nn.Module):
+    """Stands where the whole base model stood, for the cut `output`: the one row is what the head reads.
+
+    Edges: with `bare=True` no head follows, and the row is given as `pooler_output` alone.
+    """
+
+    def __init__(self, settings: Any, *, bare: bool) -> None:
+        super().__init__()
+        self.config = settings
+        self.bare = bare
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        row = next(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point())
+        output: Any = BaseModelOutputWithPoolingAndCrossAttentions
+        return output(last_hidden_state=None if self.bare else row, pooler_output=row[:, 0])
+
+
+class Repeats(nn.Module):
+    """A list of blocks in which one block may stand several times; its weights are held once (ALBERT)."""
+
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        kinds = list(dict.fromkeys(blocks))
+        self.kinds = nn.ModuleList(kinds)
+        self.order = [kinds.index(block) for block in blocks]
+
+    def __getitem__(self, index: int) -> nn.Module:
+        return self.kinds[self.order[index]]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+class Columns(nn.Module):
+    """Some columns of the rows."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        super().__init__()
+        self.start, self.stop = start, stop
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows[..., self.start : self.stop]
+
+
+class Shift(nn.Module):
+    """The rows, with zero columns put before them."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return functional.pad(rows, (self.columns, 0))
+
+
+class TwoLanes(nn.Module):
+    """An attention module that adds the residual by itself, run so that the residual is exactly zero.
+
+    The rows travel in a left lane of columns and the output of attention in a right lane that starts as
+    zero, so the module's own `rows + attention` leaves the right lane as attention alone: 0 + y is y in
+    floating point.
+    """
+
+    def __init__(
+        self, attention: nn.Module, wiring: Wiring, *, left: int, right: int, whole_rows: bool
+    ) -> None:
+        super().__init__()
+        if whole_rows:
+            for name in wiring.qkv:
+                projection = attention.get_submodule(name)
+                setattr(attention, name, nn.Sequential(Columns(0, left), projection))
+        merge = attention.get_submodule(wiring.merge)
+        setattr(attention, wiring.merge, nn.Sequential(merge, Shift(left)))
+        norm = wiring.attention_norm.removeprefix(wiring.attention + ".")
+        setattr(attention, norm, Columns(left, left + right))
+        self.attention = attention
+        self.right = right
+
+    def forward(self, rows: Tensor, **named: Any) -> Any:
+        return self.attention(functional.pad(rows, (0, self.right)), **named)
+
+
+class AttentionBranch(nn.Module):
+    """From the rows of a block to what attention adds to the residual.
+
+    With `given=True` the rows are already [Q|K|V], and the projections into them are gone.
+    """
+
+    def __init__(self, block: nn.Module, pick: Pick, wiring: Wiring, *, given: bool = False) -> None:
+        super().__init__()
+        # The block's own loop passes some arguments by position; attention takes all of them by name.
+        self.names = tuple(inspect.signature(type(block).forward).parameters)[2:]
+        self.norm = pick(wiring.attention_norm) if wiring.style == "pre" and not given else nn.Identity()
+        attention = pick(wiring.attention)
+        widths = [projected_width(attention.get_submodule(name)) for name in wiring.qkv]
+        if given:
+            _slice_instead_of_project(attention, wiring, widths)
+        if wiring.residual_inside:
+            right = projected_width(attention.get_submodule(wiring.merge))
+            left = sum(widths) if given else right
+            attention = TwoLanes(attention, wiring, left=left, right=right, whole_rows=not given)
+        self.attention = attention
+        self.projection = nn.Sequential(*(pick(path) for path in wiring.projection))
+
+    def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        named = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        mixed = self.attention(self.norm(rows), **named)
+        projected: Tensor = self.projection(mixed[0] if isinstance(mixed, tuple) else mixed)
+        return projected
+
+
+class FfnBranch(nn.Module):
+    """From the rows after attention to what the feed-forward part adds to the residual."""
+
+    def __init__(self, pick: Pick, wiring: Wiring) -> None:
+        super().__init__()
+        self.norm = pick(wiring.ffn_norm) if wiring.style == "pre" else nn.Identity()
+        self.chain = nn.Sequential(*(pick(path) for path in wiring.ffn))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        added: Tensor = self.chain(self.norm(rows))
+        return added
+
+
+def _after(pick: Pick, wiring: Wiring, norm: str) -> nn.Module:
+    """What follows a residual sum: the norm in a post-norm block, nothing in a pre-norm one."""
+    return pick(norm) if wiring.style == "post" else nn.Identity()
+
+
+class _Part(nn.Module):
+    """One side of a block that was cut through."""
+
+    def __init__(self, block: nn.Module, wiring: Wiring, point: str) -> None:
+        super().__init__()
+        self.point = point
+        for name in wiring.reads:
+            setattr(self, name, getattr(block, name))
+
+    def extra_repr(self) -> str:
+        return f"point={self.point}"
+
+
+class BlockHead(_Part):
+    """A block from its input to a point inside it; the last thing the front runs."""
+
+    def __init__(self, block: nn.Module, pick: Pick, wiring: Wiring, point: str) -> None:
+        super().__init__(block, wiring, point)
+        self.attention = AttentionBranch(block, pick, wiring)
+        if point != "attention":
+            self.after_attention = _after(pick, wiring, wiring.attention_norm)
+        if point == "ffn":
+            self.ffn = FfnBranch(pick, wiring)
+
+    def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        added: Tensor = self.attention(rows, *args, **kwargs)
+        if self.point == "attention":
+            return added
+        attended: Tensor = self.after_attention(rows + added)
+        if self.point == "attention_norm":
+            return attended
+        fed: Tensor = self.ffn(attended)
+        return fed
+
+
+class QkvHead(_Part):
+    """The first block from its input to [Q|K|V]: row by row, without attention itself."""
+
+    def __init__(self, block: nn.Module, pick: Pick, wiring: Wiring, point: str) -> None:
+        super().__init__(block, wiring, point)
+        self.norm = pick(wiring.attention_norm) if wiring.style == "pre" else nn.Identity()
+        self.projections = nn.ModuleList(pick(f"{wiring.attention}.{name}") for name in wiring.qkv)
+
+    def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        normed = self.norm(rows)
+        return torch.cat([projection(normed) for projection in self.projections], dim=-1)
+
+
+class BlockTail(_Part):
+    """A block from a point inside it to its output; the first thing the back runs.
+
+    Guarantees: where the residual is dropped (`attention`, `ffn`, `qkv`), the sums around it are taken
+    with zero.
+    """
+
+    def __init__(self, block: nn.Module, pick: Pick, wiring: Wiring, point: str) -> None:
+        super().__init__(block, wiring, point)
+        if point == "qkv":
+            self.attention = AttentionBranch(block, pick, wiring, given=True)
+        if point in {"attention", "qkv"}:
+            self.after_attention = _after(pick, wiring, wiring.attention_norm)
+        if point != "ffn":
+            self.ffn = FfnBranch(pick, wiring)
+        self.after_ffn = _after(pick, wiring, wiring.ffn_norm)
+
+    def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.point == "ffn":
+            finished: Tensor = self.after_ffn(rows)
+            return finished
+        if self.point == "qkv":
+            rows = self.attention(rows.flatten(2), *args, **kwargs)
+        if self.point in {"attention", "qkv"}:
+            rows = self.after_attention(rows)
+        out: Tensor = self.after_ffn(rows + self.ffn(rows))
+        return out
+
+
+def projected_width(projection: nn.Module) -> int:
+    """The number of columns that a projection gives (`nn.Linear`, or the Conv1D of GPT-2)."""
+    width = getattr(projection, "out_features", None)
+    return int(getattr(projection, "nf", 0) if width is None else width)
+
+
+def _slice_instead_of_project(attention: nn.Module, wiring: Wiring, widths: Sequence[int]) -> None:
+    start = 0
+    for name, width in zip(wiring.qkv, widths, strict=True):
+        setattr(attention, name, Columns(start, start + width))
+        start += width

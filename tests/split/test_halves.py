@@ -1,0 +1,257 @@
+"""The halves are apart: real copies, nothing of the other side, one tensor in between."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dp_forward.errors import InvalidInput
+from dp_forward.split import FAMILIES, Back, Front, carve, legal_cuts
+from tiny_models import CAUSAL, LABELS, MASKED_LM, PAD, SETTINGS, VOCABULARY, tiny, tiny_inputs
+
+SOME_CUTS = ("embeddings", "encoder.1.qkv", "encoder.2", "encoder.2.attention", "encoder.2.ffn", "output")
+
+
+def _contents(module: nn.Module) -> set[bytes]:
+    """Parameters by their values: every one of a tiny model is random, so a value is as good as a name."""
+    return {parameter.detach().numpy().tobytes() for parameter in module.parameters()}
+
+
+def _labels(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    if "MaskedLM" in type(model).__name__:
+        return inputs["input_ids"]
+    return torch.arange(2) % LABELS
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_every_parameter_goes_to_exactly_one_half(family: str) -> None:
+    """Together the halves hold the whole model, nothing else, and nothing twice.
+
+    No parameter of these models is unused: a pooler that no head reads is not built by Hugging Face. ALBERT
+    is the exception to "nothing twice": its one block is needed on both sides.
+    """
+    model = tiny(family)
+    for info in legal_cuts(model):
+        front, back = carve(model, info.cut)
+        assert _contents(front) | _contents(back) == _contents(model)
+        if family != "albert":
+            assert not _contents(front) & _contents(back)
+            sizes = [sum(p.numel() for p in part.parameters()) for part in (front, back, model)]
+            assert sizes[0] + sizes[1] == sizes[2]
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_a_front_has_no_head_and_a_back_no_entry(family: str) -> None:
+    model, row = tiny(family), FAMILIES[family]
+    entry = set().union(*(_contents(model.base_model.get_submodule(path)) for path in row.entry))
+    head = _contents(model) - _contents(model.base_model)
+    for info in legal_cuts(model):
+        front, back = carve(model, info.cut)
+        assert type(front.model).__name__ == row.bare
+        assert head <= _contents(back)
+        assert not head & _contents(front)
+        assert entry <= _contents(front)
+        assert not entry & _contents(back)
+        assert not any(VOCABULARY in tensor.shape for tensor in back.state_dict().values())
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_blocks_stay_on_their_side_of_the_cut(family: str) -> None:
+    model = tiny(family)
+    blocks = list(model.base_model.get_submodule(FAMILIES[family].blocks))
+    if family == "albert":  # one block, needed on both sides
+        blocks = []
+    for k in range(1, len(blocks) + 1):
+        front, back = carve(model, f"encoder.{k}")
+        for index, block in enumerate(blocks, start=1):
+            assert (_contents(block) <= _contents(front)) == (index <= k)
+            assert _contents(block).isdisjoint(_contents(back)) == (index <= k)
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+@torch.no_grad()
+def test_the_copies_are_real(family: str) -> None:
+    model, inputs = tiny(family), tiny_inputs(family)
+    whole, settings = model(**inputs).logits, model.config.to_dict()
+    names = list(model.state_dict())
+    for cut in SOME_CUTS:
+        front, back = carve(model, cut)
+        hidden = front(**inputs)
+        answer = back(hidden).logits
+        for parameter in front.parameters():
+            parameter.add_(1.0)
+        assert torch.equal(back(hidden).logits, answer)
+        moved = front(**inputs)
+        for parameter in back.parameters():
+            parameter.add_(1.0)
+        assert torch.equal(front(**inputs), moved)
+    assert torch.equal(model(**inputs).logits, whole)
+    assert model.config.to_dict() == settings
+    assert list(model.state_dict()) == names
+
+
+@pytest.mark.parametrize("family", MASKED_LM)
+def test_an_allowed_vocabulary_head_is_untied_and_each_tensor_has_one_name(family: str) -> None:
+    model, inputs = tiny(family, "masked_lm"), tiny_inputs(family)
+    front, back = carve(model, "encoder.2", allow_vocabulary_head=True)
+    hidden = front(**inputs)
+    answer = back(hidden).logits
+    with torch.no_grad():
+        for parameter in front.parameters():
+            parameter.zero_()
+    assert torch.equal(back(hidden).logits, answer)
+    addresses = [tensor.data_ptr() for tensor in back.state_dict().values()]
+    assert len(addresses) == len(set(addresses))
+    assert front.vocabulary_head
+    assert back.vocabulary_head
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_gradients_flow_through_the_one_tensor(family: str) -> None:
+    model, inputs = tiny(family).train(), tiny_inputs(family)
+    for cut in SOME_CUTS:
+        front, back = carve(model, cut)
+        assert front.training
+        assert back.training
+        hidden = front(**inputs)
+        loss = back(hidden, labels=_labels(model, inputs)).loss
+        (into,) = torch.autograd.grad(loss, hidden, retain_graph=True)
+        assert float(into.abs().max()) > 0
+        loss.backward()
+        for half in (front, back):
+            touched = [p for p in half.parameters() if p.grad is not None and bool(p.grad.any())]
+            assert touched
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("family", MASKED_LM)
+def test_a_masked_lm_trains_through_the_cut(family: str) -> None:
+    model, inputs = tiny(family, "masked_lm"), tiny_inputs(family)
+    front, back = carve(model, "encoder.1", allow_vocabulary_head=True)
+    with torch.no_grad():
+        whole = model(**inputs, labels=inputs["input_ids"]).loss
+    loss = back(front(**inputs), labels=inputs["input_ids"]).loss
+    assert torch.equal(loss, whole)
+    loss.backward()
+    assert any(p.grad is not None and bool(p.grad.any()) for p in front.parameters())
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_the_exported_back_has_one_input(family: str) -> None:
+    model, inputs = tiny(family, blocks=2), tiny_inputs(family)
+    for cut in ("encoder.1.qkv", "encoder.1"):
+        front, back = carve(model, cut)
+        with torch.no_grad():
+            hidden = front(**inputs)
+            exported = torch.export.export(back, (hidden,), strict=False)
+            again = exported.module()(hidden).logits
+            assert len(exported.graph_signature.user_inputs) == 1
+            assert torch.allclose(again, back(hidden).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+@torch.no_grad()
+def test_a_local_row_depends_on_its_own_token_alone(family: str) -> None:
+    model, inputs = tiny(family), tiny_inputs(family)
+    other = copy.deepcopy(inputs)
+    if family == "vit":
+        other["pixel_values"][:, :, :4, 4:] += 1.0  # the second patch; row 0 is the class token
+        row = 2
+    else:
+        row = 3
+        other["input_ids"][:, row] = PAD  # the hardest change: RoBERTa counts its positions around PAD
+    for info in legal_cuts(model):
+        front, _ = carve(model, info.cut)
+        moved = (front(**inputs) != front(**other)).any(dim=-1).any(dim=0)
+        if info.row_local:
+            assert moved.nonzero().flatten().tolist() == [row]
+        elif info.cut.place == "encoder" and family not in CAUSAL:
+            assert int(moved.sum()) > 1  # the control
+    assert {str(i.cut) for i in legal_cuts(model) if i.row_local} == {"embeddings", "encoder.1.qkv"}
+
+
+@pytest.mark.parametrize("family", [f for f in SETTINGS if f != "vit"])
+@torch.no_grad()
+def test_pad_rows_leave_as_zero_and_are_not_seen_by_the_others(family: str) -> None:
+    model, ids = tiny(family), tiny_inputs(family)["input_ids"]
+    left = family in CAUSAL
+    mask = torch.ones_like(ids)
+    pad = slice(0, 3) if left else slice(6, 9)
+    mask[:, pad] = 0
+    changed = ids.clone()
+    changed[:, pad] = PAD
+    for info in legal_cuts(model):
+        front, _ = carve(model, info.cut)
+        assert front.pads_left == left
+        rows = front(input_ids=ids, attention_mask=mask)
+        assert torch.isfinite(rows).all()
+        assert torch.equal(rows, front(input_ids=changed, attention_mask=mask))
+        if info.cut.place != "output":
+            assert not rows[:, pad].any()
+            assert rows[:, 4].any()
+
+
+def test_the_back_sees_the_rows_and_nothing_else() -> None:
+    front, back = carve(tiny("bert"), "encoder.1")
+    hidden = torch.randn(2, 5, 32)
+    longer = torch.cat([hidden, torch.zeros(2, 3, 32)], dim=1)
+    with torch.no_grad():
+        assert not torch.allclose(back(hidden).logits, back(longer).logits)  # zero rows are attended to
+    with pytest.raises(TypeError):
+        back(hidden, attention_mask=torch.ones(2, 5))
+    assert isinstance(front, Front)
+    assert isinstance(back, Back)
+
+
+def test_extra_outputs_asked_for_in_the_settings_are_switched_off() -> None:
+    model = tiny("bert", output_hidden_states=True, output_attentions=True, attn_implementation="eager")
+    front, back = carve(model, "encoder.1")
+    inputs = tiny_inputs("bert")
+    assert front.model(**inputs).keys() == {"last_hidden_state"}
+    assert back(front(**inputs)).keys() == {"logits"}
+    assert model.config.output_hidden_states
+
+
+def test_a_half_keeps_what_was_frozen() -> None:
+    model = tiny("bert")
+    model.bert.embeddings.requires_grad_(False)
+    front, back = carve(model, "encoder.1")
+    assert not any(p.requires_grad for p in front.model.embeddings.parameters())
+    assert all(p.requires_grad for p in back.parameters())
+
+
+def test_wrong_shapes_are_refused_in_one_line() -> None:
+    front, back = carve(tiny("bert"), "encoder.1")
+    _, at_output = carve(tiny("bert"), "output")
+    bare = carve(tiny("bert", "bare"), "encoder.1")[1]
+    ids = torch.ones(2, 5, dtype=torch.long)
+    wrong = [
+        lambda: back(torch.zeros(2, 5, 31)),
+        lambda: back(torch.zeros(5, 32)),
+        lambda: at_output(torch.zeros(2, 5, 32)),
+        lambda: bare(torch.zeros(2, 5, 32), labels=torch.zeros(2)),
+        lambda: front(attention_mask=ids),
+        lambda: front(input_ids=ids, attention_mask=ids[:, :4]),
+        lambda: front(input_ids=torch.ones(1, 41, dtype=torch.long)),
+    ]
+    for call in wrong:
+        with pytest.raises(InvalidInput) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("family", "most"), [("bert", 40), ("roberta", 38), ("gpt2", 40), ("vit", None)])
+def test_a_front_knows_how_many_rows_have_positions(family: str, most: int | None) -> None:
+    front, _ = carve(tiny(family), "encoder.1")
+    assert front.max_rows == most
+    if most is not None:
+        assert front(input_ids=torch.full((1, most), 5)).shape == (1, most, 32)
+
+
+def test_a_half_introduces_itself() -> None:
+    front, back = carve(tiny("bert"), "encoder.2.ffn")
+    assert "cut=encoder.2.ffn, width=32" in repr(front)
+    assert back.architecture == "BertForSequenceClassification"
+    assert front.settings["num_hidden_layers"] == 3
