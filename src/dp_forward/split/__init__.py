@@ -1,0 +1,44 @@
+"""One Hugging Face model -> `Front` | `Back` at a named cut.
+
+pair = dpf.split(model, cut="encoder.6")      # this module can be called: it is the verb and the room
+hidden = pair.front(input_ids=ids)
+pair.back(hidden).logits
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from dp_forward.split.carve import carve
+from dp_forward.split.cut import Cut, parse_cut
+from dp_forward.split.families import FAMILIES, Family, Wiring
+from dp_forward.split.halves import Back, Front
+from dp_forward.split.legal import CutInfo, legal_cuts
+from dp_forward.split.pair import Split, split_model
+
+__all__ = [
+    "FAMILIES",
+    "Back",
+    "Cut",
+    "CutInfo",
+    "Family",
+    "Front",
+    "Split",
+    "Wiring",
+    "carve",
+    "legal_cuts",
+    "parse_cut",
+    "split_model",
+]
+
+
+class _Verb(ModuleType):
+    """Lets ``dpf.split(model, cut=...)`` and ``dp_forward.split.carve`` live under one name."""
+
+    def __call__(self, model: Any, cut: str | Cut, **settings: Any) -> Split:
+        return split_model(model, cut, **settings)
+
+
+sys.modules[__name__].__class__ = _Verb

@@ -1,0 +1,162 @@
+"""The leak check: is what crosses really one tensor, and nothing else?
+
+A pair that fails is refused with the reason. Checked are
+
+* *one input*: `torch.export` of the back shows exactly one user input;
+* *no vocabulary*: no parameter of the back is as large as the vocabulary (unless a masked-LM head was
+  allowed);
+* *one shape*: texts of different length, padding and token types give hidden matrices of one shape;
+* *no shared memory*: no parameter or buffer of the back lies in the front's memory;
+* *no side channel*: for one fixed hidden matrix the back's output is the same, bit for bit, whichever text
+  the front has read before, and has no gradient to the front;
+* *equality*: without noise, back(front(x)) is the whole model's output exactly (where no residual is
+  dropped). A skip connection around the cut shows here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from dp_forward.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transformers import PreTrainedModel
+
+    from dp_forward.split.pair import Split
+
+__all__ = ["LeakReport", "check_split", "sample_inputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeakReport:
+    """What the check found; `refuse` raises if anything is wrong."""
+
+    back_inputs: int
+    max_abs_difference: float | None
+    problems: tuple[str, ...]
+
+    def refuse(self) -> None:
+        """Raise with the first problem, in one line."""
+        if self.problems:
+            raise InvalidInput(
+                "model", "send one tensor and nothing else across the cut", self.problems[0], "Do not use it."
+            )
+
+
+def sample_inputs(model: PreTrainedModel, *, rows: int, seed: int) -> dict[str, Tensor]:
+    """Random inputs of the model's kind: pixels for images, else token ids of ``rows`` tokens."""
+    stream = torch.Generator().manual_seed(seed)
+    settings = model.config
+    if hasattr(settings, "image_size"):
+        size = settings.image_size
+        return {"pixel_values": torch.randn(2, settings.num_channels, size, size, generator=stream)}
+    # Without a PAD token Hugging Face's causal classifiers take one text at a time.
+    texts = 2 if settings.pad_token_id is not None else 1
+    ids = torch.randint(5, settings.vocab_size, (texts, rows), generator=stream)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def check_split(pair: Split, model: PreTrainedModel, *, rows: int = 8) -> LeakReport:
+    """Run all the checks on a pair made from ``model``."""
+    inputs = sample_inputs(model, rows=rows, seed=0)
+    modes = [(part, part.training) for part in (pair.front, pair.back, model)]
+    try:
+        for part, _ in modes:
+            part.eval()
+        with torch.no_grad():
+            hidden = pair.front(**inputs)
+        problems = list(_problems(pair, model, inputs, hidden))
+        count = _back_inputs(pair.back, hidden)
+        if count != 1:
+            problems.append(f"the back takes {count} inputs")
+        difference = _difference(pair, model, inputs)
+        if difference:
+            problems.append(
+                f"the halves differ from the whole by {difference:.3g}: something else crosses the cut"
+            )
+    finally:
+        for part, training in modes:
+            part.train(training)
+    return LeakReport(count, difference, tuple(problems))
+
+
+def _back_inputs(back: nn.Module, hidden: Tensor) -> int:
+    exported = torch.export.export(back, (hidden,), strict=False)
+    return len(exported.graph_signature.user_inputs)
+
+
+def _problems(
+    pair: Split, model: PreTrainedModel, inputs: dict[str, Tensor], hidden: Tensor
+) -> Iterator[str]:
+    vocabulary = getattr(model.config, "vocab_size", None)
+    if vocabulary and not pair.vocabulary_head:
+        for name, parameter in pair.back.named_parameters():
+            if vocabulary in parameter.shape:
+                yield f"the back holds {name}, as large as the vocabulary"
+    if not {t.data_ptr() for t in _tensors(pair.front)}.isdisjoint(t.data_ptr() for t in _tensors(pair.back)):
+        yield "front and back share memory"
+    for other in _variants(inputs):
+        with torch.no_grad():
+            if pair.front(**other).shape != hidden.shape:
+                yield "the shape of what crosses depends on the text"
+    if _remembers(pair, model, hidden):
+        yield "the back's output depends on what the front has read before"
+    if _reaches_front(pair, inputs):
+        yield "a gradient reaches the front past the cut"
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.numel():
+            yield tensor
+
+
+def _variants(inputs: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """The same inputs as shorter texts, padded on either side, with other token types."""
+    if "input_ids" not in inputs:
+        return
+    for keep in (slice(0, 3), slice(-3, None)):
+        mask = torch.zeros_like(inputs["attention_mask"])
+        mask[:, keep] = 1
+        yield inputs | {"attention_mask": mask, "token_type_ids": 1 - mask}
+
+
+def _outputs(result: Any) -> list[Tensor]:
+    return [value for value in result.values() if isinstance(value, Tensor)]
+
+
+def _remembers(pair: Split, model: PreTrainedModel, hidden: Tensor) -> bool:
+    seen = []
+    for seed in (1, 2):
+        with torch.no_grad():
+            pair.front(**sample_inputs(model, rows=hidden.shape[1], seed=seed))
+            seen.append(_outputs(pair.back(hidden.clone())))
+    return any(not torch.equal(a, b) for a, b in zip(*seen, strict=True))
+
+
+def _reaches_front(pair: Split, inputs: dict[str, Tensor]) -> bool:
+    weights = [p for p in pair.front.parameters() if p.requires_grad]
+    if not weights:
+        return False
+    total = sum(value.float().sum() for value in _outputs(pair.back(pair.front(**inputs).detach())))
+    if not (isinstance(total, Tensor) and total.requires_grad):
+        return False
+    gradients = torch.autograd.grad(total, weights, allow_unused=True)
+    return any(gradient is not None for gradient in gradients)
+
+
+def _difference(pair: Split, model: PreTrainedModel, inputs: dict[str, Tensor]) -> float | None:
+    """The largest difference in what the back returns; None where a residual is dropped or maps are used."""
+    if not pair.exact:
+        return None
+    with torch.no_grad():
+        whole = model(**inputs)
+        halves = pair.back(pair.front(**inputs))
+    named = {name: value for name, value in halves.items() if isinstance(value, Tensor)}
+    return max(float((whole[name] - value).abs().max()) for name, value in named.items())

@@ -1,0 +1,147 @@
+"""Saving and loading the two halves: safetensors and JSON only, each half without the other.
+
+    DIR/front/model.safetensors   DIR/front/half.json      the user's
+    DIR/back/model.safetensors    DIR/back/half.json       the provider's
+    DIR/split.json                                         cut and the digests of both
+
+A half is rebuilt from its settings (the model's Hugging Face class and settings, the cut, the width of the
+maps) by the same surgery that made it, and its weights are then filled in; nothing is unpickled, no code is
+loaded.
+
+Guarantees:
+    The digest is SHA-256 over the bytes of both files of a half. A half whose files do not match its digest,
+    or that is asked to be the other one, is refused before anything is built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from dp_forward.errors import InvalidInput
+from dp_forward.split.families import FAMILIES
+from dp_forward.split.halves import Back, Front
+from dp_forward.split.maps import NarrowBack, NarrowFront
+from dp_forward.split.pair import Split, split_model
+
+__all__ = ["digest_of", "load_back", "load_front", "save_split"]
+
+_FORMAT = 1
+_WEIGHTS, _SETTINGS, _DIGEST = "model.safetensors", "half.json", "digest.txt"
+
+
+def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
+    """Write both halves and ``split.json``; returns the digests by half."""
+    root = Path(folder)
+    digests = {}
+    for side, half in (("front", pair.front), ("back", pair.back)):
+        place = root / side
+        place.mkdir(parents=True, exist_ok=True)
+        tensors = {name: value.detach().contiguous().clone() for name, value in half.state_dict().items()}
+        save_file(tensors, place / _WEIGHTS)
+        _write(place / _SETTINGS, json.dumps(_settings(side, half), indent=2, sort_keys=True) + "\n")
+        digests[side] = digest_of(place)
+        _write(place / _DIGEST, digests[side] + "\n")
+    summary = {"format": _FORMAT, "cut": str(pair.cut), **{f"digest_{k}": v for k, v in digests.items()}}
+    _write(root / "split.json", json.dumps(summary, indent=2, sort_keys=True) + "\n")
+    return digests
+
+
+def _write(path: Path, text: str) -> None:
+    """All of the file or nothing."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _settings(side: str, half: Front | NarrowFront | Back | NarrowBack) -> dict[str, Any]:
+    plain = half.front if isinstance(half, NarrowFront) else half
+    plain = plain.back if isinstance(plain, NarrowBack) else plain
+    return {
+        "format": _FORMAT,
+        "half": side,
+        "cut": str(half.cut),
+        "width": half.width if isinstance(half, NarrowFront | NarrowBack) else None,
+        "architecture": plain.architecture,
+        "allow_vocabulary_head": plain.vocabulary_head,
+        "model": plain.settings,
+    }
+
+
+def digest_of(folder: str | os.PathLike[str]) -> str:
+    """SHA-256 over the names, lengths and bytes of a half's two files."""
+    digest = hashlib.sha256()
+    for name in (_SETTINGS, _WEIGHTS):
+        data = (Path(folder) / name).read_bytes()
+        digest.update(f"{name}:{len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def load_front(folder: str | os.PathLike[str], *, digest: str | None = None) -> Front | NarrowFront:
+    """The user's half; ``digest`` pins it to a known one."""
+    return _load(Path(folder), "front", digest).front
+
+
+def load_back(folder: str | os.PathLike[str], *, digest: str | None = None) -> Back | NarrowBack:
+    """The provider's half; ``digest`` pins it to a known one."""
+    return _load(Path(folder), "back", digest).back
+
+
+def _load(folder: Path, side: str, digest: str | None) -> Split:
+    settings = _checked(folder, side, digest)
+    pair = _rebuilt(settings)
+    half: nn.Module = pair.front if side == "front" else pair.back
+    weights = load_file(folder / _WEIGHTS)
+    wanted = half.state_dict()
+    if weights.keys() != wanted.keys() or any(weights[k].shape != wanted[k].shape for k in wanted):
+        raise InvalidInput(
+            "folder", "hold the weights that its settings ask for", "other tensors", "Save it again."
+        )
+    half.load_state_dict(weights)
+    half.train(False)
+    return pair
+
+
+def _checked(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
+    for name in (_WEIGHTS, _SETTINGS, _DIGEST):
+        if not (folder / name).is_file():
+            raise InvalidInput("folder", f"hold {name}", "no such file", "Make it with dpf split.")
+    found = digest_of(folder)
+    for expected in ((folder / _DIGEST).read_text(encoding="utf-8").strip(), digest):
+        if expected is not None and found != expected:
+            raise InvalidInput(
+                "folder", f"match its digest {expected[:12]}...", f"{found[:12]}...", "Get it again."
+            )
+    settings: dict[str, Any] = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
+    if settings.get("format") != _FORMAT:
+        raise InvalidInput("folder", f"be of format {_FORMAT}", settings.get("format"), "Update dp-forward.")
+    if settings.get("half") != side:
+        raise InvalidInput("folder", f"hold a {side}", f"a {settings.get('half')}", "Name the other folder.")
+    return settings
+
+
+def _rebuilt(settings: dict[str, Any]) -> Split:
+    """The same surgery on a model of the same shape."""
+    kind = settings["model"].get("model_type")
+    if kind not in FAMILIES:
+        raise InvalidInput("model_type", "be a known family", kind, "Update dp-forward.")
+    architecture = getattr(transformers, str(settings["architecture"]), None)
+    if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
+        raise InvalidInput("architecture", "be a Hugging Face model class", architecture, "Save it again.")
+    shape = transformers.AutoConfig.for_model(**settings["model"])
+    model = architecture(shape)
+    model.train(False)
+    return split_model(
+        model,
+        settings["cut"],
+        width=settings["width"],
+        allow_vocabulary_head=bool(settings["allow_vocabulary_head"]),
+    )
