@@ -3,16 +3,64 @@
 The model is cut in two; the front runs with the user, the back with the provider, and what crosses is a
 hidden matrix that was bounded and noised so that it is differentially private by itself.
 
-`dp_forward.privacy` holds the proof (no torch is loaded for it).
+    import dp_forward as dpf
+    pair = dpf.split(model, cut="encoder.6")
+    private = dpf.join(pair, dpf.Sanitizer(mechanism))
+
+`dp_forward.privacy` holds the proof. Nothing here loads torch before it is needed.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dp_forward import split as split
+    from dp_forward.joined import Joined as Joined
+    from dp_forward.joined import join as join
+    from dp_forward.joined import join_qkv as join_qkv
+    from dp_forward.noise import Sanitizer as Sanitizer
+    from dp_forward.split.pair import Split as Split
+    from dp_forward.split.store import load_back as load_back
+    from dp_forward.split.store import load_front as load_front
+    from dp_forward.split.store import save_split as save_split
 
 try:
     __version__ = version("dp-forward")
 except PackageNotFoundError:  # pragma: no cover - running from a source tree without install
     __version__ = "0+unknown"
 
-__all__ = ["__version__"]
+_HOMES = {
+    "Joined": "dp_forward.joined",
+    "Sanitizer": "dp_forward.noise",
+    "Split": "dp_forward.split.pair",
+    "join": "dp_forward.joined",
+    "join_qkv": "dp_forward.joined",
+    "load_back": "dp_forward.split.store",
+    "load_front": "dp_forward.split.store",
+    "save_split": "dp_forward.split.store",
+}
+"""Where the public names live; they are loaded when first used, because torch is slow to import."""
+
+__all__ = [
+    "Joined",
+    "Sanitizer",
+    "Split",
+    "__version__",
+    "join",
+    "join_qkv",
+    "load_back",
+    "load_front",
+    "save_split",
+    "split",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "split":
+        return import_module("dp_forward.split")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'dp_forward' has no attribute {name!r}")

@@ -1,0 +1,107 @@
+"""Front, sanitizer and back as one ordinary module, for training and experiments.
+
+`join` gives an `nn.Module` that takes what the model took and returns what the model returned, so Trainer,
+accelerate and peft work on it. The noise is simulated; a provider never runs this object, only the back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from dp_forward.errors import InvalidInput
+from dp_forward.noise import ProjectedSanitizer, Sanitizer
+from dp_forward.privacy import TOKEN, Budget, Guarantee, NormBound, Unit
+from dp_forward.privacy.checks import count
+from dp_forward.split.pair import Split
+from dp_forward.split.qkv import opened_at_qkv
+
+__all__ = ["Joined", "join", "join_qkv"]
+
+
+class Joined(nn.Module):
+    """``back(sanitizer(front(text)))``; without a sanitizer, the undefended model cut in two.
+
+    Guarantees:
+        What the back reads went through the sanitizer, in training and in evaluation alike.
+    Edges:
+        ``draws`` noisy matrices per text are used in training (labels are repeated to fit), one in
+        evaluation.
+    """
+
+    def __init__(self, pair: Split, sanitizer: Sanitizer | ProjectedSanitizer | None, draws: int) -> None:
+        super().__init__()
+        self.front, self.sanitizer, self.back = pair.front, sanitizer, pair.back
+        self.config = pair.back_settings
+        self.draws = draws
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Any:
+        """What the whole model would return, computed through the noise."""
+        given = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "pixel_values": pixel_values,
+        }
+        hidden = self.front(**{name: value for name, value in given.items() if value is not None})
+        draws = self.draws if self.training else 1
+        if self.sanitizer is not None:
+            hidden = self.sanitizer(hidden, draws=draws)
+            if labels is not None and draws > 1:
+                labels = labels.repeat_interleave(draws, dim=0)
+        return self.back(hidden, labels=labels)
+
+    def guarantee(self, **details: Any) -> Guarantee:
+        """What a query through this front and mechanism promises."""
+        if self.sanitizer is None:
+            raise InvalidInput("sanitizer", "be there for a guarantee", None, "Join with a Sanitizer.")
+        return self.sanitizer.guarantee(**details)
+
+
+def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> Joined:
+    """The two halves with the noise in between, as one module.
+
+    Edges:
+        A promise per token or phrase is refused unless the front computes each row from its own token
+        (the cuts `embeddings` and `encoder.1.qkv`): elsewhere one token moves every row.
+    """
+    count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
+    if sanitizer is not None and sanitizer.bound.over == "row":
+        unit = sanitizer.mechanism.unit
+        if unit is not None and unit.tokens is not None and not pair.front.row_local:
+            raise InvalidInput(
+                "sanitizer",
+                f"protect whole texts at the cut {pair.front.cut}",
+                f"a promise per {unit}",
+                "Cut at embeddings, or calibrate for unit=TEXT.",
+            )
+    return Joined(pair, sanitizer, draws)
+
+
+def join_qkv(
+    pair: Split,
+    budget: Budget,
+    *,
+    bound: NormBound,
+    unit: Unit = TOKEN,
+    seed: int | None = None,
+    draws: int = 1,
+) -> Joined:
+    """The joint release of Q, K and V at the cut `encoder.1.qkv`: rows bounded, projected, noised once.
+
+    Edges:
+        While the projections train, their largest singular value is certified anew in every step, which takes
+        a decomposition of a [width, 3 width] matrix.
+    """
+    count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
+    opened, projections = opened_at_qkv(pair)
+    sanitizer = ProjectedSanitizer(projections, budget, bound=bound, unit=unit, seed=seed)
+    return Joined(opened, sanitizer, draws)
