@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import dp_forward
-from dp_forward.cli import account, calibrate, demo, explain, ledger
+from dp_forward.cli import account, calibrate, cuts, demo, explain, ledger, split
 from dp_forward.errors import DpForwardError
 
 __all__ = ["app", "run"]
@@ -27,6 +27,8 @@ app = typer.Typer(
 app.command("calibrate")(calibrate.calibrate)
 app.command("account")(account.account)
 app.command("explain")(explain.explain)
+app.command("cuts")(cuts.cuts)
+app.command("split")(split.split)
 app.command("demo")(demo.demo)
 app.add_typer(ledger.app, name="ledger")
 

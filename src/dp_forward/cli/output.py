@@ -13,12 +13,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["number", "print_fields", "print_json", "print_table", "warn", "working"]
+__all__ = ["number", "print_fields", "print_json", "print_json_list", "print_table", "warn", "working"]
 
 
 def print_json(result: Mapping[str, Any]) -> None:
     """One JSON object on stdout; what is not finite becomes null, as JSON has no word for it."""
     typer.echo(json.dumps(_plain(result), indent=2, allow_nan=False))
+
+
+def print_json_list(rows: Sequence[Mapping[str, Any]]) -> None:
+    """One JSON list on stdout."""
+    typer.echo(json.dumps(_plain(list(rows)), indent=2, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
