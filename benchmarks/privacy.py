@@ -1,13 +1,7 @@
-"""Measure what was promised to be fast, against a library that does the same, in one run.
-
-Writes results/bench-privacy.json (with commit, versions and hardware) and fails when a threshold is passed.
-"""
+"""The proof: calibration against dp-accounting, central bounds, import time, the ledger."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -15,14 +9,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.report import report
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, PrivUnit, calibrate, curve, normalise
 from dp_forward.privacy.central import paper_estimate, sampler_epsilon, shuffled_epsilon
 from dp_forward.privacy.ledger import Charge, Ledger
 
-ROOT = Path(__file__).parents[1]
 EPSILONS = (0.1, 1.0, 4.0, 8.0, 16.0, 64.0)
 
 
@@ -130,34 +123,11 @@ THRESHOLDS = {
 }
 
 
-def provenance() -> dict[str, object]:
-    """Where these numbers come from."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
-    return {
-        "commit": commit or None,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "versions": {name: version(name) for name in ("dp-forward", "numpy", "scipy", "dp-accounting")},
-    }
-
-
 def main() -> int:
-    """Run everything, print as it comes, write the JSON, judge."""
-    measured: dict[str, float] = {}
-    for part in (calibration, central, imports, ledger):
-        print(f"{part.__name__} ...", file=sys.stderr, flush=True)
-        measured |= part()
-    failed = [name for name, most in THRESHOLDS.items() if measured[name] > most]
-    for name, value in measured.items():
-        limit = f"  (at most {THRESHOLDS[name]:g})" if name in THRESHOLDS else ""
-        print(f"{name:20} {value:12.4f}{limit}{'  FAILED' if name in failed else ''}")
-    target = ROOT / "results" / "bench-privacy.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps({"measured": measured, "failed": failed, **provenance()}, indent=2) + "\n")
-    return 1 if failed else 0
+    """Measure everything that the proof promised to be fast."""
+    return report(
+        "privacy", (calibration, central, imports, ledger), THRESHOLDS, ("numpy", "scipy", "dp-accounting")
+    )
 
 
 if __name__ == "__main__":
