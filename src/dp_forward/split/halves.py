@@ -44,6 +44,8 @@ class _Half(nn.Module):
         self.model = model
         self.cut: Cut = info.cut
         self.width = info.width
+        self.exact = info.exact
+        """Whether both halves together are the whole model bit for bit; see `CutInfo.exact`."""
         self.architecture = origin.architecture
         """The Hugging Face class of the whole model."""
         self.settings = origin.settings

@@ -24,6 +24,10 @@ class CutInfo:
     width: int
     residual_dropped: bool
     row_local: bool
+    exact: bool
+    """Whether the halves give the whole model's output bit for bit on a CPU. Not where a residual is dropped;
+    nor at `output` of a causal classifier, whose head Hugging Face applies to all rows before it picks the
+    last one: a product with one row rounds differently than one with many (about 1e-7)."""
 
     @property
     def shape(self) -> str:
@@ -86,10 +90,11 @@ def _rule(model: Any, cut: Cut) -> str:
 
 def _info(model: Any, cut: Cut) -> CutInfo:
     config = base_of(model).config
+    readout = readout_of(model) if cut.place == "output" else None
     width = int(config.hidden_size)
     if cut.point == "qkv":
         width = _qkv_width(model)
-    elif cut.place == "output" and readout_of(model) == "pooler":
+    elif readout == "pooler":
         width = int(getattr(config, "pooler_output_size", None) or width)
     return CutInfo(
         cut=cut,
@@ -97,6 +102,7 @@ def _info(model: Any, cut: Cut) -> CutInfo:
         width=width,
         residual_dropped=cut.drops_residual,
         row_local=cut.row_local,
+        exact=not cut.drops_residual and readout != "last",
     )
 
 

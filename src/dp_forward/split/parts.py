@@ -83,14 +83,14 @@ class Repeats(nn.Module):
 
 
 class Columns(nn.Module):
-    """Some columns of the rows."""
+    """Some columns of the rows, laid out as a projection would lay them, so that later products round alike."""
 
     def __init__(self, start: int, stop: int) -> None:
         super().__init__()
         self.start, self.stop = start, stop
 
     def forward(self, rows: Tensor) -> Tensor:
-        return rows[..., self.start : self.stop]
+        return rows[..., self.start : self.stop].contiguous()
 
 
 class Shift(nn.Module):
