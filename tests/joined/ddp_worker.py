@@ -81,3 +81,7 @@ def main(out: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    if torch.distributed.is_initialized():
+        # Leaving while the other rank still talks would abort it.
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()

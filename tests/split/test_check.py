@@ -21,7 +21,10 @@ def test_every_cut_of_every_family_passes(family: str) -> None:
         report = check_split(split_model(model, info.cut), model)
         report.refuse()
         assert report.back_inputs == 1
-        assert report.max_abs_difference == (None if info.residual_dropped else 0.0)
+        if info.residual_dropped:
+            assert report.max_abs_difference is None
+        else:
+            assert report.max_abs_difference <= (0.0 if info.exact else 1e-5)
 
 
 def test_modes_are_left_as_they_were() -> None:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from dp_forward.privacy.bounds import NormBound
 
-__all__ = ["bounded"]
+__all__ = ["SHRINK", "bounded"]
 
-_SHRINK = 1 - 1e-6
+SHRINK = 1 - 1e-6
 """More than the float32 error of a norm over a hundred thousand entries."""
 
 
@@ -30,18 +30,18 @@ def bounded(hidden: Tensor, bound: NormBound) -> Tensor:
     clean = torch.where(torch.isfinite(x), x, torch.zeros_like(x))
     over = (-1,) if bound.over == "row" else (-2, -1)
     # A direction does not change with its length, so the peak may count as a constant.
-    peak = clean.detach().abs().amax(dim=over, keepdim=True)
+    peak = torch.linalg.vector_norm(clean.detach(), ord=torch.inf, dim=over, keepdim=True)
     empty = peak == 0
-    # Two divisions: by the peak against overflow of squares, by the length of what is left.
+    # By the peak first, against overflow of the squares; then by the length of what is left.
     unit = clean / torch.where(empty, torch.ones_like(peak), peak)
+    # Summed as squares: `vector_norm` adds up in one go and loses digits over a hundred thousand entries.
     squares = unit.square().sum(dim=over, keepdim=True)
     length = torch.where(empty, torch.ones_like(squares), squares).sqrt()
-    direction = unit / length
-    ceiling = bound.norm * _SHRINK
+    ceiling = bound.norm * SHRINK
     if bound.how == "normalise":
-        return ceiling * torch.where(empty, _fixed_direction(direction, over), direction)
+        return torch.where(empty, ceiling * _fixed_direction(unit, over), unit * (ceiling / length))
     inside = peak.to(torch.float64) * length.detach() <= ceiling
-    return torch.where(inside, clean, ceiling * direction)
+    return torch.where(inside, clean, unit * (ceiling / length))
 
 
 def _fixed_direction(like: Tensor, over: tuple[int, ...]) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from scipy.special import ndtr
 from torch import Tensor
 
+from dp_forward.noise.bounding import SHRINK
 from dp_forward.privacy.factor import Factor
 from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.privunit import PrivUnit
@@ -88,12 +89,13 @@ def _left(factor: Factor, matrix: Tensor) -> Tensor:
 def draw_privunit(bounded: Tensor, mechanism: PrivUnit, generators: Generators) -> Tensor:
     """``norm / m * V`` with ``V = s x + (I - x x^T) G``, per text or per row."""
     over = (-1,) if mechanism.bound.over == "row" else (-2, -1)
-    x = bounded / mechanism.bound.norm
-    noise = generators.normal(x)
-    # x is a hair shorter than 1; dividing by its square makes the projection exact.
-    along = (x * noise).sum(dim=over, keepdim=True) / x.square().sum(dim=over, keepdim=True)
+    norm = mechanism.bound.norm
+    noise = generators.normal(bounded)
+    # <x, G> for the unit vector x: the bounded matrix is a hair shorter than its norm, by a known factor.
+    along = (bounded * noise).sum(dim=over, keepdim=True) / (norm * SHRINK**2)
     signal = _signal(mechanism, along, generators)
-    return mechanism.sigma * (noise + (signal - along) * x)
+    share = (signal - along) * (mechanism.sigma / norm)
+    return torch.addcmul(noise * mechanism.sigma, share, bounded)
 
 
 def _signal(mechanism: PrivUnit, like: Tensor, generators: Generators) -> Tensor:

@@ -30,8 +30,8 @@ def carve(model: Any, cut: str | Cut, *, allow_vocabulary_head: bool = False) ->
     """The two halves of a Hugging Face model at a cut.
 
     Guarantees: at every cut that `legal_cuts` calls exact, `back(front(x))` is the whole model's output bit
-    for bit, for inputs without padding in eval mode on a CPU. Neither half shares memory with the other or with `model`,
-    which is left untouched. Mode (train or eval), dtype, device and `requires_grad` are kept.
+    for bit, for inputs without padding in eval mode on a CPU. Neither half shares memory with the other or
+    with `model`, which is left untouched. Mode (train or eval), dtype, device and `requires_grad` are kept.
     Edges: the decoder of a masked LM has one row per token, and is usually the token table itself. A back
     that holds it is refused unless `allow_vocabulary_head` says that the provider may have it; then it is
     a copy, tied to nothing. ALBERT's shared block becomes one copy per half, and one more where it is cut

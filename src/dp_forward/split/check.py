@@ -10,7 +10,8 @@ A pair that fails is refused with the reason. Checked are
 * *no side channel*: for one fixed hidden matrix the back's output is the same, bit for bit, whichever text
   the front has read before, and has no gradient to the front;
 * *equality*: without noise, back(front(x)) is the whole model's output exactly (where no residual is
-  dropped). A skip connection around the cut shows here.
+  dropped; up to rounding for a causal classifier at `output`, whose head Hugging Face runs on all rows). A
+  skip connection around the cut shows here.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def check_split(pair: Split, model: PreTrainedModel, *, rows: int = 8) -> LeakRe
         if count != 1:
             problems.append(f"the back takes {count} inputs")
         difference = _difference(pair, model, inputs)
-        if difference:
+        if difference is not None and difference > pair.tolerance:
             problems.append(
                 f"the halves differ from the whole by {difference:.3g}: something else crosses the cut"
             )
@@ -153,7 +154,7 @@ def _reaches_front(pair: Split, inputs: dict[str, Tensor]) -> bool:
 
 def _difference(pair: Split, model: PreTrainedModel, inputs: dict[str, Tensor]) -> float | None:
     """The largest difference in what the back returns; None where a residual is dropped or maps are used."""
-    if not pair.exact:
+    if not pair.comparable:
         return None
     with torch.no_grad():
         whole = model(**inputs)

@@ -35,9 +35,14 @@ class Split:
         return self._plain_back.vocabulary_head
 
     @property
-    def exact(self) -> bool:
+    def comparable(self) -> bool:
         """Whether the halves compute what the whole model does: no residual dropped, no maps in between."""
         return not self.cut.drops_residual and isinstance(self.front, Front)
+
+    @property
+    def tolerance(self) -> float:
+        """How far they may differ from it: not at all, but for the rounding of a causal head at `output`."""
+        return 0.0 if self._plain_back.exact else 1e-5
 
     @property
     def _plain_back(self) -> Back:

@@ -83,7 +83,7 @@ class Repeats(nn.Module):
 
 
 class Columns(nn.Module):
-    """Some columns of the rows, laid out as a projection would lay them, so that later products round alike."""
+    """Some columns of the rows, laid out as a projection lays them, so that later products round alike."""
 
     def __init__(self, start: int, stop: int) -> None:
         super().__init__()
