@@ -47,8 +47,14 @@ def provenance(libraries: Sequence[str]) -> dict[str, object]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
+        "gpu": _gpu(),
         "versions": {library: _version(library) for library in ("dp-forward", *libraries)},
     }
+
+
+def _gpu() -> str | None:
+    torch = sys.modules.get("torch")
+    return torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
 
 
 def _version(library: str) -> str | None:

@@ -16,6 +16,7 @@ def test_fewer_columns_cross() -> None:
     assert hidden.shape == (2, 9, 8)
     assert pair.back(hidden).logits.shape == (2, 3)
     assert (pair.front.width, pair.back.width, str(pair.cut)) == (8, 8, "encoder.2")
+    assert (pair.front.max_rows, pair.front.pads_left) == (40, False)
     report = check_split(pair, model)
     report.refuse()
     assert report.max_abs_difference is None

@@ -25,7 +25,11 @@ __all__ = ["FixedLength"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedLength:
-    """A tokenizer held to a fixed length; causal models pad on the left, so that the last row is text."""
+    """A tokenizer held to a fixed length; causal models pad on the left, so that the last row is text.
+
+    A front knows what it needs: ``FixedLength(tokenizer, n, causal=front.pads_left,
+    most_positions=front.max_rows)``.
+    """
 
     tokenizer: Any
     length: int

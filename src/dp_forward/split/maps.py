@@ -32,6 +32,7 @@ class NarrowFront(nn.Module):
         self.narrow = nn.Linear(front.width, width, bias=False)
         nn.init.orthogonal_(self.narrow.weight)
         self.cut, self.row_local, self.width = front.cut, front.row_local, width
+        self.max_rows, self.pads_left = front.max_rows, front.pads_left
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The narrowed hidden matrix [batch, rows, d']."""
