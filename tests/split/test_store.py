@@ -46,7 +46,7 @@ def test_only_safetensors_and_json_are_written_and_the_digests_are_told(tmp_path
     halves = {
         f"{side}/{name}"
         for side in ("front", "back")
-        for name in ("model.safetensors", "half.json", "digest.txt")
+        for name in ("model.safetensors", "half.json", "digest.json")
     }
     assert written == halves | {"split.json"}
     summary = json.loads((tmp_path / "split.json").read_text())
@@ -73,6 +73,14 @@ def test_a_touched_artefact_is_refused(tmp_path: Path) -> None:
         load_front(tmp_path / "front", digest="0" * 64)
 
 
+@pytest.mark.parametrize("text", ["", "{}", "[]", "not json"])
+def test_an_unreadable_digest_is_refused(tmp_path: Path, text: str) -> None:
+    save_split(split_model(tiny("bert"), "encoder.1"), tmp_path)
+    (tmp_path / "front" / "digest.json").write_text(text)
+    with pytest.raises(InvalidInput, match="digest"):
+        load_front(tmp_path / "front")
+
+
 def test_the_wrong_half_and_missing_files_are_refused(tmp_path: Path) -> None:
     save_split(split_model(tiny("bert"), "encoder.1"), tmp_path)
     with pytest.raises(InvalidInput, match="hold a front"):
@@ -86,7 +94,7 @@ def test_the_wrong_half_and_missing_files_are_refused(tmp_path: Path) -> None:
 def _rewrite(folder: Path, **changes) -> None:
     settings = json.loads((folder / "half.json").read_text()) | changes
     (folder / "half.json").write_text(json.dumps(settings))
-    (folder / "digest.txt").write_text(digest_of(folder))
+    (folder / "digest.json").write_text(json.dumps({"sha256": digest_of(folder)}))
 
 
 @pytest.mark.parametrize(

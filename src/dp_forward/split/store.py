@@ -1,16 +1,16 @@
 """Saving and loading the two halves: safetensors and JSON only, each half without the other.
 
-    DIR/front/model.safetensors   DIR/front/half.json      the user's
-    DIR/back/model.safetensors    DIR/back/half.json       the provider's
-    DIR/split.json                                         cut and the digests of both
+    DIR/front/   model.safetensors, half.json, digest.json     the user's
+    DIR/back/    the same                                      the provider's
+    DIR/split.json                                             cut and the digests of both
 
 A half is rebuilt from its settings (the model's Hugging Face class and settings, the cut, the width of the
 maps) by the same surgery that made it, and its weights are then filled in; nothing is unpickled, no code is
 loaded.
 
 Guarantees:
-    The digest is SHA-256 over the bytes of both files of a half. A half whose files do not match its digest,
-    or that is asked to be the other one, is refused before anything is built.
+    The digest is SHA-256 over the bytes of the weights and settings of a half. A half whose files do not
+    match its digest, or that is asked to be the other one, is refused before anything is built.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dp_forward.split.pair import Split, split_model
 __all__ = ["digest_of", "load_back", "load_front", "save_split"]
 
 _FORMAT = 1
-_WEIGHTS, _SETTINGS, _DIGEST = "model.safetensors", "half.json", "digest.txt"
+_WEIGHTS, _SETTINGS, _DIGEST = "model.safetensors", "half.json", "digest.json"
 
 
 def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
@@ -48,7 +48,7 @@ def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
         save_file(tensors, place / _WEIGHTS)
         _write(place / _SETTINGS, json.dumps(_settings(side, half), indent=2, sort_keys=True) + "\n")
         digests[side] = digest_of(place)
-        _write(place / _DIGEST, digests[side] + "\n")
+        _write(place / _DIGEST, json.dumps({"sha256": digests[side]}) + "\n")
     summary = {"format": _FORMAT, "cut": str(pair.cut), **{f"digest_{k}": v for k, v in digests.items()}}
     _write(root / "split.json", json.dumps(summary, indent=2, sort_keys=True) + "\n")
     return digests
@@ -115,7 +115,7 @@ def _checked(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
         if not (folder / name).is_file():
             raise InvalidInput("folder", f"hold {name}", "no such file", "Make it with dpf split.")
     found = digest_of(folder)
-    for expected in ((folder / _DIGEST).read_text(encoding="utf-8").strip(), digest):
+    for expected in (_stored_digest(folder / _DIGEST), digest):
         if expected is not None and found != expected:
             raise InvalidInput(
                 "folder", f"match its digest {expected[:12]}...", f"{found[:12]}...", "Get it again."
@@ -126,6 +126,15 @@ def _checked(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
     if settings.get("half") != side:
         raise InvalidInput("folder", f"hold a {side}", f"a {settings.get('half')}", "Name the other folder.")
     return settings
+
+
+def _stored_digest(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["sha256"])
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInput(
+            "folder", f"hold a readable {path.name}", "something else", "Get it again."
+        ) from None
 
 
 def _rebuilt(settings: dict[str, Any]) -> Split:
