@@ -122,6 +122,7 @@ def test_paper_mode_counts_releases_that_the_paper_does_not() -> None:
     [
         (8.0, "8.0"),
         (7.9999999999, "8.0"),
+        (8.000000001, "8.00001"),
         (1.2004581, "1.20046"),
         (1e-5, "1e-05"),
         (math.inf, "inf"),

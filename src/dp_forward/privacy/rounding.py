@@ -19,19 +19,16 @@ def shown_up(value: float, digits: int = 6) -> str:
     """``value`` with ``digits`` significant digits, rounded up: '3.98763', '8.0', '1e-05'.
 
     Edges:
-        What lies within one part in 1e9 of a shorter number is shown as that number, so that a
-        budget of 8 that was met at 7.99999999999 reads '8.0'.
+        A float stands for its shortest decimal, so 1e-5 reads '1e-05' although the float lies a little above.
+        7.99999999999 reads '8.0', and 8.00000000001 reads '8.00001'.
     """
     if not math.isfinite(value):
         return str(value)
-    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal_from_float(
-        value - abs(value) * 1e-9
-    )
-    return repr(float(rounded))
+    return repr(float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))))
 
 
 def shown_down(value: float, digits: int = 6) -> str:
     """``value`` with ``digits`` significant digits, rounded down: for what an attack has shown."""
     if not math.isfinite(value):
         return str(value)
-    return repr(float(Context(prec=digits, rounding=ROUND_FLOOR).create_decimal_from_float(value)))
+    return repr(float(Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))))
