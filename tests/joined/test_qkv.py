@@ -65,6 +65,16 @@ def test_a_stale_sigma_would_break_the_promise_and_is_never_used() -> None:
     assert noisy.std(dim=0).mean() > 5 * before.sigma
 
 
+def test_weights_written_behind_the_version_counter_are_seen_too() -> None:
+    projection = torch.nn.ModuleList([torch.nn.Linear(4, 6)])
+    sanitizer = ProjectedSanitizer(projection, BUDGET, bound=normalise_rows(1.0))
+    before = sanitizer.mechanism.sigma
+    version = projection[0].weight._version
+    projection[0].weight.data.mul_(10)
+    assert projection[0].weight._version == version
+    assert sanitizer.mechanism.sigma == pytest.approx(10 * before, rel=1e-6)
+
+
 def test_a_phrase_costs_the_root_of_its_tokens() -> None:
     projection = torch.nn.ModuleList([torch.nn.Linear(4, 6)])
     one = ProjectedSanitizer(projection, BUDGET, bound=normalise_rows(1.0), unit=TOKEN).mechanism.sigma

@@ -66,7 +66,7 @@ class ProjectedSanitizer(nn.Module):
         self.projections = projections
         self._budget, self._bound, self._unit = budget, bound, unit
         self._generators = Generators(seed)
-        self._made: tuple[tuple[tuple[int, int], ...], MatrixGaussian] | None = None
+        self._made: tuple[NDArray[np.float64], MatrixGaussian] | None = None
 
     @property
     def bound(self) -> NormBound:
@@ -76,11 +76,11 @@ class ProjectedSanitizer(nn.Module):
     @property
     def mechanism(self) -> MatrixGaussian:
         """The mechanism for the weights as they are now."""
-        version = tuple((id(p), p._version) for p in self.projections.parameters())
-        if self._made is None or self._made[0] != version:
-            image = LinearImage(self._bound, self._weight())
-            made = calibrate(MatrixGaussian, self._budget, bound=image, unit=self._unit)
-            self._made = (version, made)
+        # Compared by value: torch's version counters miss what is written through `.data`.
+        weight = self._weight()
+        if self._made is None or not np.array_equal(self._made[0], weight):
+            image = LinearImage(self._bound, weight)
+            self._made = (weight, calibrate(MatrixGaussian, self._budget, bound=image, unit=self._unit))
         return self._made[1]
 
     def _weight(self) -> NDArray[np.float64]:
