@@ -45,13 +45,12 @@ class Joined(nn.Module):
         labels: Tensor | None = None,
     ) -> Any:
         """What the whole model would return, computed through the noise."""
-        given = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "pixel_values": pixel_values,
-        }
-        hidden = self.front(**{name: value for name, value in given.items() if value is not None})
+        hidden = self.front(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            pixel_values=pixel_values,
+        )
         draws = self.draws if self.training else 1
         if self.sanitizer is not None:
             hidden = self.sanitizer(hidden, draws=draws)
