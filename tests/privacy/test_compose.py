@@ -114,6 +114,12 @@ def test_the_charge_never_promises_more_than_the_composition() -> None:
     assert "2 mechanisms together" in repr(whole)
 
 
+def test_a_composition_without_a_unit_names_every_distance() -> None:
+    near, far = AnalyticGaussian(1.0, Sensitivity(1.0)), AnalyticGaussian(1.0, Sensitivity(5.0))
+    said = repr(compose(near, far, RandomizedResponse(1.0, 2)))
+    assert "for inputs at distance 1 and for inputs at distance 5, 3 mechanisms together" in said
+
+
 def test_mvg_composes_with_its_exact_curve() -> None:
     mvg = calibrate(MVG, Budget(8.0, 1e-5), bound=normalise(), unit=TEXT, rows=4, columns=3)
     gaussian = calibrate(MatrixGaussian, Budget(8.0, 1e-5), bound=normalise(), unit=TEXT)

@@ -150,7 +150,9 @@ class Composition(Mechanism):
 
     @property
     def scope(self) -> str:
-        what = "for inputs" if self.protects is None else f"per {self.protects}"
+        # Without a unit the promise is about a distance, and each part has its own: none may go unsaid.
+        bare = dict.fromkeys(part.scope for part in self.parts if part.unit is None)
+        what = " and ".join(bare) if self.protects is None else f"per {self.protects}"
         return f"{what}, {len(self.parts)} mechanisms together"
 
     @property
