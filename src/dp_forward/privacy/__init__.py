@@ -2,8 +2,9 @@
 
 Read in this order: `units` (what is protected), `bounds` (how far neighbours can lie apart), `curve` (what
 Gaussian noise proves), the mechanisms (`gaussian`, `matrix`, `mvg`, `privunit`, `response`), `calibrate`
-(from a budget to noise), `compose` (several releases), `central` (from local to central), `guarantee` (the
-promise in words), `paper_mode` (the paper's convention beside the truth) and `ledger` (what was spent).
+(from a budget to noise), `choice` (the same, by name), `compose` (several releases), `central` (from local to
+central), `guarantee` (the promise in words), `paper_mode` (the paper's convention beside the truth) and
+`ledger` (what was spent).
 
 NumPy and SciPy only; nothing here loads torch.
 """
@@ -20,6 +21,7 @@ from dp_forward.privacy.bounds import (
 )
 from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.calibrate import calibrate
+from dp_forward.privacy.choice import NoiseChoice
 from dp_forward.privacy.compose import Composition, compose
 from dp_forward.privacy.factor import (
     UNIFORM,
@@ -55,6 +57,7 @@ __all__ = [
     "LinearImage",
     "MatrixGaussian",
     "Mechanism",
+    "NoiseChoice",
     "NormBound",
     "Notion",
     "PaperReading",

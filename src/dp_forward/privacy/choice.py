@@ -1,0 +1,140 @@
+"""A mechanism by its name, with the settings that make it: what plans and saved fronts hold.
+
+A file cannot hold a mechanism, and it must not hold a sigma: a number that somebody typed is not a proof. It
+holds the *choice* (name, budget, unit, bound), and `build` calibrates it anew, checked as always.
+
+    NoiseChoice(mechanism="privunit", epsilon=8.0).build()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal, cast
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+from dp_forward.privacy.bounds import NormBound
+from dp_forward.privacy.budget import Budget
+from dp_forward.privacy.calibrate import calibrate
+from dp_forward.privacy.gaussian import AnalyticGaussian, ClassicalGaussian
+from dp_forward.privacy.matrix import MatrixGaussian
+from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.mvg import MVG
+from dp_forward.privacy.privunit import PrivUnit, best_threshold
+from dp_forward.privacy.units import Unit, parse_unit
+
+__all__ = ["DEFAULT_DELTA", "MATRIX_MECHANISMS", "NoiseChoice"]
+
+MATRIX_MECHANISMS: Final = ("privunit", "matrix-gaussian", "gaussian", "classical-gaussian", "mvg")
+"""The mechanisms for a hidden matrix, by name."""
+
+DEFAULT_DELTA: Final = 1e-5
+"""The delta of Gaussian noise where none was said; pure mechanisms have none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseChoice:
+    """Which noise, for which budget.
+
+    Guarantees:
+        What `build` makes is calibrated from these settings and nothing else: the same choice makes the same
+        mechanism everywhere.
+    Edges:
+        ``threshold_share`` is PrivUnit's t as a share of t*, the threshold of least noise; every t is as
+        private. ``rows`` and ``columns`` are the shape that crosses; only MVG and bounds by row need them.
+        `classical-gaussian` outside its theorem makes a mechanism that carries no guarantee.
+    """
+
+    mechanism: str = "privunit"
+    epsilon: float = 8.0
+    delta: float | None = None
+    unit: str = "text"
+    norm: float = 1.0
+    how: Literal["normalise", "clip"] = "normalise"
+    threshold_share: float | None = None
+    rows: int | None = None
+    columns: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in MATRIX_MECHANISMS:
+            raise InvalidInput(
+                "mechanism",
+                f"be one of {', '.join(MATRIX_MECHANISMS)}",
+                repr(self.mechanism),
+                "privunit needs the least noise.",
+            )
+        checks.positive("epsilon", self.epsilon, remedy="Try 8; less is more private.")
+        if self.how not in ("normalise", "clip"):
+            raise InvalidInput("how", "be normalise or clip", repr(self.how), "Use normalise.")
+        pure = self.mechanism == "privunit"
+        if self.delta is None:
+            object.__setattr__(self, "delta", 0.0 if pure else DEFAULT_DELTA)
+        elif pure and self.delta != 0:
+            raise InvalidInput("delta", "be left out for privunit", self.delta, "Its promise is pure.")
+        if self.threshold_share is not None:
+            if not pure:
+                raise InvalidInput(
+                    "threshold_share", "go with privunit", self.threshold_share, "Leave it out."
+                )
+            if not 0 <= self.threshold_share <= 4:
+                raise InvalidInput("threshold_share", "lie in [0, 4]", self.threshold_share, "1 means t*.")
+
+    @property
+    def protects(self) -> Unit:
+        """What is protected."""
+        return parse_unit(self.unit)
+
+    @property
+    def bound(self) -> NormBound:
+        """Over the whole matrix for a text, row by row for tokens and phrases."""
+        by_row = self.protects.tokens is not None
+        return NormBound(self.norm, self.how, "row" if by_row else "matrix", self.rows if by_row else None)
+
+    @property
+    def budget(self) -> Budget:
+        """What was asked for."""
+        return Budget(self.epsilon, self.delta or 0.0)
+
+    def build(self) -> Mechanism:
+        """The least noise of this kind for this budget."""
+        match self.mechanism:
+            case "privunit":
+                return self._privunit()
+            case "classical-gaussian":
+                return ClassicalGaussian.baseline(
+                    self.budget, sensitivity=self.bound.sensitivity(self.protects)
+                )
+            case "mvg":
+                return self._mvg()
+            case "gaussian":
+                return calibrate(AnalyticGaussian, self.budget, bound=self.bound, unit=self.protects)
+            case _:
+                return calibrate(MatrixGaussian, self.budget, bound=self.bound, unit=self.protects)
+
+    def _privunit(self) -> PrivUnit:
+        bound, threshold = self.bound, None
+        if self.threshold_share is not None:
+            vectors = bound.changed_rows(self.protects) or 1
+            threshold = self.threshold_share * best_threshold(self.epsilon / vectors)
+        return calibrate(PrivUnit, self.budget, bound=bound, unit=self.protects, threshold=threshold)
+
+    def _mvg(self) -> MVG:
+        if self.rows is None or self.columns is None:
+            raise InvalidInput("rows and columns", "be known for mvg", None, "Give the shape that crosses.")
+        return calibrate(
+            MVG, self.budget, bound=self.bound, unit=self.protects, rows=self.rows, columns=self.columns
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> NoiseChoice:
+        """From JSON; an unknown key is an error, never ignored."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(settings) - known)
+        if unknown:
+            raise InvalidInput("noise", f"have only the keys {', '.join(sorted(known))}", unknown, "Update.")
+        return cls(**cast("dict[str, Any]", dict(settings)))
