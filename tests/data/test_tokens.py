@@ -1,5 +1,6 @@
 """Every text gets the same public length."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -56,3 +57,44 @@ def test_what_cannot_be_is_refused(tokenizer) -> None:
             FixedLength(tokenizer, 64, buckets=buckets)
     with pytest.raises(InvalidInput, match="declared"):
         FixedLength(tokenizer, 64).encode_bucketed("x")
+
+
+def test_a_pair_becomes_one_sequence_cut_at_its_longer_text(tokenizer) -> None:
+    short, long = "a quiet film", "loud " * 40
+    encoded = FixedLength(tokenizer, 16).encode([short, long], [long, short])
+    assert {tuple(value.shape) for value in encoded.values()} == {(2, 16)}
+    assert encoded["attention_mask"].sum() == 32
+    # [CLS] a quiet film [SEP] keeps all of the short text, on either side.
+    assert (encoded["token_type_ids"] == 0).sum(dim=1).tolist() == [5, 12]
+    with pytest.raises(InvalidInput, match="as many as the texts"):
+        FixedLength(tokenizer, 16).encode([short], [])
+
+
+def test_a_length_without_room_for_the_special_tokens_is_refused(tokenizer) -> None:
+    # The tokenizer would silently not truncate at all, and the number of rows would tell the text's length.
+    assert len(tokenizer("a quiet film", truncation=True, max_length=1)["input_ids"]) == 5
+    with pytest.raises(InvalidInput, match="2 special tokens"):
+        FixedLength(tokenizer, 1)
+    with pytest.raises(InvalidInput, match="2 special tokens"):
+        FixedLength(tokenizer, 8, buckets=(1, 8))
+    with pytest.raises(InvalidInput, match="3 special tokens"):
+        FixedLength(tokenizer, 2).encode(["a quiet film"], ["a loud one"])
+
+
+def test_a_tokenizer_that_breaks_the_fixed_length_is_stopped() -> None:
+    class Unruly:
+        pad_token_id = 0
+
+        def __call__(self, texts, seconds, **settings):
+            return {"input_ids": [[1] * (settings["max_length"] + 1) for _ in texts]}
+
+    with pytest.raises(InvalidInput, match="16 rows for every text"):
+        FixedLength(Unruly(), 16).encode(["a quiet film"])
+
+
+def test_the_settings_make_the_same_again(tokenizer) -> None:
+    fixed = FixedLength(tokenizer, 64, causal=True, most_positions=512, buckets=(8, 64))
+    again = FixedLength(tokenizer, **json.loads(json.dumps(fixed.settings())))
+    assert again.settings() == fixed.settings()
+    assert again.buckets == (8, 64)
+    assert again.assumptions == fixed.assumptions

