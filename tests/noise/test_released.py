@@ -16,8 +16,8 @@ from hypothesis.extra import numpy as arrays
 from dp_forward.attack.two_point import audit_gaussian
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.grid import Grid, largest_square, quantise, shrunk_to, sums_of_squares
-from dp_forward.noise.released import Released, release, serialise
+from dp_forward.noise.grid import Grid, held, largest_square, quantise, shrunk_to, sums_of_squares
+from dp_forward.noise.released import Released, dequantise, release, release_batch, serialise
 from dp_forward.privacy import (
     MVG,
     TEXT,
@@ -27,7 +27,7 @@ from dp_forward.privacy import (
     ClassicalGaussian,
     LinearImage,
     MatrixGaussian,
-    PrivUnit,
+    RandomizedResponse,
     calibrate,
     clip,
     clip_rows,
@@ -161,8 +161,79 @@ def test_the_most_extreme_entropy_is_held_within_int16() -> None:
     loud = MatrixGaussian(1 / 256, MATRIX.sensitivity)
     for byte in (b"\x00", b"\xff"):
         assert np.abs(release(HIDDEN, loud, entropy=lambda n, b=byte: b * n).values).max() < 32767
-    grid = Grid(0.5)
-    assert grid.coarsened(np.array([2**62, -(2**62)])).tolist() == [32767, -32768]
+    far = Grid(0.5).coarsened(np.array([2**62, -(2**62)]))
+    assert held(far, bits=16).tolist() == [32767, -32768]
+    assert held(far, bits=8).tolist() == [127, -128]
+
+
+# Bits and batches
+
+
+def test_eight_bits_are_the_same_numbers_in_half_the_bytes() -> None:
+    wide, narrow = (release(HIDDEN, MATRIX, bits=bits, entropy=_entropy(12)) for bits in (16, 8))
+    assert (wide.bits, narrow.bits) == (16, 8)
+    assert narrow.values.dtype == np.int8
+    assert len(narrow.to_bytes()) == 12
+    assert (narrow.as_floats() == wide.as_floats()).all()
+
+
+def test_eight_bits_are_refused_where_the_signal_leaves_too_little_room() -> None:
+    quiet = MatrixGaussian(0.4, MATRIX.sensitivity)
+    release(HIDDEN, quiet)
+    with pytest.raises(InvalidInput, match=r"`norm`.*8 bits"):
+        release(HIDDEN, quiet, bits=8)
+    with pytest.raises(InvalidInput, match="`bits`"):
+        release(HIDDEN, MATRIX, bits=32)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_batch_of_one_is_a_release(name: str) -> None:
+    one = release(HIDDEN, GOOD[name], entropy=_entropy(13))
+    (batched,) = release_batch(HIDDEN[None], GOOD[name], entropy=_entropy(13))
+    assert batched.to_bytes() == one.to_bytes()
+    assert batched.guarantee is one.guarantee
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_batch_bounds_every_text_by_itself(name: str) -> None:
+    mechanism, many = GOOD[name], 3000
+    texts = np.stack([HIDDEN, 1000 * np.flip(HIDDEN, 0)])
+    batch = torch.tensor(np.tile(texts, (many, 1, 1)))
+    noisy = np.stack([r.as_floats() for r in release_batch(batch, mechanism, entropy=_entropy(14))])
+    error = mechanism.sigma / math.sqrt(many)
+    for i, text in enumerate(texts):
+        mean = noisy[i::2].mean(axis=0, dtype=np.float64)
+        assert np.abs(mean - mechanism.sensitivity.bound.apply(text)).max() < 5 * error
+    ratio = (
+        np.mean((noisy[::2] - noisy[1::2] - (noisy[::2] - noisy[1::2]).mean(axis=0)) ** 2)
+        / mechanism.sigma**2
+    )
+    assert abs(ratio / 2 - 1) < 5 * math.sqrt(2 / noisy[::2].size) + 0.002, (
+        "the noise of two texts is independent"
+    )
+
+
+def test_an_empty_batch_is_released_as_nothing() -> None:
+    assert release_batch(np.zeros((0, 3, 4)), MATRIX) == []
+    for wrong in (HIDDEN, np.zeros((2, 0, 4)), np.zeros((2, 3, 4), dtype=int)):
+        with pytest.raises(InvalidInput, match="`hidden`"):
+            release_batch(wrong, MATRIX)
+
+
+def test_every_text_of_a_batch_has_the_rows_of_the_bound() -> None:
+    for wrong in (HIDDEN[None, :2], np.tile(HIDDEN, (2, 2, 1))):
+        with pytest.raises(InvalidInput, match="have 3 rows"):
+            release_batch(wrong, GOOD["rows"])
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+def test_stored_values_are_read_back_without_a_secret(bits: int) -> None:
+    released = release(HIDDEN, MATRIX, bits=bits)
+    stored = np.frombuffer(released.to_bytes(), f"<i{bits // 8}").reshape(3, 4)
+    assert (dequantise(stored, MATRIX, bits) == released.as_floats()).all()
+    for wrong in (stored.astype(np.int64), stored.astype(np.float32), stored.tolist()):
+        with pytest.raises(InvalidInput, match="`values`"):
+            dequantise(wrong, MATRIX, bits)
 
 
 # The norm, in integers
@@ -242,9 +313,9 @@ REFUSED = {
     "shaped": calibrate(
         MatrixGaussian, BUDGET, bound=BOUND, unit=TEXT, row_factor=from_weights([1.0, 2.0, 1.0])
     ),
-    "privunit": calibrate(PrivUnit, Budget(8.0), bound=BOUND, unit=TEXT),
     "mvg": calibrate(MVG, BUDGET, bound=BOUND, unit=TEXT, rows=3, columns=4),
     "classical": ClassicalGaussian.baseline(BUDGET, sensitivity=BOUND.sensitivity(TEXT)),
+    "response": RandomizedResponse(1.0, 2),
     "image": calibrate(
         MatrixGaussian, BUDGET, bound=LinearImage(normalise_rows(1.0, rows=3), np.eye(4)), unit=TOKEN
     ),

@@ -2,11 +2,23 @@
 
 *Simulated* noise (`Sanitizer`, and `ProjectedSanitizer` for the joint release of Q, K and V) is for training
 and experiments: plain tensors, seeded, on any device. *Released* noise (`release`) is drawn on an integer
-grid from operating-system entropy; a `Released` is a type of its own, the only one that `serialise` takes.
+grid from operating-system entropy; `Released` and `ReleasedLabels` are types of their own, the only ones that
+`serialise` takes.
 """
 
 from dp_forward.noise.projected import ProjectedSanitizer
-from dp_forward.noise.released import Released, release, serialise
+from dp_forward.noise.released import Released, dequantise, release, release_batch, serialise
+from dp_forward.noise.released_label import ReleasedLabels, release_labels
 from dp_forward.noise.sanitizer import Sanitizer
 
-__all__ = ["ProjectedSanitizer", "Released", "Sanitizer", "release", "serialise"]
+__all__ = [
+    "ProjectedSanitizer",
+    "Released",
+    "ReleasedLabels",
+    "Sanitizer",
+    "dequantise",
+    "release",
+    "release_batch",
+    "release_labels",
+    "serialise",
+]

@@ -2,7 +2,7 @@ r"""The integer grid on which a release is made.
 
 Two steps, both powers of two:
 
-* ``step``, close below sigma/8, is what leaves: int16 multiples of it. Rounding to it adds at most
+* ``step``, close below sigma/8, is what leaves: int16 or int8 multiples of it. Rounding to it adds at most
   ``step^2/12 <= sigma^2/768`` = 0.13 % of variance.
 * ``signal_step = step / 2^20`` is what the bounded matrix is put on *before* the noise. It must be that fine:
   a matrix of 128 x 768 and norm 1 has entries of about 0.003, where sigma/8 at epsilon 8 is 0.15. Rounded to
@@ -16,6 +16,8 @@ Guarantees:
 Edges:
     The signal is truncated towards zero, by less than signal_step per entry: no norm can grow by it.
     int16 holds 32767 steps, at least 2047 sigma: the signal (at most 256 sigma) and 1790 sigma of noise.
+    int8 holds 127 steps, at least 7.9 sigma: the signal (at most 2 sigma) and 5.9 sigma of noise. What lies
+    beyond is held at the end: post-processing, and rarer than one entry in 10^8.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound
 
-__all__ = ["Grid", "largest_square", "quantise", "shrunk_to", "sums_of_squares"]
+__all__ = ["Grid", "Integers", "held", "largest_square", "quantise", "shrunk_to", "sums_of_squares"]
 
 _FINER = 20
 _MOST_NORM = 256
 """The largest norm in units of sigma: integers then stay below 2^32 and squares are summed exactly."""
-_INT16 = np.iinfo(np.int16)
+_MOST_NORM_IN_INT8 = 2
+"""For int8: the signal must leave room for the noise."""
 
 Integers = NDArray[np.int64]
 
@@ -53,8 +56,8 @@ class Grid:
             raise InvalidInput("step", "be a power of two in [2^-120, 2^100]", step, "Use Grid.for_noise().")
 
     @classmethod
-    def for_noise(cls, sigma: float, *, norm: float) -> Grid:
-        """The grid for noise of deviation ``sigma`` on a signal of norm ``norm``."""
+    def for_noise(cls, sigma: float, *, norm: float, bits: int = 16) -> Grid:
+        """The grid for noise of deviation ``sigma`` on a signal of norm ``norm``, in int16 or int8."""
         sigma = checks.positive("sigma", sigma, remedy="Take it from calibrate().")
         if not 2.0**-100 <= sigma <= 2.0**100:
             raise InvalidInput("sigma", "lie in [2^-100, 2^100] for a release", sigma, "Use a norm near 1.")
@@ -62,6 +65,9 @@ class Grid:
             raise InvalidInput(
                 "norm", f"be at most {_MOST_NORM} sigma for a release", norm / sigma, "That hides nothing."
             )
+        if bits == 8 and not norm <= _MOST_NORM_IN_INT8 * sigma:
+            rule = f"be at most {_MOST_NORM_IN_INT8} sigma for 8 bits"
+            raise InvalidInput("norm", rule, norm / sigma, "Use bits=16.")
         return cls(2.0 ** (math.frexp(sigma)[1] - 4))
 
     @property
@@ -69,11 +75,16 @@ class Grid:
         """The step of the signal before the noise."""
         return self.step * 2.0**-_FINER
 
-    def coarsened(self, noisy: Integers) -> NDArray[np.int16]:
-        """Multiples of signal_step as the nearest multiples of step, held within int16."""
-        nearest = (noisy + (1 << (_FINER - 1))) >> _FINER
-        held: NDArray[np.int16] = np.clip(nearest, _INT16.min, _INT16.max).astype(np.int16)
-        return held
+    def coarsened(self, noisy: Integers) -> Integers:
+        """Multiples of signal_step as the nearest multiples of step; `held` puts them into few bits."""
+        return (noisy + (1 << (_FINER - 1))) >> _FINER
+
+
+def held(numbers: Integers, *, bits: int) -> NDArray[np.int16] | NDArray[np.int8]:
+    """The numbers in ``bits`` (16 or 8), those beyond the ends at the ends."""
+    if bits == 8:
+        return np.clip(numbers, -(1 << 7), (1 << 7) - 1).astype(np.int8)
+    return np.clip(numbers, -(1 << 15), (1 << 15) - 1).astype(np.int16)
 
 
 def quantise(hidden: ArrayLike, *, bound: NormBound, step: float) -> Integers:
