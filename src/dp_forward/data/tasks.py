@@ -68,6 +68,8 @@ class Task:
     label_words: Mapping[str, str] = field(default_factory=dict)
     """What some copies of the data call a label -> the label."""
     row_split: RowSplit = RowSplit("split", SPLITS)
+    treebank: bool = False
+    """Whether texts are written as the Penn Treebank writes them: "does n't" instead of "doesn't"."""
     skip_empty: bool = False
     """Leave out a row with an empty text; otherwise it is an error."""
 
@@ -107,6 +109,7 @@ _ALL = (
         splits=("train", "validation", "test"),
         source="hf:nyu-mll/glue:sst2",
         unlabelled=("test",),
+        treebank=True,
         other_names={"sentence": ("text",)},
         label_words=_SHORT_SENTIMENT,
     ),
@@ -150,6 +153,7 @@ _ALL = (
             "731 of the 872 sentences of SST-2's dev split are among these: "
             "what was trained here must not be tested there."
         ),
+        treebank=True,
         other_names={"text": ("sentence",)},
         label_words=_SHORT_SENTIMENT,
     ),
