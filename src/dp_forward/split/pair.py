@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from dp_forward.split.cut import Cut
 
-__all__ = ["Split", "split_model"]
+__all__ = ["Split", "split_model", "without_maps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +66,10 @@ def split_model(
     if width is None:
         return Split(front, back)
     return Split(*narrowed(front, back, width))
+
+
+def without_maps(pair: Split) -> Split:
+    """The same halves (not copies) without the dimension maps between them."""
+    front = pair.front.front if isinstance(pair.front, NarrowFront) else pair.front
+    back = pair.back.back if isinstance(pair.back, NarrowBack) else pair.back
+    return Split(front, back)

@@ -1,0 +1,144 @@
+"""What is handed to each party: the user's folder and the provider's, each of use without the other.
+
+    RUN/front/  model.safetensors, half.json, digest.json   the front (split.store)
+                tokenizer/                                   how texts become tokens
+                release.json                                 which noise, how many rows, which labels
+    RUN/back/   model.safetensors, half.json, digest.json   the back
+                release.json                                 the same, so that the provider knows what it gets
+
+``release.json`` holds the *choice* of noise, never a sigma: whoever loads it calibrates anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dp_forward.data import FixedLength
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import Guarantee, Mechanism, NoiseChoice
+from dp_forward.privacy.checks import count
+from dp_forward.split.halves import Back, Front
+from dp_forward.split.maps import NarrowBack, NarrowFront
+from dp_forward.split.pair import Split
+from dp_forward.split.store import digest_of, load_back, load_front, save_split
+
+__all__ = ["ProviderSide", "ReleaseForm", "UserSide", "hand_over", "load_provider_side", "load_user_side"]
+
+_FORMAT = 1
+_FORM, _TOKENIZER = "release.json", "tokenizer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseForm:
+    """What one release looks like: public, and the same for every text.
+
+    ``rows`` is how many tokens a text is cut or padded to; at the cut `output` one row crosses all the same.
+    ``labels`` are the names of what the back answers. ``noise`` is None for an undefended model.
+    """
+
+    noise: NoiseChoice | None
+    rows: int
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        count("rows", self.rows, remedy="It is the fixed public length n.")
+
+    def mechanism(self) -> Mechanism:
+        """The noise, calibrated now."""
+        if self.noise is None:
+            raise InvalidInput("front", "come with noise", "none", "It was trained as an undefended model.")
+        return self.noise.build()
+
+    def guarantee(self) -> Guarantee:
+        """What one query promises."""
+        return Guarantee(self.mechanism())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        noise = None if self.noise is None else self.noise.as_dict()
+        return {"format": _FORMAT, "noise": noise, "rows": self.rows, "labels": list(self.labels)}
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any]) -> ReleaseForm:
+        """From JSON; anything but what `as_dict` writes is refused."""
+        if settings.get("format") != _FORMAT or settings.keys() != {"format", "noise", "rows", "labels"}:
+            raise InvalidInput(_FORM, f"be of format {_FORMAT}", settings.get("format"), "Update dp-forward.")
+        noise = settings["noise"]
+        return cls(
+            noise=None if noise is None else NoiseChoice.from_dict(noise),
+            rows=settings["rows"],
+            labels=tuple(map(str, settings["labels"])),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class UserSide:
+    """All that a user needs to make a release."""
+
+    front: Front | NarrowFront
+    tokens: FixedLength
+    form: ReleaseForm
+    digest: str
+
+
+@dataclass(frozen=True, eq=False)
+class ProviderSide:
+    """All that a provider needs to answer one."""
+
+    back: Back | NarrowBack
+    form: ReleaseForm
+    digest: str
+
+
+def hand_over(
+    pair: Split, form: ReleaseForm, tokenizer: Any, folder: str | os.PathLike[str]
+) -> dict[str, str]:
+    """Write both sides into ``folder``; returns the digests of the halves."""
+    root = Path(folder)
+    digests = save_split(pair, root)
+    text = json.dumps(form.as_dict(), indent=2, sort_keys=True) + "\n"
+    tokenizer.save_pretrained(root / "front" / _TOKENIZER)
+    for side in ("front", "back"):
+        draft = root / side / (_FORM + ".new")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(root / side / _FORM)
+    return digests
+
+
+def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> UserSide:
+    """The front, its tokenizer and the form of a release; ``digest`` pins the front to a known one."""
+    import transformers
+
+    place = Path(folder)
+    form = _form(place)
+    front = load_front(place, digest=digest)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place / _TOKENIZER)
+    except (OSError, ValueError):
+        raise InvalidInput(
+            "front", f"hold a {_TOKENIZER}", "none that loads", "Hand it over again."
+        ) from None
+    tokens = FixedLength(tokenizer, form.rows, causal=front.pads_left, most_positions=front.max_rows)
+    return UserSide(front, tokens, form, digest_of(place))
+
+
+def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> ProviderSide:
+    """The back and the form of what it will be sent."""
+    place = Path(folder)
+    return ProviderSide(load_back(place, digest=digest), _form(place), digest_of(place))
+
+
+def _form(place: Path) -> ReleaseForm:
+    path = place / _FORM
+    if not path.is_file():
+        raise InvalidInput("folder", f"hold {_FORM}", "no such file", "Make it with dpf finetune.")
+    try:
+        return ReleaseForm.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput("folder", f"hold a readable {_FORM}", "something else", "Get it again.") from None
