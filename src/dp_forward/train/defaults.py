@@ -1,0 +1,139 @@
+"""What a plan leaves open, filled in by rules that were measured (docs/recipes.md has the measurements).
+
+The rules follow from one fact about PrivUnit (`privacy.privunit`): its release tells on which side of a plane
+across the input's direction it lies. If the front puts every text of a class at one of two opposite points, a
+threshold t near 0 makes that randomized response on the class, which is the best that pure LDP allows.
+
+* At `output` the front has seen the whole text. One clean epoch lets it separate the classes, few columns
+  (d') are enough, t is small, and more draws per text cost only the head.
+* At a cut inside the model the front must be *told* to separate the classes before the cut, by an auxiliary
+  label loss. The less of the model lies in the front, the less it succeeds, and the nearer to t* the best t.
+* A front learns little through much noise: below epsilon 4 it trains with the noise of epsilon 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dp_forward.split.cut import parse_cut
+from dp_forward.train.plan import Plan
+from dp_forward.train.published import published_shape
+from dp_forward.train.regimes import Regime
+
+__all__ = ["Recipe", "filled", "recipe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Settings for a front that trains through the noise; each was measured at its cut."""
+
+    rows: int = 64
+    width: int = 0
+    norm: float = 1.0
+    threshold_share: float | None = None
+    training_threshold_share: float | None = None
+    warm_up_epochs: float = 0.0
+    draws: int = 1
+    auxiliary_weight: float = 0.0
+    auxiliary_alone: bool = False
+    epochs: float
+    batch: int = 128
+    learning_rate: float
+    head_learning_rate: float
+    average: float = 0.0
+
+
+_UNDEFENDED = Recipe(epochs=4, learning_rate=1e-4, head_learning_rate=1e-3)
+_OUTPUT = Recipe(
+    width=4,
+    threshold_share=0.1,
+    training_threshold_share=0.3,
+    warm_up_epochs=4,
+    draws=16,
+    epochs=1,
+    learning_rate=1e-4,
+    head_learning_rate=1e-3,
+)
+_LATE = Recipe(
+    rows=48,
+    width=16,
+    threshold_share=0.6,
+    auxiliary_weight=1,
+    epochs=4,
+    learning_rate=2e-4,
+    head_learning_rate=2e-4,
+)
+_EARLY = replace(_LATE, threshold_share=0.85, epochs=2, auxiliary_alone=True)
+_EMBEDDINGS = replace(_LATE, rows=32, width=4, norm=8.0, threshold_share=1.0, head_learning_rate=1e-3)
+_LEAST_TRAINING_EPSILON = 4.0
+
+
+def recipe(cut: str, *, epsilon: float | None, mechanism: str) -> Recipe:
+    """The rule, from the cut and the epsilon per text."""
+    if epsilon is None:
+        return _UNDEFENDED
+    place = parse_cut(cut)
+    if place.place == "output":
+        made = replace(_OUTPUT, threshold_share=0.3) if epsilon > 6 else _OUTPUT
+    elif place.place == "embeddings":
+        made = _EMBEDDINGS
+    else:
+        made = _EARLY if (place.block or 1) < _LATE_FROM else _LATE
+    if mechanism == "privunit":
+        return made
+    return replace(made, threshold_share=None, training_threshold_share=None)
+
+
+_LATE_FROM = 3
+"""From this block on a front separates the classes well (of six blocks: 1 is early, 3 and 5 are late)."""
+_CUT = "output"
+_HEAD_PACE = {"epochs": 12.0, "batch": 1024, "learning_rate": 5e-3, "head_learning_rate": 5e-3}
+_BACK_PACE = {"epochs": 4.0, "batch": 128, "learning_rate": 2e-4, "head_learning_rate": 1e-3}
+"""For a back that trains from stored releases: only a head, or blocks too."""
+_PUBLIC_PACE = {
+    "public_epochs": 0.5,
+    "public_batch": 256,
+    "public_learning_rate": 1.5e-4,
+    "public_head_learning_rate": 1e-3,
+    "public_relabel": True,
+    "public_words": 48,
+}
+_PUBLIC_WARM_UP = 1.0
+_LEAST_RELEASED_SHARE = 0.2
+
+
+def filled(plan: Plan) -> Plan:
+    """The effective plan: nothing that decides the result is left open."""
+    published = published_shape(plan.model)
+    cut = plan.cut or (published.cut if published else _CUT)
+    rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism)
+    chosen: dict[str, object] = {
+        "cut": cut,
+        "rows": published.rows if published else rule.rows,
+        "width": published.width if published else rule.width,
+        "norm": rule.norm,
+        "threshold_share": rule.threshold_share,
+        "average": rule.average,
+    }
+    paced = ("epochs", "batch", "learning_rate", "head_learning_rate")
+    trained = {name: getattr(rule, name) for name in paced}
+    if plan.regime.trains_front:
+        front = ("draws", "warm_up_epochs", "auxiliary_weight", "auxiliary_alone")
+        chosen |= {name: getattr(rule, name) for name in front}
+        chosen["training_threshold_share"] = rule.training_threshold_share
+        if plan.epsilon is not None:
+            chosen["training_epsilon"] = max(plan.epsilon, _LEAST_TRAINING_EPSILON)
+    if plan.regime is Regime.END_TO_END:
+        chosen |= trained
+    else:
+        head_only = parse_cut(cut).place == "output"
+        chosen |= _HEAD_PACE if head_only else _BACK_PACE
+    if plan.regime is Regime.PUBLIC_FRONT:
+        chosen |= _PUBLIC_PACE | {"warm_up_epochs": _PUBLIC_WARM_UP, "draws": 8}
+    if parse_cut(cut).place == "output" and plan.regime.protects_training:
+        # A head that learns from one release per text wants a little less noise than one that has many.
+        if plan.mechanism == "privunit":
+            chosen["threshold_share"] = max(_LEAST_RELEASED_SHARE, rule.threshold_share or 0.0)
+        if published is None:
+            chosen["width"] = 8
+    return plan.but(**{name: value for name, value in chosen.items() if getattr(plan, name) is None})

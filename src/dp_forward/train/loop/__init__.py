@@ -1,0 +1,1 @@
+"""The training path: loss, noise, Trainer, averages, LoRA."""

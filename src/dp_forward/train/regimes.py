@@ -1,0 +1,134 @@
+"""The regimes: who may learn what from training, said in words in every report.
+
+* `release-once`: the front is frozen, as it was published. Training texts are proved to be protected (one
+  stored release per record, any number of epochs), and queries are.
+* `public-front`: the front is trained first on public data, with noise in place, then frozen. Proved alike.
+* `end-to-end` (the paper's): the front is trained on the gradients of the raw texts. Training texts are **not
+  protected**; queries are.
+
+Why the first two are proved: the front does not depend on a private text, a record is released once, and
+everything afterwards (epochs, early stopping, the back's weights) is a function of the releases.
+Why the third is not: the gradient of the front depends on the raw text outside the noise, so the trained
+front, and what was sent while training, may hold anything about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from dp_forward.privacy import Guarantee, Mechanism, Notion, RandomizedResponse, ResponseWithPrior, compose
+
+__all__ = ["Promises", "Regime", "promises"]
+
+
+class Regime(StrEnum):
+    """How a run treats the training texts."""
+
+    RELEASE_ONCE = "release-once"
+    PUBLIC_FRONT = "public-front"
+    END_TO_END = "end-to-end"
+
+    @property
+    def trains_front(self) -> bool:
+        """Whether any step trains the front."""
+        return self is not Regime.RELEASE_ONCE
+
+    @property
+    def protects_training(self) -> bool:
+        """Whether the training texts cross only as releases."""
+        return self is not Regime.END_TO_END
+
+
+@dataclass(frozen=True)
+class Promises:
+    """What a run promises about queries, training records and labels; None where it promises nothing."""
+
+    queries: Guarantee | None
+    training: Guarantee | None
+    labels: Guarantee | None
+    regime: Regime
+    why_none: str = ""
+
+    @property
+    def statements(self) -> dict[str, str]:
+        """One plain sentence for each of them."""
+        return {
+            "queries": _or(self.queries, f"Queries are NOT protected: {self.why_none}."),
+            "training_texts": _or(self.training, self._unprotected_training()),
+            "labels": self._label_statement(),
+        }
+
+    @property
+    def statement(self) -> str:
+        """All of it, in one paragraph."""
+        said = self.statements
+        return f"Queries: {said['queries']} Training texts: {said['training_texts']} Labels: {said['labels']}"
+
+    def _unprotected_training(self) -> str:
+        if self.regime is Regime.END_TO_END:
+            return (
+                "NOT protected. The front was trained on the raw texts: its weights and its gradients may "
+                "reveal them, whatever noise was in the forward pass."
+            )
+        return f"NOT protected: {self.why_none}."
+
+    def _label_statement(self) -> str:
+        if self.labels is None:
+            return "public, by assumption."
+        if self.training is not None and self.training.notion is Notion.RECORD_LDP:
+            return "randomized, and covered together with their texts."
+        return self.labels.statement
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        parts: Mapping[str, Guarantee | None] = {
+            "queries": self.queries,
+            "training": self.training,
+            "labels": self.labels,
+        }
+        return {
+            "regime": str(self.regime),
+            **{name: None if part is None else part.as_dict() for name, part in parts.items()},
+            "statements": self.statements,
+            "statement": self.statement,
+        }
+
+
+def promises(
+    regime: Regime,
+    mechanism: Mechanism | None,
+    *,
+    label_mechanism: RandomizedResponse | ResponseWithPrior | None = None,
+    assumptions: tuple[str, ...] = (),
+) -> Promises:
+    """What follows from the regime and the mechanisms; nothing else can put an epsilon into a report."""
+    labels = None if label_mechanism is None else Guarantee(label_mechanism)
+    if mechanism is None or not mechanism.guaranteed:
+        why = "there is no noise" if mechanism is None else f"no theorem covers {mechanism.name} here"
+        return Promises(None, None, labels, regime, why)
+    queries = Guarantee(mechanism, more_assumptions=assumptions)
+    training = None
+    if regime.protects_training:
+        training = _of_training(mechanism, label_mechanism, assumptions)
+    return Promises(queries, training, labels, regime)
+
+
+def _of_training(
+    mechanism: Mechanism,
+    label_mechanism: RandomizedResponse | ResponseWithPrior | None,
+    assumptions: tuple[str, ...],
+) -> Guarantee:
+    once = (*assumptions, "each training record is released once and the release is stored")
+    if label_mechanism is not None and mechanism.unit is not None and mechanism.unit.kind == "text":
+        record = compose(mechanism, label_mechanism)
+        return Guarantee(record, delta=mechanism.shown_delta, more_assumptions=once)
+    text_level = mechanism.unit is not None and mechanism.unit.kind == "text"
+    notion = Notion.SEQ_LDP if text_level else None
+    return Guarantee(mechanism, notion=notion, more_assumptions=(*once, "the labels are public"))
+
+
+def _or(guarantee: Guarantee | None, otherwise: str) -> str:
+    return otherwise if guarantee is None else guarantee.statement

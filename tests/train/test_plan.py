@@ -1,0 +1,103 @@
+"""A plan that means nothing is refused with one line, and what was left out is filled by the rule."""
+
+from pathlib import Path
+
+import pytest
+
+from dp_forward.errors import InvalidInput
+from dp_forward.train.defaults import filled, recipe
+from dp_forward.train.plan import Plan, load_plan
+from dp_forward.train.regimes import Regime
+
+
+def _plan(**settings: object) -> Plan:
+    return Plan.from_dict({"task": "sst2", "epsilon": 8.0} | settings)
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text('task = "sst2"\nepsilon = 8.0\ncut = "encoder.3"\n[data]\nsst2 = "here"\n')
+    plan = load_plan(path, {"epsilon": 2.0, "cut": None, "data": {"imdb": "there"}})
+    assert (plan.epsilon, plan.cut) == (2.0, "encoder.3")
+    assert plan.data == {"sst2": "here", "imdb": "there"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"epsilom": 8.0}, "epsilon"),
+        ({"regime": "once"}, "release-once"),
+        ({"epsilon": None}, "no default for a promise"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"mechanism": "laplace"}, "privunit"),
+        ({"mechanism": "none"}, "epsilon"),
+        ({"mechanism": "none", "epsilon": None}, "end-to-end"),
+        ({"warm_up_epochs": 1}, "frozen"),
+        ({"auxiliary_weight": 1.0}, "frozen"),
+        ({"draws": 8}, "frozen"),
+        ({"regime": "public-front"}, "public data"),
+        ({"regime": "public-front", "public_task": "sst2"}, "private ones"),
+        ({"public_task": "imdb"}, "public-front"),
+        ({"regime": "end-to-end", "public_epochs": 2}, "public-front"),
+        ({"cut": "encoder"}, "cut"),
+        ({"rows": 0}, "rows"),
+        ({"rows": "many"}, "whole number"),
+        ({"epochs": "three"}, "a number"),
+        ({"label_prior": [0.5, 0.5]}, "label_epsilon"),
+        ({"precision": "fp8"}, "bf16"),
+        ({"task": None}, "task"),
+        ({"data": "here"}, "table"),
+        ({"threshold_share": 0.5, "mechanism": "gaussian"}, "privunit"),
+    ],
+)
+def test_a_plan_that_means_nothing_is_refused_in_one_line(settings: dict, named: str) -> None:
+    with pytest.raises(InvalidInput, match=named) as refused:
+        _plan(**settings)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("epsilon = = 8")
+    with pytest.raises(InvalidInput, match="TOML"):
+        load_plan(tmp_path / "broken.toml", {})
+    with pytest.raises(InvalidInput, match="read"):
+        load_plan(tmp_path / "missing.toml", {})
+
+
+def test_the_digest_follows_what_decides_the_result_and_not_where_files_lie() -> None:
+    plan = filled(_plan())
+    assert plan.digest() == filled(_plan(data={"sst2": "moved"})).digest()
+    assert plan.digest() != filled(_plan(seed=1)).digest()
+
+
+def test_a_filled_plan_leaves_nothing_open_and_survives_json() -> None:
+    for settings in (
+        {},
+        {"regime": "end-to-end"},
+        {"regime": "public-front", "public_task": "imdb"},
+        {"regime": "end-to-end", "mechanism": "none", "epsilon": None},
+    ):
+        plan = filled(_plan(**settings))
+        for name in ("rows", "width", "epochs", "batch", "learning_rate"):
+            assert getattr(plan, name) is not None, name
+        assert Plan.from_dict(plan.as_dict()) == plan
+        assert filled(plan) == plan, "filling again changes nothing"
+
+
+def test_what_was_said_is_kept() -> None:
+    plan = filled(_plan(regime="end-to-end", width=0, threshold_share=1.0, draws=3, epochs=1.5))
+    assert (plan.width, plan.threshold_share, plan.draws, plan.epochs) == (0, 1.0, 3, 1.5)
+
+
+def test_a_frozen_front_gets_no_recipe_for_training_it() -> None:
+    plan = filled(_plan())
+    assert plan.regime is Regime.RELEASE_ONCE
+    assert plan.draws is None
+    assert plan.auxiliary_weight is None
+
+
+def test_the_rule_puts_the_label_before_the_cut_only_inside_the_model() -> None:
+    inside, outside = (recipe(cut, epsilon=8.0, mechanism="privunit") for cut in ("encoder.3", "output"))
+    assert inside.auxiliary_weight > 0
+    assert outside.auxiliary_weight == 0
+    assert recipe("output", epsilon=8.0, mechanism="matrix-gaussian").threshold_share is None

@@ -1,0 +1,57 @@
+"""Each regime says what is true of it: nobody may read a promise where there is none."""
+
+import pytest
+
+from dp_forward.privacy import Budget, NoiseChoice, Notion, RandomizedResponse, calibrate
+from dp_forward.train.regimes import Regime, promises
+
+NOISE = NoiseChoice(epsilon=4.0).build()
+LABELS = calibrate(RandomizedResponse, Budget(2.0), labels=2)
+
+
+@pytest.mark.parametrize("regime", [Regime.RELEASE_ONCE, Regime.PUBLIC_FRONT])
+def test_frozen_fronts_protect_training_texts_given_public_labels(regime: Regime) -> None:
+    said = promises(regime, NOISE)
+    assert said.training is not None
+    assert said.training.notion is Notion.SEQ_LDP
+    assert said.training.epsilon == NOISE.epsilon()
+    assert "public" in said.statements["labels"]
+
+
+def test_end_to_end_never_claims_anything_for_training_texts() -> None:
+    for labels in (None, LABELS):
+        said = promises(Regime.END_TO_END, NOISE, label_mechanism=labels)
+        assert said.training is None
+        assert said.statements["training_texts"].startswith("NOT protected")
+        assert said.as_dict()["training"] is None
+        assert said.queries is not None
+
+
+def test_a_randomized_label_makes_the_promise_one_about_the_record() -> None:
+    said = promises(Regime.RELEASE_ONCE, NOISE, label_mechanism=LABELS)
+    assert said.training is not None
+    assert said.training.notion is Notion.RECORD_LDP
+    assert said.training.epsilon == pytest.approx(6.0)
+    assert "together" in said.statements["labels"]
+
+
+def test_without_noise_nothing_is_promised() -> None:
+    said = promises(Regime.END_TO_END, None)
+    assert said.queries is None
+    assert "NOT protected" in said.statements["queries"]
+
+
+def test_a_baseline_outside_its_theorem_promises_nothing() -> None:
+    classical = NoiseChoice(mechanism="classical-gaussian", epsilon=8.0).build()
+    said = promises(Regime.RELEASE_ONCE, classical)
+    assert said.queries is None
+    assert said.training is None
+    assert "no theorem" in said.statement
+
+
+def test_a_token_level_promise_does_not_cover_the_label() -> None:
+    token = NoiseChoice(mechanism="matrix-gaussian", epsilon=4.0, unit="token", rows=8).build()
+    said = promises(Regime.RELEASE_ONCE, token, label_mechanism=LABELS)
+    assert said.training is not None
+    assert said.training.notion is Notion.TOKEN_SEQ_LDP
+    assert "per label" in said.statements["labels"]
