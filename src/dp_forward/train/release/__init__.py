@@ -1,0 +1,1 @@
+"""A corpus of texts into a stored corpus of releases, one per record."""
