@@ -1,0 +1,1 @@
+"""Noisy masked-LM pre-training on public text."""
