@@ -1,0 +1,1 @@
+"""DP-SGD with Opacus, the baseline."""
