@@ -1,0 +1,191 @@
+"""The DP-SGD baseline as a run: a plan, a folder, the same report as `finetune`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dp_forward.data import FixedLength
+from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.tasks import find_task
+from dp_forward.errors import InvalidInput
+from dp_forward.split.load import load_model
+from dp_forward.train.dpsgd.training import DpSgdOutcome, DpSgdSettings, train_dpsgd
+from dp_forward.train.evaluate import Accuracy, accuracy_of
+from dp_forward.train.loop.training import Progress
+from dp_forward.train.material import load_tokenizer, read_texts
+from dp_forward.train.plan import check_settings
+from dp_forward.train.provenance import provenance
+from dp_forward.train.report import write_report
+from dp_forward.train.run_folder import RunFolder
+
+__all__ = ["BaselinePlan", "run_baseline"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselinePlan:
+    """What decides a baseline run; the settings of `DpSgdSettings`, and what it is trained on."""
+
+    task: str
+    model: str = "minilm"
+    epsilon: float | None = None
+    delta: float = 1e-5
+    mode: str = "hooks"
+    trainable: str = "frozen-embeddings"
+    lora_rank: int = 8
+    epochs: int = 3
+    batch: int = 256
+    micro_batch: int = 32
+    learning_rate: float = 5e-4
+    clip_norm: float = 1.0
+    rows: int = 64
+    train_limit: int | None = None
+    evaluation_limit: int | None = None
+    evaluation_split: str = "validation"
+    seed: int = 0
+    data: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.epsilon is None:
+            raise InvalidInput(
+                "epsilon", "be given", None, "There is no default for a promise; try --epsilon 8."
+            )
+
+    @property
+    def settings(self) -> DpSgdSettings:
+        """The part that DP-SGD itself needs."""
+        names = set(DpSgdSettings.__dataclass_fields__) & set(self.__dataclass_fields__)
+        return DpSgdSettings(**{name: getattr(self, name) for name in names})
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "data": dict(self.data)}
+
+    def digest(self) -> str:
+        """SHA-256 of what decides the result."""
+        deciding = {name: value for name, value in self.as_dict().items() if name != "data"}
+        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> BaselinePlan:
+        """From JSON or TOML; an unknown key or a wrong type is an error."""
+        check_settings(cls, settings)
+        return cls(**dict(settings))
+
+
+def run_baseline(
+    plan: BaselinePlan, *, folder: Path, resume: bool = False, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Train with DP-SGD, write RUN/model (an ordinary checkpoint) and the report; returns the report."""
+    settings = plan.settings
+    with RunFolder.opened(folder, plan.as_dict(), plan.digest(), resume=resume) as place:
+        if place.complete:
+            return place.report
+        started = time.perf_counter()
+        task = find_task(plan.task)
+        tokenizer = load_tokenizer(plan.model)
+        train, evaluation = _texts(plan, tokenizer, progress)
+        model = load_model(plan.model, labels=len(task.labels))
+        outcome = train_dpsgd(
+            model,
+            train,
+            evaluation,
+            settings,
+            folder=place.checkpoints("dpsgd"),
+            resume=place.checkpoints("dpsgd").exists(),
+            on_progress=None if progress is None else _told(progress),
+        )
+        accuracy = _accuracy(outcome.model, evaluation)
+        outcome.model.save_pretrained(place.path / "model")
+        tokenizer.save_pretrained(place.path / "model")
+        report = _report(plan, outcome, accuracy, task.notes, time.perf_counter() - started)
+        write_report(report, place)
+        return report
+
+
+def _texts(
+    plan: BaselinePlan, tokenizer: Any, progress: Progress | None
+) -> tuple[EncodedTexts, EncodedTexts]:
+    task, tokens = find_task(plan.task), FixedLength(tokenizer, plan.rows)
+
+    def read(split: str, limit: int | None) -> EncodedTexts:
+        name = f"reading {task.name} {split}"
+        tell = None if progress is None else lambda done: progress(name, done, 0, {})
+        return read_texts(task, split, tokens, source=plan.data.get(task.name), limit=limit, progress=tell)
+
+    return read("train", plan.train_limit), read(plan.evaluation_split, plan.evaluation_limit)
+
+
+def _told(progress: Progress) -> Any:
+    def tell(event: dict[str, float]) -> None:
+        ended = ("loss", "accuracy") if "accuracy" in event else ()
+        numbers = {name: value for name, value in event.items() if name in ended}
+        progress("dp-sgd", int(event["step"]), int(event.get("steps", 0)), numbers)
+
+    return tell
+
+
+@torch.inference_mode()
+def _accuracy(model: Any, texts: EncodedTexts) -> Accuracy:
+    """Answers without noise: DP-SGD adds none to a query."""
+    model.eval()
+    device, right = next(model.parameters()).device, []
+    for start in range(0, len(texts), 64):
+        batch = texts.batch(range(start, min(start + 64, len(texts))))
+        labels = batch.pop("labels")
+        logits = model(**{name: value.to(device) for name, value in batch.items()}).logits
+        right.append((logits.argmax(dim=-1).cpu() == labels).double())
+    return accuracy_of(torch.cat(right).numpy()[:, None])
+
+
+def _report(
+    plan: BaselinePlan, outcome: DpSgdOutcome, accuracy: Accuracy, notes: str, seconds: float
+) -> dict[str, Any]:
+    statements = {
+        "queries": "NOT protected: they are sent as they are, and no noise is added at inference.",
+        "training_texts": outcome.statement,
+        "labels": "part of the record that DP-SGD protects.",
+    }
+    training = {
+        "notion": "central DP, one record added or removed",
+        "epsilon": outcome.epsilon,
+        "delta": outcome.delta,
+        "noise_multiplier": outcome.noise_multiplier,
+        "sample_rate": outcome.sample_rate,
+        "steps": outcome.steps,
+        "assumptions": [
+            "whoever trains is trusted: the texts are seen raw",
+            "batches are Poisson samples, as Opacus's accountant assumes",
+        ],
+    }
+    return {
+        "accuracy": accuracy.mean,
+        "accuracy_low": accuracy.low,
+        "accuracy_high": accuracy.high,
+        "accuracy_without_noise": accuracy.mean,
+        "draws": 1,
+        "texts": accuracy.texts,
+        "regime": "dp-sgd",
+        "guarantee": {
+            "regime": "dp-sgd",
+            "queries": None,
+            "training": training,
+            "labels": None,
+            "statements": statements,
+            "statement": " ".join(statements.values()),
+        },
+        "notes": notes,
+        "seconds": seconds,
+        "peak_memory_mib": outcome.peak_memory_mib,
+        "plan": {"mechanism": f"dp-sgd ({plan.mode})", **plan.as_dict()},
+        "plan_digest": plan.digest(),
+        "stages": {"dp-sgd": {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
+        "provenance": provenance(),
+    }

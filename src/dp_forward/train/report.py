@@ -1,0 +1,122 @@
+"""The report of a run: numbers, promises in words, the plan, the learning curve.
+
+``report.json`` is for programs, ``report.md`` for people, ``curve.png`` is drawn from the first. The JSON is
+written last: where it is, the run is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dp_forward.train.curve import draw_curve
+from dp_forward.train.evaluate import Accuracy
+from dp_forward.train.plan import Plan
+from dp_forward.train.provenance import provenance
+from dp_forward.train.regimes import Promises
+from dp_forward.train.run_folder import RunFolder
+
+__all__ = ["build_report", "readable", "write_report"]
+
+
+def build_report(
+    plan: Plan,
+    promises: Promises,
+    *,
+    noisy: Accuracy,
+    clean: Accuracy,
+    history: Mapping[str, Mapping[str, Any]],
+    notes: str,
+    seconds: float,
+) -> dict[str, Any]:
+    """Everything worth knowing about a finished run, ready for JSON."""
+    return {
+        "accuracy": noisy.mean,
+        "accuracy_low": noisy.low,
+        "accuracy_high": noisy.high,
+        "accuracy_by_draw": list(noisy.by_draw),
+        "accuracy_without_noise": clean.mean,
+        "draws": noisy.draws,
+        "texts": noisy.texts,
+        "regime": str(plan.regime),
+        "guarantee": promises.as_dict(),
+        "notes": notes,
+        "seconds": seconds,
+        "peak_memory_mib": max((stage["peak_memory_mib"] for stage in history.values()), default=0.0),
+        "plan": plan.as_dict(),
+        "plan_digest": plan.digest(),
+        "stages": {name: dict(stage) for name, stage in history.items()},
+        "provenance": provenance(),
+    }
+
+
+def write_report(report: Mapping[str, Any], place: RunFolder) -> None:
+    """All three files; a missing matplotlib costs only the figure."""
+    drawn = draw_curve(report["stages"], place.path / "curve.png", title=_title(report))
+    place.write_text("report.md", readable(report, figure="curve.png" if drawn else None))
+    place.write_json("report.json", report)
+
+
+def _title(report: Mapping[str, Any]) -> str:
+    plan = report["plan"]
+    noise = (
+        "no noise" if plan.get("mechanism") == "none" else f"{plan['mechanism']}, epsilon {plan['epsilon']:g}"
+    )
+    return f"{plan['task']}, {noise}"
+
+
+def readable(report: Mapping[str, Any], *, figure: str | None) -> str:
+    """The report as Markdown."""
+    plan, said = report["plan"], report["guarantee"]["statements"]
+    cut = f" cut at `{plan['cut']}`" if "cut" in plan else ""
+    lines = [
+        f"# {_title(report)}",
+        "",
+        f"`{plan['model']}`{cut}, regime `{report['regime']}`.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| accuracy | {report['accuracy']:.4f} |",
+        f"| 95 % interval | {report['accuracy_low']:.4f} to {report['accuracy_high']:.4f} |",
+        f"| measured on | {report['texts']} texts, {report['draws']} draws of the noise each |",
+        f"| the same model without noise | {report['accuracy_without_noise']:.4f} |",
+        f"| seconds | {report['seconds']:.1f} |",
+        f"| peak memory | {report['peak_memory_mib']:.0f} MiB |",
+        "",
+        "## What is promised",
+        "",
+        f"* **Queries.** {said['queries']}",
+        f"* **Training texts.** {said['training_texts']}",
+        f"* **Labels.** {said['labels']}",
+        "",
+    ]
+    assumed = _assumptions(report["guarantee"])
+    if assumed:
+        lines += ["It rests on:", "", *[f"* {assumption}" for assumption in assumed], ""]
+    if report["notes"]:
+        lines += ["## Note", "", report["notes"], ""]
+    if figure is not None:
+        lines += ["## Learning curve", "", f"![loss and accuracy over the steps]({figure})", ""]
+    lines += ["## Plan", "", "```toml", *_toml(plan), "```", "", "## Made with", ""]
+    lines += [f"* {name}: {value}" for name, value in report["provenance"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _assumptions(guarantee: Mapping[str, Any]) -> list[str]:
+    parts = [guarantee.get(name) for name in ("queries", "training", "labels")]
+    every = [assumption for part in parts if part for assumption in part["assumptions"]]
+    return list(dict.fromkeys(every))
+
+
+def _toml(plan: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for name, value in plan.items():
+        if value is None or name == "data":
+            continue
+        shown = (
+            f'"{value}"'
+            if isinstance(value, str)
+            else str(list(value) if isinstance(value, tuple) else value)
+        )
+        lines.append(f"{name} = {shown.lower() if isinstance(value, bool) else shown}")
+    return lines

@@ -1,0 +1,77 @@
+"""A finished run: both halves, what they promise and what they reach."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dp_forward.data import FixedLength
+from dp_forward.errors import InvalidInput
+from dp_forward.handed import ReleaseForm, hand_over, load_provider_side, load_user_side
+from dp_forward.privacy import Guarantee
+from dp_forward.split.pair import Split
+from dp_forward.train.labels import label_mechanism_for
+from dp_forward.train.plan import Plan
+from dp_forward.train.regimes import Promises, promises
+
+__all__ = ["Run"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What `finetune` returns and a run folder holds."""
+
+    plan: Plan
+    pair: Split
+    form: ReleaseForm
+    tokens: FixedLength
+    promises: Promises
+    report: dict[str, Any]
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What one query promises; None for an undefended model."""
+        return self.promises.queries
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The numbers of the report."""
+        return {name: value for name, value in self.report.items() if isinstance(value, int | float)}
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write front, back and report into a new folder."""
+        root = Path(folder)
+        if root.exists() and any(root.iterdir()):
+            raise InvalidInput("folder", "be new or empty", root, "Name another.")
+        root.mkdir(parents=True, exist_ok=True)
+        hand_over(self.pair, self.form, self.tokens.tokenizer, root)
+        plan = {"digest": self.plan.digest(), "plan": self.plan.as_dict()}
+        (root / "plan.json").write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
+        (root / "report.json").write_text(json.dumps(self.report, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Run:
+        """A complete run from its folder; the promises are derived anew, not read."""
+        root = Path(folder)
+        for name in ("plan.json", "report.json"):
+            if not (root / name).is_file():
+                raise InvalidInput("run", f"hold {name}", root, "Finish it with dpf finetune --resume.")
+        plan = Plan.from_dict(json.loads((root / "plan.json").read_text(encoding="utf-8"))["plan"])
+        report = json.loads((root / "report.json").read_text(encoding="utf-8"))
+        user = load_user_side(root / "front")
+        pair = Split(user.front, load_provider_side(root / "back").back)
+        noise = user.form.noise
+        said = promises(
+            plan.regime,
+            None if noise is None else noise.build(),
+            label_mechanism=label_mechanism_for(
+                plan.label_epsilon, plan.label_prior, labels=len(user.form.labels)
+            ),
+        )
+        return cls(plan, pair, user.form, user.tokens, said, report)
+
+    def __repr__(self) -> str:
+        return f"Run({self.plan.task}, {self.plan.cut}, {self.plan.regime}) -> {self.guarantee!r}"

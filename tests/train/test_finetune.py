@@ -1,0 +1,166 @@
+"""Every regime trains, promises what is true of it, and goes on after a kill without drawing twice."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy.ledger import Ledger
+from dp_forward.train.finetune import finetune
+from dp_forward.train.release.corpus import ledger_of
+from dp_forward.train.run import Run
+from tiny_task import TinyWorld
+
+KILLED = Path(__file__).with_name("killed_worker.py")
+
+
+def test_end_to_end_learns_and_says_that_training_texts_are_not_protected(
+    world: TinyWorld, tmp_path: Path
+) -> None:
+    plan = world.plan(regime="end-to-end", warm_up_epochs=1, draws=4, epochs=6.0)
+    run = finetune(plan, folder=tmp_path / "run")
+    assert run.report["accuracy"] > 0.8
+    assert run.report["accuracy_without_noise"] > 0.9
+    assert run.promises.training is None
+    assert run.guarantee is not None
+    assert "NOT protected" in (tmp_path / "run" / "report.md").read_text()
+    assert (tmp_path / "run" / "curve.png").stat().st_size > 1000
+
+
+def test_release_once_trains_the_back_from_one_charged_release(world: TinyWorld, tmp_path: Path) -> None:
+    run = finetune(world.plan(label_epsilon=3.0, epochs=3.0), folder=tmp_path / "run")
+    assert run.promises.training is not None
+    assert run.promises.training.epsilon == pytest.approx(15.0)
+    with Ledger.open(ledger_of(tmp_path / "run" / "releases")) as ledger:
+        ledger.verify()
+        assert ledger.releases == 1
+        assert ledger.spent() == pytest.approx(15.0)
+
+
+def test_the_front_of_release_once_is_the_published_one(world: TinyWorld) -> None:
+    first, second = (finetune(world.plan(epochs=epochs)) for epochs in (1.0, 2.0))
+    for name, value in first.pair.front.state_dict().items():
+        assert value.equal(second.pair.front.state_dict()[name]), name
+
+
+def test_public_front_learns_from_public_texts_and_protects_the_others(
+    world: TinyWorld, tmp_path: Path
+) -> None:
+    plan = world.plan(
+        regime="public-front",
+        public_task="imdb",
+        public_epochs=4.0,
+        public_learning_rate=2e-3,
+        public_batch=16,
+        draws=4,
+        warm_up_epochs=4,
+        epochs=4.0,
+    )
+    run = finetune(plan, folder=tmp_path / "run")
+    assert run.report["accuracy"] > 0.8
+    assert run.promises.training is not None
+    assert set(run.report["stages"]) == {"warm-up", "public", "task"}
+    # Another mechanism on the same published front: the public step is not done again.
+    gaussian = world.plan(
+        model=str(tmp_path / "run"), width=None, mechanism="matrix-gaussian", epsilon=12.0, epochs=2.0
+    )
+    other = finetune(gaussian)
+    assert other.plan.width == 4
+    assert set(other.report["stages"]) == {"task"}
+    with pytest.raises(InvalidInput, match="as in the run"):
+        finetune(gaussian.but(cut="encoder.1"))
+
+
+def test_the_undefended_model_promises_nothing(world: TinyWorld) -> None:
+    run = finetune(world.plan(regime="end-to-end", mechanism="none", epochs=4.0))
+    assert run.guarantee is None
+    assert run.report["accuracy"] == run.report["accuracy_without_noise"] > 0.9
+
+
+def test_an_inner_cut_trains_with_the_auxiliary_loss_and_lora(world: TinyWorld) -> None:
+    plan = world.plan(regime="end-to-end", cut="encoder.1", auxiliary_weight=1.0, lora_rank=2, epochs=1.0)
+    run = finetune(plan)
+    assert not [name for name, _ in run.pair.back.named_parameters() if "lora" in name], "merged again"
+
+
+def test_randomized_labels_of_end_to_end_are_drawn_once(world: TinyWorld, tmp_path: Path) -> None:
+    plan = world.plan(regime="end-to-end", label_epsilon=2.0, label_prior=[0.5, 0.5], epochs=1.0)
+    run = finetune(plan, folder=tmp_path / "run")
+    assert run.promises.labels is not None
+    assert run.promises.training is None
+    assert (tmp_path / "run" / "labels.npy").is_file()
+
+
+def test_early_stopping_stops(world: TinyWorld) -> None:
+    plan = world.plan(regime="end-to-end", mechanism="none", epochs=40.0, early_stopping=2)
+    assert finetune(plan).report["stages"]["task"]["epochs"] < 40
+
+
+def test_a_complete_run_is_given_again_and_can_be_saved(world: TinyWorld, tmp_path: Path) -> None:
+    plan = world.plan(epochs=1.0)
+    first = finetune(plan, folder=tmp_path / "run")
+    started = time.perf_counter()
+    again = finetune(plan, folder=tmp_path / "run", resume=True)
+    assert time.perf_counter() - started < 5
+    assert again.report == json.loads(json.dumps(first.report))
+    assert again.guarantee is not None
+    again.save(tmp_path / "copy")
+    assert Run.load(tmp_path / "copy").metrics == again.metrics
+    with pytest.raises(InvalidInput, match="new or empty"):
+        again.save(tmp_path / "copy")
+
+
+def test_labels_that_do_not_fit_are_refused(world: TinyWorld) -> None:
+    with pytest.raises(InvalidInput, match="labels of sst2"):
+        finetune(world.plan(regime="public-front", public_task="qqp"))
+    with pytest.raises(InvalidInput, match="2 numbers"):
+        finetune(world.plan(label_epsilon=1.0, label_prior=[0.2, 0.3, 0.5]))
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob("shard-*"))}
+
+
+def _worker(world: TinyWorld, out: Path, regime: str) -> "subprocess.Popen[bytes]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    words = [sys.executable, str(KILLED), str(world.model), str(world.task), str(out), regime]
+    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize(
+    ("regime", "sign"),
+    [("release-once", "releases/shard-*"), ("end-to-end", "stages/*/checkpoint-*/trainer_state.json")],
+)
+def test_a_killed_run_goes_on_without_charging_or_drawing_twice(
+    world: TinyWorld, tmp_path: Path, regime: str, sign: str
+) -> None:
+    out = tmp_path / "run"
+    worker = _worker(world, out, regime)
+    deadline = time.monotonic() + 120
+    while not list(out.glob(sign)) and time.monotonic() < deadline and worker.poll() is None:
+        time.sleep(0.02)
+    worker.send_signal(signal.SIGKILL)
+    worker.communicate()
+    assert not (out / "report.json").exists(), "killed before its end"
+    before = _digests(out / "releases")
+    spent = None
+    if regime == "release-once":
+        with Ledger.open(ledger_of(out / "releases")) as ledger:
+            spent = (ledger.releases, ledger.spent())
+    again = _worker(world, out, regime)
+    _, error = again.communicate(timeout=240)
+    assert again.returncode == 0, error.decode()[-2000:]
+    assert (out / "report.json").is_file()
+    after = _digests(out / "releases")
+    assert {name: after[name] for name in before} == before
+    if spent is not None:
+        with Ledger.open(ledger_of(out / "releases")) as ledger:
+            ledger.verify()
+            assert (ledger.releases, ledger.spent()) == spent
