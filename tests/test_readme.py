@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dp_forward.cli import demo
+from dp_forward.cli import proof
 from dp_forward.cli.main import run
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up
@@ -32,11 +32,11 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
         assert stop.value.code == 0, command
 
 
-def test_the_numbers_of_the_readme_are_those_of_the_demo() -> None:
+def test_the_numbers_of_the_readme_are_those_of_the_proof() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", README, flags=re.MULTILINE)
     assert len(rows) == 5
     for epsilon, cells in rows:
-        found = demo.noise_for(float(epsilon))
+        found = proof.noise_for(float(epsilon))
         assert cells.split(" | ") == [
             shown_up(found["gaussian_sigma"], 5),
             shown_up(found["privunit_sigma"], 5),

@@ -6,6 +6,7 @@ hidden matrix that was bounded and noised so that it is differentially private b
     import dp_forward as dpf
     pair = dpf.split(model, cut="encoder.6")
     private = dpf.join(pair, dpf.Sanitizer(mechanism))
+    run = dpf.finetune(dpf.Plan(task="sst2", epsilon=8.0))
 
 `dp_forward.privacy` holds the proof. Nothing here loads torch before it is needed.
 """
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from dp_forward.split.store import load_back as load_back
     from dp_forward.split.store import load_front as load_front
     from dp_forward.split.store import save_split as save_split
+    from dp_forward.train.finetune import finetune as finetune
+    from dp_forward.train.plan import Plan as Plan
+    from dp_forward.train.run import Run as Run
 
 try:
     __version__ = version("dp-forward")
@@ -34,8 +38,11 @@ except PackageNotFoundError:  # pragma: no cover - running from a source tree wi
 
 _HOMES = {
     "Joined": "dp_forward.joined",
+    "Plan": "dp_forward.train.plan",
+    "Run": "dp_forward.train.run",
     "Sanitizer": "dp_forward.noise",
     "Split": "dp_forward.split.pair",
+    "finetune": "dp_forward.train.finetune",
     "join": "dp_forward.joined",
     "join_qkv": "dp_forward.joined",
     "load_back": "dp_forward.split.store",
@@ -46,9 +53,12 @@ _HOMES = {
 
 __all__ = [
     "Joined",
+    "Plan",
+    "Run",
     "Sanitizer",
     "Split",
     "__version__",
+    "finetune",
     "join",
     "join_qkv",
     "load_back",

@@ -43,13 +43,13 @@ def test_what_has_no_guarantee_is_not_explained(dpf) -> None:
 
 
 def test_the_demo_refutes_the_false_and_not_the_honest(dpf) -> None:
-    result = dpf("demo", "--json").json
+    result = dpf("demo", "--proof", "--json").json
     verdicts = {row["sampler"]: row["refuted"] for row in result["audits"]}
     assert list(verdicts.values()) == [False, True, True, False]
     assert result["ledger"]["releases"] == 4
     assert result["ledger"]["spent"] <= result["ledger"]["cap"]
     assert result["guarantee"]["epsilon"] == pytest.approx(4.0)
-    assert "REFUTED" in dpf("demo").out
+    assert "REFUTED" in dpf("demo", "--proof").out
 
 
 def test_the_command_is_installed_and_knows_its_version() -> None:
@@ -62,7 +62,7 @@ def test_the_command_is_installed_and_knows_its_version() -> None:
 
 
 def test_every_help_ends_with_an_example_that_runs(dpf) -> None:
-    for verb in ("calibrate", "account", "explain", "demo"):
+    for verb in ("calibrate", "account", "explain"):
         text = dpf(verb, "--help").out
         example = text.split("Example: ")[1].split("\n\n")[0].split("\nOptions")[0]
         words = " ".join(example.split()).split()

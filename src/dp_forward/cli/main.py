@@ -11,7 +11,20 @@ from typing import Annotated
 import typer
 
 import dp_forward
-from dp_forward.cli import account, calibrate, cuts, demo, explain, ledger, split
+from dp_forward.cli import (
+    account,
+    baseline,
+    calibrate,
+    cuts,
+    demo,
+    evaluate,
+    explain,
+    finetune,
+    ledger,
+    pretrain,
+    release,
+    split,
+)
 from dp_forward.errors import DpForwardError
 
 __all__ = ["app", "run"]
@@ -29,8 +42,13 @@ app.command("account")(account.account)
 app.command("explain")(explain.explain)
 app.command("cuts")(cuts.cuts)
 app.command("split")(split.split)
+app.command("finetune")(finetune.finetune)
+app.command("evaluate")(evaluate.evaluate)
+app.command("release")(release.release)
+app.command("pretrain")(pretrain.pretrain)
 app.command("demo")(demo.demo)
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(baseline.app, name="baseline")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`dpf demo`: the main job end to end, as far as it is built."""
+"""`dpf demo --proof`: the proof at work, in a second and without a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from dp_forward.attack.two_point import TwoPointAudit, audit_gaussian, audit_privunit
-from dp_forward.cli import options, output
+from dp_forward.cli import output
 from dp_forward.errors import BudgetExhausted
 from dp_forward.privacy import (
     TEXT,
@@ -27,7 +27,7 @@ from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.ledger import Ledger
 from dp_forward.privacy.rounding import shown_up
 
-__all__ = ["demo", "noise_for"]
+__all__ = ["noise_for", "show_proof"]
 
 _EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _DELTA = 1e-5
@@ -35,11 +35,8 @@ _SHAPE = (16, 24)
 _USERS = 67_349
 
 
-def demo(json: options.Json = False) -> None:
-    """What a promise costs in noise, whether it is kept, and what is left of a budget.
-
-    Example: dpf demo
-    """
+def show_proof(*, json: bool) -> None:
+    """What a promise costs in noise, whether it is kept, and what is left of a budget."""
     with output.working("calibrating"):
         noise = [noise_for(epsilon) for epsilon in _EPSILONS]
     with output.working("drawing releases and measuring them"):

@@ -1,0 +1,93 @@
+"""`dpf evaluate`: accuracy of a run over repeated draws of the noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dp_forward.cli import options, output
+from dp_forward.cli.bars import Bars
+from dp_forward.cli.plans import Data, data_paths
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    task: Annotated[str | None, typer.Option("--task", help="Another task than the run's.")] = None,
+    data: Data = None,
+    split: Annotated[str, typer.Option("--split", help="Which split.")] = "validation",
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", "-e", help="Noise for another budget than the run's.")
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of the noise per text.")] = 10,
+    limit: Annotated[int | None, typer.Option("--limit", help="A sample of the texts.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="For noise that can be drawn again.")] = None,
+    json: options.Json = False,
+) -> None:
+    """How often a run is right, over repeated draws of the noise, with a 95 % interval.
+
+    Example: dpf evaluate run --task rotten-tomatoes --split test --draws 20
+    """
+    from dp_forward.data.tasks import find_task
+    from dp_forward.errors import InvalidInput
+    from dp_forward.noise import Sanitizer
+    from dp_forward.train.evaluate import accuracy_over_draws
+    from dp_forward.train.loop.through_noise import ThroughNoise
+    from dp_forward.train.material import read_texts
+    from dp_forward.train.run import Run
+
+    done = Run.load(run)
+    chosen = find_task(done.plan.task if task is None else task)
+    if chosen.labels != done.form.labels:
+        raise InvalidInput(
+            "task", f"have the labels of the run: {', '.join(done.form.labels)}", chosen.name, "Name another."
+        )
+    noise = done.form.noise
+    if epsilon is not None:
+        if noise is None:
+            raise InvalidInput("epsilon", "go with a run that has noise", epsilon, "Leave it out.")
+        noise = replace(noise, epsilon=epsilon)
+    mechanism = None if noise is None else noise.build()
+    where = {**done.plan.data, **(data_paths(data) or {})}
+    with Bars() as bars:
+        texts = read_texts(
+            chosen,
+            split,
+            done.tokens,
+            source=where.get(chosen.name),
+            limit=limit,
+            progress=lambda n: bars("reading", n, 0, {}),
+        )
+        module = ThroughNoise(
+            done.pair,
+            None if mechanism is None else Sanitizer(mechanism, seed=seed),
+            rows=done.form.rows,
+            labels=len(done.form.labels),
+        )
+        found = accuracy_over_draws(
+            module, texts, draws=draws, progress=lambda n: bars("evaluating", n, len(texts), {})
+        )
+        module.clean = True
+        clean = accuracy_over_draws(
+            module, texts, progress=lambda n: bars("without noise", n, len(texts), {})
+        )
+    result = {
+        "accuracy": found.mean,
+        "accuracy_low": found.low,
+        "accuracy_high": found.high,
+        "accuracy_without_noise": clean.mean,
+        "draws": found.draws,
+        "texts": found.texts,
+        "task": chosen.name,
+        "split": split,
+        "mechanism": "none" if mechanism is None else mechanism.name,
+        "promise": "none" if mechanism is None else mechanism.promise(),
+    }
+    if json:
+        output.print_json(result)
+        return
+    output.print_fields(f"{run} on {chosen.name}", result, [chosen.notes] if chosen.notes else [])

@@ -1,0 +1,125 @@
+"""`dpf finetune`: train a model that works on noisy matrices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dp_forward.cli import options, output
+from dp_forward.cli.bars import Bars
+from dp_forward.cli.plans import Data, data_paths, print_plan
+
+__all__ = ["finetune"]
+
+
+def finetune(
+    out: Annotated[Path, typer.Option("--out", help="The folder of the run.")],
+    plan: Annotated[Path | None, typer.Argument(help="A plan as a TOML file; flags win over it.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A folder, a Hugging Face name, or minilm [minilm].")
+    ] = None,
+    task: Annotated[str | None, typer.Option("--task", help="sst2, imdb, qqp or rotten-tomatoes.")] = None,
+    data: Data = None,
+    cut: Annotated[
+        str | None, typer.Option("--cut", help="Where to cut: see dpf cuts MODEL [output].")
+    ] = None,
+    mechanism: Annotated[
+        str | None, typer.Option("--mechanism", "-m", help="Which noise, or none [privunit].")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", "-e", help="The budget per text; there is no default.")
+    ] = None,
+    delta: options.Delta = None,
+    regime: Annotated[
+        str | None,
+        typer.Option("--regime", help="release-once, public-front or end-to-end [release-once]."),
+    ] = None,
+    unit: Annotated[str | None, typer.Option("--unit", help="text, token or phrase:c [text].")] = None,
+    norm: Annotated[float | None, typer.Option("--norm", help="C [1].")] = None,
+    threshold_share: Annotated[
+        float | None, typer.Option("--threshold-share", help="PrivUnit's t as a share of t* [by rule].")
+    ] = None,
+    rows: Annotated[int | None, typer.Option("--rows", help="n, the tokens of every text [64].")] = None,
+    width: Annotated[
+        int | None, typer.Option("--width", help="d', the columns that cross; 0 for no maps [by rule].")
+    ] = None,
+    label_epsilon: Annotated[
+        float | None,
+        typer.Option("--label-epsilon", help="Randomize labels with this budget [public labels]."),
+    ] = None,
+    label_prior: Annotated[
+        str | None, typer.Option("--label-prior", help="A public prior over the labels: 0.5,0.5.")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs on the task [by rule].")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", help="Texts per step [by rule].")] = None,
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="[by rule].")] = None,
+    draws: Annotated[
+        int | None, typer.Option("--draws", help="Noisy matrices per text and step, where the front trains.")
+    ] = None,
+    warm_up_epochs: Annotated[
+        float | None, typer.Option("--warm-up-epochs", help="Epochs without noise, where the front trains.")
+    ] = None,
+    auxiliary_weight: Annotated[
+        float | None,
+        typer.Option("--auxiliary-weight", help="Label loss at the cut, where the front trains."),
+    ] = None,
+    public_task: Annotated[
+        str | None, typer.Option("--public-task", help="Public data for public-front, such as imdb.")
+    ] = None,
+    public_epochs: Annotated[float | None, typer.Option("--public-epochs")] = None,
+    public_limit: Annotated[int | None, typer.Option("--public-limit", help="A sample of it.")] = None,
+    public_words: Annotated[
+        int | None,
+        typer.Option("--public-words", help="Cut public texts to pieces of so many words; 0: whole."),
+    ] = None,
+    lora_rank: Annotated[int | None, typer.Option("--lora-rank", help="LoRA on the back [0: none].")] = None,
+    early_stopping: Annotated[
+        int | None,
+        typer.Option("--early-stopping", help="Patience in epochs, on the public split [0: never]."),
+    ] = None,
+    train_limit: Annotated[int | None, typer.Option("--train-limit", help="A sample of the texts.")] = None,
+    evaluation_limit: Annotated[int | None, typer.Option("--evaluation-limit")] = None,
+    evaluation_split: Annotated[str | None, typer.Option("--evaluation-split", help="[validation].")] = None,
+    evaluation_draws: Annotated[
+        int | None, typer.Option("--evaluation-draws", help="Draws of the noise per text [10].")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="auto, fp32 or bf16.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was killed.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Train a model through the noise; what each regime protects is said in the report.
+
+    Example: dpf finetune --task rotten-tomatoes --epsilon 8 --train-limit 200 --out run
+    """
+    flags = {
+        k: v for k, v in locals().items() if k not in ("out", "plan", "resume", "json", "data", "label_prior")
+    }
+    from dp_forward.cli.plans import numbers
+    from dp_forward.train.defaults import filled
+    from dp_forward.train.finetune import finetune as run_plan
+    from dp_forward.train.plan import load_plan
+
+    flags["label_prior"] = numbers("label-prior", label_prior)
+    flags["data"] = data_paths(data)
+    wanted = filled(load_plan(plan, flags))
+    print_plan(wanted.as_dict())
+    with Bars() as bars:
+        run = run_plan(wanted, folder=out, resume=resume, progress=bars)
+    if json:
+        output.print_json({**run.report, "out": str(out)})
+        return
+    print_report(run.report, out)
+
+
+def print_report(report: dict[str, object], out: Path) -> None:
+    """The numbers and the promises of a run, for people."""
+    shown = {name: report[name] for name in ("accuracy", "accuracy_low", "accuracy_high", "draws", "texts")}
+    shown |= {name: report[name] for name in ("accuracy_without_noise", "seconds", "peak_memory_mib")}
+    said: dict[str, str] = report["guarantee"]["statements"]  # type: ignore[index]
+    sentences = [f"{name.replace('_', ' ').capitalize()}: {sentence}" for name, sentence in said.items()]
+    output.print_fields(
+        f"{out}: regime {report['regime']}", {**shown, "report": out / "report.md"}, sentences
+    )

@@ -1,0 +1,136 @@
+"""The training verbs, from flags or a TOML plan, with JSON, one-line errors and exit codes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiny_task import TinyWorld
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> TinyWorld:
+    return TinyWorld.under(tmp_path_factory.mktemp("world"))
+
+
+def _words(world: TinyWorld, *more: str) -> list[str]:
+    small = ["--rows", "12", "--width", "4", "--batch", "16", "--epochs", "1"]
+    small += ["--evaluation-draws", "3", "--learning-rate", "0.002"]
+    where = ["--model", str(world.model), "--task", "sst2", "--data", f"sst2={world.task}"]
+    return ["finetune", *where, *small, *more]
+
+
+def test_finetune_evaluate_and_release_work_on_one_run(
+    dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    done = dpf(*_words(world, "--epsilon", "8", "--out", str(run), "--json"))
+    assert done.code == 0, done.err
+    assert done.json.keys() >= {
+        "accuracy",
+        "accuracy_without_noise",
+        "guarantee",
+        "regime",
+        "seconds",
+        "peak_memory_mib",
+    }
+    assert "epsilon = 8.0" in done.err, "the effective plan is printed first"
+    assert done.json["plan"]["threshold_share"] is not None
+    for name in ("front", "back", "report.json", "report.md", "plan.json"):
+        assert (run / name).exists()
+
+    found = dpf(
+        "evaluate", str(run), "--data", f"sst2={world.task}", "--draws", "5", "--epsilon", "30", "--json"
+    )
+    assert found.code == 0, found.err
+    assert found.json["draws"] == 5
+    assert found.json["accuracy_low"] <= found.json["accuracy"] <= found.json["accuracy_high"]
+    assert "30.0-LDP" in found.json["promise"]
+
+    release = ["release", str(run / "front"), "--task", "sst2", "--data", f"sst2={world.task}"]
+    first = dpf(
+        *release, "--limit", "20", "--label-epsilon", "2", "--out", str(tmp_path / "shards"), "--json"
+    )
+    assert first.code == 0, first.err
+    assert first.json["records"] == 20
+    assert first.json["guarantee"]["epsilon"] == pytest.approx(10.0)
+    assert first.json["spent_per_record"] == pytest.approx(10.0)
+    ledger = str(tmp_path / "shards.private" / "ledger")
+    again = dpf(
+        *release, "--limit", "20", "--label-epsilon", "2", "--out", str(tmp_path / "more"), "--ledger", ledger
+    )
+    assert again.code == 3, "a second release of the same corpus passes the cap"
+
+
+def test_a_plan_file_and_flags_make_one_plan(
+    dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        f'task = "sst2"\nmodel = "{world.model}"\nepsilon = 4.0\nrows = 12\nwidth = 4\nepochs = 1\n'
+        f'train_limit = 64\nevaluation_draws = 2\n[data]\nsst2 = "{world.task}"\n'
+    )
+    done = dpf("finetune", str(plan), "--epsilon", "6", "--out", str(tmp_path / "run"), "--json")
+    assert done.code == 0, done.err
+    assert done.json["plan"]["epsilon"] == 6.0
+    other = dpf("finetune", str(plan), "--out", str(tmp_path / "run"))
+    assert other.code == 2
+    assert "no other plan" in other.err
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["--out", "x"], "epsilon"),
+        (["--out", "x", "--epsilon", "8", "--warm-up-epochs", "1"], "frozen"),
+        (["--out", "x", "--epsilon", "8", "--regime", "public-front"], "public"),
+        (["--out", "x", "--epsilon", "8", "--cut", "nowhere"], "cut"),
+        (["--out", "x", "--epsilon", "8", "--label-prior", "half"], "numbers"),
+    ],
+)
+def test_a_plan_that_means_nothing_costs_one_line_and_leaves_nothing(
+    dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path, more: list[str], named: str
+) -> None:
+    more = [str(tmp_path / word) if word == "x" else word for word in more]
+    refused = dpf(*_words(world, *more))
+    assert refused.code == 2
+    assert named in refused.err
+    assert refused.err.strip().count("\n") == 0
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_baseline_reports_as_finetune_does(
+    dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
+) -> None:
+    where = ["--model", str(world.model), "--task", "sst2", "--data", f"sst2={world.task}"]
+    small = ["--rows", "12", "--batch", "32", "--epochs", "1", "--train-limit", "96", "--epsilon", "8"]
+    done = dpf("baseline", "dpsgd", *where, *small, "--out", str(tmp_path / "run"), "--json")
+    assert done.code == 0, done.err
+    assert done.json["regime"] == "dp-sgd"
+    assert 0 < done.json["guarantee"]["training"]["epsilon"] <= 8
+    assert "NOT protected" in done.json["guarantee"]["statements"]["queries"]
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    assert "NOT protected" in (tmp_path / "run" / "report.md").read_text()
+    missing = dpf("baseline", "dpsgd", *where, "--out", str(tmp_path / "other"))
+    assert missing.code == 2
+
+
+def test_pretraining_makes_an_ordinary_checkpoint(
+    dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "public.txt"
+    corpus.write_text("\n".join(["the film with a plot and some actor"] * 80) + "\n")
+    words = ["pretrain", "--model", str(world.model), "--corpus", str(corpus), "--cut", "encoder.1"]
+    small = ["--length", "16", "--steps", "4", "--head-steps", "2", "--batch", "4"]
+    done = dpf(*words, *small, "--epsilon", "16", "--out", str(tmp_path / "made"), "--json")
+    assert done.code == 0, done.err
+    assert done.json.keys() >= {"loss", "seconds", "held_out_loss", "statement"}
+    assert (tmp_path / "made" / "model.safetensors").is_file()
+    tuned = dpf(
+        *_words(world, "--epsilon", "8", "--out", str(tmp_path / "run")), "--model", str(tmp_path / "made")
+    )
+    assert tuned.code == 0, tuned.err
+    missing = dpf(*words, *small, "--out", str(tmp_path / "other"))
+    assert missing.code == 2
+    assert "epsilon" in missing.err
