@@ -71,8 +71,11 @@ def test_a_plan_file_and_flags_make_one_plan(
         f'task = "sst2"\nmodel = "{world.model}"\nepsilon = 4.0\nrows = 12\nwidth = 4\nepochs = 1\n'
         f'train_limit = 64\nevaluation_draws = 2\n[data]\nsst2 = "{world.task}"\n'
     )
-    done = dpf("finetune", str(plan), "--epsilon", "6", "--out", str(tmp_path / "run"), "--json")
+    more = ["--set", "average=0.9", "--set", "precision=fp32"]
+    done = dpf("finetune", str(plan), "--epsilon", "6", *more, "--out", str(tmp_path / "run"), "--json")
     assert done.code == 0, done.err
+    assert (done.json["plan"]["average"], done.json["plan"]["precision"]) == (0.9, "fp32")
+    assert dpf("finetune", str(plan), "--set", "averige=1", "--out", str(tmp_path / "run")).code == 2
     assert done.json["plan"]["epsilon"] == 6.0
     other = dpf("finetune", str(plan), "--out", str(tmp_path / "run"))
     assert other.code == 2

@@ -78,6 +78,39 @@ def test_public_front_learns_from_public_texts_and_protects_the_others(
         finetune(gaussian.but(cut="encoder.1"))
 
 
+def test_texts_that_a_front_was_trained_on_are_promised_nothing_later(
+    world: TinyWorld, tmp_path: Path
+) -> None:
+    finetune(world.plan(regime="end-to-end", epochs=1.0), folder=tmp_path / "raw")
+    later = world.plan(model=str(tmp_path / "raw"), width=None, epochs=1.0)
+    with pytest.raises(InvalidInput, match="trained on the raw texts of sst2"):
+        finetune(later, folder=tmp_path / "later")
+    assert not (tmp_path / "later").exists()
+    # Nor through a run in between, that saw the texts of another task raw.
+    between = later.but(regime="end-to-end", task="imdb", evaluation_split="train")
+    run = finetune(between, folder=tmp_path / "between")
+    assert run.report["front_has_seen_raw_texts_of"] == ["imdb", "sst2"]
+    with pytest.raises(InvalidInput, match="raw texts of sst2"):
+        finetune(later.but(model=str(tmp_path / "between")))
+
+
+def test_two_processes_make_one_run(world: TinyWorld, tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv_backend=c10d"]
+    words = [str(KILLED), str(world.model), str(world.task), str(tmp_path / "run"), "release-once"]
+    done = subprocess.run(
+        [*launch, "--rdzv_endpoint=localhost:0", *words],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["stages"]["task"]["steps"] == 4 * 256 // 16
+    with Ledger.open(ledger_of(tmp_path / "run" / "releases")) as ledger:
+        assert ledger.releases == 1
+
+
 def test_the_undefended_model_promises_nothing(world: TinyWorld) -> None:
     run = finetune(world.plan(regime="end-to-end", mechanism="none", epochs=4.0))
     assert run.guarantee is None

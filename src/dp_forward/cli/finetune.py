@@ -9,7 +9,7 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import Data, data_paths, print_plan
+from dp_forward.cli.plans import Data, Settings, data_paths, numbers, print_plan, settings_of
 
 __all__ = ["finetune"]
 
@@ -87,6 +87,7 @@ def finetune(
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed")] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="auto, fp32 or bf16.")] = None,
+    more: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was killed.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -94,17 +95,16 @@ def finetune(
 
     Example: dpf finetune --task rotten-tomatoes --epsilon 8 --train-limit 200 --out run
     """
-    flags = {
-        k: v for k, v in locals().items() if k not in ("out", "plan", "resume", "json", "data", "label_prior")
-    }
-    from dp_forward.cli.plans import numbers
+    apart = ("out", "plan", "resume", "json", "data", "label_prior", "more")
+    flags = {name: value for name, value in locals().items() if name not in (*apart, "apart")}
     from dp_forward.train.defaults import filled
     from dp_forward.train.finetune import finetune as run_plan
     from dp_forward.train.plan import load_plan
 
     flags["label_prior"] = numbers("label-prior", label_prior)
     flags["data"] = data_paths(data)
-    wanted = filled(load_plan(plan, flags))
+    given = {name: value for name, value in flags.items() if value is not None}
+    wanted = filled(load_plan(plan, {**settings_of(more), **given}))
     print_plan(wanted.as_dict())
     with Bars() as bars:
         run = run_plan(wanted, folder=out, resume=resume, progress=bars)

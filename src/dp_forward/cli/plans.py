@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["Data", "data_paths", "numbers", "print_plan"]
+__all__ = ["Data", "Settings", "data_paths", "numbers", "print_plan", "settings_of"]
 
 Data = Annotated[
     list[str] | None,
@@ -24,6 +25,28 @@ def data_paths(given: Sequence[str] | None) -> dict[str, str] | None:
     from dp_forward.data.sources import parse_data_option
 
     return {task: str(path) for task, path in map(parse_data_option, given)}
+
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any other key of a plan, NAME=VALUE; can be given several times."),
+]
+
+
+def settings_of(given: Sequence[str] | None) -> dict[str, Any]:
+    """``["average=0.999"]`` to ``{"average": 0.999}``; values as in TOML, words without quotes too."""
+    found: dict[str, Any] = {}
+    for option in given or ():
+        name, equals, value = option.partition("=")
+        if not equals or not name.strip():
+            raise InvalidInput(
+                "set", "look like NAME=VALUE", repr(option), "For example --set average=0.999."
+            )
+        try:
+            found[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[name.strip()] = value.strip()
+    return found
 
 
 def numbers(name: str, text: str | None) -> list[float] | None:

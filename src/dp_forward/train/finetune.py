@@ -39,7 +39,10 @@ from dp_forward.train.loop.through_noise import ThroughNoise, new_parameters_of
 from dp_forward.train.loop.training import Fit, FitSettings, Progress, fit, last_step
 from dp_forward.train.material import Material, Texts, gather
 from dp_forward.train.plan import Plan
-from dp_forward.train.regimes import Promises, Regime, promises
+from dp_forward.train.promised import promises_of
+from dp_forward.train.published import raw_texts_of, refuse_seen_texts
+from dp_forward.train.ranks import is_first, wait_for_everyone
+from dp_forward.train.regimes import Regime
 from dp_forward.train.release.corpus import release_corpus
 from dp_forward.train.release.shards import ReleasedCorpus
 from dp_forward.train.report import build_report, write_report
@@ -74,6 +77,7 @@ def finetune(
         A folder whose run is complete gives that run again; nothing is trained, drawn or charged.
     """
     plan = filled(plan)
+    refuse_seen_texts(plan)
     with _opened(folder, plan, resume=resume) as place:
         if place.complete:
             return Run.load(place.path)
@@ -90,11 +94,14 @@ def finetune(
             clean=clean,
             history=history,
             notes=job.material.task.notes,
+            seen_raw=raw_texts_of(plan),
             seconds=time.perf_counter() - started,
         )
-        hand_over(job.material.pair, job.material.form, job.material.tokens.tokenizer, place.path)
-        write_report(report, place)
-        place.drop_stages()
+        if is_first():
+            hand_over(job.material.pair, job.material.form, job.material.tokens.tokenizer, place.path)
+            write_report(report, place)
+            place.drop_stages()
+        wait_for_everyone()
         return Run(plan, job.material.pair, job.material.form, job.material.tokens, job.promises, report)
 
 
@@ -116,7 +123,7 @@ class _Job:
         self.labels = label_mechanism_for(
             plan.label_epsilon, plan.label_prior, labels=len(material.task.labels)
         )
-        self.promises: Promises = promises(plan.regime, self.mechanism, label_mechanism=self.labels)
+        self.promises = promises_of(plan, material.form)
 
     def train(self) -> dict[str, Any]:
         """Run the stages of the regime; what each of them logged."""
@@ -171,9 +178,10 @@ class _Job:
             answers[chosen] = logits.argmax(dim=-1).cpu().numpy()
             if self.progress is not None:
                 self.progress(stage, min(start + _READ_AT_ONCE, len(order)), len(order), {})
-        draft = stored.with_name(f"{stage}.new.npy")
-        np.save(draft, answers, allow_pickle=False)
-        draft.replace(stored)
+        if is_first():
+            draft = stored.with_name(f"{stage}.new.npy")
+            np.save(draft, answers, allow_pickle=False)
+            draft.replace(stored)
         return answers
 
     def evaluate(self) -> tuple[Accuracy, Accuracy]:
@@ -268,11 +276,13 @@ class _Job:
     def _released(self) -> ReleasedCorpus:
         """One stored release for every record of the task; charged once, drawn once."""
         material, root = self.material, self.place.path
+        if not is_first():
+            wait_for_everyone()
+            return ReleasedCorpus.open(root / "releases")
         digests = hand_over(material.pair, material.form, material.tokens.tokenizer, root)
         user = UserSide(material.pair.front, material.tokens, material.form, digests["front"])
-        tell = self.progress
-        total = len(material.train)
-        return release_corpus(
+        tell, total = self.progress, len(material.train)
+        corpus = release_corpus(
             user,
             material.train,
             root / "releases",
@@ -281,6 +291,8 @@ class _Job:
             progress=None if tell is None else lambda done: tell("releasing", done, total, {}),
             device=_device(),
         )
+        wait_for_everyone()
+        return corpus
 
     def _from_releases(self, corpus: ReleasedCorpus) -> dict[str, Any]:
         """The back alone, from what was released."""
@@ -336,12 +348,13 @@ class _Job:
         if self.labels is None:
             return texts
         stored = self.place.path / "labels.npy"
-        if not stored.is_file():
+        if is_first() and not stored.is_file():
             assert texts.labels is not None
             answers = release_labels(texts.labels, self.labels)
             draft = stored.with_name("labels.new.npy")
             np.save(draft, np.asarray(answers.values, dtype=np.int64), allow_pickle=False)
             draft.replace(stored)
+        wait_for_everyone()
         return texts.with_labels(np.load(stored, allow_pickle=False))
 
     def _loss(self) -> LabelLoss:

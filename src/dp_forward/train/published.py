@@ -3,9 +3,13 @@
 A front that was trained on public data can be given to everybody: `--model RUN` starts from its halves, in
 `release-once` with the front as it is. So one public step serves many private tasks and mechanisms.
 
+A front that was trained on raw texts (`end-to-end`) may hold anything about them. Every report names the
+tasks whose raw texts the front has seen, handed down from run to run, and a regime that protects training
+texts refuses a front that has seen those of its own task.
+
 Edges:
-    Whether a front may be taken as public is not visible in its weights: a run in `end-to-end` saw private
-    texts, and `release-once` on top of it protects only the texts of the new task. Its plan says what it was.
+    The note is by the name of a task. A checkpoint from elsewhere has none: that it was not trained on the
+    private texts is an assumption of every guarantee.
 """
 
 from __future__ import annotations
@@ -17,8 +21,17 @@ from typing import Any, NamedTuple
 from dp_forward.errors import InvalidInput
 from dp_forward.handed import load_provider_side, load_user_side
 from dp_forward.split.pair import Split
+from dp_forward.train.plan import Plan
 
-__all__ = ["Shape", "load_published", "published_shape"]
+__all__ = [
+    "Shape",
+    "load_published",
+    "published_shape",
+    "raw_texts_of",
+    "refuse_seen_texts",
+]
+
+_SEEN = "front_has_seen_raw_texts_of"
 
 
 class Shape(NamedTuple):
@@ -58,3 +71,32 @@ def load_published(model: str, *, cut: str, width: int, labels: int) -> tuple[Sp
             "task", f"have {len(user.form.labels)} labels, as the head has", labels, "Name another."
         )
     return Split(user.front, provider.back), user.tokens.tokenizer
+
+
+def raw_texts_of(plan: Plan) -> list[str]:
+    """The tasks whose raw texts will have trained the front of this plan's run."""
+    known = set(_seen_by(plan.model))
+    return sorted(known if plan.regime.protects_training else {*known, plan.task})
+
+
+def refuse_seen_texts(plan: Plan) -> None:
+    """No promise for texts that the front was trained on."""
+    if plan.regime.protects_training and plan.task in _seen_by(plan.model):
+        raise InvalidInput(
+            "model",
+            f"not have been trained on the raw texts of {plan.task}",
+            plan.model,
+            "No regime can protect them any more: start from the published model.",
+        )
+
+
+def _seen_by(model: str) -> list[str]:
+    if published_shape(model) is None:
+        return []
+    try:
+        found = json.loads((Path(model) / "report.json").read_text(encoding="utf-8"))[_SEEN]
+        return [str(task) for task in found]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InvalidInput(
+            "model", f"have a report with {_SEEN}", model, "Finish the run, or take another."
+        ) from None

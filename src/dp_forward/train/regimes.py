@@ -121,7 +121,11 @@ def _of_training(
     label_mechanism: RandomizedResponse | ResponseWithPrior | None,
     assumptions: tuple[str, ...],
 ) -> Guarantee:
-    once = (*assumptions, "each training record is released once and the release is stored")
+    once = (
+        *assumptions,
+        "each training record is released once and the release is stored",
+        "the model that the front comes from was not trained on these texts",
+    )
     if label_mechanism is not None and mechanism.unit is not None and mechanism.unit.kind == "text":
         record = compose(mechanism, label_mechanism)
         return Guarantee(record, delta=mechanism.shown_delta, more_assumptions=once)

@@ -27,6 +27,7 @@ def build_report(
     clean: Accuracy,
     history: Mapping[str, Mapping[str, Any]],
     notes: str,
+    seen_raw: list[str],
     seconds: float,
 ) -> dict[str, Any]:
     """Everything worth knowing about a finished run, ready for JSON."""
@@ -40,6 +41,7 @@ def build_report(
         "texts": noisy.texts,
         "regime": str(plan.regime),
         "guarantee": promises.as_dict(),
+        "front_has_seen_raw_texts_of": seen_raw,
         "notes": notes,
         "seconds": seconds,
         "peak_memory_mib": max((stage["peak_memory_mib"] for stage in history.values()), default=0.0),

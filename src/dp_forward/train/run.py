@@ -13,9 +13,9 @@ from dp_forward.errors import InvalidInput
 from dp_forward.handed import ReleaseForm, hand_over, load_provider_side, load_user_side
 from dp_forward.privacy import Guarantee
 from dp_forward.split.pair import Split
-from dp_forward.train.labels import label_mechanism_for
 from dp_forward.train.plan import Plan
-from dp_forward.train.regimes import Promises, promises
+from dp_forward.train.promised import promises_of
+from dp_forward.train.regimes import Promises
 
 __all__ = ["Run"]
 
@@ -63,14 +63,7 @@ class Run:
         report = json.loads((root / "report.json").read_text(encoding="utf-8"))
         user = load_user_side(root / "front")
         pair = Split(user.front, load_provider_side(root / "back").back)
-        noise = user.form.noise
-        said = promises(
-            plan.regime,
-            None if noise is None else noise.build(),
-            label_mechanism=label_mechanism_for(
-                plan.label_epsilon, plan.label_prior, labels=len(user.form.labels)
-            ),
-        )
+        said = promises_of(plan, user.form)
         return cls(plan, pair, user.form, user.tokens, said, report)
 
     def __repr__(self) -> str:

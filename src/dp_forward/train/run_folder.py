@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dp_forward.errors import InvalidInput
+from dp_forward.train.ranks import is_first, wait_for_everyone
 
 __all__ = ["RunFolder"]
 
@@ -33,7 +34,7 @@ _PLAN, _REPORT, _LOCK = "plan.json", "report.json", "lock"
 
 
 class RunFolder:
-    """One run on disk; see the module. Use `opened`."""
+    """One run on disk; see the module. Use `opened`. Of several processes only the first writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,9 +49,18 @@ class RunFolder:
             run, is refused and left as it is.
         """
         run = cls(path)
-        run._claim(plan, digest, resume)
-        with (path / _LOCK).open("w") as lock:
+        if not is_first():
+            wait_for_everyone()
+            yield run
+            return
+        try:
+            run._claim(plan, digest, resume)
+            lock = (path / _LOCK).open("w")
             _hold(lock, path)
+        finally:
+            # The others come on also after a refusal: they then fail by themselves, and do not wait for ever.
+            wait_for_everyone()
+        with lock:
             yield run
 
     def _claim(self, plan: Mapping[str, Any], digest: str, resume: bool) -> None:
@@ -100,6 +110,8 @@ class RunFolder:
 
     def finish_stage(self, stage: str, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Store what a stage left, then drop its checkpoints."""
+        if not is_first():
+            return
         place = self.path / "stages"
         place.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
@@ -111,6 +123,8 @@ class RunFolder:
 
     def drop_stages(self) -> None:
         """Drop what only an unfinished run needs."""
+        if not is_first():
+            return
         shutil.rmtree(self.path / "stages", ignore_errors=True)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -119,6 +133,8 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """All of the file or nothing."""
+        if not is_first():
+            return
         path = self.path / name
         draft = path.with_name(path.name + ".new")
         draft.write_text(text, encoding="utf-8")

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import resource
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from torch.utils.data import Dataset, Sampler
 
 from dp_forward.split.load import quiet_transformers
 from dp_forward.train.loop.average import MovingAverage
+from dp_forward.train.ranks import processes
 
 if TYPE_CHECKING:
     from dp_forward.train.plan import Precision
@@ -35,6 +37,8 @@ Progress = Callable[[str, int, int, dict[str, float]], None]
 """``progress(stage, done, total, numbers)``; drawn by whoever calls."""
 
 _LOGS_PER_EPOCH = 20
+_RSS_UNIT = 2**20 if sys.platform == "darwin" else 2**10
+"""The system counts kilobytes on Linux and bytes on macOS."""
 _WARM_UP_SHARE = 0.06
 """The share of steps in which the learning rate rises; as BERT was fine-tuned."""
 
@@ -52,6 +56,7 @@ class FitSettings:
 
     epochs: float
     batch: int
+    """Texts per step, over all processes."""
     learning_rate: float
     head_learning_rate: float | None = None
     """For ``module.new_parameters()``; None means: as all others."""
@@ -139,19 +144,21 @@ def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: boo
     return transformers.TrainingArguments(
         output_dir=str(place),
         num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.batch,
+        per_device_train_batch_size=max(1, settings.batch // processes()),
         per_device_eval_batch_size=max(settings.batch, 64),
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
         lr_scheduler_type="linear",
         warmup_steps=math.ceil(_WARM_UP_SHARE * steps),
         bf16=_bf16(settings.precision),
+        # Else several processes without a GPU would each train alone.
+        use_cpu=not torch.cuda.is_available(),
         seed=settings.seed,
         eval_strategy="epoch" if evaluates else "no",
         save_strategy="epoch" if saves else "no",
         save_total_limit=2 if settings.early_stopping else 1,
         load_best_model_at_end=settings.early_stopping > 0,
-        metric_for_best_model="accuracy",
+        metric_for_best_model="accuracy" if settings.early_stopping else None,
         logging_steps=max(1, per_epoch // _LOGS_PER_EPOCH),
         remove_unused_columns=False,
         label_names=["labels"],
@@ -328,6 +335,6 @@ def peak_memory() -> Iterator[Callable[[], float]]:
         lambda: (
             torch.cuda.max_memory_allocated() / 2**20
             if gpu
-            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _RSS_UNIT
         )
     )
