@@ -55,7 +55,7 @@ def dpsgd(
 ) -> None:
     """DP-SGD with Opacus: central DP of the trained weights; nothing for texts in training or queries.
 
-    Example: dpf baseline dpsgd --task rotten-tomatoes --epsilon 8 --train-limit 64 --epochs 1 --out base
+    Example: dpf baseline dpsgd --task rotten-tomatoes -e 8 --train-limit 64 --batch 16 --epochs 1 --out base
     """
     flags = {k: v for k, v in locals().items() if k not in ("out", "plan", "resume", "json", "data")}
     from dp_forward.train.baseline import BaselinePlan, run_baseline

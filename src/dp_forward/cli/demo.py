@@ -138,6 +138,7 @@ def _print(result: dict[str, Any]) -> None:
     typer.echo(f"Labels: {said['labels']}")
     typer.echo(
         f"Ledger: {result['ledger']['releases_of_the_corpus']} release of the corpus, "
-        f"epsilon {result['ledger']['spent_per_record']:g} spent by each record."
+        f"epsilon {result['ledger']['spent_per_record']:g} spent by each record. (The Gaussian row is "
+        "a second release of the same sentences, for comparison, with a ledger of its own.)"
     )
     typer.echo(f"Figure: {result['figure'] or 'none (matplotlib is missing)'}   ({result['seconds']:.0f} s)")

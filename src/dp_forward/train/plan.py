@@ -106,6 +106,7 @@ class Plan:
             parse_cut(self.cut)
         self._check_noise()
         self._check_sizes()
+        self._check_choices()
         self._check_regime()
 
     @property
@@ -157,7 +158,15 @@ class Plan:
         assert self.training_noise is not None  # makes the choice, which refuses what means nothing
 
     def _check_sizes(self) -> None:
-        for name in ("rows", "batch", "draws", "public_batch", "train_limit", "public_limit"):
+        for name in (
+            "rows",
+            "batch",
+            "draws",
+            "public_batch",
+            "train_limit",
+            "public_limit",
+            "evaluation_limit",
+        ):
             if getattr(self, name) is not None:
                 checks.count(name, getattr(self, name), remedy="Leave it out for the default.")
         for name in ("width", "public_words", "lora_rank", "early_stopping", "seed"):
@@ -177,8 +186,17 @@ class Plan:
         for name in ("warm_up_epochs", "auxiliary_weight", "weight_decay"):
             if getattr(self, name) is not None:
                 checks.nonnegative(name, getattr(self, name), remedy="Use 0 for none.")
+
+    def _check_choices(self) -> None:
         if self.average is not None and not 0 <= self.average < 1:
             raise InvalidInput("average", "lie in [0, 1)", self.average, "Use 0 for none, or 0.999.")
+        if self.average and self.early_stopping:
+            raise InvalidInput(
+                "average",
+                "be 0 with early_stopping",
+                self.average,
+                "One keeps the best weights, one the mean.",
+            )
         if self.precision not in get_args(Precision):
             raise InvalidInput("precision", "be auto, fp32 or bf16", repr(self.precision), "Use auto.")
         if self.label_epsilon is not None:
