@@ -33,7 +33,6 @@ Paper: the noise layer, as it must be drawn where somebody reads the result.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import InitVar, dataclass
 from functools import lru_cache
 from typing import Any, NoReturn, Protocol, final
@@ -43,10 +42,11 @@ from numpy.typing import NDArray
 from torch import Tensor, float64
 
 from dp_forward.errors import InvalidInput
+from dp_forward.noise.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.exact_normal import Entropy
 from dp_forward.noise.grid import Integers, held
 from dp_forward.noise.released_gaussian import GaussianRelease
-from dp_forward.noise.released_label import ENTROPY_IS_SECRET, ReleasedLabels, release_labels
+from dp_forward.noise.released_label import ReleasedLabels, release_labels
 from dp_forward.noise.released_privunit import PrivUnitRelease
 from dp_forward.privacy import AnalyticGaussian, Guarantee, MatrixGaussian, Mechanism, NormBound, PrivUnit
 
@@ -123,21 +123,22 @@ class Released:
 
 
 def release(
-    hidden: NDArray[Any] | Tensor, mechanism: Mechanism, *, bits: int = 16, entropy: Entropy = os.urandom
+    hidden: NDArray[Any] | Tensor, mechanism: Mechanism, *, bits: int = 16, entropy: Entropy | None = None
 ) -> Released:
     """One release of one text's hidden matrix [rows, width]: bound, integers, exact noise; see the module."""
     way = _way(mechanism, bits)
     _check(hidden, axes=2, remedy="Loop over texts, or use release_batch().")
-    return _released(hidden[None], way, mechanism, bits, entropy)[0]
+    return _released(hidden[None], way, mechanism, bits, keystream() if entropy is None else entropy)[0]
 
 
 def release_batch(
-    hidden: NDArray[Any] | Tensor, mechanism: Mechanism, *, bits: int = 16, entropy: Entropy = os.urandom
+    hidden: NDArray[Any] | Tensor, mechanism: Mechanism, *, bits: int = 16, entropy: Entropy | None = None
 ) -> list[Released]:
     """One release of each text of [texts, rows, width], each with noise of its own; faster than a loop."""
     way = _way(mechanism, bits)
     _check(hidden, axes=3, remedy="Use release() for one text.")
     at_once = max(1, _BLOCK // max(1, math.prod(hidden.shape[1:])))
+    entropy = keystream() if entropy is None else entropy
     done: list[Released] = []
     for start in range(0, len(hidden), at_once):
         done += _released(hidden[start : start + at_once], way, mechanism, bits, entropy)

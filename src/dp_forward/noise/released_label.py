@@ -19,7 +19,6 @@ Paper: randomized response on labels.
 
 from __future__ import annotations
 
-import os
 from dataclasses import InitVar, dataclass
 from functools import lru_cache
 from typing import Any, NoReturn, final
@@ -29,12 +28,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.coins import choices, coins
+from dp_forward.noise.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.exact_normal import Entropy
 from dp_forward.privacy import Guarantee, RandomizedResponse, ResponseWithPrior
 
-__all__ = ["ENTROPY_IS_SECRET", "ReleasedLabels", "release_labels"]
+__all__ = ["ReleasedLabels", "release_labels"]
 
-ENTROPY_IS_SECRET = "the random numbers of the operating system are uniform and secret"
 _BY_RELEASE = object()
 
 Labels = NDArray[np.int64]
@@ -85,7 +84,7 @@ class ReleasedLabels:
 
 
 def release_labels(
-    labels: ArrayLike, mechanism: RandomizedResponse | ResponseWithPrior, *, entropy: Entropy = os.urandom
+    labels: ArrayLike, mechanism: RandomizedResponse | ResponseWithPrior, *, entropy: Entropy | None = None
 ) -> ReleasedLabels:
     """One answer for each label (whole numbers 0..K-1); see the module."""
     # Exact types: a subclass could promise something else than is drawn.
@@ -100,6 +99,7 @@ def release_labels(
             getattr(mechanism, "name", type(mechanism).__name__),
             "Calibrate a RandomizedResponse.",
         )
+    entropy = keystream() if entropy is None else entropy
     true = _checked(labels, mechanism.labels)
     position = _position(true, top, mechanism.labels, entropy)
     answers = top[_answered(position, len(top), mechanism.label_epsilon, entropy)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.handed import ReleaseForm
-from dp_forward.noise.released_label import ENTROPY_IS_SECRET
+from dp_forward.noise.entropy import ENTROPY_IS_SECRET
 from dp_forward.privacy import (
     TEXT,
     Guarantee,
