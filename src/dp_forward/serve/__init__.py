@@ -1,0 +1,1 @@
+"""The private service: the wire, the server for the back, and the client with the ledger."""
