@@ -1,0 +1,117 @@
+"""How a server listens and what it allows, checked once, before anything is opened.
+
+Guarantees:
+    Settings that exist are safe to listen with: off loopback there is a token and TLS, else there are no
+    settings. A token is never shown in a repr.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+
+__all__ = ["ServerSettings", "is_loopback", "read_token"]
+
+_SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Where to listen, whom to answer, and how much at once.
+
+    Edges:
+        ``port`` 0 takes a free one. ``max_wait_ms`` is how long the first of a batch waits for others.
+        ``oldest_s`` and ``newest_s`` are how far a frame's time may lie behind and ahead of the server's.
+        ``remembered`` and ``remembered_mib`` bound the memory of request ids and their answers.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    token: str | None = field(default=None, repr=False)
+    tls_cert: str | os.PathLike[str] | None = None
+    tls_key: str | os.PathLike[str] | None = field(default=None, repr=False)
+    max_batch: int = 32
+    max_wait_ms: float = 2.0
+    queue: int = 256
+    in_flight: int = 64
+    body_seconds: float = 10.0
+    oldest_s: int = 24 * 3600
+    newest_s: int = 300
+    remembered: int = 1 << 16
+    remembered_mib: int = 64
+    connections: int = 1024
+    shutdown_seconds: int = 30
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch", "queue", "in_flight", "remembered", "remembered_mib", "connections"):
+            checks.count(name, getattr(self, name), remedy="Leave it out for the default.")
+        for name in ("oldest_s", "newest_s", "shutdown_seconds"):
+            checks.count(name, getattr(self, name), at_least=0, remedy="It is a number of seconds.")
+        checks.nonnegative("max_wait_ms", self.max_wait_ms, remedy="A few milliseconds are enough.")
+        checks.positive("body_seconds", self.body_seconds, remedy="It is a number of seconds.")
+        if not 0 <= checks.count("port", self.port, at_least=0, remedy="Use 0 for a free one.") < 1 << 16:
+            raise InvalidInput("port", "be below 65536", self.port, "Use 0 for a free one.")
+        if self.token is not None:
+            _check_token(self.token)
+        self._check_tls()
+        if not is_loopback(self.host):
+            self._check_open()
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidInput("tls", "have a certificate and a key", "one of them", "Give both files.")
+        for name, path in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key)):
+            if path is not None and not Path(path).is_file():
+                raise InvalidInput(name, "be a file", path, "Give the path of a PEM file.")
+
+    def _check_open(self) -> None:
+        """Off loopback the network is hostile."""
+        missing = [what for what, given in (("a token", self.token), ("TLS", self.tls_cert)) if given is None]
+        if missing:
+            raise InvalidInput(
+                "host",
+                "be loopback without a token and TLS",
+                f"{self.host} without {' and '.join(missing)}",
+                "Give --token-file, --tls-cert and --tls-key, or listen on 127.0.0.1.",
+            )
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.tls_cert is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``; a name other than localhost is taken to be public."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_token(path: str | os.PathLike[str]) -> str:
+    """The token in a file: its only line."""
+    try:
+        token = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        raise InvalidInput("token file", "be a readable line of ASCII", path, "Check the path.") from None
+    _check_token(token)
+    return token
+
+
+def _check_token(token: str) -> None:
+    visible = token.isascii() and token.isprintable() and " " not in token
+    if len(token) < _SHORTEST_TOKEN or not visible:
+        raise InvalidInput(
+            "token",
+            f"be one word of at least {_SHORTEST_TOKEN} ASCII characters",
+            f"{len(token)} characters",
+            "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+        )
