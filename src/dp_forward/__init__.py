@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dp_forward.joined import join as join
     from dp_forward.joined import join_qkv as join_qkv
     from dp_forward.noise import Sanitizer as Sanitizer
+    from dp_forward.serve.client import AsyncClient as AsyncClient
+    from dp_forward.serve.client import Client as Client
     from dp_forward.split.pair import Split as Split
     from dp_forward.split.store import load_back as load_back
     from dp_forward.split.store import load_front as load_front
@@ -37,6 +39,8 @@ except PackageNotFoundError:  # pragma: no cover - running from a source tree wi
     __version__ = "0+unknown"
 
 _HOMES = {
+    "AsyncClient": "dp_forward.serve.client",
+    "Client": "dp_forward.serve.client",
     "Joined": "dp_forward.joined",
     "Plan": "dp_forward.train.plan",
     "Run": "dp_forward.train.run",
@@ -52,6 +56,8 @@ _HOMES = {
 """Where the public names live; they are loaded when first used, because torch is slow to import."""
 
 __all__ = [
+    "AsyncClient",
+    "Client",
     "Joined",
     "Plan",
     "Run",

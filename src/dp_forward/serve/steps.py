@@ -1,0 +1,153 @@
+"""Talking to a server in steps, without touching the network: what to do next, and what came of it.
+
+A generator of `Steps` yields a `Call` or a `Pause`, and is sent the `Reply` (or thrown `NoReply`). Whoever
+drives it owns the sockets and the clock, blocking or not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from dp_forward.errors import DpForwardError
+
+__all__ = [
+    "Call",
+    "NoReply",
+    "Patience",
+    "Pause",
+    "Reply",
+    "ServerRefused",
+    "ServerUnavailable",
+    "Steps",
+    "json_of",
+    "sent",
+]
+
+_LATER: Final = (408, 429)
+"""Too slow, too many: the same bytes may be taken later."""
+_CODE: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+
+
+class ServerRefused(DpForwardError):
+    """A server that does not take what was sent, or answers what makes no sense; asking again is no use."""
+
+    exit_code = 4
+
+
+class ServerUnavailable(DpForwardError):
+    """No answer, although it was asked for as often as allowed; asking again later costs nothing."""
+
+    exit_code = 1
+
+
+class NoReply(Exception):
+    """The network failed, or took too long. The bytes may have arrived or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """To be done: one request; a reply of more than ``most`` bytes is not read to its end."""
+
+    method: str
+    path: str
+    most: int
+    body: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """To be done: wait."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back; ``body`` is None where it was too long or encoded."""
+
+    status: int
+    body: bytes | None = field(repr=False)
+    retry_after: str | None = None
+
+
+T = TypeVar("T")
+Steps = Generator[Call | Pause, Reply | None, T]
+"""What the network must do, until a T is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How often, and after how long, the same bytes are sent again.
+
+    The wait doubles from ``first`` to ``longest`` seconds, less a random part of up to a half. A server that
+    says ``Retry-After`` is obeyed, up to ``longest``. ``timeout`` is for one request from begin to end.
+    """
+
+    attempts: int = 8
+    first: float = 0.25
+    longest: float = 30.0
+    timeout: float = 60.0
+
+    def wait(self, attempt: int, retry_after: str | None = None) -> float:
+        """Seconds before the next attempt, the first one being 0."""
+        if retry_after is not None and retry_after.isascii() and retry_after.isdigit():
+            return min(float(retry_after[:9]), self.longest)
+        full = min(self.first * 2.0 ** min(attempt, 60), self.longest)
+        return full * (1 - secrets.randbelow(1 << 20) / (1 << 21))
+
+
+def sent(call: Call, patience: Patience) -> Steps[Reply]:
+    """The reply of status 200 to a call that is repeated as it is while it makes sense.
+
+    Edges:
+        Repeated: network failures, 408, 429, and 5xx. Every other status is `ServerRefused` at once.
+    """
+    problem, wait = "no answer", 0.0
+    for attempt in range(max(1, patience.attempts)):
+        if attempt:
+            yield Pause(wait)
+        try:
+            reply = yield call
+        except NoReply:
+            problem, wait = "the network failed", patience.wait(attempt)
+            continue
+        if reply is None:
+            raise AssertionError("a call is answered by a reply")
+        if reply.status not in _LATER and reply.status < 500:
+            return _accepted(reply)
+        problem, wait = f"status {reply.status}", patience.wait(attempt, reply.retry_after)
+    raise ServerUnavailable(
+        f"The server gave no answer in {patience.attempts} attempts ({problem}). What was charged is kept: "
+        "the same text asked again costs nothing."
+    )
+
+
+def _accepted(reply: Reply) -> Reply:
+    """A reply of status 200; anything else is not asked again."""
+    if reply.status == 200:
+        return reply
+    if reply.status in (401, 403):
+        raise ServerRefused("The server does not take the token, or wants one. Check it, or get a new one.")
+    code = json_of(reply)
+    word = code.get("code", code.get("error")) if isinstance(code, dict) else None
+    reason = f": {word}" if isinstance(word, str) and _CODE.fullmatch(word) else ""
+    raise ServerRefused(f"The server refused with status {reply.status}{reason}. It is not asked again.")
+
+
+def json_of(reply: Reply) -> Any:
+    """What a JSON body holds; None for anything else."""
+    if reply.body is None:
+        return None
+    try:
+        return json.loads(reply.body, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(name)

@@ -1,0 +1,100 @@
+"""A tiny user and a tiny provider on disk, and a network between them that can be made to fail."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import transformers
+
+import tiny_models
+import tiny_task
+from dp_forward.handed import ReleaseForm, hand_over
+from dp_forward.privacy import NoiseChoice
+from dp_forward.serve.manifest import Manifest
+from dp_forward.serve.policy import Policy
+from dp_forward.serve.wire import parse_frame
+from dp_forward.split.pair import split_model
+
+LABELS = ("bad", "good")
+SERVER = "http://127.0.0.1:8765"
+
+
+def write_user(
+    folder: Path, *, noise: NoiseChoice | None, cut: str = "encoder.1", rows: int = 12, width: int | None = 4
+) -> Path:
+    """RUN/front and RUN/back of a random model."""
+    tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(tiny_task.WORDS)})
+    words = {"vocab_size": len(tiny_task.WORDS), "pad_token_id": 0, "num_labels": len(LABELS)}
+    pair = split_model(tiny_models.tiny("bert", blocks=2, **words), cut, width=width)
+    hand_over(pair, ReleaseForm(noise=noise, rows=rows, labels=LABELS), tokenizer, folder)
+    return folder
+
+
+def manifest_of(policy: Policy) -> dict[str, Any]:
+    """What an honest server says."""
+    names = ("noise", "rows", "matrix_rows", "width", "bits", "cut", "front", "labels")
+    return Manifest(**{name: getattr(policy, name) for name in names}).as_dict()
+
+
+def answer_to(body: bytes) -> dict[str, Any]:
+    """Any fixed function of a frame."""
+    frame = parse_frame(body)
+    good = (int(frame.values.astype(int).sum()) % 997) / 997
+    label = LABELS[good > 0.5]
+    return {
+        "label": label,
+        "probabilities": {"bad": 1 - good, "good": good},
+        "request": frame.header.request.hex(),
+    }
+
+
+@dataclass
+class Network:
+    """The wire and an honest server; what was posted is kept in a file, for other processes too."""
+
+    log: Path
+    manifest: Any
+    weather: Callable[[httpx.Request], httpx.Response | None] = lambda request: None
+    """May answer itself, or raise, before the server sees the request."""
+    storm: Callable[[httpx.Request], None] = lambda request: None
+    """May raise after the server has answered."""
+    seen: list[httpx.Request] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(request)
+        if request.url.path == "/v1/manifest":
+            found = self.weather(request)
+            return found or _stream(
+                self.manifest if isinstance(self.manifest, bytes) else json.dumps(self.manifest).encode()
+            )
+        with self.log.open("ab") as file:  # a frame in one write: processes do not mix theirs
+            os.write(file.fileno(), len(request.content).to_bytes(4, "big") + request.content)
+        found = self.weather(request)
+        if found is None:
+            found = _stream(json.dumps(answer_to(request.content)).encode())
+            self.storm(request)
+        return found
+
+    @property
+    def posted(self) -> list[bytes]:
+        """The bodies of all frames so far."""
+        data, found = self.log.read_bytes() if self.log.exists() else b"", []
+        while data:
+            size = int.from_bytes(data[:4], "big")
+            found.append(data[4 : 4 + size])
+            data = data[4 + size :]
+        return found
+
+    def transport(self) -> httpx.MockTransport:
+        """For a client."""
+        return httpx.MockTransport(self)
+
+
+def _stream(body: bytes) -> httpx.Response:
+    return httpx.Response(200, content=body)
