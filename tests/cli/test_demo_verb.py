@@ -34,7 +34,9 @@ def test_the_demo_compares_no_noise_gaussian_and_privunit(
     assert result["guarantee"]["training"]["epsilon"] == pytest.approx(6.0)
     assert result["ledger"] == {"spent_per_record": 6.0, "releases_of_the_corpus": 1}
     assert Path(result["figure"]).stat().st_size > 1000
+    assert [answer["charge"] for answer in result["answers"]] == [6.0, 6.0, 6.0]
     again = dpf("demo", "--out", str(out), "--epsilon", "6")
     assert again.code == 0, again.err
     assert "PrivUnit" in again.out
     assert f"{result['accuracy_privunit']:.3f}" in again.out, "the stored result, not another run"
+    assert again.out.count("charge 0, ") == 3, "asked before: resent for nothing"

@@ -11,6 +11,7 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.bars import Bars
+from dp_forward.cli.demo_service import ask_a_few
 from dp_forward.cli.proof import show_proof
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def demo(
     """Train a private sentiment classifier and measure what privacy costs: no noise, Gaussian, PrivUnit.
 
     The front learns from public film reviews with the noise in place; the private sentences are released once
-    each and train the back. A second call shows the stored result; a call that was killed goes on.
+    each and train the back; then a few sentences are asked through a real server. A second call shows the
+    stored result; a call that was killed goes on.
 
     Example: dpf demo
     """
@@ -48,6 +50,8 @@ def demo(
         same_front = _plan(epsilon, mechanism=_GAUSSIAN, model=str(out / "privunit"))
         gaussian = _run(same_front, out / "gaussian", bars)
     result = _result(private, gaussian, epsilon, out)
+    with output.working("asking a server"):
+        result["answers"] = ask_a_few(out / "privunit", out / "my.ledger", epsilon=epsilon)
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
@@ -141,4 +145,12 @@ def _print(result: dict[str, Any]) -> None:
         f"epsilon {result['ledger']['spent_per_record']:g} spent by each record. (The Gaussian row is "
         "a second release of the same sentences, for comparison, with a ledger of its own.)"
     )
+    typer.echo("Asked over loopback: the front and the noise run here, the back behind a server:")
+    for answer in result["answers"]:
+        sure = max(answer["probabilities"].values())
+        again = ", sent before" if answer["resent"] else ""
+        typer.echo(
+            f"  {answer['label']:8} {sure:.2f}  {answer['text']}  "
+            f"(charge {answer['charge']:g}, remaining {answer['remaining']:g}{again})"
+        )
     typer.echo(f"Figure: {result['figure'] or 'none (matplotlib is missing)'}   ({result['seconds']:.0f} s)")

@@ -13,6 +13,7 @@ import typer
 import dp_forward
 from dp_forward.cli import (
     account,
+    ask,
     baseline,
     calibrate,
     cuts,
@@ -23,6 +24,7 @@ from dp_forward.cli import (
     ledger,
     pretrain,
     release,
+    serve,
     split,
 )
 from dp_forward.errors import DpForwardError
@@ -46,6 +48,8 @@ app.command("finetune")(finetune.finetune)
 app.command("evaluate")(evaluate.evaluate)
 app.command("release")(release.release)
 app.command("pretrain")(pretrain.pretrain)
+app.command("serve")(serve.serve)
+app.command("ask")(ask.ask)
 app.command("demo")(demo.demo)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")

@@ -1,0 +1,93 @@
+"""`dpf serve` and `dpf ask` as processes over loopback: answers, charges, budget, order of exit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dp_forward.train.finetune import finetune
+from tiny_task import TinyWorld
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("served")
+    world = TinyWorld.under(root / "world")
+    finetune(world.plan(epsilon=8.0, epochs=1.0), folder=root / "run")
+    return root / "run"
+
+
+@pytest.fixture(scope="module")
+def address(run: Path) -> Iterator[str]:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "dp_forward.cli.main", "serve", str(run / "back"), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert server.stdout is not None
+    yield json.loads(server.stdout.readline())["address"]
+    server.send_signal(signal.SIGINT)
+    assert server.wait(30) == 0, "it ends in order"
+
+
+def test_asking_charges_once_resends_and_stops_at_the_budget(
+    dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
+) -> None:
+    ledger = str(tmp_path / "me.ledger")
+    ask = ["ask", str(run / "front"), "--server", address, "--ledger", ledger]
+    first = dpf(*ask, "a lovely film", "a dull plot", "--budget", "20", "--json")
+    assert first.code == 0, first.err
+    assert [answer["charge"] for answer in first.json] == [8.0, 8.0]
+    assert first.json[0].keys() >= {"label", "probabilities", "charge", "spent", "remaining"}
+    again = dpf(*ask, "a lovely film", "--json")
+    assert again.json[0]["charge"] == 0.0
+    assert again.json[0]["probabilities"] == first.json[0]["probabilities"]
+    refused = dpf(*ask, "one scene more")
+    assert refused.code == 3
+    assert "scene" not in refused.err
+    assert dpf("ledger", "verify", ledger, "--json").json["spent"] == 16.0
+
+
+def test_a_file_is_asked_line_by_line(
+    dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
+) -> None:
+    lines = tmp_path / "texts.txt"
+    lines.write_text("the warm story\n\nthe cold story\n")
+    words = [
+        "ask",
+        str(run / "front"),
+        "--server",
+        address,
+        "--ledger",
+        str(tmp_path / "l"),
+        "--file",
+        str(lines),
+    ]
+    assert len(dpf(*words, "--budget", "16", "--json").json) == 2
+    assert [answer["charge"] for answer in dpf(*words, "--json").json] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["ask", "FRONT"], 2),
+        (["ask", "FRONT", "a film", "--ledger", "LEDGER"], 2),
+        (["ask", "FRONT", "a film", "--ledger", "LEDGER", "--budget", "8", "--server", "http://10.1.2.3"], 2),
+        (["serve", "BACK", "--host", "0.0.0.0"], 2),
+        (["serve", "FRONT"], 2),
+    ],
+)
+def test_what_is_unsafe_or_missing_is_refused_in_one_line(
+    dpf: Callable[..., Any], run: Path, tmp_path: Path, words: list[str], code: int
+) -> None:
+    places = {"FRONT": str(run / "front"), "BACK": str(run / "back"), "LEDGER": str(tmp_path / "ledger")}
+    refused = dpf(*(places.get(word, word) for word in words))
+    assert refused.code == code
+    assert refused.err.strip().count("\n") == 0, refused.err
