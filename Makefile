@@ -28,7 +28,8 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest --cov=src/dp_forward/privacy --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/python -m pytest tests/privacy --cov=src/dp_forward/privacy --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/python -m pytest --ignore=tests/privacy
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
