@@ -19,8 +19,9 @@ from typing import Any
 
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Guarantee, Mechanism, NoiseChoice
+from dp_forward.privacy import Mechanism, NoiseChoice
 from dp_forward.privacy.checks import count
+from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.split.halves import Back, Front
 from dp_forward.split.maps import NarrowBack, NarrowFront
 from dp_forward.split.pair import Split
@@ -53,9 +54,10 @@ class ReleaseForm:
             raise InvalidInput("front", "come with noise", "none", "It was trained as an undefended model.")
         return self.noise.build()
 
-    def guarantee(self) -> Guarantee:
-        """What one query promises."""
-        return Guarantee(self.mechanism())
+    def refuse_mixed_rows(self, *, row_local: bool, cut: object) -> None:
+        """A promise per token or phrase needs a front that computes each row from its own token."""
+        if self.noise is not None:
+            refuse_where_rows_mix("unit", self.noise.protects, row_local=row_local, cut=cut)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -77,12 +79,19 @@ class ReleaseForm:
 
 @dataclass(frozen=True, eq=False)
 class UserSide:
-    """All that a user needs to make a release."""
+    """All that a user needs to make a release.
+
+    Guarantees:
+        Its form promises nothing per token or phrase where the front mixes rows.
+    """
 
     front: Front | NarrowFront
     tokens: FixedLength
     form: ReleaseForm
     digest: str
+
+    def __post_init__(self) -> None:
+        self.form.refuse_mixed_rows(row_local=self.front.row_local, cut=self.front.cut)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import ProjectedSanitizer, Sanitizer
 from dp_forward.privacy import TOKEN, Budget, Guarantee, NormBound, Unit
 from dp_forward.privacy.checks import count
+from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.split.pair import Split
 from dp_forward.split.qkv import opened_at_qkv
 
@@ -74,14 +75,8 @@ def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> 
     """
     count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
     if sanitizer is not None and sanitizer.bound.over == "row":
-        unit = sanitizer.mechanism.unit
-        if unit is not None and unit.tokens is not None and not pair.front.row_local:
-            raise InvalidInput(
-                "sanitizer",
-                f"protect whole texts at the cut {pair.front.cut}",
-                f"a promise per {unit}",
-                "Cut at embeddings, or calibrate for unit=TEXT.",
-            )
+        front = pair.front
+        refuse_where_rows_mix("sanitizer", sanitizer.mechanism.unit, row_local=front.row_local, cut=front.cut)
     return Joined(pair, sanitizer, draws)
 
 

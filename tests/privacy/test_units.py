@@ -4,6 +4,7 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import LABEL, RECORD, TEXT, TOKEN, Unit, parse_unit, phrase
+from dp_forward.privacy.units import refuse_where_rows_mix
 
 
 @pytest.mark.parametrize("unit", [TEXT, TOKEN, LABEL, RECORD])
@@ -28,3 +29,12 @@ def test_an_unknown_unit_is_refused_with_the_known_ones(text: str) -> None:
 def test_an_impossible_unit_cannot_be_made(kind: str, tokens: int | None) -> None:
     with pytest.raises(InvalidInput):
         Unit(kind, tokens)  # type: ignore[arg-type]
+
+
+def test_a_promise_per_token_needs_rows_of_their_own() -> None:
+    for unit in (TOKEN, phrase(3)):
+        with pytest.raises(InvalidInput, match="whole texts at the cut encoder"):
+            refuse_where_rows_mix("front", unit, row_local=False, cut="encoder.2")
+        refuse_where_rows_mix("front", unit, row_local=True, cut="embeddings")
+    for unit in (TEXT, None):
+        refuse_where_rows_mix("front", unit, row_local=False, cut="encoder.2")

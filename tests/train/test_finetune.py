@@ -94,6 +94,35 @@ def test_texts_that_a_front_was_trained_on_are_promised_nothing_later(
         finetune(later.but(model=str(tmp_path / "between")))
 
 
+def test_texts_that_were_declared_public_are_promised_nothing_later(world: TinyWorld, tmp_path: Path) -> None:
+    public = {"public_task": "imdb", "public_epochs": 1.0, "public_batch": 16, "public_relabel": False}
+    run = finetune(world.plan(regime="public-front", epochs=1.0, **public), folder=tmp_path / "run")
+    assert run.report["front_has_seen_raw_texts_of"] == ["imdb"]
+    later = world.plan(model=str(tmp_path / "run"), width=None, task="imdb", evaluation_split="train")
+    with pytest.raises(InvalidInput, match="raw texts of imdb"):
+        finetune(later)
+
+
+@pytest.mark.parametrize("regime", ["end-to-end", "release-once"])
+def test_a_promise_per_token_is_refused_where_one_token_moves_every_row(
+    world: TinyWorld, regime: str
+) -> None:
+    per_token = {"unit": "token", "mechanism": "matrix-gaussian", "regime": regime, "epochs": 1.0}
+    with pytest.raises(InvalidInput, match="whole texts at the cut"):
+        finetune(world.plan(cut="encoder.1", **per_token))
+    run = finetune(world.plan(cut="embeddings", **per_token))
+    assert run.guarantee is not None
+    assert str(run.guarantee.unit) == "token"
+
+
+def test_a_run_whose_front_has_other_noise_than_its_plan_is_refused(world: TinyWorld, tmp_path: Path) -> None:
+    finetune(world.plan(epochs=1.0), folder=tmp_path / "run")
+    form = tmp_path / "run" / "front" / "release.json"
+    form.write_text(form.read_text().replace('"epsilon": 12.0', '"epsilon": 50.0'))
+    with pytest.raises(InvalidInput, match="noise of its plan"):
+        Run.load(tmp_path / "run")
+
+
 def test_two_processes_make_one_run(world: TinyWorld, tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv_backend=c10d"]
     words = [str(KILLED), str(world.model), str(world.task), str(tmp_path / "run"), "release-once"]

@@ -2,8 +2,9 @@
 
 import pytest
 
-from dp_forward.privacy import Budget, NoiseChoice, Notion, RandomizedResponse, calibrate
-from dp_forward.train.regimes import Regime, promises
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import Budget, Guarantee, NoiseChoice, Notion, RandomizedResponse, calibrate
+from dp_forward.train.regimes import Promises, Regime, promises
 
 NOISE = NoiseChoice(epsilon=4.0).build()
 LABELS = calibrate(RandomizedResponse, Budget(2.0), labels=2)
@@ -25,6 +26,11 @@ def test_end_to_end_never_claims_anything_for_training_texts() -> None:
         assert said.statements["training_texts"].startswith("NOT protected")
         assert said.as_dict()["training"] is None
         assert said.queries is not None
+
+
+def test_no_promises_can_be_made_for_raw_training_texts_by_hand() -> None:
+    with pytest.raises(InvalidInput, match="raw texts"):
+        Promises(Guarantee(NOISE), Guarantee(NOISE), None, Regime.END_TO_END)
 
 
 def test_a_randomized_label_makes_the_promise_one_about_the_record() -> None:

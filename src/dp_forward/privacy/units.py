@@ -24,7 +24,7 @@ from typing import Final, Literal
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 
-__all__ = ["LABEL", "RECORD", "TEXT", "TOKEN", "Unit", "parse_unit", "phrase"]
+__all__ = ["LABEL", "RECORD", "TEXT", "TOKEN", "Unit", "parse_unit", "phrase", "refuse_where_rows_mix"]
 
 _REMEDY = "Use text, token, phrase:c (c tokens, such as phrase:5), label or record."
 
@@ -68,3 +68,14 @@ def parse_unit(text: str) -> Unit:
     if text not in known:
         raise InvalidInput("unit", "be a known unit", repr(text), _REMEDY)
     return known[text]
+
+
+def refuse_where_rows_mix(name: str, unit: Unit | None, *, row_local: bool, cut: object) -> None:
+    """No promise per token or phrase behind a front in which one token moves every row."""
+    if unit is not None and unit.tokens is not None and not row_local:
+        raise InvalidInput(
+            name,
+            f"protect whole texts at the cut {cut}",
+            f"a promise per {unit}",
+            "Cut at embeddings, or promise per text.",
+        )

@@ -80,14 +80,6 @@ class Policy:
         mechanism = user.form.mechanism()  # refuses a front without noise
         if noise is None:  # pragma: no cover - said above
             raise AssertionError("a form without noise gave a mechanism")
-        unit = mechanism.unit
-        if unit is not None and unit.tokens is not None and not user.front.row_local:
-            raise InvalidInput(
-                "front",
-                f"protect whole texts at the cut {user.front.cut}",
-                f"a promise per {unit}",
-                "Elsewhere than at embeddings one token moves every row.",
-            )
         matrix_rows = 1 if user.front.cut.place == "output" else user.form.rows
         return cls(
             noise=noise,

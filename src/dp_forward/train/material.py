@@ -39,6 +39,9 @@ class Material:
     evaluation: Texts
     public: Texts | None
 
+    def __post_init__(self) -> None:
+        self.form.refuse_mixed_rows(row_local=self.pair.front.row_local, cut=self.pair.cut)
+
 
 def gather(plan: Plan, *, progress: Callable[[str, int], None] | None = None) -> Material:
     """Load and cut the model, read the splits; the same plan gives the same halves on every start."""

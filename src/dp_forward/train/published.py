@@ -74,9 +74,13 @@ def load_published(model: str, *, cut: str, width: int, labels: int) -> tuple[Sp
 
 
 def raw_texts_of(plan: Plan) -> list[str]:
-    """The tasks whose raw texts will have trained the front of this plan's run."""
-    known = set(_seen_by(plan.model))
-    return sorted(known if plan.regime.protects_training else {*known, plan.task})
+    """The tasks whose raw texts, private or declared public, the front of this plan's run will have seen."""
+    seen = set(_seen_by(plan.model))
+    if not plan.regime.protects_training:
+        seen.add(plan.task)
+    if plan.public_task is not None:
+        seen.add(plan.public_task)
+    return sorted(seen)
 
 
 def refuse_seen_texts(plan: Plan) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Guarantee, Mechanism, Notion, RandomizedResponse, ResponseWithPrior, compose
 
 __all__ = ["Promises", "Regime", "promises"]
@@ -44,13 +45,23 @@ class Regime(StrEnum):
 
 @dataclass(frozen=True)
 class Promises:
-    """What a run promises about queries, training records and labels; None where it promises nothing."""
+    """What a run promises about queries, training records and labels; None where it promises nothing.
+
+    Guarantees:
+        There is none that promises anything for the training texts of `end-to-end`.
+    """
 
     queries: Guarantee | None
     training: Guarantee | None
     labels: Guarantee | None
     regime: Regime
     why_none: str = ""
+
+    def __post_init__(self) -> None:
+        if self.training is not None and not self.regime.protects_training:
+            raise InvalidInput(
+                "training", f"be None in {self.regime}", "a guarantee", "The front saw the raw texts."
+            )
 
     @property
     def statements(self) -> dict[str, str]:

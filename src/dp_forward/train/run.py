@@ -63,6 +63,10 @@ class Run:
         report = json.loads((root / "report.json").read_text(encoding="utf-8"))
         user = load_user_side(root / "front")
         pair = Split(user.front, load_provider_side(root / "back").back)
+        if user.form.noise != plan.noise:
+            raise InvalidInput(
+                "run", "have the noise of its plan", "other noise in its front", "Get it again."
+            )
         said = promises_of(plan, user.form)
         return cls(plan, pair, user.form, user.tokens, said, report)
 

@@ -333,7 +333,7 @@ def test_a_release_fits_under_a_cap_of_its_own_epsilon(tmp_path: Path, noise: st
 
 
 def test_a_release_by_token_is_promised_per_token(tmp_path: Path) -> None:
-    side = user(unit="token", mechanism="matrix-gaussian")
+    side = user("embeddings", unit="token", mechanism="matrix-gaussian")
     corpus = release_corpus(side, texts(9), tmp_path / "corpus")
     assert corpus.guarantee.notion is Notion.TOKEN_SEQ_LDP
     with pytest.raises(InvalidInput, match="protect one unit"):
