@@ -13,8 +13,8 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.ledger import Ledger
+from dp_forward.release.corpus import ledger_of
 from dp_forward.train.finetune import finetune
-from dp_forward.train.release.corpus import ledger_of
 from dp_forward.train.run import Run
 from tiny_task import TinyWorld
 

@@ -91,9 +91,9 @@ def _run(plan: Plan, folder: Path, bars: Bars) -> Run:
 
 def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str, Any]:
     from dp_forward.privacy.ledger import Ledger
+    from dp_forward.release.corpus import ledger_of
     from dp_forward.train.curve import draw_accuracies
     from dp_forward.train.evaluate import wilson
-    from dp_forward.train.release.corpus import ledger_of
 
     clean, texts = private.report["accuracy_without_noise"], private.report["texts"]
     low, high = wilson(clean, texts)

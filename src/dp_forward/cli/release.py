@@ -50,9 +50,9 @@ def release(
     from dp_forward.errors import InvalidInput
     from dp_forward.handed import load_user_side
     from dp_forward.privacy.ledger import Ledger
+    from dp_forward.release.corpus import ledger_of, release_corpus
     from dp_forward.train.labels import label_mechanism_for
     from dp_forward.train.material import read_texts
-    from dp_forward.train.release.corpus import ledger_of, release_corpus
 
     chosen = find_task(task)
     user = load_user_side(front)

@@ -5,7 +5,7 @@
     end-to-end     front and back together on the task's own texts (which are not protected)
 
 Each arrow is a stage with a stored result, so a killed run goes on where it was. The release is charged once
-in a ledger (`train.release`), before any noise is drawn.
+in a ledger (`release`), before any noise is drawn.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from dp_forward.handed import UserSide, hand_over
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released_label import release_labels
 from dp_forward.privacy import Mechanism
+from dp_forward.release.corpus import release_corpus
+from dp_forward.release.shards import ReleasedCorpus
 from dp_forward.split.halves import Back
 from dp_forward.split.maps import NarrowBack
 from dp_forward.split.pair import without_maps
@@ -43,8 +45,6 @@ from dp_forward.train.promised import promises_of
 from dp_forward.train.published import raw_texts_of, refuse_seen_texts
 from dp_forward.train.ranks import is_first, wait_for_everyone
 from dp_forward.train.regimes import Regime
-from dp_forward.train.release.corpus import release_corpus
-from dp_forward.train.release.shards import ReleasedCorpus
 from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run import Run
 from dp_forward.train.run_folder import RunFolder

@@ -18,11 +18,11 @@ from torch.utils.data import DataLoader
 from dp_forward.data import ready
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released import dequantise
+from dp_forward.release.corpus import release_corpus
+from dp_forward.release.shards import MANIFEST, ReleasedCorpus, shard_bytes, shard_name
 from dp_forward.split import split_model
-from dp_forward.train.release.corpus import release_corpus
-from dp_forward.train.release.shards import MANIFEST, ReleasedCorpus, shard_bytes, shard_name
+from release.release_cases import ROWS, texts, user
 from tiny_models import tiny
-from train.release.release_cases import ROWS, texts, user
 
 RECORDS, SHARD = 50, 16
 
@@ -229,7 +229,7 @@ def _best(call) -> float:
 
 
 def test_the_bytes_of_a_shard_are_a_function_of_its_draws(stored: ReleasedCorpus) -> None:
-    from dp_forward.train.release.drawn import Piece
+    from dp_forward.release.drawn import Piece
 
     form = stored.corpus_form
     shard = load_file(stored.folder / shard_name(0))

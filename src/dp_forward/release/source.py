@@ -17,8 +17,8 @@ from dp_forward.data import EncodedTexts
 from dp_forward.handed import UserSide
 from dp_forward.noise.released import release_batch, release_labels, serialise
 from dp_forward.privacy import Mechanism
-from dp_forward.train.release.drawn import Piece
-from dp_forward.train.release.form import CorpusForm, LabelMechanism
+from dp_forward.release.drawn import Piece
+from dp_forward.release.form import CorpusForm, LabelMechanism
 
 __all__ = ["Source"]
 

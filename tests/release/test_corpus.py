@@ -19,16 +19,16 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # also when this file runs as the script that is killed
+sys.path.insert(0, str(Path(__file__).parents[1]))  # also when this file runs as the script that is killed
 
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.privacy import TEXT, Notion, Prior, RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.ledger import Ledger, State
-from dp_forward.train.release import corpus as module
-from dp_forward.train.release.corpus import ledger_of, private_folder, release_corpus
-from dp_forward.train.release.drawn import Drawn
-from dp_forward.train.release.shards import MANIFEST, ReleasedCorpus, shard_name
-from train.release.release_cases import ROWS, files_of, same_text, texts, user
+from dp_forward.release import corpus as module
+from dp_forward.release.corpus import ledger_of, private_folder, release_corpus
+from dp_forward.release.drawn import Drawn
+from dp_forward.release.shards import MANIFEST, ReleasedCorpus, shard_name
+from release.release_cases import ROWS, files_of, same_text, texts, user
 
 SHARD, PIECE, RECORDS = 8, 3, 22
 FLIP = RandomizedResponse(2.0, 3)

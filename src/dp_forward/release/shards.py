@@ -41,8 +41,8 @@ from dp_forward.errors import InvalidInput
 from dp_forward.handed import ReleaseForm
 from dp_forward.noise.released import dequantise
 from dp_forward.privacy import Guarantee
-from dp_forward.train.release.drawn import Piece, Shard, sync_folder
-from dp_forward.train.release.form import CorpusForm
+from dp_forward.release.drawn import Piece, Shard, sync_folder
+from dp_forward.release.form import CorpusForm
 
 __all__ = [
     "MANIFEST",

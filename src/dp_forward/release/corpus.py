@@ -56,9 +56,9 @@ from dp_forward.handed import UserSide
 from dp_forward.noise.released import release, release_labels, serialise
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.ledger import Ledger, Release, State
-from dp_forward.train.release.drawn import Drawn, Shard
-from dp_forward.train.release.form import CorpusForm, LabelMechanism, Labels
-from dp_forward.train.release.shards import (
+from dp_forward.release.drawn import Drawn, Shard
+from dp_forward.release.form import CorpusForm, LabelMechanism, Labels
+from dp_forward.release.shards import (
     MANIFEST,
     ReleasedCorpus,
     content_digest,
@@ -68,7 +68,7 @@ from dp_forward.train.release.shards import (
     shard_name,
     write_whole,
 )
-from dp_forward.train.release.source import Source
+from dp_forward.release.source import Source
 
 __all__ = ["ledger_of", "private_folder", "release_corpus"]
 
