@@ -100,6 +100,40 @@ def test_noise_per_token_needs_a_cut_where_rows_are_local() -> None:
         _manifest(noise=dataclasses.replace(per_token, rows=8), cut="embeddings")
 
 
+# More noise than the back was trained for
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_half_and_a_quarter_of_its_epsilon_are_answered_too(mechanism: str) -> None:
+    manifest = Manifest.of(_provider(mechanism=mechanism, epsilon=4.0), FRONT)
+    assert manifest.epsilons == (2.0, 1.0)
+    for offer in manifest.offers:
+        released = release(np.ones((ROWS, WIDTH)), offer.noise.build(), bits=manifest.bits)
+        header = parse_frame(frame_of(released, cut=manifest.cut, **ABOUT)).header
+        assert header.fits(manifest) is None
+        assert manifest.offer_with(header.epsilon) is offer
+        assert offer.step == released.step
+    assert Manifest.of(_provider(epsilon=4.0), FRONT, epsilons=()).epsilons == ()
+
+
+def test_a_frame_with_noise_that_is_not_offered_or_with_anothers_step_does_not_fit() -> None:
+    manifest = Manifest.of(_provider(epsilon=4.0), FRONT, epsilons=(2.0,))
+    for epsilon in (8.0, 3.0, 1.0):
+        released = release(np.ones((ROWS, WIDTH)), NoiseChoice(epsilon=epsilon).build(), bits=8)
+        header = parse_frame(frame_of(released, cut=manifest.cut, **ABOUT)).header
+        assert str(header.fits(manifest)).startswith("epsilon")
+    mixed = dataclasses.replace(header, epsilon=manifest.epsilon, step=manifest.offers[1].step)
+    assert str(mixed.fits(manifest)).startswith("step")
+
+
+@pytest.mark.parametrize(
+    "epsilons", [(4.0,), (8.0,), (1.0, 2.0), (2.0, 2.0), (0.0,), (-1.0,), (math.nan,), (3.0,) * 16, [2.0]]
+)
+def test_only_smaller_epsilons_that_fall_are_offered(epsilons: Any) -> None:
+    with pytest.raises(InvalidInput, match="never less"):
+        _manifest(epsilons=epsilons)
+
+
 # Its numbers
 
 

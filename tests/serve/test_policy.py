@@ -132,6 +132,33 @@ def test_more_noise_needs_the_users_word_and_costs_less(noise: NoiseChoice, chan
     assert terms.charge.mu2_units <= own.charge.mu2_units
 
 
+@pytest.mark.parametrize("noise", [NoiseChoice(epsilon=2.0), GAUSSIAN])
+def test_a_user_may_want_more_noise_where_the_server_lists_it(noise: NoiseChoice) -> None:
+    mine, half = policy(noise), noise.epsilon / 2
+    manifest = tiny_user.manifest_of(mine) | {"epsilons": [half]}
+    assert mine.offered(manifest) == (noise.epsilon, half)
+    assert mine.with_epsilon(half).offered(manifest) == (half,)
+    terms = mine.with_epsilon(half).read(manifest)
+    assert terms.noise == replace(noise, epsilon=half)
+    assert terms.mechanism.epsilon(terms.noise.delta or 0.0) <= half
+    assert mine.read(manifest).noise == noise
+    with pytest.raises(ProtocolMismatch, match="less noise"):
+        mine.with_epsilon(half / 2).read(manifest)
+
+
+@pytest.mark.parametrize("epsilon", [2.1, 0.0, -1.0, float("nan"), float("inf")])
+def test_a_user_cannot_want_less_noise_than_the_front_says(epsilon: float) -> None:
+    with pytest.raises(InvalidInput, match="at most the front's"):
+        policy(NoiseChoice(epsilon=2.0)).with_epsilon(epsilon)
+
+
+@pytest.mark.parametrize("epsilons", ["2", None, {}, ["1"], [True], [1e308], [3.0], [1.0] * 40])
+def test_a_list_of_epsilons_that_makes_no_sense_is_refused(epsilons: Any) -> None:
+    mine = policy(NoiseChoice(epsilon=2.0))
+    with pytest.raises(ProtocolMismatch):
+        mine.read(tiny_user.manifest_of(mine) | {"epsilons": epsilons})
+
+
 def test_a_huge_shape_is_refused_before_anything_of_its_size_is_made() -> None:
     mine = policy(NoiseChoice(epsilon=2.0))
     hostile = tiny_user.manifest_of(mine) | {"rows": 1 << 24, "matrix_rows": 1 << 24, "width": 1}

@@ -119,6 +119,29 @@ def over(app: FastAPI) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
 
 
+def test_more_noise_is_answered_by_its_own_step_and_checked_by_its_own_spread(
+    client: TestClient, provider: ProviderSide, manifest: Manifest
+) -> None:
+    hidden = np.random.default_rng(3).normal(size=(ROWS, WIDTH))
+    for offer in manifest.offers:
+        made = release(hidden, offer.mechanism, bits=manifest.bits)
+        found = client.post("/v1/answer", content=framed(made), headers=FRAME)
+        assert found.status_code == 200, found.text
+        noisy = torch.from_numpy(np.asarray(made.values, dtype=np.float32) * np.float32(made.step))
+        with torch.inference_mode():
+            wanted = torch.softmax(provider.back(noisy[None]).logits.double(), -1)[0]
+        assert list(found.json()["probabilities"].values()) == pytest.approx(wanted.tolist(), abs=1e-6)
+    least, most = manifest.offers[0], manifest.offers[-1]
+    data = framed(release(hidden, least.mechanism, bits=manifest.bits))
+    header = replace(
+        Header.unpack(data[:HEADER_BYTES]), epsilon=most.epsilon, delta=most.delta, step=most.step * 1.0
+    )
+    scale = least.step / most.step  # the same spread in the other's integers: too little noise for its claim
+    fewer = np.rint(np.frombuffer(data[HEADER_BYTES:], np.int8) * scale).astype(np.int8)
+    found = client.post("/v1/answer", content=header.pack() + fewer.tobytes(), headers=FRAME)
+    assert (found.status_code, found.json()["error"]) == (422, "no_noise")
+
+
 def test_batched_answers_equal_single_ones(provider: ProviderSide, manifest: Manifest) -> None:
     app = make_app(provider, front_digest=FRONT, settings=ServerSettings(max_wait_ms=20, max_batch=16))
     hidden = np.random.default_rng(7).normal(size=(48, ROWS, WIDTH))
@@ -155,7 +178,7 @@ def test_a_bad_request_never_fails_its_neighbours(app: FastAPI, manifest: Manife
     ("fields", "code"),
     [
         ({"epsilon": 8.5}, "budget"),
-        ({"epsilon": 4.0}, "budget"),
+        ({"epsilon": 3.0}, "budget"),
         ({"mechanism": "gaussian", "delta": 1e-5}, "mechanism"),
         ({"cut": "encoder.1"}, "cut"),
         ({"front": bytes(32)}, "front"),
@@ -488,7 +511,7 @@ def test_answered_requests_leave_no_tasks_and_no_payloads_behind(
     submit = batcher.submit
 
     def watched(values: Any) -> Any:
-        seen.append(weakref.ref(values))
+        seen.append(weakref.ref(values.values))
         if len(seen) == 20:
             kept.append(values)  # the control: one that is held is seen to live
         return submit(values)

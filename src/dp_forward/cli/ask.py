@@ -27,6 +27,10 @@ def ask(
     budget: Annotated[
         float | None, typer.Option("--budget", help="The cap of a new ledger: epsilon over all texts.")
     ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option("--epsilon", "-e", help="More noise than the front says, if the server offers it."),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", help="Ask about every line of a file; answered ones are kept.")
     ] = None,
@@ -47,7 +51,14 @@ def ask(
     if not asked or (texts and file is not None):
         raise InvalidInput("texts", "be given, or a --file, and not both", len(asked), "Say what to ask.")
     token = None if token_file is None else read_token(token_file)
-    with Client(front, server=server, ledger=ledger, budget=budget, token=token) as client, Bars() as bars:
+    settings: dict[str, Any] = {
+        "server": server,
+        "ledger": ledger,
+        "budget": budget,
+        "token": token,
+        "epsilon": epsilon,
+    }
+    with Client(front, **settings) as client, Bars() as bars:
         answers = [answer.as_dict() for answer in _answers(client, asked, bars, many=file is not None)]
     if json:
         output.print_json_list(answers)

@@ -28,6 +28,12 @@ def serve(
         str | None,
         typer.Option("--front-digest", help="The front that this back belongs to [split.json beside it]."),
     ] = None,
+    also_epsilon: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--also-epsilon", help="Answer this smaller epsilon too; several times [its half and quarter]."
+        ),
+    ] = None,
     max_batch: Annotated[int, typer.Option("--max-batch", help="Most requests answered at once.")] = 32,
 ) -> None:
     """Serve the back: prints its address as one line of JSON when it listens; Ctrl-C ends it in order.
@@ -44,6 +50,7 @@ def serve(
         token=None if token_file is None else read_token(token_file),
         tls_cert=tls_cert,
         tls_key=tls_key,
+        also_epsilons=None if also_epsilon is None else tuple(sorted(also_epsilon, reverse=True)),
         max_batch=max_batch,
     )
     provider = load_provider_side(back)

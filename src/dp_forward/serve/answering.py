@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,14 @@ from dp_forward.errors import InvalidInput
 from dp_forward.handed import ProviderSide
 from dp_forward.serve.batching import Batcher
 from dp_forward.serve.check_noise import NoiseCheck
-from dp_forward.serve.manifest import Manifest
+from dp_forward.serve.manifest import Manifest, Offer
 from dp_forward.serve.metrics import Metrics
 from dp_forward.serve.refusals import Refused
 from dp_forward.serve.replay import ReplayMemory
 from dp_forward.serve.settings import ServerSettings
 from dp_forward.serve.wire import Header, WireError, parse_frame
 
-__all__ = ["Answering", "BackRunner"]
+__all__ = ["Answering", "BackRunner", "Noisy"]
 
 _log = logging.getLogger("dp_forward.serve")
 
@@ -37,31 +38,41 @@ _CODES = {"bits": "dtype", "rows": "shape", "width": "shape", "epsilon": "budget
 """The fields of a header whose code is not their name."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Noisy:
+    """The integers of one frame, and what one step of them is."""
+
+    values: NDArray[Any] = field(repr=False)
+    step: float
+
+
 class BackRunner:
     """The back as a function from integers to probabilities; runs in the batcher's thread."""
 
     def __init__(self, provider: ProviderSide, manifest: Manifest) -> None:
         self._back = provider.back.eval()
-        self._step, self._labels = np.float32(manifest.step), manifest.labels
+        self._labels = manifest.labels
         weight = next(self._back.parameters(), None)
         self._device = torch.device("cpu") if weight is None else weight.device
         # A back that cannot answer is refused at the start, not at the first request.
-        found = self._logits([np.zeros((manifest.matrix_rows, manifest.width), dtype=np.int8)])
+        blank = np.zeros((manifest.matrix_rows, manifest.width), dtype=np.int8)
+        found = self._logits([Noisy(blank, manifest.step)])
         if found is None or tuple(found.shape) != (1, len(self._labels)):
             shape = "none" if found is None else tuple(found.shape[1:])
             rule = f"answer with one number for each of the {len(self._labels)} labels"
             raise InvalidInput("back", rule, shape, "Serve the back of a classifier.")
 
-    def __call__(self, batch: Sequence[NDArray[Any]]) -> list[NDArray[np.float64]]:
+    def __call__(self, batch: Sequence[Noisy]) -> list[NDArray[np.float64]]:
         """Probabilities of each request, in the order of the labels."""
         logits = self._logits(batch)
         if logits is None:
             raise RuntimeError("no logits")
         return list(torch.softmax(logits.double(), dim=-1).cpu().numpy())
 
-    def _logits(self, batch: Sequence[NDArray[Any]]) -> torch.Tensor | None:
-        noisy = np.stack(batch).astype(np.float32)
-        noisy *= self._step
+    def _logits(self, batch: Sequence[Noisy]) -> torch.Tensor | None:
+        noisy = np.empty((len(batch), *batch[0].values.shape), dtype=np.float32)
+        for place, item in zip(noisy, batch, strict=True):
+            np.multiply(item.values, np.float32(item.step), out=place)
         with torch.inference_mode():
             output = self._back(torch.from_numpy(noisy).to(self._device))
         found = getattr(output, "logits", None)
@@ -79,17 +90,18 @@ class Answering:
         settings: ServerSettings,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.manifest = Manifest.of(provider, front_digest)
+        self.manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
         self.metrics = Metrics()
         self._settings, self._clock = settings, clock
-        shape = {"rows": self.manifest.matrix_rows, "width": self.manifest.width}
-        self._check_noise = NoiseCheck.of(
-            self.manifest.mechanism(), **shape, step=self.manifest.step, bits=self.manifest.bits
-        )
-        if not self._check_noise.tells:
+        shape = {"rows": self.manifest.matrix_rows, "width": self.manifest.width, "bits": self.manifest.bits}
+        self._noise_checks = {
+            offer.epsilon: NoiseCheck.of(offer.mechanism, step=offer.step, **shape)
+            for offer in self.manifest.offers
+        }
+        if not all(check.tells for check in self._noise_checks.values()):
             _log.warning("so few numbers cross that a client without noise may not be noticed")
         self._memory = ReplayMemory(settings.remembered, most_bytes=settings.remembered_mib << 20)
-        self.batcher: Batcher[NDArray[Any], NDArray[np.float64]] = Batcher(
+        self.batcher: Batcher[Noisy, NDArray[np.float64]] = Batcher(
             BackRunner(provider, self.manifest),
             max_batch=settings.max_batch,
             max_wait_ms=settings.max_wait_ms,
@@ -118,7 +130,7 @@ class Answering:
             rule = f"A frame for this server has {self.manifest.frame_bytes} bytes, not {len(data)}"
             raise WireError("length", rule)
         frame = parse_frame(data)
-        self._check_header(frame.header)
+        offer = self._offer_for(frame.header)
         digest = hashlib.sha256(data).digest()
         known = self._memory.find(frame.header.request, digest=digest)
         if known is not None:
@@ -126,14 +138,15 @@ class Answering:
                 return "resent", known.answer
             if known.pending is not None:
                 return "resent", await asyncio.shield(known.pending)
-        self._check_noise(frame.values)
-        computed = self.batcher.submit(frame.values)
+        self._noise_checks[offer.epsilon](frame.values)
+        computed = self.batcher.submit(Noisy(frame.values, offer.step))
         pending = _then(computed, lambda found: self._written(frame.header.request, found))
         self._memory.begin(frame.header.request, digest=digest, pending=pending)
         # Shielded: whoever hangs up must not take the answer from the one who retries.
         return "ok", await asyncio.shield(pending)
 
-    def _check_header(self, header: Header) -> None:
+    def _offer_for(self, header: Header) -> Offer:
+        """The noise that a header claims, if it is one that is answered and the time fits."""
         problem = header.fits(self.manifest)
         if problem is not None:
             field = problem.partition(":")[0]
@@ -142,6 +155,9 @@ class Answering:
         if not -self._settings.newest_s <= age <= self._settings.oldest_s:
             when = "ahead of" if age < 0 else "behind"
             raise WireError("time", f"The time of the frame lies too far {when} the server's")
+        offer = self.manifest.offer_with(header.epsilon)
+        assert offer is not None  # for it fits
+        return offer
 
     def _written(self, request: bytes, found: NDArray[np.float64]) -> bytes:
         if not np.all(np.isfinite(found)):

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from dp_forward.errors import InvalidInput
 from dp_forward.handed import UserSide, load_user_side
 from dp_forward.privacy.ledger import Summary
-from dp_forward.serve.exchange import Answer, Exchange
+from dp_forward.serve.exchange import Answer, Exchange, Look
 from dp_forward.serve.policy import Policy
 from dp_forward.serve.steps import Call, NoReply, Patience, Pause, Reply, Steps
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Answer", "AsyncClient", "Client", "Patience"]
+__all__ = ["Answer", "AsyncClient", "Client", "Look", "Patience"]
 
 T = TypeVar("T")
 Progress = Callable[[int], None]
@@ -51,6 +51,7 @@ class _Common:
         token: str | None = None,
         transport: Any = None,
         bits: int | None = None,
+        epsilon: float | None = None,
         allow_more_noise: bool = False,
         patience: Patience | None = None,
     ) -> None:
@@ -59,7 +60,8 @@ class _Common:
         self._transport = transport
         self._patience = patience or Patience()
         user = front if isinstance(front, UserSide) else load_user_side(Path(front))
-        self.policy = Policy.of(user, bits=bits, allow_more_noise=allow_more_noise)
+        policy = Policy.of(user, bits=bits, allow_more_noise=allow_more_noise)
+        self.policy = policy if epsilon is None else policy.with_epsilon(epsilon)
         """What this user allows; see `Policy`."""
         self._exchange = Exchange(
             user, self.policy, server=self._base, ledger=ledger, budget=budget, patience=self._patience
@@ -95,14 +97,26 @@ class Client(_Common):
     """Asks a server about texts, blocking; see the module and `exchange`.
 
     ``front`` is the user's folder of a run, ``budget`` the cap of a new ledger (epsilon in all), ``token``
-    what the server knows the user by. ``transport`` is one of httpx.
+    what the server knows the user by. ``epsilon`` asks with more noise than the front says, if the server
+    offers it. ``transport`` is one of httpx.
     """
 
     _http: httpx.Client | None = None
 
-    def ask(self, text: str) -> Answer:
-        """One question; the same text again sends the stored release, and costs nothing."""
-        return self._drive(self._exchange.ask(text))
+    def ask(self, text: str, *, epsilon: float | None = None) -> Answer:
+        """One question; the same text again sends the stored release, and costs nothing.
+
+        ``epsilon`` is for this question only; the same text at another epsilon is another release.
+        """
+        return self._drive(self._exchange.ask(text, epsilon=epsilon))
+
+    def offered_epsilons(self) -> tuple[float, ...]:
+        """At which epsilons the server answers, of those that the front allows; greatest first."""
+        return self._drive(self._exchange.offered())
+
+    def look(self, text: str, *, epsilon: float | None = None) -> Look:
+        """What the provider could see of a text; nothing of it is drawn, charged or sent."""
+        return self._drive(self._exchange.look(text, epsilon=epsilon))
 
     def ask_many(self, texts: Iterable[str], *, progress: Progress | None = None) -> Iterator[Answer]:
         """An answer for each text, in order; ``progress`` is called with how many there are so far.
@@ -169,9 +183,13 @@ class AsyncClient(_Common):
 
     _http: httpx.AsyncClient | None = None
 
-    async def ask(self, text: str) -> Answer:
-        """One question; the same text again sends the stored release, and costs nothing."""
-        return await self._drive(self._exchange.ask(text))
+    async def ask(self, text: str, *, epsilon: float | None = None) -> Answer:
+        """One question; see `Client.ask`."""
+        return await self._drive(self._exchange.ask(text, epsilon=epsilon))
+
+    async def offered_epsilons(self) -> tuple[float, ...]:
+        """See `Client.offered_epsilons`."""
+        return await self._drive(self._exchange.offered())
 
     async def ask_many(
         self, texts: Iterable[str], *, progress: Progress | None = None, at_once: int = 8

@@ -42,14 +42,14 @@ from torch import Tensor
 
 from dp_forward.errors import InvalidInput
 from dp_forward.handed import UserSide
-from dp_forward.noise.released import Released, release
+from dp_forward.noise.released import Released, dequantise, release
 from dp_forward.privacy.ledger import Ledger, State, Summary
 from dp_forward.serve.asked import Asked
 from dp_forward.serve.policy import Policy, Terms
 from dp_forward.serve.steps import Call, Patience, Reply, ServerRefused, Steps, json_of, sent
 from dp_forward.serve.wire import HEADER_BYTES, frame_of, parse_frame
 
-__all__ = ["Answer", "Exchange"]
+__all__ = ["Answer", "Exchange", "Look"]
 
 _ANSWER_BYTES: Final = 1 << 20
 _MANIFEST_BYTES: Final = 1 << 20
@@ -78,6 +78,19 @@ class Answer:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Look:
+    """What the two parties see of a text, for the eyes of its owner only; nothing of it is sent.
+
+    ``hidden`` [rows, width] is what the front computes, ``noisy`` the release as the provider reads it (None
+    where the text was never released at this epsilon), ``tokens`` what the front read.
+    """
+
+    tokens: Mapping[str, Tensor]
+    hidden: Tensor
+    noisy: Tensor | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -117,7 +130,8 @@ class Exchange:
         self._user = user
         self._server = server
         self._patience = patience or Patience()
-        self._terms: Terms | None = None
+        self._manifest: object = None
+        self._terms: dict[float, Terms] = {}
         self._turn, self._process = threading.Lock(), os.getpid()
         user.front.train(False)
         path = Path(ledger).resolve()
@@ -139,20 +153,35 @@ class Exchange:
         """Where the ledger stands."""
         return self._ledger.summary()
 
-    def greet(self) -> Steps[Terms]:
-        """The terms with this server; asked for once."""
-        if self._terms is None:
-            reply = yield from sent(Call("GET", "/v1/manifest", _MANIFEST_BYTES), self._patience)
-            self._terms = self.policy.read(json_of(reply))
-        return self._terms
+    def greet(self, epsilon: float | None = None) -> Steps[Terms]:
+        """The terms with this server, at the front's own epsilon or a smaller one; it is asked once."""
+        wanted = self.policy.epsilon if epsilon is None else float(epsilon)
+        if wanted not in self._terms:
+            policy = self.policy if epsilon is None else self.policy.with_epsilon(wanted)
+            found = yield from self._greeted()
+            self._terms[wanted] = policy.read(found)
+            self._manifest = found
+        return self._terms[wanted]
 
-    def ask(self, text: str, *, recall: bool = False, name: str = "text") -> Steps[Answer]:
+    def offered(self) -> Steps[tuple[float, ...]]:
+        """The epsilons at which the server answers and the front allows it, greatest first."""
+        return self.policy.offered((yield from self._greeted()))
+
+    def _greeted(self) -> Steps[object]:
+        """The manifest that was agreed to, or what the server says now."""
+        if self._manifest is not None:
+            return self._manifest
+        return json_of((yield from sent(Call("GET", "/v1/manifest", _MANIFEST_BYTES), self._patience)))
+
+    def ask(
+        self, text: str, *, epsilon: float | None = None, recall: bool = False, name: str = "text"
+    ) -> Steps[Answer]:
         """One question. With ``recall``, a stored answer of this server is given without asking again."""
         _check(text, name)
-        terms = yield from self.greet()
+        terms = yield from self.greet(epsilon)
         read = self._read(text, terms, name)
         if recall and (known := self._recalled(read)) is not None:
-            return self._answer(*known, read, paid=None)
+            return self._answer(*known, read, terms, paid=None)
         paid = self._pay(read, terms)
         request, frame = _fresh(paid.frame, int(time.time()))
         reply = yield from sent(Call("POST", "/v1/answer", _ANSWER_BYTES, frame), self._patience)
@@ -160,7 +189,19 @@ class Exchange:
         self._asked.keep(read.key, self._server, label, probabilities)
         if not paid.delivered:
             self._ledger.delivered(paid.release_id)
-        return self._answer(label, probabilities, read, paid=paid)
+        return self._answer(label, probabilities, read, terms, paid=paid)
+
+    def look(self, text: str, *, epsilon: float | None = None, name: str = "text") -> Steps[Look]:
+        """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
+        _check(text, name)
+        terms = yield from self.greet(epsilon)
+        read = self._read(text, terms, name)
+        known = self._ledger.find(read.key)
+        noisy = None
+        if known is not None and known.state is not State.RESERVED:
+            values = parse_frame(self._ledger.payload(known.id)).values
+            noisy = torch.from_numpy(dequantise(values, terms.mechanism, self.policy.bits))
+        return Look(read.tokens, self._hidden(read.tokens), noisy)
 
     def _read(self, text: str, terms: Terms, name: str) -> _Text:
         """From here on a text is touched."""
@@ -202,13 +243,16 @@ class Exchange:
             delivered=paid.state is State.DELIVERED,
         )
 
-    @torch.inference_mode()
     def _drawn(self, tokens: Mapping[str, Tensor], terms: Terms) -> Released:
         """One release; only ever called for a charge that has none."""
-        hidden = self._user.front(**tokens)
+        return release(self._hidden(tokens), terms.mechanism, bits=self.policy.bits)
+
+    @torch.inference_mode()
+    def _hidden(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        hidden: Tensor = self._user.front(**tokens)
         if tuple(hidden.shape) != (1, self.policy.matrix_rows, self.policy.width):
             raise AssertionError("the front gives another shape than the policy says")
-        return release(hidden[0], terms.mechanism, bits=self.policy.bits)
+        return hidden[0]
 
     def _frame(self, released: Released) -> bytes:
         return frame_of(
@@ -220,14 +264,14 @@ class Exchange:
         )
 
     def _answer(
-        self, label: str, probabilities: dict[str, float], read: _Text, *, paid: _Paid | None
+        self, label: str, probabilities: dict[str, float], read: _Text, terms: Terms, *, paid: _Paid | None
     ) -> Answer:
         summary = self._ledger.summary()
-        charged = paid is not None and paid.charged_now and self._terms is not None
+        charged = paid is not None and paid.charged_now
         return Answer(
             label=label,
             probabilities=probabilities,
-            charge=self._terms.charge.epsilon(summary.delta) if charged and self._terms else 0.0,
+            charge=terms.charge.epsilon(summary.delta) if charged else 0.0,
             spent=summary.spent,
             remaining=summary.remaining,
             resent=paid is None or not paid.drawn_now,

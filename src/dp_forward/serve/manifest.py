@@ -6,6 +6,7 @@ a server cannot make a client believe in a number.
 Guarantees:
     A manifest that exists asks for noise that can be released in its ``bits`` on ``matrix_rows x width``, at
     a cut where its unit makes sense. ``epsilon``, ``delta`` and ``step`` are those of such a release.
+    Whatever else it answers to (``epsilons``) has more noise than that, and is otherwise the same.
 Edges:
     What comes from the network goes through `from_dict`: every defect is a `WireError` whose message holds
     nothing that the server wrote. Sound is not agreed: whether the wanted noise is *enough* is for the
@@ -14,10 +15,11 @@ Edges:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,6 +32,7 @@ from dp_forward.serve.wire import (
     LEAST_STEP,
     MECHANISMS,
     MOST_ENTRIES,
+    SAME,
     VERSION,
     WireError,
     frame_bytes,
@@ -39,12 +42,26 @@ if TYPE_CHECKING:
     from dp_forward.handed import ProviderSide
     from dp_forward.privacy import Mechanism
 
-__all__ = ["Manifest"]
+__all__ = ["Manifest", "Offer"]
 
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_ROWS: Final = 1 << 16
 _MOST_LABELS: Final = 1 << 16
 _LONGEST_LABEL: Final = 200
+_MOST_OFFERS: Final = 16
+_MORE_NOISE: Final = (0.5, 0.25)
+"""The shares of its epsilon at which a server answers too, where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Noise that a server answers to, with the numbers of such a release, calibrated here."""
+
+    noise: NoiseChoice
+    mechanism: Mechanism = field(repr=False)
+    epsilon: float
+    delta: float
+    step: float
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -52,7 +69,9 @@ class Manifest:
     """What one server answers to; see the module.
 
     ``rows`` is how many tokens a text is cut or padded to, ``matrix_rows x width`` what crosses (one row at
-    the cut `output`), ``front`` the hex digest of the one front that this back belongs to.
+    the cut `output`), ``front`` the hex digest of the one front that this back belongs to. ``noise`` is what
+    the back was trained for; ``epsilons`` are smaller ones that it answers too, less accurately: how private
+    a text shall be is for its owner to say.
     """
 
     noise: NoiseChoice
@@ -63,11 +82,14 @@ class Manifest:
     cut: str
     front: str
     labels: tuple[str, ...]
+    epsilons: tuple[float, ...] = ()
     version: int = VERSION
     epsilon: float = field(init=False, compare=False)
     """What one release is proved to be, by this machine's own calibration."""
     delta: float = field(init=False, compare=False)
     step: float = field(init=False, compare=False)
+    offers: tuple[Offer, ...] = field(init=False, compare=False)
+    """All that is answered, the least noise first."""
 
     def __post_init__(self) -> None:
         self._check_shape()
@@ -120,20 +142,39 @@ class Manifest:
             raise InvalidInput("unit", rule, str(noise.protects), "Cut at embeddings or encoder.1.qkv.")
 
     def _calibrate(self) -> None:
-        """The numbers of a release, read off a release of nothing; what is refused there is refused here."""
+        """The numbers of each release, read off one of nothing; what is refused there is refused here."""
+        own, more = self.noise.epsilon, self.epsilons
+        known = isinstance(more, tuple) and len(more) < _MOST_OFFERS
+        # Written so that a NaN is refused.
+        if not known or not all(a > b > 0 for a, b in zip((own, *more), more, strict=False)):
+            rule = f"fall from {own}, fewer than {_MOST_OFFERS}"
+            raise InvalidInput("epsilons", rule, "others", "More noise may be answered, never less.")
+        choices = (self.noise, *(replace(self.noise, epsilon=epsilon) for epsilon in more))
+        object.__setattr__(self, "offers", tuple(map(self._offer, choices)))
+        for name in ("epsilon", "delta", "step"):
+            object.__setattr__(self, name, getattr(self.offers[0], name))
+
+    def _offer(self, noise: NoiseChoice) -> Offer:
         from dp_forward.noise import release
 
-        by_row = self.noise.bound.over == "row"
-        blank = release(np.zeros((self.matrix_rows if by_row else 1, 1)), self.mechanism(), bits=self.bits)
-        numbers = {"epsilon": blank.guarantee.epsilon, "delta": blank.guarantee.delta, "step": blank.step}
-        if not (math.isfinite(numbers["epsilon"]) and LEAST_STEP <= blank.step <= LARGEST_STEP):
+        rows = self.matrix_rows if noise.bound.over == "row" else 1
+        mechanism = noise.build()
+        blank = release(np.zeros((rows, 1)), mechanism, bits=self.bits)
+        epsilon, delta = blank.guarantee.epsilon, blank.guarantee.delta
+        if not (math.isfinite(epsilon) and LEAST_STEP <= blank.step <= LARGEST_STEP):
             raise InvalidInput("noise", "fit a frame", "a step or epsilon beyond it", "Use a norm near 1.")
-        for name, value in numbers.items():
-            object.__setattr__(self, name, float(value))
+        return Offer(noise, mechanism, float(epsilon), float(delta), float(blank.step))
+
+    def offer_with(self, epsilon: float) -> Offer | None:
+        """The offer whose releases are proved to be this epsilon, within one part in 10^9."""
+        for offer in self.offers:
+            if math.isclose(epsilon, offer.epsilon, rel_tol=SAME, abs_tol=0.0):
+                return offer
+        return None
 
     def mechanism(self) -> Mechanism:
-        """The noise, calibrated now."""
-        return self.noise.build()
+        """The noise that the back was trained for."""
+        return self.offers[0].mechanism
 
     @property
     def frame_bytes(self) -> int:
@@ -141,8 +182,17 @@ class Manifest:
         return frame_bytes(rows=self.matrix_rows, width=self.width, bits=self.bits)
 
     @classmethod
-    def of(cls, provider: ProviderSide, front_digest: str, *, bits: int | None = None) -> Manifest:
+    def of(
+        cls,
+        provider: ProviderSide,
+        front_digest: str,
+        *,
+        bits: int | None = None,
+        epsilons: Sequence[float] | None = None,
+    ) -> Manifest:
         """What a provider's folder asks for; ``bits`` is 8 where the noise leaves room for it, else 16.
+
+        ``epsilons`` are by default a half and a quarter of its own, where such noise can be released.
 
         Edges:
             `InvalidInput` for an undefended model, or for noise that cannot be released.
@@ -159,13 +209,23 @@ class Manifest:
             "front": front_digest,
             "labels": form.labels,
         }
-        if bits is not None:
-            return cls(bits=bits, **settings)
-        wide = cls(bits=16, **settings)
-        try:
-            return cls(bits=8, **settings)
-        except InvalidInput:  # with 16 it was sound, so it is 8 bits that leave too little room
-            return wide
+        found = cls(bits=bits or 16, **settings)
+        if bits is None:
+            # With 16 it was sound, so where 8 are refused, they leave too little room.
+            with contextlib.suppress(InvalidInput):
+                found = cls(bits=8, **settings)
+        if epsilons is not None:
+            return replace(found, epsilons=tuple(map(float, epsilons)))
+        return found._with_more_noise()
+
+    def _with_more_noise(self) -> Manifest:
+        found: list[float] = []
+        for share in _MORE_NOISE:
+            epsilon = self.noise.epsilon * share
+            with contextlib.suppress(DpForwardError):
+                self._offer(replace(self.noise, epsilon=epsilon))
+                found.append(epsilon)
+        return replace(self, epsilons=tuple(found))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -179,6 +239,7 @@ class Manifest:
             "cut": self.cut,
             "front": self.front,
             "labels": list(self.labels),
+            "epsilons": list(self.epsilons),
         }
 
     @classmethod
@@ -190,15 +251,16 @@ class Manifest:
         version = settings["version"]
         if type(version) is not int or version != VERSION:
             raise WireError("version", f"Version {VERSION} of the protocol is spoken here, not the server's")
-        noise, labels = settings["noise"], settings["labels"]
+        noise, labels, epsilons = settings["noise"], settings["labels"], settings["epsilons"]
         if not isinstance(noise, Mapping) or set(noise) != {f.name for f in fields(NoiseChoice)}:
             raise WireError(
                 "manifest", "The noise of a manifest has the keys of a choice of noise, all of them"
             )
-        if not _plain(noise) or not isinstance(labels, list):
+        if not _plain(noise) or not isinstance(labels, list) or not _numbers(epsilons):
             raise WireError("manifest", "The manifest holds a value of the wrong type")
+        read = {"labels": tuple(labels), "epsilons": tuple(map(float, epsilons))}
         try:
-            return cls(**{**settings, "noise": NoiseChoice.from_dict(noise), "labels": tuple(labels)})
+            return cls(**{**settings, **read, "noise": NoiseChoice.from_dict(noise)})
         except DpForwardError as error:
             name = getattr(error, "name", "noise")
             raise WireError("manifest", f"The manifest is not sound: see its {name}") from None
@@ -212,6 +274,14 @@ class Manifest:
 
 def _showable(label: object) -> bool:
     return isinstance(label, str) and 1 <= len(label) <= _LONGEST_LABEL and label.isprintable()
+
+
+def _numbers(found: object) -> bool:
+    return (
+        isinstance(found, list)
+        and len(found) < _MOST_OFFERS
+        and all(type(value) in (int, float) and abs(value) <= MOST_ENTRIES for value in found)
+    )
 
 
 def _plain(noise: Mapping[Any, Any]) -> bool:

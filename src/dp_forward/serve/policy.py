@@ -4,9 +4,11 @@ A server says what it wants in its manifest. Nothing of that is believed or take
 against the policy, field by field, before a text is touched. Either they agree, and the release is made as
 the *policy* says, or the server is refused.
 
-A server may ask for more noise, and the user may allow that (``allow_more_noise``): then the release is made
-with the smaller epsilon or delta, which costs less. Everything else that differs is refused, also where it
-might be as private (another threshold, another bound): whether it is, is not for the server to say.
+A user may want more noise than the front was trained with (`Policy.with_epsilon`); a server answers that if
+its manifest lists it. A server may ask for more noise, and the user may allow that (``allow_more_noise``):
+then the release is made with the smaller epsilon or delta, which costs less. Everything else that differs is
+refused, also where it might be as private (another threshold, another bound): whether it is, is not for the
+server to say.
 """
 
 from __future__ import annotations
@@ -103,26 +105,49 @@ class Policy:
         """The largest delta that one release may have."""
         return self.noise.delta or 0.0
 
+    def with_epsilon(self, epsilon: float) -> Policy:
+        """The same with more noise; a front never allows less than it says."""
+        if not (math.isfinite(epsilon) and 0 < epsilon <= self.epsilon):
+            raise InvalidInput(
+                "epsilon",
+                f"be above 0 and at most the front's {self.epsilon}",
+                epsilon,
+                "Less is more private.",
+            )
+        more = replace(self, noise=replace(self.noise, epsilon=float(epsilon)))
+        _bits(more.noise.build(), (self.matrix_rows, self.width), self.bits)
+        return more
+
+    def offered(self, found: object) -> tuple[float, ...]:
+        """The epsilons that a server's manifest answers and this policy allows, greatest first."""
+        manifest = self._manifest(found)
+        listed = (manifest.noise.epsilon, *manifest.epsilons)
+        return tuple(epsilon for epsilon in listed if epsilon <= self.epsilon)
+
     def terms(self) -> Terms:
         """The user's own terms."""
         return _terms(self.noise)
 
     def read(self, found: object) -> Terms:
         """`agree`, for what a server sent as JSON."""
+        return self.agree(self._manifest(found))
+
+    def _manifest(self, found: object) -> Manifest:
         if not isinstance(found, dict):
             raise _unreadable()
         # Shapes first: a sound manifest is calibrated on its shape, and that may be a huge one.
         self._compare({name: found.get(name) for name in _SAME})
         try:
-            manifest = Manifest.from_dict(found)
+            return Manifest.from_dict(found)
         except DpForwardError:
             raise _unreadable() from None
-        return self.agree(manifest)
 
     def agree(self, manifest: Manifest) -> Terms:
         """The terms of a release for this server, or `ProtocolMismatch`."""
         self._compare({name: getattr(manifest, name) for name in _SAME})
         wanted = manifest.noise
+        if self.epsilon in manifest.epsilons:
+            wanted = replace(wanted, epsilon=self.epsilon)
         if wanted == self.noise:
             return self.terms()
         for name in ("mechanism", "unit", "norm", "how", "threshold_share", "rows", "columns"):

@@ -28,6 +28,8 @@ class ServerSettings:
         ``port`` 0 takes a free one. ``max_wait_ms`` is how long the first of a batch waits for others.
         ``oldest_s`` and ``newest_s`` are how far a frame's time may lie behind and ahead of the server's.
         ``remembered`` and ``remembered_mib`` bound the memory of request ids and their answers.
+        ``also_epsilons`` are answered besides the one that the back was trained for, all of them smaller; by
+        default its half and its quarter.
     """
 
     host: str = "127.0.0.1"
@@ -35,6 +37,7 @@ class ServerSettings:
     token: str | None = field(default=None, repr=False)
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = field(default=None, repr=False)
+    also_epsilons: tuple[float, ...] | None = None
     max_batch: int = 32
     max_wait_ms: float = 2.0
     queue: int = 256

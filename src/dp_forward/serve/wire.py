@@ -61,7 +61,7 @@ _CUT_BYTES: Final = 24
 _CUT_LETTERS: Final = re.compile(rb"[a-z][a-z0-9._]*")
 _NOTHING: Final = bytes(8)
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
-_SAME: Final = 1e-9
+SAME: Final = 1e-9
 """Two machines may disagree in the last digits of one calibration; another budget differs by far more."""
 
 Values = NDArray[np.int8] | NDArray[np.int16]
@@ -197,9 +197,9 @@ class Header:
         Guarantees:
             The manifest's side of epsilon, delta and step is calibrated from its choice of noise, never read.
         Edges:
-            The rule for the budget is equality, not "at most": the back was trained for one noise, and
-            integers of another step mean something else. Who wants another budget needs another manifest.
-            Numbers are equal within 1e-9 of their size. That the numbers agree proves no noise.
+            The rule for the budget is equality with one of the manifest's offers, not "at most": integers of
+            another step mean something else. Numbers are equal within 1e-9 of their size. That the numbers
+            agree proves no noise.
         """
         for name, here, there in (
             ("bits", self.bits, manifest.bits),
@@ -213,12 +213,11 @@ class Header:
                 return f"{name}: the frame has {here}, the manifest asks for {there}"
         if self.front.hex() != manifest.front:
             return "front: the frame and the manifest name two fronts"
-        for name, claimed, wanted in (
-            ("epsilon", self.epsilon, manifest.epsilon),
-            ("delta", self.delta, manifest.delta),
-            ("step", self.step, manifest.step),
-        ):
-            if not math.isclose(claimed, wanted, rel_tol=_SAME, abs_tol=0.0):
+        offer = manifest.offer_with(self.epsilon)
+        if offer is None:
+            return f"epsilon: the frame has {self.epsilon!r}, the manifest asks for {manifest.epsilon!r}"
+        for name, claimed, wanted in (("delta", self.delta, offer.delta), ("step", self.step, offer.step)):
+            if not math.isclose(claimed, wanted, rel_tol=SAME, abs_tol=0.0):
                 return f"{name}: the frame has {claimed!r}, the manifest asks for {wanted!r}"
         return None
 
