@@ -29,7 +29,7 @@ from dp_forward.split.load import load_model
 from dp_forward.split.pair import split_model
 from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
 from dp_forward.train.pretrain.rejoin import NoisyMaskedLM, rejoined, tied_split
-from dp_forward.train.pretrain.trainer import last_checkpoint, masked_loss
+from dp_forward.train.pretrain.trainer import masked_loss, newest_checkpoint
 from dp_forward.train.pretrain.training import PretrainSettings, pretrain
 from tiny_models import MASKED_LM, tiny, tiny_inputs
 
@@ -221,7 +221,7 @@ def test_a_killed_run_goes_on_where_its_last_checkpoint_was(checkpoint: str, tmp
     # A kill in the middle of writing the next checkpoint leaves a part of it, which must not be taken.
     (folder / "work" / "noisy" / "checkpoint-4").mkdir()
     (folder / "work" / "noisy" / "checkpoint-4" / "model.safetensors").write_bytes(b"half")
-    assert last_checkpoint(folder / "work" / "noisy").name == "checkpoint-3"
+    assert newest_checkpoint(folder / "work" / "noisy").name == "checkpoint-3"
     with pytest.raises(InvalidInput, match="Resume it"):
         pretrain(headless, one_word_each(60), asked, folder=folder)
     with pytest.raises(InvalidInput, match="same seed"):

@@ -18,7 +18,6 @@ Paper: the DP-SGD rows of its tables (Section 6); ours uses Opacus 1.6.
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -40,6 +39,7 @@ from dp_forward.train.dpsgd.accounting import (
 )
 from dp_forward.train.dpsgd.checkpoint import Checkpoint, digest_of, newest, save
 from dp_forward.train.dpsgd.private import Mode, Private, Records, Trainable, make_private, set_trainable
+from dp_forward.train.memory import peak_memory_mib, start_counting_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -146,8 +146,7 @@ def train_dpsgd(
     if earlier is not None:
         _take_up(private, trained, earlier)
         history, before = list(earlier.history), earlier.seconds
-    if private.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(private.device)
+    start_counting_memory(private.device)
 
     for epoch in range(len(history) + 1, settings.epochs + 1):
         loss = _epoch(private, settings, epoch, on_progress)
@@ -174,7 +173,7 @@ def train_dpsgd(
         sample_rate=rate,
         steps=steps,
         seconds=before + time.perf_counter() - started,
-        peak_memory_mib=_peak_memory(private.device),
+        peak_memory_mib=peak_memory_mib(private.device),
         statement=statement_of(
             settings, epsilon=epsilon, noise_multiplier=noise, steps=steps, records=len(train)
         ),
@@ -353,10 +352,3 @@ def _checkpoint(
             f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()
         },
     )
-
-
-def _peak_memory(device: torch.device) -> float:
-    """Peak memory in MiB: of the tensors on a GPU, of the whole process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

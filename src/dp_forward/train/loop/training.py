@@ -7,10 +7,7 @@ batches of texts of like length, a clean warm-up that ends after so many epochs,
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +22,9 @@ from torch import nn
 from torch.utils.data import Dataset, Sampler
 
 from dp_forward.split.load import quiet_transformers
+from dp_forward.train.checkpoints import last_checkpoint, step_of
 from dp_forward.train.loop.average import MovingAverage
+from dp_forward.train.memory import peak_memory_mib, start_counting_memory
 from dp_forward.train.ranks import processes
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ Progress = Callable[[str, int, int, dict[str, float]], None]
 """``progress(stage, done, total, numbers)``; drawn by whoever calls."""
 
 _LOGS_PER_EPOCH = 20
-_RSS_UNIT = 2**20 if sys.platform == "darwin" else 2**10
-"""The system counts kilobytes on Linux and bytes on macOS."""
 _WARM_UP_SHARE = 0.06
 """The share of steps in which the learning rate rises; as BERT was fine-tuned."""
 
@@ -120,23 +117,22 @@ def fit(
         trainer.head_learning_rate = settings.head_learning_rate
         # Trainer prints its numbers on stdout, which is for results.
         trainer.remove_callback(transformers.PrinterCallback)
-        earlier = _last_checkpoint(place) if folder is not None else None
-        with peak_memory() as peak:
-            outcome = trainer.train(resume_from_checkpoint=None if earlier is None else str(earlier))
+        earlier = last_checkpoint(place) if folder is not None else None
+        start_counting_memory()
+        outcome = trainer.train(resume_from_checkpoint=None if earlier is None else str(earlier))
     history = [_numbers(entry) for entry in trainer.state.log_history]
     return Fit(
         steps=int(outcome.global_step),
         epochs=float(trainer.state.epoch or 0.0),
         seconds=time.perf_counter() - started,
-        peak_memory_mib=peak(),
+        peak_memory_mib=peak_memory_mib(),
         history=[entry for entry in history if "loss" in entry or "accuracy" in entry],
     )
 
 
 def last_step(folder: Path | None) -> int:
     """The step of the newest checkpoint; 0 where there is none."""
-    found = None if folder is None else _last_checkpoint(folder)
-    return 0 if found is None else int(found.name.rpartition("-")[2])
+    return 0 if folder is None else step_of(last_checkpoint(folder))
 
 
 def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: bool, evaluates: bool) -> Any:
@@ -307,34 +303,3 @@ def _place(folder: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as temporary:
         yield Path(temporary)
-
-
-def _last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    whole = [path for path in found if _is_whole(path)]
-    return whole[-1] if whole else None
-
-
-def _is_whole(checkpoint: Path) -> bool:
-    """Trainer writes trainer_state.json last, and drops the checkpoint before only after that."""
-    try:
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def peak_memory() -> Iterator[Callable[[], float]]:
-    """The peak in MiB since the start of the block: of the GPU where there is one, else of the process."""
-    gpu = torch.cuda.is_available()
-    if gpu:
-        torch.cuda.reset_peak_memory_stats()
-    yield (
-        lambda: (
-            torch.cuda.max_memory_allocated() / 2**20
-            if gpu
-            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _RSS_UNIT
-        )
-    )

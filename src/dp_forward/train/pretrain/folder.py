@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["RunFolder"]
+__all__ = ["PretrainFolder"]
 
 _PLAN, _OUTCOME, _WORK = "plan.json", "outcome.json", "work"
 
 
-class RunFolder:
+class PretrainFolder:
     """One run's folder.
 
     Guarantees:

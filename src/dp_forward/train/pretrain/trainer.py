@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,13 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
+from dp_forward.train.checkpoints import last_checkpoint
 from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
 
-__all__ = ["OnProgress", "Phase", "last_checkpoint", "masked_loss", "peak_memory_mib", "train_phase"]
+__all__ = ["OnProgress", "Phase", "masked_loss", "newest_checkpoint", "train_phase"]
 
 OnProgress = Callable[[str, int, int, float | None], None]
 """Called after each step with the phase, the step, the number of steps and the last logged loss."""
@@ -57,7 +57,7 @@ def train_phase(
         A step that a checkpoint holds is not taken again, and the items of later steps are those that a run
         without a stop would have seen. The noise of a resumed run is drawn anew.
     """
-    start = last_checkpoint(phase.folder)
+    start = newest_checkpoint(phase.folder)
     state = {} if start is None else _state(start)
     if start is not None and state["global_step"] >= phase.steps:
         # Not strict: a tied tensor is stored under one of its names.
@@ -74,14 +74,9 @@ def train_phase(
     return _losses(phase.name, trainer.state.log_history)
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end; one that a kill cut short is passed over."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdigit()]
-    for path in sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True):
-        # The Trainer writes its state last, so a readable state means that the rest is there.
-        if all((path / name).is_file() for name in _WRITTEN) and _state(path):
-            return path
-    return None
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that a phase can go on from."""
+    return last_checkpoint(folder, needs=_WRITTEN)
 
 
 @torch.no_grad()
@@ -97,16 +92,6 @@ def masked_loss(model: nn.Module, items: MaskedBlocks, *, batch: int) -> float:
         tokens += hidden
     model.train(was_training)
     return total / tokens
-
-
-def peak_memory_mib() -> float:
-    """The most memory that was used: on the GPU if there is one, else by this process."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    import resource
-
-    # Kilobytes on Linux, bytes on macOS.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _arguments(phase: Phase) -> TrainingArguments:

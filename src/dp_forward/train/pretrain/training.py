@@ -38,16 +38,17 @@ from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count, positive, probability
 from dp_forward.split.legal import check_cut
 from dp_forward.split.pair import Split
-from dp_forward.train.pretrain.folder import RunFolder
+from dp_forward.train.checkpoints import step_of
+from dp_forward.train.memory import peak_memory_mib, start_counting_memory
+from dp_forward.train.pretrain.folder import PretrainFolder
 from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
 from dp_forward.train.pretrain.model import MaskedLM, load_masked_lm, save_checkpoint
 from dp_forward.train.pretrain.rejoin import NoisyMaskedLM, rejoined, tied_split
 from dp_forward.train.pretrain.trainer import (
     OnProgress,
     Phase,
-    last_checkpoint,
     masked_loss,
-    peak_memory_mib,
+    newest_checkpoint,
     train_phase,
 )
 
@@ -156,12 +157,11 @@ def pretrain(
     from transformers import set_seed
 
     began = time.monotonic()
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+    start_counting_memory()
     set_seed(settings.seed)
     start = load_masked_lm(model)
     _check(start, settings)
-    run = RunFolder(folder, _plan(model, corpus, settings), resume=resume)
+    run = PretrainFolder(folder, _plan(model, corpus, settings), resume=resume)
     stored = run.outcome()
     if stored is not None:
         return PretrainOutcome(**stored)
@@ -230,7 +230,7 @@ def _plan(model: str, corpus: Corpus, settings: PretrainSettings) -> dict[str, A
 
 
 def _blocks(
-    run: RunFolder, corpus: Corpus, start: MaskedLM, settings: PretrainSettings
+    run: PretrainFolder, corpus: Corpus, start: MaskedLM, settings: PretrainSettings
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
     """Blocks to train on, held-out blocks, and the number of steps."""
     most = None
@@ -256,7 +256,7 @@ def _blocks(
 
 
 def _train_head(
-    run: RunFolder,
+    run: PretrainFolder,
     start: MaskedLM,
     blocks: NDArray[np.int32],
     settings: PretrainSettings,
@@ -274,7 +274,9 @@ def _train_head(
     return history
 
 
-def _phase(run: RunFolder, name: str, steps: int, learning_rate: float, settings: PretrainSettings) -> Phase:
+def _phase(
+    run: PretrainFolder, name: str, steps: int, learning_rate: float, settings: PretrainSettings
+) -> Phase:
     return Phase(
         name=name,
         folder=run.work / name,
@@ -291,8 +293,7 @@ def _sanitizer(phase: Phase, settings: PretrainSettings) -> Sanitizer | None:
     """The noise of the training steps, in a stream of its own for each start of the run."""
     if settings.mechanism is None:
         return None
-    done = last_checkpoint(phase.folder)
-    taken = 0 if done is None else int(done.name.rpartition("-")[2])
+    taken = step_of(newest_checkpoint(phase.folder))
     return Sanitizer(settings.mechanism, seed=settings.seed * 1_000_000_007 + 2 * taken)
 
 
