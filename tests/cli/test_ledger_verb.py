@@ -12,7 +12,8 @@ from dp_forward.cli.ledger import app
 from dp_forward.errors import InvalidInput, LedgerCorrupt
 from dp_forward.privacy.ledger import Charge, Ledger
 
-KEYS = {"spent", "cap", "remaining", "delta", "releases", "pending", "delivered", "sound"}
+DAILY = {"per_day", "spent_today", "remaining_today"}
+KEYS = {"spent", "cap", "remaining", "delta", "releases", "pending", "delivered", "sound", *DAILY}
 
 
 @pytest.fixture
@@ -40,6 +41,9 @@ def test_a_sound_ledger_is_told_as_json(path: Path, verb: str) -> None:
         "releases": 2,
         "pending": 1,
         "delivered": 1,
+        "per_day": None,
+        "spent_today": 2.0,
+        "remaining_today": None,
         "sound": True,
     }
 
@@ -49,6 +53,25 @@ def test_a_sound_ledger_is_told_in_words(path: Path, verb: str) -> None:
     result = CliRunner().invoke(app, [verb, str(path)])
     assert result.exit_code == 0
     assert "Sound: 2 releases cost epsilon 2.0 of 8.0 at delta 1e-05." in result.stdout
+
+
+def test_a_budget_per_day_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "daily.ledger")
+    made = CliRunner().invoke(app, ["create", path, "--per-day", "4", "--json"])
+    assert json.loads(made.stdout)["cap"] == 1000.0  # the largest there is
+    with Ledger.open(path) as ledger:
+        ledger.reserve(bytes(16), Charge.pure(1.0))
+    told = json.loads(CliRunner().invoke(app, ["show", path, "--json"]).stdout)
+    assert {name: told[name] for name in DAILY} == {
+        "per_day": 4.0,
+        "spent_today": 1.0,
+        "remaining_today": 3.0,
+    }
+    assert "Of 4.0 a day, 1.0 are spent today (UTC)." in CliRunner().invoke(app, ["show", path]).stdout
+    neither = CliRunner().invoke(app, ["create", str(tmp_path / "none")])
+    assert isinstance(neither.exception, InvalidInput)
+    both = CliRunner().invoke(app, ["create", str(tmp_path / "odd"), "--epsilon", "2", "--per-day", "4"])
+    assert isinstance(both.exception, InvalidInput)
 
 
 def test_a_damaged_ledger_is_told_as_json_with_exit_code_1(path: Path) -> None:

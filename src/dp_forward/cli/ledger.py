@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.errors import LedgerCorrupt
-from dp_forward.privacy.ledger import Ledger, Summary
+from dp_forward.errors import InvalidInput, LedgerCorrupt
+from dp_forward.privacy.ledger import LARGEST_CAP, Ledger, Summary
 
 __all__ = ["app"]
 
@@ -58,15 +58,26 @@ def verify(file: File, json: options.Json = False) -> None:
 @app.command()
 def create(
     file: File,
-    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="The cap; never passed.")],
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            "--epsilon", "-e", help="The cap; never passed. With --per-day alone, the largest there is."
+        ),
+    ] = None,
     delta: Annotated[float, typer.Option("--delta", "-d", help="0 for pure releases only.")] = 1e-5,
+    per_day: Annotated[
+        float | None, typer.Option("--per-day", help="A second cap, for each day of UTC.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Make a new ledger with a cap; an existing file is left alone.
 
     Example: dpf ledger create budget.ledger --epsilon 8 --delta 1e-5
     """
-    with Ledger.create(file, cap_epsilon=epsilon, delta=delta) as ledger:
+    if epsilon is None and per_day is None:
+        raise InvalidInput("epsilon", "be given, or --per-day", "none", "Say what may be spent, such as 8.")
+    cap = LARGEST_CAP if epsilon is None else epsilon
+    with Ledger.create(file, cap_epsilon=cap, delta=delta, per_day=per_day) as ledger:
         _print(ledger.summary(), json=json)
 
 
@@ -81,4 +92,6 @@ def _print(summary: Summary, *, json: bool) -> None:
         f"Sound: {summary.releases} releases cost epsilon {summary.spent} of {summary.cap} "
         f"at delta {summary.delta}."
     )
+    if summary.per_day is not None:
+        sentence += f" Of {summary.per_day} a day, {summary.spent_today} are spent today (UTC)."
     output.print_fields("Ledger", fields, [sentence])

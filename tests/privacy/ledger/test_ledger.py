@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import sqlite3
 import statistics
@@ -416,6 +417,39 @@ def test_a_full_disk_is_a_clear_refusal_and_charges_nothing(ledger: Ledger) -> N
     assert ledger.pending()[0].state is State.RESERVED
     assert ledger.ready(1, b"y" * 50_000) == b"y" * 50_000
     ledger.verify()
+
+
+def test_a_disk_without_room_for_a_file_charges_nothing_and_works_again(path: Path) -> None:
+    """Real writes that fail, at every step."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def without_room(most: int, step: Callable[[], object]) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+        try:
+            with pytest.raises(LedgerUnavailable, match=r"SQLITE_(FULL|IOERR)"):
+                step()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    without_room(6_000, lambda: Ledger.create(path, cap_epsilon=8.0, delta=1e-5, per_day=2.0))
+    assert list(path.parent.iterdir()) == []
+    with Ledger.create(path, cap_epsilon=8.0, delta=1e-5, per_day=2.0) as ledger:
+        log = path.with_name(path.name + "-wal")
+        steps: list[tuple[Callable[[], object], State | None]] = [
+            (lambda: ledger.reserve(key(1), ONE), None),
+            (lambda: ledger.ready(1, b"x" * 9_000), State.RESERVED),
+            (lambda: ledger.delivered(1), State.READY),
+        ]
+        for step, before in steps:
+            without_room(log.stat().st_size if log.exists() else 0, step)
+            with Ledger.open(path) as other:
+                found = other.find(key(1))
+                assert (None if found is None else found.state) == before
+                assert other.summary().spent_today == (0.0 if before is None else 1.0)
+                other.verify()
+            step()
+        assert ledger.summary().delivered == 1
+        ledger.verify()
 
 
 def test_an_old_sqlite_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

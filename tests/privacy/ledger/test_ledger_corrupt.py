@@ -136,9 +136,10 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
     refused(path, "not a ledger")
 
 
-def test_an_unknown_schema_version_is_refused(path: Path) -> None:
-    edit(path, "PRAGMA user_version = 2")
-    refused(path, "version 2")
+@pytest.mark.parametrize("version", [0, 1, 3])
+def test_an_unknown_schema_version_is_refused_with_a_way_on(path: Path, version: int) -> None:
+    edit(path, f"PRAGMA user_version = {version}")
+    refused(path, f"version {version}.*that made it, or a new ledger")
 
 
 @pytest.mark.parametrize(
@@ -171,6 +172,7 @@ LAST = "(SELECT max(sequence) FROM events)"
         ("UPDATE events SET total_mu2_units = mu2_units WHERE sequence = 7", "row 7"),
         ("UPDATE events SET cap = 100.0 WHERE sequence = 1", "row 1"),
         ("UPDATE events SET delta = 0.5 WHERE sequence = 1", "row 1"),
+        ("UPDATE events SET per_day = 4.0 WHERE sequence = 1", "row 1"),
         ("UPDATE events SET key = zeroblob(16) WHERE sequence = 2", "row 2"),
         ("UPDATE events SET mechanism = 'x' WHERE sequence = 2", "row 2"),
         ("UPDATE events SET mechanism = CAST(x'FF53454352' AS TEXT) WHERE sequence = 2", "unreadable"),
@@ -285,7 +287,7 @@ def test_rows_that_another_process_forges_are_refused(path: Path) -> None:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute(
                 "INSERT INTO events SELECT sequence + 1, 'reserved', 10, zeroblob(16), '', 0, 1, "
-                "total_epsilon_units, total_mu2_units + 1, x'', 0, 0.0, 0.0, 0, digest, "
+                "total_epsilon_units, total_mu2_units + 1, x'', 0, 0.0, 0.0, 0.0, 0, digest, "
                 f"zeroblob(32) FROM events WHERE sequence = {LAST}"
             )
             connection.commit()
@@ -347,6 +349,7 @@ def test_the_chain_for_the_next_tests_is_sound() -> None:
         ({"epsilon_units": -1, "total_epsilon_units": 3 * 10**9 - 1}, "type"),
         ({"cap": 9.0}, "state the cap"),
         ({"delta": 0.1}, "state the cap"),
+        ({"per_day": 1.0}, "state the cap"),
         ({"release": 5}, "next one"),
         ({"release": 1}, "next one"),
         ({"epsilon_units": 0, "total_epsilon_units": 3 * 10**9}, "nothing"),
@@ -398,6 +401,9 @@ def test_a_step_that_breaks_a_law_is_refused(
         {"cap": 0.0},
         {"cap": float("nan")},
         {"cap": 1001.0},
+        {"per_day": 8.1},
+        {"per_day": -1.0},
+        {"per_day": float("nan")},
         {"delta": 1.0},
         {"delta": -1e-5},
         {"delta": 1e-310},
@@ -451,12 +457,12 @@ def test_the_hash_covers_every_field_and_is_golden() -> None:
     assert repr(event) == "Event(sequence=1, kind='opened', release=0)"
 
 
-GOLDEN = "94900341703134fe0df1792c46b4c63b77bedd9129d52d33de825ee07b6a49c1"
+GOLDEN = "00f144142f077c76cfaa7a79f0b37d2af0c1ca3022a696a3064a72edda6d4798"
 
 
 def test_the_schema_is_golden() -> None:
     assert schema.APPLICATION_ID.to_bytes(4, "big") == b"dpfL"
-    assert (schema.SCHEMA_VERSION,) == (1,)
+    assert (schema.SCHEMA_VERSION,) == (2,)
 
 
 # --- damage at random places -------------------------------------------------------------------

@@ -12,6 +12,6 @@ Start with `ledger`; below it lie `charge` (what a release costs), `chain` (one 
 
 from dp_forward.privacy.ledger.charge import Charge
 from dp_forward.privacy.ledger.ledger import Ledger, Summary
-from dp_forward.privacy.ledger.replay import Release, State
+from dp_forward.privacy.ledger.replay import LARGEST_CAP, Release, State
 
-__all__ = ["Charge", "Ledger", "Release", "State", "Summary"]
+__all__ = ["LARGEST_CAP", "Charge", "Ledger", "Release", "State", "Summary"]

@@ -12,8 +12,8 @@ DIGEST_BYTES: Final = 32
 GENESIS: Final = bytes(DIGEST_BYTES)
 """What stands as the previous hash of the first event."""
 
-_DOMAIN: Final = b"dp-forward/ledger/event/1\0"
-_NUMBERS: Final = struct.Struct(">8q2d5q")
+_DOMAIN: Final = b"dp-forward/ledger/event/2\0"
+_NUMBERS: Final = struct.Struct(">8q3d5q")
 
 
 class Event(NamedTuple):
@@ -32,6 +32,7 @@ class Event(NamedTuple):
     payload_length: int
     cap: float
     delta: float
+    per_day: float
     time_ns: int
     previous: bytes
     digest: bytes = b""
@@ -44,7 +45,7 @@ def digest_of(event: Event) -> bytes:
     """SHA-256 of everything in the event but its own digest.
 
     Guarantees:
-        Two different events never have the same encoding: ten numbers of fixed width, the five
+        Two different events never have the same encoding: eleven numbers of fixed width, the five
         lengths of fixed width, then the five strings in the same order.
     Edges:
         Raises `struct.error`, `TypeError`, `AttributeError` or `UnicodeError` where a damaged row
@@ -52,7 +53,7 @@ def digest_of(event: Event) -> bytes:
     """
     # Taken apart once: this runs for every row of every opening.
     (sequence, kind, release, key, mechanism, epsilon, mu2, total_epsilon, total_mu2) = event[:9]
-    (sha256, length, cap, delta, time_ns, previous) = event[9:15]
+    (sha256, length, cap, delta, per_day, time_ns, previous) = event[9:16]
     strings = (kind.encode(), key, mechanism.encode(), sha256, previous)
     numbers = _NUMBERS.pack(
         sequence,
@@ -65,6 +66,7 @@ def digest_of(event: Event) -> bytes:
         time_ns,
         cap,
         delta,
+        per_day,
         *map(len, strings),
     )
     return hashlib.sha256(b"".join((_DOMAIN, numbers, *strings))).digest()

@@ -9,7 +9,7 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.ledger.charge import SMALLEST_DELTA, Charge
 from dp_forward.privacy.ledger.replay import KEY_BYTES, LARGEST_CAP
 
-__all__ = ["LARGEST_PAYLOAD", "a_charge", "a_key", "a_mechanism", "a_payload", "terms"]
+__all__ = ["LARGEST_PAYLOAD", "a_charge", "a_key", "a_mechanism", "a_payload", "per_day_within", "terms"]
 
 LARGEST_PAYLOAD: Final = 2**29
 _LONGEST_MECHANISM: Final = 200
@@ -24,6 +24,16 @@ def terms(cap_epsilon: float, delta: float) -> tuple[float, float]:
     if 0 < delta < SMALLEST_DELTA:
         raise InvalidInput("delta", f"be 0 or at least {SMALLEST_DELTA:g}", delta, "Use 0, or 1e-5.")
     return cap, delta
+
+
+def per_day_within(cap: float, per_day: float | None) -> float:
+    """The budget of a day as it is stored, 0 for none; more than the cap would promise nothing."""
+    if per_day is None:
+        return 0.0
+    budget = checks.epsilon(per_day, name="per_day")
+    if budget > cap:
+        raise InvalidInput("per_day", f"be at most the cap, {cap:g}", budget, "Use less, or leave it out.")
+    return budget
 
 
 def a_key(key: object) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.ledger import inputs, rows
 from dp_forward.privacy.ledger.charge import Charge, difference_down
-from dp_forward.privacy.ledger.replay import Release, Replay, State
+from dp_forward.privacy.ledger.replay import DAY_NS, Release, Replay, State
 from dp_forward.privacy.ledger.store import Store, locate, make_file
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ __all__ = ["Ledger", "Summary"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Where a ledger stands; epsilons at the ledger's delta."""
+    """Where a ledger stands; epsilons at the ledger's delta.
+
+    ``remaining`` is what the cap leaves, ``remaining_today`` what the day leaves; ``per_day`` and
+    ``remaining_today`` are None in a ledger without a budget per day. A release must fit both.
+    """
 
     spent: float
     cap: float
@@ -36,6 +41,14 @@ class Summary:
     releases: int
     pending: int
     delivered: int
+    per_day: float | None
+    spent_today: float
+    remaining_today: float | None
+
+    @property
+    def usable(self) -> float:
+        """What is left now: the lesser of what the cap and the day leave."""
+        return self.remaining if self.remaining_today is None else min(self.remaining, self.remaining_today)
 
 
 class Ledger:
@@ -56,6 +69,11 @@ class Ledger:
         charge without a release: privacy that was paid for and not used, never the reverse.
         A file that breaks any law is refused, never repaired or reset.
 
+        With a budget per day, the releases of any one day of UTC are (per_day, delta)-DP together
+        too: the same proof, for the charges of that day. Over any number of days the cap holds as
+        ever. Within 24 hours around a midnight two days meet, and their releases are together
+        (2 per_day, 2 delta)-DP (basic composition) and no more than the cap.
+
         Every event holds the hash of the one before it, and the last hash is kept apart. At each
         opening and, for new rows, at each call, the chain is recomputed. That shows accidents:
         bit rot, lost or swapped or edited rows, a lost tail, totals that do not add up, another
@@ -65,6 +83,10 @@ class Ledger:
         The hashes have no secret in them. An owner who rewrites the whole file, restores an old
         copy or deletes the ``-wal`` file between uses is *not* detected; neither is a disk that
         says "written" and is not. Whoever holds the file spends their own privacy.
+        A day is what this machine's clock says when a charge is written, and stays with it. Where
+        the clock was set back, charges of a later day count as today's; so after a clock that ran
+        ahead the day is charged until that time has come. A clock set forward begins a new day:
+        the cap is the promise that no clock can change.
         The ledger never sees a text. Keys should be keyed digests of the request (HMAC), because
         a plain digest of a guessable text can be guessed back. Keys and payloads never appear in
         an error, a log or a repr.
@@ -78,16 +100,19 @@ class Ledger:
             self._replay.check_cap()
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], *, cap_epsilon: float, delta: float) -> Ledger:
-        """A new, empty ledger; refuses a path that exists.
+    def create(
+        cls, path: str | os.PathLike[str], *, cap_epsilon: float, delta: float, per_day: float | None = None
+    ) -> Ledger:
+        """A new, empty ledger; refuses a path that exists. ``per_day`` is a second cap, for each day.
 
         Edges:
             ``delta = 0`` makes a ledger for pure releases only. The cap is at most 1000.
         """
         cap, delta = inputs.terms(cap_epsilon, delta)
+        daily = inputs.per_day_within(cap, per_day)
         place = locate(path)
         blank = rows.next_event(Replay(), "opened")
-        opened = blank._replace(key=secrets.token_bytes(16), cap=cap, delta=delta)
+        opened = blank._replace(key=secrets.token_bytes(16), cap=cap, delta=delta, per_day=daily)
         make_file(place, lambda connection: rows.insert(connection, opened))
         return cls(Store(place))
 
@@ -102,23 +127,26 @@ class Ledger:
         return cls(Store(locate(path)))
 
     @classmethod
-    def open_or_create(cls, path: str | os.PathLike[str], *, cap_epsilon: float, delta: float) -> Ledger:
+    def open_or_create(
+        cls, path: str | os.PathLike[str], *, cap_epsilon: float, delta: float, per_day: float | None = None
+    ) -> Ledger:
         """The ledger at this path, made if there is none; other terms than asked are an error."""
         cap, delta = inputs.terms(cap_epsilon, delta)
+        daily = inputs.per_day_within(cap, per_day) or None
         place = locate(path)
         if not place.exists():
             try:
-                return cls.create(place, cap_epsilon=cap, delta=delta)
+                return cls.create(place, cap_epsilon=cap, delta=delta, per_day=daily)
             except InvalidInput:
                 if not place.exists():  # otherwise another process was quicker
                     raise
         ledger = cls.open(place)
-        if (ledger.cap, ledger.delta) != (cap, delta):
+        if (ledger.cap, ledger.delta, ledger.per_day) != (cap, delta, daily):
             ledger.close()
             raise InvalidInput(
                 "ledger",
-                f"have the cap {cap} and delta {delta} that were asked for",
-                f"a ledger with cap {ledger.cap} and delta {ledger.delta}",
+                f"have the {_terms(cap, delta, daily)} that were asked for",
+                f"a ledger with {_terms(ledger.cap, ledger.delta, ledger.per_day)}",
                 "A cap is never changed; ask with the ledger's own terms or use another file.",
             )
         return ledger
@@ -127,11 +155,12 @@ class Ledger:
         """Charge one release, before anything is drawn; asking again with a key costs nothing.
 
         Guarantees:
-            When this returns, the charge is on disk, once per key, and the sum is within the cap.
+            When this returns, the charge is on disk, once per key, and the sum is within the cap and
+            that of its day within the budget per day.
         Edges:
             A known key returns its release in the state it has reached. `InvalidInput` if it was
-            charged something else then; `BudgetExhausted` if the cap would be passed, and then
-            nothing is written.
+            charged something else then; `BudgetExhausted` if the cap or the day's budget would be
+            passed, and then nothing is written.
         """
         key = inputs.a_key(key)
         charge = inputs.a_charge(charge)
@@ -140,10 +169,12 @@ class Ledger:
             known = self._replay.find(key)
             if known is not None:
                 return _same(known, charge)
+            now = time.time_ns()
             self._admit(charge)
+            self._admit_today(charge, now)
             release = Release(len(self._replay) + 1, State.RESERVED, charge, mechanism, key)
             event = rows.next_event(self._replay, release.state, release=release.id, charge=charge)
-            event = event._replace(key=key, mechanism=mechanism)
+            event = event._replace(key=key, mechanism=mechanism, time_ns=now)  # the time it was admitted at
             written.append(rows.insert(connection, event))
         return release
 
@@ -198,6 +229,11 @@ class Ledger:
         return self._replay.delta
 
     @property
+    def per_day(self) -> float | None:
+        """The epsilon that no day of UTC passes; None where only the cap counts."""
+        return self._replay.per_day or None
+
+    @property
     def releases(self) -> int:
         """How many releases were charged, by all processes."""
         with self._reading():
@@ -217,7 +253,7 @@ class Ledger:
         """All of the above at one moment."""
         with self._reading():
             releases, pending = len(self._replay), len(self._replay.pending())
-            spent = self._spent()
+            spent, today = self._spent(), self._spent_since(time.time_ns())
         return Summary(
             spent=spent,
             cap=self.cap,
@@ -226,6 +262,9 @@ class Ledger:
             releases=releases,
             pending=pending,
             delivered=releases - pending,
+            per_day=self.per_day,
+            spent_today=today,
+            remaining_today=None if self.per_day is None else difference_down(self.per_day, today),
         )
 
     def verify(self) -> None:
@@ -259,8 +298,10 @@ class Ledger:
 
     def __repr__(self) -> str:
         """What was known at the last call; reads no file."""
+        daily = "" if self.per_day is None else f", per_day={self.per_day}"
         return (
-            f"Ledger(cap={self.cap}, spent={self._spent()}, delta={self.delta}, releases={len(self._replay)})"
+            f"Ledger(cap={self.cap}{daily}, spent={self._spent()}, delta={self.delta}, "
+            f"releases={len(self._replay)})"
         )
 
     def _spent(self) -> float:
@@ -279,6 +320,25 @@ class Ledger:
                 f"The cap of epsilon {self.cap} (delta {self.delta}) would be passed: spent "
                 f"{self._spent()}, this release costs {alone} by itself. Nothing was charged."
             )
+
+    def _admit_today(self, charge: Charge, now: int) -> None:
+        """Refuse a charge that fits the cap and would pass the budget of the day.
+
+        What is charged under a later date counts too. So the last charge under any date was admitted with
+        all others of that date in the sum, and no date passes the budget, however the clock was set.
+        """
+        if self.per_day is None:
+            return
+        together = (self._replay.total_since(now // DAY_NS) + charge).epsilon(self.delta)
+        if together > self.per_day:
+            raise BudgetExhausted(
+                f"The budget of epsilon {self.per_day} per day (delta {self.delta}) would be passed: spent "
+                f"{self._spent_since(now)} today, this release costs {charge.epsilon(self.delta)} by itself. "
+                "Nothing was charged. A day ends at 00:00 UTC."
+            )
+
+    def _spent_since(self, now: int) -> float:
+        return self._replay.total_since(now // DAY_NS).epsilon(self.delta)
 
     def _release(self, release_id: int) -> Release:
         number = checks.count("release_id", release_id, remedy="Use the id of a Release.")
@@ -330,3 +390,7 @@ def _same(known: Release, charge: Charge) -> Release:
             "Another mechanism or noise is another request; make its key differ.",
         )
     return known
+
+
+def _terms(cap: float, delta: float, per_day: float | None) -> str:
+    return f"cap {cap} and delta {delta}" + ("" if per_day is None else f" and {per_day} per day")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,11 +19,13 @@ from dp_forward.privacy.ledger.charge import SMALLEST_DELTA, Charge
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["KEY_BYTES", "LARGEST_CAP", "Release", "Replay", "State", "StoredPayload"]
+__all__ = ["DAY_NS", "KEY_BYTES", "LARGEST_CAP", "Release", "Replay", "State", "StoredPayload"]
 
 KEY_BYTES: Final = range(16, 65)
 LARGEST_CAP: Final = 1000.0
 """The error of the Gaussian curve is proved up to this epsilon."""
+DAY_NS: Final = 86_400 * 10**9
+"""A day of UTC; unix time knows no leap seconds."""
 
 
 class State(StrEnum):
@@ -73,6 +76,7 @@ class Replay:
         self.head = GENESIS
         self.cap = 0.0
         self.delta = 0.0
+        self.per_day = 0.0
         self.payloads: dict[int, StoredPayload] = {}
         self._total_epsilon_units = 0
         self._total_mu2_units = 0
@@ -81,6 +85,7 @@ class Replay:
         self._by_key: dict[bytes, int] = {}
         self._pending: dict[int, None] = {}
         self._charges: dict[tuple[int, int], Charge] = {}
+        self._days: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
         return len(self._states)
@@ -89,6 +94,11 @@ class Replay:
     def total(self) -> Charge:
         """What all releases cost together."""
         return Charge(self._total_epsilon_units, self._total_mu2_units)
+
+    def total_since(self, day: int) -> Charge:
+        """What the releases of this day (days since 1970, UTC) and of all later ones cost together."""
+        units = [cost for other, cost in self._days.items() if other >= day]
+        return Charge(sum(cost[0] for cost in units), sum(cost[1] for cost in units))
 
     def get(self, release_id: int) -> Release | None:
         """The release with this number, counted from 1."""
@@ -122,7 +132,7 @@ class Replay:
         self._take(event)
 
     def check_cap(self) -> None:
-        """Refuse a chain that spent more than it was allowed to."""
+        """Refuse a chain that spent more than it was allowed to, in all or on one day."""
         if not self.sequence:
             raise LedgerCorrupt("Ledger row 1 is missing: the chain is empty.")
         spent = self.total.epsilon(self.delta)
@@ -130,6 +140,10 @@ class Replay:
             raise LedgerCorrupt(
                 f"Ledger row {self.sequence} is damaged: epsilon {spent} was spent of a cap of {self.cap}."
             )
+        for day, units in self._days.items() if self.per_day else ():
+            if (spent := Charge(*units).epsilon(self.delta)) > self.per_day:
+                allowed = f"where {self.per_day} a day is allowed"
+                raise LedgerCorrupt(f"The ledger is damaged: epsilon {spent} on {_date(day)} {allowed}.")
 
     def _broken_link(self, event: Event) -> str:
         if event.sequence != self.sequence + 1:
@@ -151,7 +165,7 @@ class Replay:
             return "a ledger is opened once, by its first row"
         if event.kind == _OPENED:
             return self._broken_opening(event, charge)
-        if event.cap or event.delta:
+        if event.cap or event.delta or event.per_day:
             return "only the first row may state the cap"
         if event.kind == _RESERVED:
             return self._broken_reservation(event, charge)
@@ -169,8 +183,8 @@ class Replay:
 
     def _broken_opening(self, event: Event, charge: Charge) -> str:
         delta_is_sane = event.delta == 0 or SMALLEST_DELTA <= event.delta < 1
-        if not (0 < event.cap <= LARGEST_CAP and delta_is_sane):
-            return "the cap or delta makes no sense"
+        if not (0 < event.cap <= LARGEST_CAP and delta_is_sane and 0 <= event.per_day <= event.cap):
+            return "the cap, the budget of a day or delta makes no sense"
         if charge or event.release or event.payload_sha256 or event.payload_length:
             return "opening a ledger releases nothing"
         return ""
@@ -205,7 +219,7 @@ class Replay:
     def _take(self, event: Event) -> None:
         kind, release = event.kind, event.release
         if kind == _OPENED:
-            self.cap, self.delta = event.cap, event.delta
+            self.cap, self.delta, self.per_day = event.cap, event.delta, event.per_day
         elif kind == _RESERVED:
             self._reserved.append(event)
             self._states.append(kind)
@@ -213,6 +227,9 @@ class Replay:
             self._pending[release] = None
             self._total_epsilon_units = event.total_epsilon_units
             self._total_mu2_units = event.total_mu2_units
+            units = self._days.setdefault(event.time_ns // DAY_NS, [0, 0])
+            units[0] += event.epsilon_units
+            units[1] += event.mu2_units
         elif kind == _READY:
             self._states[release - 1] = kind
             self.payloads[release] = StoredPayload(event.sequence, event.payload_sha256, event.payload_length)
@@ -220,3 +237,7 @@ class Replay:
             self._states[release - 1] = kind
             del self._pending[release]
         self.sequence, self.head = event.sequence, event.digest
+
+
+def _date(day: int) -> str:
+    return str(date(1970, 1, 1) + timedelta(days=day))  # 64 bits of nanoseconds end in 2262

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["catch_up", "check_pages", "check_payloads", "insert", "next_event", "read_payload"]
 
-_INSERT_EVENT: Final = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_EVENT: Final = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 # The order of the columns is the order of `Event`; opening checked that the table is ours.
 _EVENTS_FROM: Final = "SELECT * FROM events WHERE sequence >= ? ORDER BY sequence"
 _BEFORE_ALL: Final = -(2**63)
@@ -42,6 +42,7 @@ def next_event(replay: Replay, kind: str, *, release: int = 0, charge: Charge = 
         payload_length=0,
         cap=0.0,
         delta=0.0,
+        per_day=0.0,
         time_ns=time.time_ns(),
         previous=replay.head,
     )

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 APPLICATION_ID: Final = 0x6470664C  # "dpfL" in the file's header
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 # No column is NULL: a kind that has no use for one holds 0 or the empty string, and the replay
 # checks that. So the hashed encoding needs no second way to say "nothing".
@@ -41,6 +41,7 @@ _STATEMENTS: Final = (
     payload_length INTEGER NOT NULL CHECK (payload_length >= 0),
     cap REAL NOT NULL,
     delta REAL NOT NULL,
+    per_day REAL NOT NULL,
     time_ns INTEGER NOT NULL,
     previous BLOB NOT NULL CHECK (length(previous) = 32),
     digest BLOB NOT NULL UNIQUE CHECK (length(digest) = 32)
@@ -93,7 +94,8 @@ def check(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != SCHEMA_VERSION:
         raise LedgerCorrupt(
-            f"The ledger has schema version {version}; this software knows {SCHEMA_VERSION} only."
+            f"The ledger has schema version {version}; this software knows {SCHEMA_VERSION} only. Use the "
+            "dp-forward that made it, or a new ledger: what the old one holds stays spent, and both add up."
         )
     found = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
     if sorted(sql for (sql,) in found) != sorted(_STATEMENTS):
