@@ -1,8 +1,10 @@
 """`dpf serve` and `dpf ask` as processes over loopback: answers, charges, budget, order of exit."""
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -74,10 +76,64 @@ def test_a_file_is_asked_line_by_line(
     assert [answer["charge"] for answer in dpf(*words, "--json").json] == [0.0, 0.0]
 
 
+def test_a_budget_per_day_stops_for_the_day(
+    dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
+) -> None:
+    ledger = str(tmp_path / "daily.ledger")
+    ask = ["ask", str(run / "front"), "--server", address, "--ledger", ledger]
+    first = dpf(*ask, "a lovely film", "--budget-per-day", "8", "--json")
+    assert (first.code, first.json[0]["remaining"]) == (0, 0.0), first.err
+    assert "epsilon 8.0 a day" in first.err
+    assert "1000.0 in all" in first.err
+    refused = dpf(*ask, "one scene more")
+    assert refused.code == 3
+    assert "8.0 per day" in refused.err
+    assert "scene" not in refused.err
+    told = dpf("ledger", "show", ledger, "--json").json
+    assert (told["per_day"], told["spent_today"], told["remaining_today"]) == (8.0, 8.0, 0.0)
+    assert dpf(*ask, "a lovely film", "--budget-per-day", "9").code == 2
+
+
+def test_pairs_are_asked_as_one(dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path) -> None:
+    ask = ["ask", str(run / "front"), "--server", address, "--ledger", str(tmp_path / "l"), "--pair"]
+    first = dpf(*ask, "the warm story", "a cold plot", "--budget", "32", "--json")
+    assert [answer["charge"] for answer in first.json] == [8.0], first.err
+    lines = tmp_path / "pairs.tsv"
+    lines.write_text("the warm story\ta cold plot\n\na dull film\tthe lovely scene\n")
+    both = dpf(*ask, "--file", str(lines), "--json")
+    assert [answer["charge"] for answer in both.json] == [0.0, 8.0], both.err
+    assert both.json[0]["probabilities"] == first.json[0]["probabilities"]
+    lines.write_text("the warm story\ta cold plot\nno tab here\n")
+    refused = dpf(*ask, "--file", str(lines))
+    assert refused.code == 2
+    assert "text 2" in refused.err
+    assert "no tab here" not in refused.err
+    lines.write_text("half a pair\t \n")
+    assert dpf(*ask, "--file", str(lines)).code == 2
+    assert dpf("ledger", "show", str(tmp_path / "l"), "--json").json["releases"] == 2
+
+
+def test_a_ledger_of_another_version_is_one_clear_line(
+    dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "old.ledger"
+    assert dpf("ledger", "create", str(place), "--epsilon", "8").code == 0
+    with contextlib.closing(sqlite3.connect(place)) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    refused = dpf("ask", str(run / "front"), "a film", "--server", address, "--ledger", str(place))
+    assert refused.code == 1
+    assert refused.err.strip().count("\n") == 0
+    assert "version 1" in refused.err
+    assert "a new ledger" in refused.err
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
         (["ask", "FRONT"], 2),
+        (["ask", "FRONT", "a film", "--pair", "--ledger", "LEDGER", "--budget", "8"], 2),
+        (["ask", "FRONT", "a film", "--ledger", "LEDGER", "--budget", "8", "--budget-per-day", "9"], 2),
+        (["ask", "FRONT", "a film", "--ledger", "LEDGER", "--budget-per-day", "0"], 2),
         (["ask", "FRONT", "a film", "--ledger", "LEDGER"], 2),
         (["ask", "FRONT", "a film", "--ledger", "LEDGER", "--budget", "8", "--server", "http://10.1.2.3"], 2),
         (["serve", "BACK", "--host", "0.0.0.0"], 2),

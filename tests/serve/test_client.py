@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import logging
 import os
 import random
+import resource
+import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -167,6 +171,53 @@ def test_nothing_to_read_is_refused_here(make: Make, network: Network, text: Any
     assert network.posted == []
 
 
+PAIR = ("a lovely film", "the plot is dull")
+
+
+def test_a_pair_is_one_release_of_both_texts(make: Make, network: Network, user: UserSide) -> None:
+    with make() as client:
+        first = client.ask(PAIR)
+        again = client.ask(tuple(part.upper() for part in PAIR))
+        assert (first.charge, again.charge, again.resent, first.truncated) == (2.0, 0.0, True, False)
+        for other in (PAIR[::-1], " ".join(PAIR), PAIR[0]):
+            assert client.ask(other).charge == 2.0
+        read = client.look(PAIR).tokens
+        (many,) = client.ask_many([PAIR])
+        assert (many.charge, many.label) == (0.0, first.label)
+    expected = user.tokens.encode([PAIR[0]], [PAIR[1]])
+    assert all(bool((read[name] == expected[name]).all()) for name in expected)
+    assert read["token_type_ids"].unique().tolist() == [0, 1]
+    assert {len(body) for body in network.posted} == {len(network.posted[0])}
+
+
+def test_a_long_pair_is_cut_and_the_user_is_told(make: Make, network: Network) -> None:
+    with make() as client:
+        assert not client.ask(("film " * 4, "plot " * 5)).truncated  # with three marks, the 12 rows
+        assert client.ask(("film " * 4, "plot " * 6)).truncated
+        assert client.ask(("film " * 50, "plot")).truncated
+    assert len({len(body) for body in network.posted}) == 1
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("a film", ""),
+        ("", "a film"),
+        ("a film", "\u200b"),
+        ("a film", None),
+        ("a film",),
+        ("a", "b", "c"),
+        (),
+    ],
+)
+def test_half_a_pair_is_refused_here(make: Make, network: Network, pair: Any) -> None:
+    with make() as client:
+        with pytest.raises(InvalidInput):
+            client.ask(pair)
+        assert client.summary().releases == 0
+    assert network.posted == []
+
+
 # Whom to trust
 
 
@@ -313,6 +364,31 @@ def test_a_new_ledger_needs_a_budget_and_an_old_one_keeps_its_own(make: Make) ->
         make(budget=BUDGET + 1)
 
 
+def test_a_budget_per_day_is_a_second_cap(
+    make: Make, network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(budget=6.0, budget_per_day=4.0) as client:
+        found = [client.ask(text) for text in texts(2)]
+        assert [answer.remaining for answer in found] == [2.0, 0.0]
+        with pytest.raises(BudgetExhausted, match="per day") as refused:
+            client.ask(TEXT)
+        assert refused.value.exit_code == 3
+        assert len(network.posted) == 2
+        assert client.ask(texts(1)[0]).resent
+        tomorrow = time.time_ns() + 86_400 * 10**9
+        monkeypatch.setattr(time, "time_ns", lambda: tomorrow)
+        assert client.ask(TEXT).remaining == 0.0  # 2 of the day and none of the cap
+        assert client.summary().remaining_today == 2.0
+    for other in ({"budget": 6.0, "budget_per_day": 3.0}, {"budget": 7.0}):
+        with pytest.raises(InvalidInput, match="cap"):
+            make(**{"budget": None, **other})
+    with make(ledger=tmp_path / "daily", budget=None, budget_per_day=4.0) as client:
+        assert (client.summary().cap, client.summary().per_day) == (1000.0, 4.0)
+    make(ledger=tmp_path / "plain").close()
+    with pytest.raises(InvalidInput, match="per day, none"):
+        make(ledger=tmp_path / "plain", budget_per_day=4.0)
+
+
 def test_gaussian_releases_add_up_slower_and_need_a_ledger_with_a_delta(
     make: Make, network: Network, user: UserSide, tmp_path: Path
 ) -> None:
@@ -369,16 +445,118 @@ def test_a_file_that_is_no_ledger_sends_nothing(make: Make, network: Network, tm
     assert network.seen == []
 
 
-def test_a_full_disk_sends_nothing(make: Make, network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> NoReturn:
-        raise LedgerUnavailable("full")
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_ledger_of_another_version_sends_nothing_and_is_left_alone(
+    make: Make, network: Network, tmp_path: Path, version: int
+) -> None:
+    make().close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger")) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    before = (tmp_path / "ledger").read_bytes()
+    with pytest.raises(LedgerCorrupt, match=f"version {version}.*a new ledger"):
+        make()
+    assert network.seen == []
+    assert (tmp_path / "ledger").read_bytes() == before
 
-    for step in ("reserve", "ready"):
-        with make() as client:
-            monkeypatch.setattr(client._exchange._ledger, step, full)
-            with pytest.raises(LedgerUnavailable):
+
+@contextlib.contextmanager
+def no_room(most: int) -> Iterator[None]:
+    """The real thing: the system lets no file grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("made_first", [True, False])
+def test_wherever_a_full_disk_stops_it_nothing_leaves_uncharged_and_nothing_is_charged_twice(
+    make: Make, network: Network, tmp_path: Path, made_first: bool
+) -> None:
+    """From no room at all to enough: the making, the charge and the release each fail somewhere."""
+
+    def attempt(place: Path, most: int) -> str:
+        reached = "not made"
+        with contextlib.suppress(LedgerUnavailable), contextlib.ExitStack() as stack:
+            if not made_first:
+                stack.enter_context(no_room(most))
+            client = stack.enter_context(make(ledger=place))
+            reached = "asked"
+            if made_first:
+                stack.enter_context(no_room(most))
+            client.ask(TEXT)
+            reached = "answered"
+        return reached
+
+    seen: set[str] = set()
+    for number, most in enumerate([*range(0, 80_000, 5_000), 1 << 20]):
+        place, sent, charged = tmp_path / f"l{number}", len(network.posted), 0
+        reached = attempt(place, most)
+        posted = network.posted[sent:]
+        if place.exists():
+            with Ledger.open(place) as ledger:
+                ledger.verify()
+                charged = ledger.releases
+                for body in posted:
+                    assert ledger.payload(1) == body
+                for release_made in ledger.pending():
+                    reached += f", {release_made.state}"
+        assert charged == 1 or not posted
+        seen.add(reached if charged or reached == "not made" else "asked, not charged")
+        with make(ledger=place) as client:  # room again
+            answer = client.ask(TEXT)
+            assert answer.charge == (0.0 if charged else 2.0)
+            assert (client.summary().releases, client.summary().delivered, answer.spent) == (1, 1, 2.0)
+        assert len(set(network.posted[sent:])) == 1
+    stopped_at = {"asked, not charged", "asked, reserved"} if made_first else {"not made", "asked, reserved"}
+    assert seen >= {*stopped_at, "answered"}, seen
+
+
+@pytest.mark.parametrize("file", ["answers", "ledger"])
+def test_a_disk_that_fills_up_while_the_server_answers_costs_nothing(
+    make: Make, network: Network, tmp_path: Path, file: str
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(request: httpx.Request) -> None:
+        most = 0 if file == "answers" else (tmp_path / "ledger-wal").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+
+    network.storm = fill
+    with make() as client:
+        try:
+            with pytest.raises(
+                LedgerUnavailable, match=file if file == "answers" else "The ledger could not"
+            ):
                 client.ask(TEXT)
-    assert network.posted == []
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        network.storm = lambda request: None
+        assert (client.summary().releases, client.summary().delivered) == (1, 0)
+        answer = client.ask(TEXT)
+        assert (answer.charge, answer.spent, client.summary().delivered) == (0.0, 2.0, 1)
+    assert len(set(network.posted)) == 1
+
+
+def test_a_folder_where_nothing_may_be_written_is_a_clear_refusal(make: Make, network: Network) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make(ledger=folder / "old").close()
+        for place in (folder, *folder.iterdir()):
+            place.chmod(0o555 if place == folder else 0o644)
+
+        def try_both() -> None:
+            if os.geteuid() == 0:
+                os.setuid(65534)  # the owner of a machine may write anywhere
+            for ledger, match in (("new", "denied"), ("old", "rights")):
+                with pytest.raises(LedgerUnavailable, match=match):
+                    make(ledger=folder / ledger, budget=None if ledger == "old" else BUDGET)
+
+        assert in_child(try_both) == 0
+        folder.chmod(0o755)
+        assert {place.name for place in folder.iterdir()} == {"old", "old.secret", "old.answers"}
+    assert network.seen == []
 
 
 # Failures
@@ -455,6 +633,23 @@ def test_a_refusal_is_not_repeated(make: Make, network: Network) -> None:
         assert refused.value.exit_code == 4
         assert len(network.seen) == 2
         assert ("token" if status in (401, 403) else "no_noise") in str(refused.value)
+
+
+def test_a_token_that_expired_leaves_the_charge_and_nothing_else(make: Make, network: Network) -> None:
+    def weather(request: httpx.Request) -> httpx.Response | None:
+        right = request.headers.get("authorization") == "Bearer the-new-token" or request.method == "GET"
+        return None if right else httpx.Response(401, json={"error": "token"})
+
+    network.weather = weather
+    with make(token="the-old-token") as client:
+        with pytest.raises(ServerRefused, match="token"):
+            client.ask(TEXT)
+        assert (client.summary().releases, client.summary().delivered) == (1, 0)
+        assert len(client._exchange._asked) == 0
+    with make(token="the-new-token") as client:
+        answer = client.ask(TEXT)
+        assert (answer.charge, answer.spent) == (0.0, 2.0)
+    assert len(set(network.posted)) == 1
 
 
 def test_retry_after_is_obeyed_within_reason() -> None:

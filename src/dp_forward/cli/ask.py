@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,9 @@ __all__ = ["ask"]
 
 def ask(
     front: Annotated[Path, typer.Argument(help="The user's folder of a run: RUN/front.")],
-    texts: Annotated[list[str] | None, typer.Argument(help="What to ask about.")] = None,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="What to ask about; with --pair, two by two.")
+    ] = None,
     server: Annotated[
         str, typer.Option("--server", help="The provider's address.")
     ] = "http://127.0.0.1:8765",
@@ -27,6 +29,13 @@ def ask(
     budget: Annotated[
         float | None, typer.Option("--budget", help="The cap of a new ledger: epsilon over all texts.")
     ] = None,
+    budget_per_day: Annotated[
+        float | None,
+        typer.Option(
+            "--budget-per-day",
+            help="A second cap, for each day of UTC; alone, the first is the largest there is.",
+        ),
+    ] = None,
     epsilon: Annotated[
         float | None,
         typer.Option("--epsilon", "-e", help="More noise than the front says, if the server offers it."),
@@ -34,31 +43,43 @@ def ask(
     file: Annotated[
         Path | None, typer.Option("--file", help="Ask about every line of a file; answered ones are kept.")
     ] = None,
+    pair: Annotated[
+        bool, typer.Option("--pair", help="Ask about pairs of texts; in a file, with a tab between the two.")
+    ] = False,
     token_file: Annotated[Path | None, typer.Option("--token-file", help="The provider's token.")] = None,
     json: options.Json = False,
 ) -> None:
     """Ask about texts: front and noise run here, and only charged, noisy integers leave.
 
     The same text asked again resends the stored release and costs nothing; the provider can then see that it
-    is the same.
+    is the same. A budget per day holds from midnight to midnight UTC.
 
     Example: dpf ask run/front "a quiet, generous film" --server http://127.0.0.1:8765 --budget 16
     """
     from dp_forward.serve.client import Client
     from dp_forward.serve.settings import read_token
 
-    asked = list(texts or []) if file is None else _lines(file)
-    if not asked or (texts and file is not None):
-        raise InvalidInput("texts", "be given, or a --file, and not both", len(asked), "Say what to ask.")
+    given = list(texts or []) if file is None else _lines(file)
+    if not given or (texts and file is not None):
+        raise InvalidInput("texts", "be given, or a --file, and not both", len(given), "Say what to ask.")
+    asked = _pairs(given, lines=file is not None) if pair else given
     token = None if token_file is None else read_token(token_file)
     settings: dict[str, Any] = {
         "server": server,
         "ledger": ledger,
         "budget": budget,
+        "budget_per_day": budget_per_day,
         "token": token,
         "epsilon": epsilon,
     }
+    new = not ledger.exists()
     with Client(front, **settings) as client, Bars() as bars:
+        if new and budget is None and budget_per_day is not None:
+            cap = client.summary().cap
+            typer.echo(
+                f"New ledger: epsilon {budget_per_day} a day and, as no --budget was given, {cap} in all.",
+                err=True,
+            )
         answers = [answer.as_dict() for answer in _answers(client, asked, bars, many=file is not None)]
     if json:
         output.print_json_list(answers)
@@ -67,7 +88,7 @@ def ask(
         _print(number, answer)
 
 
-def _answers(client: Any, asked: list[str], bars: Bars, *, many: bool) -> Iterator[Any]:
+def _answers(client: Any, asked: Sequence[Any], bars: Bars, *, many: bool) -> Iterator[Any]:
     if many:
         yield from client.ask_many(asked, progress=lambda done: bars("asking", done, len(asked), {}))
         return
@@ -90,6 +111,20 @@ def _print(number: int, answer: dict[str, Any]) -> None:
         f"{number}. {answer['label']} {sure:.3f}{more}; charge {answer['charge']:g}, "
         f"spent {answer['spent']:g}, remaining {answer['remaining']:g}"
     )
+
+
+def _pairs(given: list[str], *, lines: bool) -> list[tuple[str, str]]:
+    """Two by two, or the two halves of each line; no message repeats a text."""
+    if not lines:
+        if len(given) % 2:
+            raise InvalidInput("texts", "come two by two under --pair", len(given), "Give FIRST SECOND.")
+        return list(zip(given[::2], given[1::2], strict=True))
+    halves = [line.split("\t") for line in given]
+    for number, parts in enumerate(halves, start=1):
+        if len(parts) != 2:
+            found = f"{len(parts) - 1} tabs in text {number}"
+            raise InvalidInput("file", "have one tab in each line under --pair", found, "FIRST, tab, SECOND.")
+    return [(first, second) for first, second in halves]
 
 
 def _lines(file: Path) -> list[str]:

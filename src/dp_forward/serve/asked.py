@@ -26,9 +26,9 @@ from torch import Tensor
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.privacy.ledger import Ledger
 
-__all__ = ["Asked", "secret_beside"]
+__all__ = ["SECRET_BYTES", "Asked", "make_secret", "secret_beside"]
 
-_SECRET_BYTES: Final = 32
+SECRET_BYTES: Final = 32
 _BUSY_SECONDS: Final = 30.0
 _DOMAIN: Final = b"dp-forward/ask/1\0"
 _TABLE: Final = """CREATE TABLE IF NOT EXISTS answers (
@@ -115,7 +115,7 @@ def secret_beside(path: Path, ledger: Ledger) -> bytes:
     # In this order: a secret is made before the first release, so a ledger with releases has one by now.
     if ledger.releases == 0 and not place.exists():
         with contextlib.suppress(FileExistsError), _writable():
-            _make(place)
+            make_secret(place)
     try:
         status = place.stat()
         secret = place.read_bytes()
@@ -123,7 +123,7 @@ def secret_beside(path: Path, ledger: Ledger) -> bytes:
         secret = b""
     except OSError as error:
         raise LedgerUnavailable(f"The secret beside the ledger cannot be read: {error.strerror}.") from None
-    if len(secret) != _SECRET_BYTES:
+    if len(secret) != SECRET_BYTES:
         raise InvalidInput(
             "ledger",
             f"have its secret beside it ({place.name})",
@@ -137,13 +137,13 @@ def secret_beside(path: Path, ledger: Ledger) -> bytes:
     return secret
 
 
-def _make(place: Path) -> None:
-    """All of the file or nothing, and of two makers one wins."""
+def make_secret(place: Path) -> None:
+    """32 random bytes in a file of mode 0600, all or nothing; `FileExistsError` where there is one."""
     draft = place.with_name(f".{place.name}.{secrets.token_hex(8)}.new")
     descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_SECRET_BYTES))
+            file.write(secrets.token_bytes(SECRET_BYTES))
             file.flush()
             os.fsync(file.fileno())
         os.link(draft, place)

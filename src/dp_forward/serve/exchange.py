@@ -43,13 +43,16 @@ from torch import Tensor
 from dp_forward.errors import InvalidInput
 from dp_forward.handed import UserSide
 from dp_forward.noise.released import Released, dequantise, release
-from dp_forward.privacy.ledger import Ledger, State, Summary
+from dp_forward.privacy.ledger import LARGEST_CAP, Ledger, State, Summary
 from dp_forward.serve.asked import Asked
 from dp_forward.serve.policy import Policy, Terms
 from dp_forward.serve.steps import Call, Patience, Reply, ServerRefused, Steps, json_of, sent
 from dp_forward.serve.wire import HEADER_BYTES, frame_of, parse_frame
 
-__all__ = ["Answer", "Exchange", "Look"]
+__all__ = ["Answer", "Exchange", "Look", "Text"]
+
+Text = str | tuple[str, str]
+"""What is asked about: one text, or a pair of them in one release."""
 
 _ANSWER_BYTES: Final = 1 << 20
 _MANIFEST_BYTES: Final = 1 << 20
@@ -64,7 +67,8 @@ class Answer:
 
     ``charge`` is the epsilon that was charged for it now, alone: 0 where the text was paid for before.
     ``resent`` says that no new release was made: the stored one was sent again, or its stored answer used.
-    ``truncated`` says that the text was longer than the front reads.
+    ``truncated`` says that the text was longer than the front reads. ``remaining`` is the lesser of what the
+    cap and, where there is one, the budget of this day leave.
     """
 
     label: str
@@ -124,6 +128,7 @@ class Exchange:
         server: str,
         ledger: str | os.PathLike[str],
         budget: float | None = None,
+        budget_per_day: float | None = None,
         patience: Patience | None = None,
     ) -> None:
         self.policy = policy
@@ -135,7 +140,7 @@ class Exchange:
         self._turn, self._process = threading.Lock(), os.getpid()
         user.front.train(False)
         path = Path(ledger).resolve()
-        self._ledger = _ledger(path, policy, budget)
+        self._ledger = _ledger(path, policy, budget, budget_per_day)
         try:
             self._asked = Asked(path, self._ledger)
         except BaseException:
@@ -174,9 +179,12 @@ class Exchange:
         return json_of((yield from sent(Call("GET", "/v1/manifest", _MANIFEST_BYTES), self._patience)))
 
     def ask(
-        self, text: str, *, epsilon: float | None = None, recall: bool = False, name: str = "text"
+        self, text: Text, *, epsilon: float | None = None, recall: bool = False, name: str = "text"
     ) -> Steps[Answer]:
-        """One question. With ``recall``, a stored answer of this server is given without asking again."""
+        """One question, about a text or a pair.
+
+        With ``recall``, a stored answer of this server is given without asking again.
+        """
         _check(text, name)
         terms = yield from self.greet(epsilon)
         read = self._read(text, terms, name)
@@ -191,7 +199,7 @@ class Exchange:
             self._ledger.delivered(paid.release_id)
         return self._answer(label, probabilities, read, terms, paid=paid)
 
-    def look(self, text: str, *, epsilon: float | None = None, name: str = "text") -> Steps[Look]:
+    def look(self, text: Text, *, epsilon: float | None = None, name: str = "text") -> Steps[Look]:
         """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
         _check(text, name)
         terms = yield from self.greet(epsilon)
@@ -203,20 +211,23 @@ class Exchange:
             noisy = torch.from_numpy(dequantise(values, terms.mechanism, self.policy.bits))
         return Look(read.tokens, self._hidden(read.tokens), noisy)
 
-    def _read(self, text: str, terms: Terms, name: str) -> _Text:
+    def _read(self, text: Text, terms: Terms, name: str) -> _Text:
         """From here on a text is touched."""
         fixed, policy, failed = self._user.tokens, self.policy, False
+        parts = [[part] for part in ((text,) if isinstance(text, str) else text)]
         with self._alone():  # a fast tokenizer must not be used by two threads at once
             try:
-                tokens = fixed.encode([text])
+                tokens = fixed.encode(*parts)
                 # One more than fits is enough to know that it does not.
-                long = fixed.tokenizer([text], truncation=True, max_length=policy.rows + 1)["input_ids"][0]
+                just_more = {"truncation": True, "max_length": policy.rows + 1}
+                long = fixed.tokenizer(*parts, **just_more)["input_ids"][0]
+                alone = [fixed.tokenizer(part, **just_more)["input_ids"][0] for part in parts]
                 bare = fixed.tokenizer([""])["input_ids"][0]
             except Exception:  # of any type, and its message may hold the text
                 failed = True
         if failed:
             raise InvalidInput(name, "be text that the tokenizer reads", "something else", "Check it.")
-        if len(long) <= len(bare):
+        if any(len(part) <= len(bare) for part in alone):
             raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
         public = {"front": policy.front, "noise": terms.noise.as_dict(), "bits": policy.bits}
         return _Text(tokens, self._asked.key(tokens, public), len(long) > policy.rows)
@@ -273,7 +284,7 @@ class Exchange:
             probabilities=probabilities,
             charge=terms.charge.epsilon(summary.delta) if charged else 0.0,
             spent=summary.spent,
-            remaining=summary.remaining,
+            remaining=summary.usable,
             resent=paid is None or not paid.drawn_now,
             truncated=read.truncated,
         )
@@ -285,25 +296,23 @@ class Exchange:
         return self._turn
 
 
-def _ledger(path: Path, policy: Policy, budget: float | None) -> Ledger:
+def _ledger(path: Path, policy: Policy, budget: float | None, per_day: float | None) -> Ledger:
     """The ledger, made where there is none; it must be able to hold this kind of release."""
     if path.exists():
         ledger = Ledger.open(path)
-        problem = budget is not None and ledger.cap != budget
-    elif budget is None:
+    elif budget is None and per_day is None:
         raise InvalidInput(
             "budget", "be given for a new ledger", "none", "Say how much may be spent in all, such as 50."
         )
     else:
-        ledger, problem = Ledger.open_or_create(path, cap_epsilon=budget, delta=policy.delta), False
+        cap = LARGEST_CAP if budget is None else budget
+        ledger = Ledger.open_or_create(path, cap_epsilon=cap, delta=policy.delta, per_day=per_day)
+    kept = (("budget", "cap", budget, ledger.cap), ("budget_per_day", "cap per day", per_day, ledger.per_day))
     try:
-        if problem:
-            raise InvalidInput(
-                "budget",
-                f"be the ledger's cap, {ledger.cap}",
-                budget,
-                "A cap is never changed: leave it out, or use another ledger.",
-            )
+        for name, word, wanted, found in kept:
+            if wanted is not None and wanted != found:
+                remedy = "A cap is never changed: leave it out, or use another ledger."
+                raise InvalidInput(name, f"be the ledger's {word}, {found or 'none'}", wanted, remedy)
         policy.terms().charge.epsilon(ledger.delta)  # refuses Gaussian noise in a ledger with delta 0
     except BaseException:
         ledger.close()
@@ -312,10 +321,14 @@ def _ledger(path: Path, policy: Policy, budget: float | None) -> Ledger:
 
 
 def _check(text: object, name: str) -> None:
-    if not isinstance(text, str):
-        raise InvalidInput(name, "be a string", type(text).__name__, "Decode it first.")
-    if not text.strip():
-        raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
+    parts = text if isinstance(text, tuple) else (text,)
+    if len(parts) != (2 if isinstance(text, tuple) else 1):
+        raise InvalidInput(name, "be a string or a pair of them", f"{len(parts)} parts", "Give two texts.")
+    for part in parts:
+        if not isinstance(part, str):
+            raise InvalidInput(name, "be a string", type(part).__name__, "Decode it first.")
+        if not part.strip():
+            raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
 
 
 def _fresh(frame: bytes, now: int) -> tuple[bytes, bytes]:

@@ -17,6 +17,7 @@ from dp_forward.errors import DpForwardError
 
 __all__ = [
     "Call",
+    "Done",
     "NoReply",
     "Patience",
     "Pause",
@@ -24,6 +25,7 @@ __all__ = [
     "ServerRefused",
     "ServerUnavailable",
     "Steps",
+    "advance",
     "json_of",
     "sent",
 ]
@@ -57,6 +59,7 @@ class Call:
     path: str
     most: int
     body: bytes | None = field(default=None, repr=False)
+    kind: str = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,21 @@ class Reply:
 T = TypeVar("T")
 Steps = Generator[Call | Pause, Reply | None, T]
 """What the network must do, until a T is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of some steps, with what they returned."""
+
+    value: Any
+
+
+def advance(steps: Steps[Any], given: Reply | NoReply | None) -> Call | Pause | Done:
+    """On to the next thing to do. A value and not StopIteration, which no future can hold."""
+    try:
+        return steps.throw(given) if isinstance(given, NoReply) else steps.send(given)
+    except StopIteration as end:
+        return Done(end.value)
 
 
 @dataclass(frozen=True, kw_only=True)
