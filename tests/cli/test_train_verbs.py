@@ -63,6 +63,28 @@ def test_finetune_evaluate_and_release_work_on_one_run(
     assert again.code == 3, "a second release of the same corpus passes the cap"
 
 
+def test_texts_that_a_front_was_trained_on_are_not_released_with_a_promise(
+    dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    trained = dpf(*_words(world, "--epsilon", "8", "--regime", "end-to-end", "--out", str(run)))
+    assert trained.code == 0, trained.err
+    release = [
+        "release",
+        str(run / "front"),
+        "--task",
+        "sst2",
+        "--data",
+        f"sst2={world.task}",
+        "--limit",
+        "5",
+    ]
+    refused = dpf(*release, "--out", str(tmp_path / "seen"))
+    assert (refused.code, "raw texts of sst2" in refused.err) == (2, True)
+    assert not (tmp_path / "seen").exists()
+    assert dpf(*release, "--split", "validation", "--out", str(tmp_path / "unseen")).code == 0
+
+
 def test_a_plan_file_and_flags_make_one_plan(
     dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
 ) -> None:

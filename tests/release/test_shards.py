@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from dp_forward.data import ready
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released import dequantise
+from dp_forward.release import shards
 from dp_forward.release.corpus import release_corpus
 from dp_forward.release.shards import MANIFEST, ReleasedCorpus, shard_bytes, shard_name
 from dp_forward.split import split_model
@@ -136,7 +137,8 @@ def test_a_shard_of_another_release_is_seen(folder: Path, tmp_path: Path) -> Non
         (lambda m: m["form"]["release"]["noise"].update(epsilon=1.0), "digest"),
         (lambda m: m["shards"].pop(), "digest"),
         (lambda m: m.pop("corpus"), "format"),
-        (lambda m: m.update(format=2), "format"),
+        (lambda m: m.update(format=3), "format"),
+        (lambda m: m.pop("shuffled"), "format"),
     ],
 )
 def test_a_changed_manifest_is_refused(folder: Path, change, named: str) -> None:
@@ -145,6 +147,61 @@ def test_a_changed_manifest_is_refused(folder: Path, change, named: str) -> None
     change(manifest)
     path.write_text(json.dumps(manifest))
     refused(folder, f"manifest.*{named}")
+
+
+def rewritten(folder: Path, **changes) -> None:
+    """A manifest that matches its own digest."""
+    path = folder / MANIFEST
+    manifest = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in manifest.items() if value != "gone"}))
+    manifest = json.loads(path.read_text())
+    manifest["sha256"] = shards._digest(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def counted(stored: ReleasedCorpus) -> list[dict]:
+    """The corpus as two batches."""
+    labels = stored.labels.tolist()
+    halves = [labels[:20], labels[20:]]
+    return [{"records": len(half), "by_label": [half.count(i) for i in range(3)]} for half in halves]
+
+
+def test_a_corpus_says_in_which_batches_it_was_shuffled(stored: ReleasedCorpus, folder: Path) -> None:
+    assert stored.shuffled is None
+    batches = counted(stored)
+    rewritten(folder, shuffled=batches)
+    found = ReleasedCorpus.open(folder).shuffled
+    assert found is not None
+    assert [batch.as_dict() for batch in found] == batches
+    assert pickle.loads(pickle.dumps(ReleasedCorpus.open(folder))).shuffled == found
+
+
+def test_a_corpus_of_the_first_format_is_still_read(folder: Path) -> None:
+    rewritten(folder, format=1, shuffled="gone")
+    assert ReleasedCorpus.open(folder).shuffled is None
+    rewritten(folder, format=1, shuffled=None)  # a key that format did not have
+    refused(folder, "manifest.*format")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda batches: batches.pop(),
+        lambda batches: batches.clear(),
+        lambda batches: batches[0].update(by_label=None),
+        lambda batches: batches[0].update(by_label=[20, 0]),
+        lambda batches: batches[0].update(by_label=[20, 0, 0]),
+        lambda batches: batches[0].update(records=21),
+        lambda batches: batches[0].update(more=1),
+        lambda batches: batches.append(3),
+    ],
+)
+def test_batches_that_are_not_the_corpus_are_refused(stored: ReleasedCorpus, folder: Path, change) -> None:
+    batches = counted(stored)
+    change(batches)
+    rewritten(folder, shuffled=batches)
+    with pytest.raises(InvalidInput):
+        ReleasedCorpus.open(folder)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"format": 1}'])

@@ -10,11 +10,27 @@ import typer
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["Data", "Settings", "data_paths", "numbers", "print_plan", "settings_of"]
+__all__ = [
+    "Data",
+    "LabelEpsilon",
+    "LabelPrior",
+    "Settings",
+    "data_paths",
+    "numbers",
+    "print_plan",
+    "settings_of",
+]
 
 Data = Annotated[
     list[str] | None,
     typer.Option("--data", help="Where a task's files lie, TASK=PATH; can be given several times."),
+]
+LabelEpsilon = Annotated[
+    float | None,
+    typer.Option("--label-epsilon", help="Randomize labels with this budget [public labels]."),
+]
+LabelPrior = Annotated[
+    str | None, typer.Option("--label-prior", help="A public prior over the labels: 0.5,0.5.")
 ]
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import Data, data_paths, numbers
+from dp_forward.cli.plans import Data, LabelEpsilon, LabelPrior, data_paths, numbers
+
+if TYPE_CHECKING:
+    from dp_forward.release.form import CorpusForm, Labels
+    from dp_forward.serve.collect.push import Pushed
 
 __all__ = ["release"]
 
@@ -21,13 +25,8 @@ def release(
     data: Data = None,
     split: Annotated[str, typer.Option("--split", help="Which split.")] = "train",
     limit: Annotated[int | None, typer.Option("--limit", help="A sample of the records.")] = None,
-    label_epsilon: Annotated[
-        float | None,
-        typer.Option("--label-epsilon", help="Randomize labels with this budget [public labels]."),
-    ] = None,
-    label_prior: Annotated[
-        str | None, typer.Option("--label-prior", help="A public prior over the labels: 0.5,0.5.")
-    ] = None,
+    label_epsilon: LabelEpsilon = None,
+    label_prior: LabelPrior = None,
     no_labels: Annotated[bool, typer.Option("--no-labels", help="Store no labels.")] = False,
     bits: Annotated[int, typer.Option("--bits", help="8 or 16 per number; both are as private.")] = 8,
     ledger: Annotated[
@@ -38,11 +37,18 @@ def release(
         typer.Option("--budget", help="What each record may spend in all, for a new ledger [this release]."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a release that was killed.")] = False,
+    server: Annotated[
+        str | None,
+        typer.Option("--server", help="Push the stored release to this collector or shuffler, too."),
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option("--token-file", help="The server's token.")] = None,
     json: options.Json = False,
 ) -> None:
     """Release every record of a corpus once: bounded, noised, charged, stored.
 
     A restart never draws a second release for a record. OUT is for the provider; OUT.private stays with you.
+    With --server the records are pushed once they are stored; the same command again pushes what is missing,
+    and charges nothing.
 
     Example: dpf release run/front --task rotten-tomatoes --limit 100 --out releases
     """
@@ -53,9 +59,13 @@ def release(
     from dp_forward.release.corpus import ledger_of, release_corpus
     from dp_forward.train.labels import label_mechanism_for
     from dp_forward.train.material import read_texts
+    from dp_forward.train.published import refuse_front_that_saw
 
+    to = _destination(server, token_file)
     chosen = find_task(task)
     user = load_user_side(front)
+    if split == "train":
+        refuse_front_that_saw(chosen.name, front)
     if chosen.labels != user.form.labels and not no_labels:
         raise InvalidInput(
             "task",
@@ -75,6 +85,11 @@ def release(
             limit=limit,
             progress=lambda n: bars("reading", n, 0, {}),
         )
+        if to is not None:  # before anything is charged for a server that wants something else
+            from dp_forward.serve.collect.push import check_collector
+
+            known: Labels = "none" if no_labels or texts.labels is None else "public"
+            check_collector(user, labels or known, bits=bits, **to)
         corpus = release_corpus(
             user,
             texts,
@@ -87,6 +102,17 @@ def release(
             resume=resume,
             progress=lambda n: bars("releasing", n, len(texts), {}),
         )
+        pushed = None
+        if to is not None:
+            from dp_forward.serve.collect.push import push_corpus
+
+            pushed = push_corpus(
+                out,
+                **to,
+                cut=str(user.front.cut),
+                ledger=ledger,
+                progress=lambda n: bars("pushing", n, len(texts), {}),
+            )
     with Ledger.open(ledger or ledger_of(out)) as book:
         spent, cap = book.spent(), book.cap
     result = {
@@ -97,8 +123,58 @@ def release(
         "cap_per_record": cap,
         "out": str(out),
     }
+    sentences = [corpus.guarantee.statement]
+    if pushed is not None:
+        more, told = _told(pushed, corpus.corpus_form)
+        result, sentences = result | more, sentences + told
     if json:
         output.print_json(result)
         return
-    shown = {name: value for name, value in result.items() if name != "guarantee"}
-    output.print_fields(f"Released {chosen.name} {split}", shown, [corpus.guarantee.statement])
+    shown = {name: value for name, value in result.items() if name not in ("guarantee", "central")}
+    output.print_fields(f"Released {chosen.name} {split}", shown, sentences)
+
+
+def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] | None:
+    """Where to push, checked before anything else is done."""
+    from dp_forward.errors import InvalidInput
+    from dp_forward.serve.settings import read_token
+
+    if server is not None:
+        return {"server": server, "token": None if token_file is None else read_token(token_file)}
+    if token_file is not None:
+        raise InvalidInput("token-file", "go with --server", "alone", "Say where to push.")
+    return None
+
+
+def _told(pushed: Pushed, form: CorpusForm) -> tuple[dict[str, Any], list[str]]:
+    """What came of pushing, as JSON and in words; a central epsilon only where a shuffler hides a record."""
+    from dataclasses import replace
+
+    from dp_forward.privacy import TEXT
+    from dp_forward.privacy.choice import DEFAULT_DELTA
+    from dp_forward.release.central import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
+
+    told: dict[str, Any] = {"pushed": pushed.pushed, "known": pushed.known, "server": pushed.server}
+    least = pushed.form.shuffler_least
+    if least is None:
+        return told, []
+    told |= {"shuffler_least": least, "central": None}
+    mixed = f"The shuffler says that it passes records on in batches of at least {least}."
+    if pushed.elsewhere:
+        return told, [f"{mixed} The records went to another server too, or may have: no more is promised."]
+    if form.labels == "public":
+        return told, [f"{mixed} Labels are public, and how many share one is not known: no more is promised."]
+    if form.mechanism().unit != TEXT:
+        return told, [f"{mixed} Per token the local promise holds alone."]
+    batch, delta = [ShuffledBatch(least)], form.guarantee().delta or DEFAULT_DELTA
+    reading = central_reading(replace(form, records=least), batch, delta=delta)
+    told["central"] = {
+        "epsilon_upper": reading.upper.epsilon,
+        "epsilon_lower": reading.lower.epsilon,
+        "delta": delta,
+        "batch": least,
+        "trusted": reading.upper.trusted,
+        "assumptions": list(ASSUMPTIONS),
+    }
+    promise, _, attack, assumed = central_statement(reading, batch)
+    return told, [f"{mixed} For a batch of {least}: {promise} {attack} {assumed}"]

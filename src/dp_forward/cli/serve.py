@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json as json_text
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dp_forward.cli.plans import numbers
 from dp_forward.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dp_forward.handed import ProviderSide
+    from dp_forward.release.form import Labels
+    from dp_forward.serve.collect.collection import Collection
 
 __all__ = ["serve"]
 
@@ -35,8 +41,27 @@ def serve(
         ),
     ] = None,
     max_batch: Annotated[int, typer.Option("--max-batch", help="Most requests answered at once.")] = 32,
+    collect: Annotated[
+        Path | None, typer.Option("--collect", help="Take training records too, into this folder.")
+    ] = None,
+    collect_labels: Annotated[
+        str | None,
+        typer.Option("--collect-labels", help="Labels of the records: public, none, randomized [public]."),
+    ] = None,
+    label_epsilon: Annotated[
+        float | None, typer.Option("--label-epsilon", help="The budget of randomized labels.")
+    ] = None,
+    label_prior: Annotated[
+        str | None, typer.Option("--label-prior", help="Their public prior: 0.5,0.5 [none].")
+    ] = None,
+    shuffler_token_file: Annotated[
+        Path | None,
+        typer.Option("--shuffler-token-file", help="Take batches of a shuffler that knows this word."),
+    ] = None,
 ) -> None:
     """Serve the back: prints its address as one line of JSON when it listens; Ctrl-C ends it in order.
+
+    With --collect it takes noisy training records too; train on them with dpf finetune --from-releases.
 
     Example: dpf serve run/back --port 8765
     """
@@ -54,8 +79,48 @@ def serve(
         max_batch=max_batch,
     )
     provider = load_provider_side(back)
-    app = make_app(provider, front_digest=front_digest or _digest_beside(back), settings=settings)
+    digest = front_digest or _digest_beside(back)
+    if collect is None and any(
+        option is not None for option in (collect_labels, label_epsilon, label_prior, shuffler_token_file)
+    ):
+        raise InvalidInput("collect", "be given to collect records", "nothing", "Name a folder for them.")
+    collection = None
+    if collect is not None:
+        labels = _labels(collect_labels, label_epsilon, label_prior, count=len(provider.form.labels))
+        collection = _collection(collect, provider, digest, labels)
+    app = make_app(
+        provider,
+        front_digest=digest,
+        settings=settings,
+        collection=collection,
+        shuffler_token=None if shuffler_token_file is None else read_token(shuffler_token_file),
+    )
     run_server(app, settings)
+
+
+def _collection(folder: Path, provider: ProviderSide, digest: str, labels: Labels) -> Collection:
+    """The collection in a folder, made if there is none."""
+    from dp_forward.serve.collect.collection import Collection
+    from dp_forward.serve.collect.form import CollectionForm
+    from dp_forward.serve.manifest import Manifest
+
+    manifest = Manifest.of(provider, digest, epsilons=())
+    return Collection.open_or_create(folder, CollectionForm.of(manifest, labels))
+
+
+def _labels(how: str | None, epsilon: float | None, prior: str | None, *, count: int) -> Labels:
+    """What is collected of the labels."""
+    from dp_forward.train.labels import label_mechanism_for
+
+    mechanism = label_mechanism_for(epsilon, numbers("label-prior", prior), labels=count)
+    if how not in (None, "public", "none", "randomized"):
+        raise InvalidInput("collect-labels", "be public, none or randomized", repr(how), "Use public.")
+    if (how == "randomized" and mechanism is None) or (how in ("public", "none") and mechanism is not None):
+        rule = "go with --collect-labels randomized, and with that alone"
+        raise InvalidInput("label-epsilon", rule, epsilon, "Users randomize with the same budget.")
+    if mechanism is not None:
+        return mechanism
+    return "none" if how == "none" else "public"
 
 
 def _digest_beside(back: Path) -> str:

@@ -14,7 +14,7 @@ Edges:
     Digests show accidents. Whoever writes a folder anew can write anything into it: what is read here is what
     its maker says, and the guarantee protects the maker.
     Record i is record i of the corpus: who is whose neighbour in a corpus is visible. Taking the order away
-    is the work of a shuffler.
+    is the work of a shuffler; `ReleasedCorpus.shuffled` says in which batches the records came through one.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.handed import ReleaseForm
 from dp_forward.noise.released import dequantise
 from dp_forward.privacy import Guarantee
+from dp_forward.release.central import ShuffledBatch
 from dp_forward.release.drawn import Piece, Shard, sync_folder
 from dp_forward.release.form import CorpusForm
 
@@ -56,8 +57,10 @@ __all__ = [
 ]
 
 MANIFEST: Final = "manifest.json"
-_FORMAT: Final = 1
-_KEYS: Final = {"format", "name", "corpus", "form", "shards", "guarantee", "versions", "sha256"}
+_FORMAT: Final = 2
+_KEYS: Final = {"format", "name", "corpus", "form", "shards", "shuffled", "guarantee", "versions", "sha256"}
+_FIRST_KEYS: Final = _KEYS - {"shuffled"}
+"""Of format 1: its budget is spent, so it is still read."""
 _BLOCK: Final = 1 << 22
 
 
@@ -81,8 +84,15 @@ def shard_bytes(form: CorpusForm, pieces: Sequence[Piece], *, name: str, number:
     return save(tensors, metadata={"shard": f"{name}/{number}"})
 
 
-def manifest_bytes(form: CorpusForm, shards: Sequence[Shard], *, name: str, corpus: str) -> bytes:
-    """The manifest of a finished corpus."""
+def manifest_bytes(
+    form: CorpusForm,
+    shards: Sequence[Shard],
+    *,
+    name: str,
+    corpus: str,
+    shuffled: Sequence[ShuffledBatch] | None = None,
+) -> bytes:
+    """The manifest of a finished corpus; ``shuffled`` are the batches in which all of its records came."""
     listed = [
         {
             "file": shard_name(shard.number),
@@ -98,6 +108,7 @@ def manifest_bytes(form: CorpusForm, shards: Sequence[Shard], *, name: str, corp
         "corpus": corpus,
         "form": form.as_dict(),
         "shards": listed,
+        "shuffled": None if shuffled is None else [batch.as_dict() for batch in shuffled],
         "guarantee": form.guarantee().as_dict(),
         "versions": _versions(),
     }
@@ -151,6 +162,10 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         self.raw = raw
         self.name: str = manifest["name"]
         """A random name of this release."""
+        self.key: str = manifest["corpus"]
+        """What its maker knows it by; a ledger has it under this key."""
+        self.shuffled: tuple[ShuffledBatch, ...] | None = _shuffled(manifest)
+        """The sealed batches of a shuffler in which all records came; None where they did not."""
         mechanism = form.mechanism()
         self.guarantee: Guarantee = form.guarantee()
         """What a record is promised, proved anew from the settings."""
@@ -189,6 +204,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         if form.labels != "none":
             corpus.labels = np.concatenate(labels)
             corpus.labels.setflags(write=False)
+        _check_shuffled(corpus)
         return corpus
 
     def __len__(self) -> int:
@@ -263,13 +279,12 @@ def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusForm]:
         )
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
-        if (
-            manifest.keys() != _KEYS
-            or manifest["format"] != _FORMAT
-            or manifest["sha256"] != _digest(manifest)
-        ):
+        keys = _FIRST_KEYS if manifest["format"] == 1 else _KEYS
+        known = manifest["format"] in (1, _FORMAT) and manifest.keys() == keys
+        if not known or manifest["sha256"] != _digest(manifest):
             _refuse(MANIFEST, f"be of format {_FORMAT} and match its own digest", "something else")
         form = CorpusForm.from_dict(manifest["form"])
+        _shuffled(manifest)
         spans = [(shard_name(number), len(form.span(number))) for number in range(form.shards)]
         if [(shard["file"], shard["records"]) for shard in manifest["shards"]] != spans:
             _refuse(MANIFEST, f"list {form.shards} shards of {form.records} records", "others")
@@ -278,6 +293,29 @@ def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusForm]:
             raise
         _refuse(MANIFEST, "be readable", "something else")
     return manifest, form
+
+
+def _shuffled(manifest: dict[str, Any]) -> tuple[ShuffledBatch, ...] | None:
+    listed = manifest.get("shuffled")
+    return None if listed is None else tuple(map(ShuffledBatch.from_dict, listed))
+
+
+def _check_shuffled(corpus: ReleasedCorpus) -> None:
+    """The batches make up the corpus, label by label where those are public."""
+    batches, form = corpus.shuffled, corpus.corpus_form
+    if batches is None:
+        return
+    if not batches or sum(batch.records for batch in batches) != form.records:
+        _refuse(MANIFEST, f"list batches of {form.records} records in all", "others")
+    counted = [batch.by_label for batch in batches if batch.by_label is not None]
+    if form.labels != "public":
+        if counted:
+            _refuse(MANIFEST, "count labels in batches only where they are public", "counts")
+        return
+    found = np.bincount(np.asarray(corpus.labels), minlength=len(form.release.labels)).tolist()
+    even = len(counted) == len(batches) and {len(labels) for labels in counted} == {len(found)}
+    if not even or [sum(of_one) for of_one in zip(*counted, strict=True)] != found:
+        _refuse(MANIFEST, "count the labels of the corpus in its batches", "others")
 
 
 def _checked(

@@ -55,6 +55,8 @@ class Metrics:
         self.batches = Histogram(_SIZES)
         self.waiting: Callable[[], int] = int
         """How many requests wait now."""
+        self.records: Counter[str] = Counter()
+        """Training records by outcome: "stored", or "known" (sent before)."""
         self.streams = 0
         """Open WebSockets."""
 
@@ -82,6 +84,9 @@ class Metrics:
             _block("dpf_queue", "gauge", "Requests that wait.", [f"dpf_queue {self.waiting()}"]),
             _block("dpf_streams", "gauge", "Open WebSockets.", [f"dpf_streams {self.streams}"]),
         ]
+        if self.records:  # only a collector has any
+            lines = [f'dpf_records_total{{outcome="{c}"}} {n}' for c, n in sorted(self.records.items())]
+            blocks.append(_block("dpf_records_total", "counter", "Training records by outcome.", lines))
         return "".join(blocks)
 
 

@@ -13,9 +13,11 @@ __all__ = ["STATUS", "Refused"]
 
 STATUS: Final[dict[str, int]] = {
     "token": 401,
+    "shuffler": 403,
     "not_found": 404,
     "method": 405,
     "slow": 408,
+    "batch": 409,
     "replayed": 409,
     "too_long": 413,
     "content_type": 415,
@@ -25,7 +27,9 @@ STATUS: Final[dict[str, int]] = {
     "busy": 429,
     "back": 500,
     "internal": 500,
+    "disk": 503,
     "stopping": 503,
+    "full": 507,
 }
 """Code -> status; whatever is not here is a malformed or mismatched frame: 400."""
 

@@ -3,6 +3,7 @@
     GET  /v1/manifest   what this server wants
     POST /v1/answer     one frame (application/octet-stream) -> {"label", "probabilities", "request"}
     WS   /v1/stream     one frame per message -> one JSON per answer, matched by "request"
+    GET  /v1/collection, POST /v1/records, ...   where training records are collected (`collect.routes`)
     GET  /healthz       200 while it answers, 503 while it stops; needs no token
     GET  /metrics       Prometheus text
 
@@ -21,24 +22,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import os
-import signal
 import socket
-import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection
 
 from dp_forward.errors import InvalidInput
 from dp_forward.handed import ProviderSide
 from dp_forward.serve.answering import Answering
+from dp_forward.serve.bodies import Guard, check_head, read_body
+from dp_forward.serve.bodies import refusal as refusal_response
+from dp_forward.serve.collect.collection import Collection
+from dp_forward.serve.collect.routes import add_collecting
+from dp_forward.serve.listening import bound_socket, print_line, run_until_signal
 from dp_forward.serve.metrics import CONTENT_TYPE
 from dp_forward.serve.refusals import Refused
 from dp_forward.serve.settings import ServerSettings
@@ -46,52 +47,64 @@ from dp_forward.serve.wire import HEADER_BYTES
 
 __all__ = ["make_app", "run_server"]
 
-_FRAME_TYPE: Final = "application/octet-stream"
 _REQUEST_AT: Final = slice(96, 112)
 """Where the id lies in a header, for refusals of frames that could not be read."""
 _POLICY_VIOLATION: Final = 1008
 
 
-def make_app(provider: ProviderSide, *, front_digest: str, settings: ServerSettings) -> FastAPI:
+def make_app(
+    provider: ProviderSide,
+    *,
+    front_digest: str,
+    settings: ServerSettings,
+    collection: Collection | None = None,
+    shuffler_token: str | None = None,
+) -> FastAPI:
     """The server for one back; ``front_digest`` names the one front it belongs to.
+
+    With a ``collection`` it takes training records too (`collect.routes`), and with a ``shuffler_token``
+    whole batches of a shuffler.
 
     Edges:
         Refused here: an undefended model, noise that cannot be released, a back that is no classifier.
         Its `Answering` is in ``app.state.answering``.
     """
     answering = Answering(provider, front_digest=front_digest, settings=settings)
-    guard = _Guard(settings.token)
+    guard = Guard(settings.token)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         await answering.batcher.close()
+        if collection is not None:
+            collection.close()
 
     app = FastAPI(title="dp-forward", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.state.answering = answering
+    app.state.answering, app.state.frame_bytes = answering, answering.manifest.frame_bytes
     _add_pages(app, answering, guard)
     _add_answer(app, answering, guard, settings)
     _add_stream(app, answering, guard, settings)
+    if collection is not None:
+        _check_same_front(collection, answering)
+        add_collecting(
+            app, collection, guard, settings, metrics=answering.metrics, shuffler_token=shuffler_token
+        )
+    elif shuffler_token is not None:
+        raise InvalidInput("shuffler_token", "go with a collection", "alone", "Say where to collect.")
     _add_refusals(app, answering)
     return app
 
 
-class _Guard:
-    """Who may ask."""
-
-    def __init__(self, token: str | None) -> None:
-        self._wanted = None if token is None else f"Bearer {token}".encode()
-
-    def __call__(self, connection: HTTPConnection) -> None:
-        """`Refused` without the token; the comparison takes as long whatever was sent."""
-        if self._wanted is None:
-            return
-        given = connection.headers.get("authorization", "").encode("utf-8", "replace")
-        if not hmac.compare_digest(given, self._wanted):
-            raise Refused("token", "This server answers with its token only. Send it as a bearer token.")
+def _check_same_front(collection: Collection, answering: Answering) -> None:
+    """A collection is of the back that is served: it is what will be trained on it."""
+    served, collected = answering.manifest.as_dict(), collection.form.manifest.as_dict()
+    other = [name for name in served if name != "epsilons" and served[name] != collected[name]]
+    if other:
+        rule = "collect what the back is served for"
+        raise InvalidInput("collection", rule, f"other {', '.join(other)}", "Choose another folder.")
 
 
-def _add_pages(app: FastAPI, answering: Answering, guard: _Guard) -> None:
+def _add_pages(app: FastAPI, answering: Answering, guard: Guard) -> None:
     manifest = json.dumps(answering.manifest.as_dict()).encode()
 
     @app.get("/v1/manifest")
@@ -111,60 +124,31 @@ def _add_pages(app: FastAPI, answering: Answering, guard: _Guard) -> None:
         return Response(answering.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
 
-def _add_answer(app: FastAPI, answering: Answering, guard: _Guard, settings: ServerSettings) -> None:
+def _add_answer(app: FastAPI, answering: Answering, guard: Guard, settings: ServerSettings) -> None:
     exact = answering.manifest.frame_bytes
+
+    def check_length(length: int) -> None:
+        if length != exact:
+            code = "too_long" if length > exact else "length"
+            raise Refused(code, f"A frame for this server has {exact} bytes, not {length}.")
 
     @app.post("/v1/answer")
     async def _answer(request: Request) -> Response:
         try:
             guard(request)
-            _check_head(request, exact)
-            data = await _body(request, exact, seconds=settings.body_seconds)
+            check_head(request, check_length)
+            data = await read_body(request, exact, seconds=settings.body_seconds)
         except Refused as refusal:
             # Nothing more is read from a client that was refused before its body ended.
             answering.metrics.outcomes[refusal.code] += 1
-            return _refusal(refusal, close=True)
+            return refusal_response(refusal, close=True)
         try:
             return Response(await answering.answer(data), media_type="application/json")
         except Refused as refusal:
-            return _refusal(refusal)
+            return refusal_response(refusal)
 
 
-def _check_head(request: Request, exact: int) -> None:
-    """All that can be refused before a byte of the body is read."""
-    head = request.headers
-    if any(word.strip().lower() != "identity" for word in head.getlist("content-encoding")):
-        raise Refused("compressed", "A frame is never compressed. Leave Content-Encoding out.")
-    if head.get("content-type", "").partition(";")[0].strip().lower() != _FRAME_TYPE:
-        raise Refused("content_type", f"A frame comes as {_FRAME_TYPE}.")
-    length = head.get("content-length")
-    if length is None:
-        return
-    # int() would take +1, 1_0 and digits of other scripts.
-    if not (length.isascii() and length.isdigit() and len(length) <= 18):
-        raise Refused("length", "Content-Length is not a number.")
-    if int(length) != exact:
-        code = "too_long" if int(length) > exact else "length"
-        raise Refused(code, f"A frame for this server has {exact} bytes, not {int(length)}.")
-
-
-async def _body(request: Request, exact: int, *, seconds: float) -> bytes:
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for part in request.stream():
-                size += len(part)
-                if size > exact:
-                    raise Refused("too_long", f"A frame for this server has {exact} bytes.")
-                parts.append(part)
-    except TimeoutError:
-        raise Refused("slow", f"The body took longer than {seconds:g} seconds.") from None
-    except ClientDisconnect:
-        raise Refused("length", "The body ended early.") from None
-    return b"".join(parts)
-
-
-def _add_stream(app: FastAPI, answering: Answering, guard: _Guard, settings: ServerSettings) -> None:
+def _add_stream(app: FastAPI, answering: Answering, guard: Guard, settings: ServerSettings) -> None:
     @app.websocket("/v1/stream")
     async def _stream(socket: WebSocket) -> None:
         try:
@@ -237,18 +221,6 @@ def _request_in(data: bytes | None) -> str | None:
     return data[_REQUEST_AT].hex() if data is not None and len(data) >= HEADER_BYTES else None
 
 
-def _refusal(refusal: Refused, *, close: bool = False) -> Response:
-    headers = {}
-    if refusal.retry_after is not None:
-        headers["retry-after"] = str(refusal.retry_after)
-    if refusal.code == "token":
-        headers["www-authenticate"] = "Bearer"
-    if close:
-        headers["connection"] = "close"
-    body = json.dumps(refusal.as_dict())
-    return Response(body, refusal.status, headers=headers, media_type="application/json")
-
-
 def _add_refusals(app: FastAPI, answering: Answering) -> None:
     """Whatever is refused elsewhere looks the same."""
     words = {404: "not_found", 405: "method"}
@@ -256,7 +228,7 @@ def _add_refusals(app: FastAPI, answering: Answering) -> None:
     @app.exception_handler(Refused)
     async def _refused(request: Request, error: Refused) -> Response:
         answering.metrics.outcomes[error.code] += 1
-        return _refusal(error)
+        return refusal_response(error)
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
@@ -268,7 +240,7 @@ def _add_refusals(app: FastAPI, answering: Answering) -> None:
     @app.exception_handler(Exception)
     async def _failed(request: Request, error: Exception) -> Response:
         answering.metrics.outcomes["internal"] += 1
-        return _refusal(Refused("internal", "The server failed on this request."))
+        return refusal_response(Refused("internal", "The server failed on this request."))
 
 
 def run_server(
@@ -285,53 +257,27 @@ def run_server(
     ``should_exit`` stops it, from another thread too.
     """
     server_settings = _uvicorn_settings(app, settings)
-    listening = _bound_socket(settings)
-    server = _Server(server_settings, settings, say or _print, ready)
-    try:
-        with _signals_seen_once():
-            server.run(sockets=[listening])
-    finally:
-        listening.close()
+    listening = bound_socket(settings.host, settings.port)
+
+    def started(server: uvicorn.Server) -> None:
+        (say or print_line)(json.dumps(_whereabouts(settings, listening)))
+        if ready is not None:
+            ready(server)
+
+    run_until_signal(server_settings, listening, started)
 
 
-@contextlib.contextmanager
-def _signals_seen_once() -> Iterator[None]:
-    """uvicorn raises a signal again once it has stopped; having stopped in order is a success."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class _Server(uvicorn.Server):
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        settings: ServerSettings,
-        say: Callable[[str], None],
-        ready: Callable[[uvicorn.Server], None] | None,
-    ) -> None:
-        super().__init__(config)
-        self._settings, self._say, self._ready = settings, say, ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        if self.should_exit or not sockets:
-            return
-        host, port = sockets[0].getsockname()[:2]
-        scheme = "https" if self._settings.tls else "http"
-        shown = f"[{host}]" if ":" in host else host
-        address = f"{scheme}://{shown}:{port}"
-        has_token = self._settings.token is not None
-        line = {"address": address, "host": host, "port": port, "tls": self._settings.tls, "token": has_token}
-        self._say(json.dumps(line))
-        if self._ready is not None:
-            self._ready(self)
+def _whereabouts(settings: ServerSettings, listening: socket.socket) -> dict[str, Any]:
+    host, port = listening.getsockname()[:2]
+    scheme, shown = "https" if settings.tls else "http", f"[{host}]" if ":" in host else host
+    address = f"{scheme}://{shown}:{port}"
+    return {
+        "address": address,
+        "host": host,
+        "port": port,
+        "tls": settings.tls,
+        "token": settings.token is not None,
+    }
 
 
 def _uvicorn_settings(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
@@ -347,31 +293,7 @@ def _uvicorn_settings(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
         limit_concurrency=settings.connections,
         timeout_graceful_shutdown=settings.shutdown_seconds,
         # No longer message is ever held, and none is ever inflated.
-        ws_max_size=app.state.answering.manifest.frame_bytes,
+        ws_max_size=app.state.frame_bytes,
         ws_per_message_deflate=False,
         **tls,
     )
-
-
-def _bound_socket(settings: ServerSettings) -> socket.socket:
-    """Bound here, so that port 0 is known before anything is printed."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind, proto)
-    except OSError:
-        raise InvalidInput("host", "be an address of this machine", settings.host, "Use 127.0.0.1.") from None
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-    except OSError as error:
-        listening.close()
-        where = f"{settings.host}:{settings.port} ({error.strerror})"
-        raise InvalidInput("port", "be free to listen on", where, "Use another, or 0.") from None
-    return listening
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()

@@ -28,6 +28,7 @@ __all__ = [
     "load_published",
     "published_shape",
     "raw_texts_of",
+    "refuse_front_that_saw",
     "refuse_seen_texts",
 ]
 
@@ -91,6 +92,23 @@ def refuse_seen_texts(plan: Plan) -> None:
             f"not have been trained on the raw texts of {plan.task}",
             plan.model,
             "No regime can protect them any more: start from the published model.",
+        )
+
+
+def refuse_front_that_saw(task: str, front: Path) -> None:
+    """As `refuse_seen_texts`, for a front in the folder of its run.
+
+    Edges:
+        A front that was handed over alone has no report beside it: that it does not depend on the texts is
+        then an assumption of the guarantee, and is said there.
+    """
+    run = front.absolute().parent
+    if (run / "report.json").is_file() and task in _seen_by(str(run)):
+        raise InvalidInput(
+            "front",
+            f"not have been trained on the raw texts of {task}",
+            front.name,
+            "No release can protect them any more: take a front that has not seen them.",
         )
 
 

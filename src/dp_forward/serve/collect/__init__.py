@@ -1,0 +1,1 @@
+"""Fine-tuning over the wire: users push released records, a provider collects them and exports a corpus."""
