@@ -25,7 +25,9 @@ from dp_forward.cli import (
     pretrain,
     release,
     serve,
+    shuffle,
     split,
+    ui,
 )
 from dp_forward.errors import DpForwardError
 
@@ -49,7 +51,9 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("release")(release.release)
 app.command("pretrain")(pretrain.pretrain)
 app.command("serve")(serve.serve)
+app.command("shuffle")(shuffle.shuffle)
 app.command("ask")(ask.ask)
+app.command("ui")(ui.ui)
 app.command("demo")(demo.demo)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")

@@ -1,0 +1,77 @@
+"""`dpf shuffle`: the trusted party between users who push records and a provider who collects them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dp_forward.cli import options, output
+
+__all__ = ["shuffle"]
+
+
+def shuffle(
+    collector: Annotated[str, typer.Option("--collector", help="The address of the collector.")],
+    collector_token_file: Annotated[
+        Path, typer.Option("--collector-token-file", help="The one word that the collector knows you by.")
+    ],
+    store: Annotated[Path, typer.Option("--store", help="A folder of your own for records that wait.")],
+    least: Annotated[int, typer.Option("--least", help="Fewest records of a batch: more hide better.")],
+    most: Annotated[
+        int, typer.Option("--most", help="Most records kept while the collector is away.")
+    ] = 100_000,
+    host: Annotated[
+        str, typer.Option("--host", help="Off loopback a token and TLS are required.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 takes a free one.")] = 8766,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="A file with the one word that users must know.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="The certificate, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key, PEM.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Take records of users, mix them, and pass them on in batches: the collector cannot tell who sent which.
+
+    Prints its address as one line of JSON when it listens; with --json a line of totals when it ends. Ctrl-C
+    ends it in order, and what waits stays in the store.
+
+    Example: dpf shuffle --collector http://127.0.0.1:8765 --collector-token-file word --store box --least 500
+    """
+    import contextlib
+    import json as json_text
+
+    from dp_forward.errors import InvalidInput
+    from dp_forward.serve.server import run_server
+    from dp_forward.serve.settings import ServerSettings, read_token
+    from dp_forward.serve.shuffle.app import make_shuffler_app
+    from dp_forward.serve.shuffle.forward import Collector, Forwarder
+    from dp_forward.serve.shuffle.store import ShuffleStore
+
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        token=None if token_file is None else read_token(token_file),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+    )
+    word = read_token(collector_token_file)
+    if word == settings.token:
+        raise InvalidInput(
+            "token-file",
+            "differ from --collector-token-file",
+            "the same word",
+            "Users must not know that one.",
+        )
+    with contextlib.closing(Collector(collector, token=word)) as line:
+        with output.working("asking the collector what it wants"):
+            form = line.form()
+        with contextlib.closing(ShuffleStore.open_or_create(store, form, least=least)) as records:
+            forwarder = Forwarder(records, line, at_once=form.body_records)
+            app = make_shuffler_app(records, forwarder, form, settings=settings, most=most)
+            run_server(app, settings)
+            if json:
+                totals = {"batches": forwarder.batches, "records": forwarder.records}
+                typer.echo(json_text.dumps({**totals, "waiting": records.waiting}))

@@ -1,0 +1,171 @@
+"""`dpf ui`: a page on the user's own machine."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dp_forward.cli import options
+
+if TYPE_CHECKING:
+    from dp_forward.attack.nearest import NearestTokens, Reading
+    from dp_forward.serve.client import Look
+    from dp_forward.serve.page.desk import Reconstruction
+
+__all__ = ["ui"]
+
+_INNER_VOCABULARY: Final = 8000
+"""Where every candidate goes through blocks of the front: some ten seconds on two cores for a small model."""
+_ATTEMPTS: Final = 4
+_LONGEST_PAUSE_S: Final = 2.0
+
+
+def ui(
+    front: Annotated[Path, typer.Argument(help="The user's folder of a run: RUN/front.")],
+    server: Annotated[
+        str, typer.Option("--server", help="The provider's address.")
+    ] = "http://127.0.0.1:8765",
+    ledger: Annotated[
+        Path, typer.Option("--ledger", help="What you have spent; made if there is none.")
+    ] = Path("budget.ledger"),
+    budget: Annotated[
+        float | None, typer.Option("--budget", help="The cap of a new ledger: epsilon over all texts.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option("--token-file", help="The provider's token.")] = None,
+    port: Annotated[int, typer.Option("--port", help="On this machine only; 0 takes a free one.")] = 8766,
+    vocabulary: Annotated[
+        int | None,
+        typer.Option(
+            "--vocabulary",
+            help="Most tokens that the reconstruction chooses from [all where rows are local, else 8000].",
+        ),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Ask in the browser, and see the charge, the guess rate and what the provider could reconstruct.
+
+    Prints its address as one line of JSON when it listens; the address holds a key, and is for you alone.
+    Only this machine can reach it. Ctrl-C ends it in order.
+
+    Example: dpf ui run/front --server http://127.0.0.1:8765 --ledger my.ledger --budget 50
+    """
+    from dp_forward.attack.nearest import NearestTokens
+    from dp_forward.handed import load_user_side
+    from dp_forward.serve.client import Client, Patience
+    from dp_forward.serve.page.desk import Desk
+    from dp_forward.serve.page.listen import run_page
+    from dp_forward.serve.settings import read_token
+
+    token = None if token_file is None else read_token(token_file)
+    user = load_user_side(front)
+    if vocabulary is None and not user.front.row_local:
+        vocabulary = _INNER_VOCABULARY
+    nearest = NearestTokens(user, vocabulary=vocabulary)
+    # Somebody waits at the page.
+    patience = Patience(attempts=_ATTEMPTS, longest=_LONGEST_PAUSE_S)
+    settings: dict[str, Any] = {"ledger": ledger, "budget": budget, "token": token, "patience": patience}
+    with Client(user, server=server, **settings) as client:
+        by_row = client.policy.noise.bound.over == "row"
+        with _prepared_beside(Reader(nearest, by_row=by_row)) as reader:
+            desk = Desk(client, reader, server=server)
+            run_page(desk, port=port, say=lambda line: _say(line, json=json))
+
+
+def _say(line: str, *, json: bool) -> None:
+    typer.echo(line)
+    sys.stdout.flush()
+    if not json:
+        typer.echo(f"Open {json_text.loads(line)['address']} in your browser. Ctrl-C ends it.", err=True)
+
+
+class _Stopped(Exception):
+    """The page was closed before everything was prepared."""
+
+
+class Reader:
+    """`NearestTokens` as the page wants it, prepared in a thread of its own."""
+
+    def __init__(self, nearest: NearestTokens, *, by_row: bool) -> None:
+        self._nearest, self._by_row = nearest, by_row
+        self._failed, self._stopping = False, threading.Event()
+
+    @property
+    def how(self) -> str:
+        """What is done, and where it falls short."""
+        many = f"{self._nearest.size:,} tokens".replace(",", " ")
+        if self._nearest.pooled:
+            return (
+                f"One vector crosses. Shown are the nearest of {many} that are words, each put through the "
+                "front alone: the topic rather than the text. A trained attack reads more."
+            )
+        if self._nearest.exact:
+            return (
+                f"For every row the nearest of {many}, put through the front at that place. Each row is made "
+                "from its own token here, so without noise nothing is lost. The reader is told which rows "
+                "hold text."
+            )
+        return (
+            f"For every row the nearest of {many}, each put through the front alone. In a text the "
+            "neighbours move a row, so this is an approximation, and a trained attack reads more. The reader "
+            "is told which rows hold text."
+        )
+
+    @property
+    def pooled(self) -> bool:
+        """Whether words near one vector are shown."""
+        return self._nearest.pooled
+
+    @property
+    def prepared(self) -> float | None:
+        """How far it is; None if it failed."""
+        return None if self._failed else self._nearest.prepared
+
+    def __call__(self, look: Look) -> tuple[Reconstruction, Reconstruction | None]:
+        """What is read without noise, and from the release."""
+        seen: list[Any] = [(look.hidden, "known")]
+        if look.noisy is not None:
+            seen.append((look.noisy, "row" if self._by_row else "matrix"))
+        found = [_shown(reading) for reading in self._nearest.read(seen, look.tokens)]
+        return found[0], found[1] if len(found) > 1 else None
+
+    def prepare(self) -> None:
+        """Until it is done, or `stop` was called."""
+        try:
+            self._nearest.prepare(self._go_on)
+        except _Stopped:
+            pass
+        except Exception:  # told on the page; answers do not need it
+            self._failed = True
+
+    def stop(self) -> None:
+        """Give up after the next few tokens."""
+        self._stopping.set()
+
+    def _go_on(self, done: int, total: int) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+
+
+def _shown(reading: Reading) -> Reconstruction:
+    from dp_forward.serve.page.desk import Reconstruction
+
+    words = tuple((guess.word, guess.right) for guess in reading.guesses)
+    return Reconstruction(words=words, recall=reading.recall)
+
+
+@contextmanager
+def _prepared_beside(reader: Reader) -> Iterator[Reader]:
+    thread = threading.Thread(target=reader.prepare, daemon=True)
+    thread.start()
+    try:
+        yield reader
+    finally:
+        reader.stop()
+        thread.join()

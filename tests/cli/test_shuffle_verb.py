@@ -1,0 +1,110 @@
+"""`dpf shuffle` as a process: killed while it seals, started again, ended in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import Request, Response
+
+from dp_forward.serve.collect.collection import Collection
+from dp_forward.serve.settings import ServerSettings
+from serve.shuffle.shuffle_cases import OCTETS, TOKEN, collector_app, content, made, running, stored
+
+LOCAL = ServerSettings(port=0)
+
+
+@pytest.fixture
+def word(tmp_path: Path) -> Path:
+    path = tmp_path / "word"
+    path.write_text(TOKEN + "\n")
+    return path
+
+
+def started(*words: str) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dp_forward.cli.main", "shuffle", *words, "--port", "0", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())["address"]
+
+
+def post(address: str, records: list[bytes]) -> dict[str, int]:
+    reply = httpx.post(f"{address}/v1/records", content=b"".join(records), headers=OCTETS, timeout=60)
+    assert reply.status_code == 200, reply.text
+    return reply.json()  # type: ignore[no-any-return]
+
+
+def test_a_shuffler_that_is_killed_goes_on_and_one_that_is_stopped_ends_in_order(
+    tmp_path: Path, word: Path
+) -> None:
+    folder = tmp_path / "collected"
+    app = collector_app(folder, LOCAL)
+    shut, asked = threading.Event(), threading.Event()
+    shut.set()
+
+    @app.middleware("http")
+    async def _gate(request: Request, on: Callable[[Request], Any]) -> Response:
+        if request.url.path.endswith("/seal") and shut.is_set():
+            asked.set()
+            return Response(status_code=503)
+        return await on(request)  # type: ignore[no-any-return]
+
+    records = made(55)
+    with running(app, LOCAL) as behind:
+        words = ["--collector", behind, "--collector-token-file", str(word)]
+        words += ["--store", str(tmp_path / "store"), "--least", "40"]
+        first, address = started(*words)
+        assert post(address, records[:40]) == {"stored": 40, "known": 0}
+        assert asked.wait(30)
+        assert post(address, records[40:45]) == {"stored": 5, "known": 0}
+        first.send_signal(signal.SIGKILL)
+        first.wait(10)
+        assert Collection.open(folder).summary() == {"records": 0, "waiting": 40, "batches": 0}
+        shut.clear()
+        second, address = started(*words)
+        assert post(address, records) == {"stored": 10, "known": 45}
+        until = time.monotonic() + 30
+        while not Collection.open(folder).summary()["batches"] and time.monotonic() < until:
+            time.sleep(0.05)
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(30) == 0
+        assert second.stdout is not None
+        assert json.loads(second.stdout.read()) == {"batches": 1, "records": 40, "waiting": 15}
+    assert Counter(inside for _, inside, _ in stored(folder)) == Counter(map(content, records[:40]))
+    assert Collection.open(folder).summary() == {"records": 40, "waiting": 0, "batches": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["--host", "0.0.0.0"], "token"),
+        (["--token-file", "WORD"], "differ"),
+        (["--collector", "http://10.1.2.3"], "https"),
+    ],
+)
+def test_what_is_unsafe_is_refused_in_one_line(
+    dpf: Callable[..., Any], tmp_path: Path, word: Path, words: list[str], wrong: str
+) -> None:
+    usual = ["--collector", "http://127.0.0.1:1", "--collector-token-file", str(word)]
+    usual += ["--store", str(tmp_path / "store"), "--least", "40"]
+    refused = dpf("shuffle", *usual, *(str(word) if one == "WORD" else one for one in words))
+    assert refused.code == 2
+    assert wrong in refused.err
+    assert refused.err.strip().count("\n") == 0
+    assert TOKEN not in refused.err
+    assert not (tmp_path / "store").exists()
