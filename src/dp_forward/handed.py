@@ -25,9 +25,17 @@ from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.split.halves import Back, Front
 from dp_forward.split.maps import NarrowBack, NarrowFront
 from dp_forward.split.pair import Split
-from dp_forward.split.store import digest_of, load_back, load_front, save_split
+from dp_forward.split.store import digest_of, load_back, load_front, save_back, save_split
 
-__all__ = ["ProviderSide", "ReleaseForm", "UserSide", "hand_over", "load_provider_side", "load_user_side"]
+__all__ = [
+    "ProviderSide",
+    "ReleaseForm",
+    "UserSide",
+    "hand_over",
+    "hand_over_back",
+    "load_provider_side",
+    "load_user_side",
+]
 
 _FORMAT = 1
 _FORM, _TOKENIZER = "release.json", "tokenizer"
@@ -109,13 +117,26 @@ def hand_over(
     """Write both sides into ``folder``; returns the digests of the halves."""
     root = Path(folder)
     digests = save_split(pair, root)
-    text = json.dumps(form.as_dict(), indent=2, sort_keys=True) + "\n"
     tokenizer.save_pretrained(root / "front" / _TOKENIZER)
     for side in ("front", "back"):
-        draft = root / side / (_FORM + ".new")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(root / side / _FORM)
+        _write_form(form, root / side)
     return digests
+
+
+def hand_over_back(
+    back: Back | NarrowBack, form: ReleaseForm, folder: str | os.PathLike[str], *, front_digest: str
+) -> str:
+    """Write the provider's side alone into ``folder``, for the front of this digest; returns its own."""
+    root = Path(folder)
+    digest = save_back(back, root, front_digest=front_digest)
+    _write_form(form, root / "back")
+    return digest
+
+
+def _write_form(form: ReleaseForm, place: Path) -> None:
+    draft = place / (_FORM + ".new")
+    draft.write_text(json.dumps(form.as_dict(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    draft.replace(place / _FORM)
 
 
 def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> UserSide:

@@ -38,10 +38,13 @@ def evaluate(
     from dp_forward.train.evaluate import accuracy_over_draws
     from dp_forward.train.loop.through_noise import ThroughNoise
     from dp_forward.train.material import read_texts
-    from dp_forward.train.run import Run
+    from dp_forward.train.run import Halves
 
-    done = Run.load(run)
-    chosen = find_task(done.plan.task if task is None else task)
+    done = Halves.load(run)
+    known = done.task if task is None else task
+    if known is None:
+        raise InvalidInput("task", "be given for a run that has none", "nothing", "Such as --task sst2.")
+    chosen = find_task(known)
     if chosen.labels != done.form.labels:
         raise InvalidInput(
             "task", f"have the labels of the run: {', '.join(done.form.labels)}", chosen.name, "Name another."
@@ -52,7 +55,7 @@ def evaluate(
             raise InvalidInput("epsilon", "go with a run that has noise", epsilon, "Leave it out.")
         noise = replace(noise, epsilon=epsilon)
     mechanism = None if noise is None else noise.build()
-    where = {**done.plan.data, **(data_paths(data) or {})}
+    where = {**done.data, **(data_paths(data) or {})}
     with Bars() as bars:
         texts = read_texts(
             chosen,

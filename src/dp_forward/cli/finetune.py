@@ -9,7 +9,17 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import Data, Settings, data_paths, numbers, print_plan, settings_of
+from dp_forward.cli.finetune_releases import finetune_releases
+from dp_forward.cli.plans import (
+    Data,
+    LabelEpsilon,
+    LabelPrior,
+    Settings,
+    data_paths,
+    numbers,
+    print_plan,
+    settings_of,
+)
 
 __all__ = ["finetune"]
 
@@ -17,6 +27,13 @@ __all__ = ["finetune"]
 def finetune(
     out: Annotated[Path, typer.Option("--out", help="The folder of the run.")],
     plan: Annotated[Path | None, typer.Argument(help="A plan as a TOML file; flags win over it.")] = None,
+    from_releases: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-releases",
+            help="As the provider: train the back of --model on a corpus of releases, or on a collection.",
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help="A folder, a Hugging Face name, or minilm [minilm].")
     ] = None,
@@ -45,13 +62,8 @@ def finetune(
     width: Annotated[
         int | None, typer.Option("--width", help="d', the columns that cross; 0 for no maps [by rule].")
     ] = None,
-    label_epsilon: Annotated[
-        float | None,
-        typer.Option("--label-epsilon", help="Randomize labels with this budget [public labels]."),
-    ] = None,
-    label_prior: Annotated[
-        str | None, typer.Option("--label-prior", help="A public prior over the labels: 0.5,0.5.")
-    ] = None,
+    label_epsilon: LabelEpsilon = None,
+    label_prior: LabelPrior = None,
     epochs: Annotated[float | None, typer.Option("--epochs", help="Epochs on the task [by rule].")] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Texts per step [by rule].")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="[by rule].")] = None,
@@ -93,18 +105,23 @@ def finetune(
 ) -> None:
     """Train a model through the noise; what each regime protects is said in the report.
 
+    With --from-releases the provider trains the back alone, without texts, on what users released.
+
     Example: dpf finetune --task rotten-tomatoes --epsilon 8 --train-limit 200 --out run
     """
-    apart = ("out", "plan", "resume", "json", "data", "label_prior", "more")
+    apart = ("out", "plan", "from_releases", "resume", "json", "data", "label_prior", "more")
     flags = {name: value for name, value in locals().items() if name not in (*apart, "apart")}
     from dp_forward.train.defaults import filled
     from dp_forward.train.finetune import finetune as run_plan
-    from dp_forward.train.plan import load_plan
+    from dp_forward.train.plan import load_plan, read_settings
 
     flags["label_prior"] = numbers("label-prior", label_prior)
     flags["data"] = data_paths(data)
-    given = {name: value for name, value in flags.items() if value is not None}
-    wanted = filled(load_plan(plan, {**settings_of(more), **given}))
+    given = settings_of(more) | {name: value for name, value in flags.items() if value is not None}
+    if from_releases is not None:
+        finetune_releases(from_releases, read_settings(plan, given), out=out, resume=resume, json=json)
+        return
+    wanted = filled(load_plan(plan, given))
     print_plan(wanted.as_dict())
     with Bars() as bars:
         run = run_plan(wanted, folder=out, resume=resume, progress=bars)

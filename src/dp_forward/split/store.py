@@ -31,7 +31,7 @@ from dp_forward.split.halves import Back, Front
 from dp_forward.split.maps import NarrowBack, NarrowFront
 from dp_forward.split.pair import Split, split_model
 
-__all__ = ["digest_of", "load_back", "load_front", "save_split"]
+__all__ = ["digest_of", "load_back", "load_front", "save_back", "save_split"]
 
 _FORMAT = 1
 _WEIGHTS, _SETTINGS, _DIGEST = "model.safetensors", "half.json", "digest.json"
@@ -42,16 +42,32 @@ def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
     root = Path(folder)
     digests = {}
     for side, half in (("front", pair.front), ("back", pair.back)):
-        place = root / side
-        place.mkdir(parents=True, exist_ok=True)
-        tensors = {name: value.detach().contiguous().clone() for name, value in half.state_dict().items()}
-        save_file(tensors, place / _WEIGHTS)
-        _write(place / _SETTINGS, json.dumps(_settings(side, half), indent=2, sort_keys=True) + "\n")
-        digests[side] = digest_of(place)
-        _write(place / _DIGEST, json.dumps({"sha256": digests[side]}) + "\n")
-    summary = {"format": _FORMAT, "cut": str(pair.cut), **{f"digest_{k}": v for k, v in digests.items()}}
-    _write(root / "split.json", json.dumps(summary, indent=2, sort_keys=True) + "\n")
+        digests[side] = _save_half(side, half, root / side)
+    _save_summary(root, pair.back, digests)
     return digests
+
+
+def save_back(back: Back | NarrowBack, folder: str | os.PathLike[str], *, front_digest: str) -> str:
+    """Write ``back/`` and ``split.json`` where the front is elsewhere and only its digest is known."""
+    root = Path(folder)
+    digest = _save_half("back", back, root / "back")
+    _save_summary(root, back, {"front": front_digest, "back": digest})
+    return digest
+
+
+def _save_half(side: str, half: Front | NarrowFront | Back | NarrowBack, place: Path) -> str:
+    place.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().contiguous().clone() for name, value in half.state_dict().items()}
+    save_file(tensors, place / _WEIGHTS)
+    _write(place / _SETTINGS, json.dumps(_settings(side, half), indent=2, sort_keys=True) + "\n")
+    digest = digest_of(place)
+    _write(place / _DIGEST, json.dumps({"sha256": digest}) + "\n")
+    return digest
+
+
+def _save_summary(root: Path, back: Back | NarrowBack, digests: dict[str, str]) -> None:
+    summary = {"format": _FORMAT, "cut": str(back.cut), **{f"digest_{k}": v for k, v in digests.items()}}
+    _write(root / "split.json", json.dumps(summary, indent=2, sort_keys=True) + "\n")
 
 
 def _write(path: Path, text: str) -> None:

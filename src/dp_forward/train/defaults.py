@@ -14,13 +14,14 @@ threshold t near 0 makes that randomized response on the class, which is the bes
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dp_forward.split.cut import parse_cut
 from dp_forward.train.plan import Plan
 from dp_forward.train.published import published_shape
 from dp_forward.train.regimes import Regime
 
-__all__ = ["Recipe", "filled", "recipe"]
+__all__ = ["Recipe", "filled", "pace_from_releases", "recipe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +103,11 @@ _PUBLIC_WARM_UP = 1.0
 _LEAST_RELEASED_SHARE = 0.2
 
 
+def pace_from_releases(cut: str) -> dict[str, Any]:
+    """Epochs, batch and learning rates of a back that trains from stored releases, by its cut."""
+    return dict(_HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE)
+
+
 def filled(plan: Plan) -> Plan:
     """The effective plan: nothing that decides the result is left open."""
     published = published_shape(plan.model)
@@ -126,8 +132,7 @@ def filled(plan: Plan) -> Plan:
     if plan.regime is Regime.END_TO_END:
         chosen |= trained
     else:
-        head_only = parse_cut(cut).place == "output"
-        chosen |= _HEAD_PACE if head_only else _BACK_PACE
+        chosen |= pace_from_releases(cut)
     if plan.regime is Regime.PUBLIC_FRONT:
         chosen |= _PUBLIC_PACE | {"warm_up_epochs": _PUBLIC_WARM_UP, "draws": 8}
     if parse_cut(cut).place == "output" and plan.regime.protects_training:

@@ -29,15 +29,13 @@ from dp_forward.noise.released_label import release_labels
 from dp_forward.privacy import Mechanism
 from dp_forward.release.corpus import release_corpus
 from dp_forward.release.shards import ReleasedCorpus
-from dp_forward.split.halves import Back
-from dp_forward.split.maps import NarrowBack
 from dp_forward.split.pair import without_maps
 from dp_forward.train.defaults import filled
 from dp_forward.train.evaluate import Accuracy, accuracy_over_draws
 from dp_forward.train.labels import label_mechanism_for
 from dp_forward.train.loop.lora import add_lora, merge_lora
 from dp_forward.train.loop.loss import LabelLoss
-from dp_forward.train.loop.through_noise import ThroughNoise, new_parameters_of
+from dp_forward.train.loop.through_noise import ThroughNoise
 from dp_forward.train.loop.training import Fit, FitSettings, Progress, fit, last_step
 from dp_forward.train.material import Material, Texts, gather
 from dp_forward.train.plan import Plan
@@ -48,6 +46,7 @@ from dp_forward.train.regimes import Regime
 from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run import Run
 from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.stored import FromReleases, Held, Stored
 
 __all__ = ["finetune"]
 
@@ -305,7 +304,7 @@ class _Job:
             add_lora(back, rank=self.plan.lora_rank)
         outcome = fit(
             FromReleases(back, LabelLoss(corpus.label_transition)),
-            _Stored(corpus),
+            Stored(corpus),
             self._noisy_curve(),
             self._settings(trim=False, **self._task_pace()),
             stage=stage,
@@ -367,7 +366,7 @@ class _Job:
         return texts.subset(np.linspace(0, len(texts) - 1, _CURVE_TEXTS).astype(int))
 
     @torch.inference_mode()
-    def _noisy_curve(self) -> _Held:
+    def _noisy_curve(self) -> Held:
         """Evaluation texts after one simulated draw, for the learning curve of the back."""
         module, texts = self._module(step=1 << 21).to(_device()).eval(), self._curve_texts()
         matrices, labels = [], []
@@ -377,51 +376,7 @@ class _Job:
             moved = {name: value.to(_device()) for name, value in batch.items()}
             hidden = module.hidden(moved["input_ids"], moved["attention_mask"], moved.get("token_type_ids"))
             matrices.append(module.crossed(hidden).float().cpu())
-        return _Held(torch.cat(matrices).clone(), torch.cat(labels).clone())
-
-
-class FromReleases(nn.Module):
-    """The back with the loss that trains it on stored releases."""
-
-    def __init__(self, back: Back | NarrowBack, loss: LabelLoss) -> None:
-        super().__init__()
-        self.back, self.loss = back, loss
-
-    def new_parameters(self) -> list[nn.Parameter]:
-        """Those that start from random weights."""
-        return new_parameters_of(self.back)
-
-    def forward(self, hidden: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        """Logits, and the loss where labels are given."""
-        logits: Tensor = self.back(hidden).logits
-        return {"logits": logits} if labels is None else {"loss": self.loss(logits, labels), "logits": logits}
-
-
-class _Stored:
-    """A released corpus in batches."""
-
-    def __init__(self, corpus: ReleasedCorpus) -> None:
-        self._corpus = corpus
-
-    def __len__(self) -> int:
-        return len(self._corpus)
-
-    def batch(self, indices: Any, *, trim: bool = False) -> dict[str, Tensor]:
-        return self._corpus.__getitems__(list(indices))
-
-
-class _Held:
-    """Noisy matrices and labels in memory."""
-
-    def __init__(self, hidden: Tensor, labels: Tensor) -> None:
-        self._hidden, self._labels = hidden, labels
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def batch(self, indices: Any, *, trim: bool = False) -> dict[str, Tensor]:
-        chosen = torch.as_tensor(list(indices))
-        return {"hidden": self._hidden[chosen], "labels": self._labels[chosen]}
+        return Held(torch.cat(matrices).clone(), torch.cat(labels).clone())
 
 
 @contextmanager

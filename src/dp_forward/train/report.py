@@ -16,7 +16,7 @@ from dp_forward.train.provenance import provenance
 from dp_forward.train.regimes import Promises
 from dp_forward.train.run_folder import RunFolder
 
-__all__ = ["build_report", "readable", "write_report"]
+__all__ = ["build_report", "made", "promised", "readable", "write_report"]
 
 
 def build_report(
@@ -69,7 +69,7 @@ def _title(report: Mapping[str, Any]) -> str:
 
 def readable(report: Mapping[str, Any], *, figure: str | None) -> str:
     """The report as Markdown."""
-    plan, said = report["plan"], report["guarantee"]["statements"]
+    plan = report["plan"]
     cut = f" cut at `{plan['cut']}`" if "cut" in plan else ""
     lines = [
         f"# {_title(report)}",
@@ -85,6 +85,17 @@ def readable(report: Mapping[str, Any], *, figure: str | None) -> str:
         f"| seconds | {report['seconds']:.1f} |",
         f"| peak memory | {report['peak_memory_mib']:.0f} MiB |",
         "",
+    ]
+    lines += promised(report["guarantee"])
+    if report["notes"]:
+        lines += ["## Note", "", report["notes"], ""]
+    return "\n".join(lines + made(report, figure=figure)) + "\n"
+
+
+def promised(guarantee: Mapping[str, Any]) -> list[str]:
+    """The promises of a report in lines of Markdown, with what they rest on."""
+    said = guarantee["statements"]
+    lines = [
         "## What is promised",
         "",
         f"* **Queries.** {said['queries']}",
@@ -92,16 +103,19 @@ def readable(report: Mapping[str, Any], *, figure: str | None) -> str:
         f"* **Labels.** {said['labels']}",
         "",
     ]
-    assumed = _assumptions(report["guarantee"])
+    assumed = _assumptions(guarantee)
     if assumed:
         lines += ["It rests on:", "", *[f"* {assumption}" for assumption in assumed], ""]
-    if report["notes"]:
-        lines += ["## Note", "", report["notes"], ""]
+    return lines
+
+
+def made(report: Mapping[str, Any], *, figure: str | None) -> list[str]:
+    """The learning curve, the plan and the provenance in lines of Markdown."""
+    lines = []
     if figure is not None:
         lines += ["## Learning curve", "", f"![loss and accuracy over the steps]({figure})", ""]
-    lines += ["## Plan", "", "```toml", *_toml(plan), "```", "", "## Made with", ""]
-    lines += [f"* {name}: {value}" for name, value in report["provenance"].items()]
-    return "\n".join(lines) + "\n"
+    lines += ["## Plan", "", "```toml", *_toml(report["plan"]), "```", "", "## Made with", ""]
+    return lines + [f"* {name}: {value}" for name, value in report["provenance"].items()]
 
 
 def _assumptions(guarantee: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,37 @@ from dp_forward.train.plan import Plan
 from dp_forward.train.promised import promises_of
 from dp_forward.train.regimes import Promises
 
-__all__ = ["Run"]
+__all__ = ["Halves", "Run"]
+
+
+@dataclass(frozen=True, eq=False)
+class Halves:
+    """What answers texts in a run folder, however it was trained; ``task`` and ``data`` where it says them.
+
+    Edges:
+        A back that was trained from releases has a front only where its starting point had one.
+    """
+
+    pair: Split
+    form: ReleaseForm
+    tokens: FixedLength
+    task: str | None
+    data: dict[str, str]
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Halves:
+        """Both halves of a finished run."""
+        root = Path(folder)
+        if not (root / "report.json").is_file():
+            raise InvalidInput("run", "hold report.json", root, "Finish it with dpf finetune --resume.")
+        if not (root / "front").is_dir():
+            raise InvalidInput("run", "hold a front", "a back alone", "Bring the front: it reads texts.")
+        user, provider = load_user_side(root / "front"), load_provider_side(root / "back")
+        if user.form != provider.form:
+            raise InvalidInput("run", "have one form of release", "two in its halves", "Get it again.")
+        plan = json.loads((root / "plan.json").read_text(encoding="utf-8")).get("plan", {})
+        pair = Split(user.front, provider.back)
+        return cls(pair, user.form, user.tokens, plan.get("task"), dict(plan.get("data") or {}))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,164 @@
+"""Where a provider starts from: a back, and what is known of the front that it belongs to.
+
+A starting point is the folder of a run, what `dpf split` made, or a back folder alone. Before anything
+trains, `check_fits` holds it against the corpus: a back that is trained on the releases of another front, or
+of another noise, learns nothing that it could be asked about.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dp_forward.errors import InvalidInput
+from dp_forward.handed import ReleaseForm, load_provider_side
+from dp_forward.release.shards import ReleasedCorpus
+from dp_forward.split.halves import Back
+from dp_forward.split.maps import NarrowBack
+from dp_forward.split.store import digest_of, load_back
+
+__all__ = ["StartingPoint", "check_fits", "copy_front", "cut_of_start", "load_start"]
+
+_SUMMARY, _FORM, _SETTINGS = "split.json", "release.json", "half.json"
+_OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _FORM, "tokenizer")
+
+
+@dataclass(frozen=True, eq=False)
+class StartingPoint:
+    """A back to train; None where the folder does not say."""
+
+    back: Back | NarrowBack
+    digest: str
+    """Of the back as it was found."""
+    form: ReleaseForm | None
+    front_digest: str | None
+    front: Path | None
+    """The front's folder, where it lies beside the back."""
+    seen_raw: list[str] | None
+    """The tasks whose raw texts the front was trained on, as the report of its run says."""
+
+
+def load_start(model: str) -> StartingPoint:
+    """The back in ``model`` or in ``model/back``, checked against its own digests."""
+    base, place = _places(model)
+    summary = _json(base / _SUMMARY)
+    pinned = None if summary is None else _word(summary, "digest_back")
+    back, form = _loaded(place, pinned)
+    front = base / "front" if base == Path(model) and (base / "front").is_dir() else None
+    return StartingPoint(
+        back=back,
+        digest=digest_of(place),
+        form=form,
+        front_digest=None if summary is None else _word(summary, "digest_front"),
+        front=front,
+        # A report beside a back of unknown front may be about another front.
+        seen_raw=None if summary is None else _seen_raw(base / "report.json"),
+    )
+
+
+def _loaded(place: Path, digest: str | None) -> tuple[Back | NarrowBack, ReleaseForm | None]:
+    """The back, and the form beside it where it was handed over and not only split."""
+    if not (place / _FORM).is_file():
+        return load_back(place, digest=digest), None
+    provider = load_provider_side(place, digest=digest)
+    return provider.back, provider.form
+
+
+def cut_of_start(model: str) -> str:
+    """Where the back in a folder was cut, without loading it."""
+    settings = _json(_places(model)[1] / _SETTINGS)
+    if settings is None or not isinstance(settings.get("cut"), str):
+        raise InvalidInput("model", f"hold a readable {_SETTINGS}", model, "Get it again.")
+    return str(settings["cut"])
+
+
+def _places(model: str) -> tuple[Path, Path]:
+    """Where ``split.json`` belongs, and where the back lies."""
+    root = Path(model)
+    if (root / "back").is_dir():
+        return root, root / "back"
+    if (_json(root / _SETTINGS) or {}).get("half") == "back":
+        return root.resolve().parent, root
+    raise InvalidInput("model", "hold a back", model, "Name a run, a result of dpf split, or a back folder.")
+
+
+def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
+    """Refuse a corpus that this back cannot learn from, before anything is written."""
+    form, cut = corpus.corpus_form, start.back.cut
+    if corpus.labels is None:
+        raise InvalidInput(
+            "releases", "hold labels", "none", "Have them released: public, or randomized by --label-epsilon."
+        )
+    fronts = [start.front_digest] if start.front is None else [start.front_digest, digest_of(start.front)]
+    for known in fronts:
+        if known is not None and known != corpus.front_digest:
+            rule = f"come from the front of the model, {known[:12]}..."
+            raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
+    for known_form in (start.form, _form_of_front(start.front)):
+        for name in ("noise", "rows", "labels"):
+            if known_form is not None and getattr(known_form, name) != getattr(corpus.form, name):
+                rule = f"have the {name} that the model was made for"
+                raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
+    corpus.form.refuse_mixed_rows(row_local=cut.row_local, cut=cut)
+    crosses = (1 if cut.place == "output" else corpus.form.rows, start.back.width)
+    if crosses != (form.rows, form.width):
+        rule = f"be matrices of {crosses[0]} x {crosses[1]}, which the back reads at {cut}"
+        raise InvalidInput("releases", rule, f"{form.rows} x {form.width}", "Name the other model.")
+    _check_answers(start.back, corpus)
+
+
+@torch.inference_mode()
+def _check_answers(back: Back | NarrowBack, corpus: ReleasedCorpus) -> None:
+    form = corpus.corpus_form
+    logits = getattr(back(torch.zeros(1, form.rows, form.width)), "logits", None)
+    found = None if logits is None else tuple(logits.shape)
+    if found != (1, len(corpus.form.labels)):
+        rule = f"answer with one number for each of the {len(corpus.form.labels)} labels of the releases"
+        raise InvalidInput("model", rule, "none" if found is None else found[1:], "Split a classifier.")
+
+
+def copy_front(front: Path, out: Path) -> None:
+    """The user's side as it is, so that the new run is whole; nothing else that lies in its folder."""
+    out.mkdir(exist_ok=True)
+    for name in _OF_A_FRONT:
+        if (front / name).is_dir():
+            shutil.copytree(front / name, out / name, dirs_exist_ok=True)
+        elif (front / name).is_file():
+            shutil.copyfile(front / name, out / name)
+
+
+def _form_of_front(front: Path | None) -> ReleaseForm | None:
+    found = None if front is None else _json(front / _FORM)
+    return None if found is None else ReleaseForm.from_dict(found)
+
+
+def _seen_raw(report: Path) -> list[str] | None:
+    """None, not an empty list, where it is not known."""
+    try:
+        found = json.loads(report.read_text(encoding="utf-8"))["front_has_seen_raw_texts_of"]
+        return [str(task) for task in found]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInput("model", f"hold a readable {path.name}", "something else", "Get it again.")
+    return found
+
+
+def _word(summary: dict[str, Any], name: str) -> str:
+    if not isinstance(summary.get(name), str):
+        raise InvalidInput("model", f"have {name} in {_SUMMARY}", "none", "Get it again.")
+    return str(summary[name])

@@ -1,0 +1,24 @@
+"""A provider's training in a process of its own, killed at step 20: plan (JSON), out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import tiny_models  # noqa: F401 - one thread
+from dp_forward.train.from_releases import finetune_from_releases
+from dp_forward.train.releases_plan import ReleasesPlan
+
+
+def killed(stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
+    if stage == "task" and done == 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    plan, out = sys.argv[1:]
+    finetune_from_releases(ReleasesPlan.from_dict(json.loads(plan)), folder=Path(out), progress=killed)
