@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -107,6 +109,24 @@ def test_hidden_rows_carried_past_the_noise_are_found(detach: bool) -> None:
     assert ("gradient" in found) is not detach
     with pytest.raises(InvalidInput):
         report.refuse()
+
+
+def test_a_length_carried_past_the_noise_is_found() -> None:
+    model = tiny("bert")
+    pair = split_model(model, "encoder.1")
+    lengths: list[int] = []
+
+    def noted(module: nn.Module, args: tuple[()], inputs: dict[str, torch.Tensor]) -> None:
+        lengths[:] = [int(inputs["attention_mask"].sum())]
+
+    def told(module: nn.Module, args: tuple[()], output: Any) -> Any:
+        output.logits = output.logits + lengths[0] if lengths else output.logits
+        return output
+
+    assert not check_split(pair, model).problems
+    pair.front.register_forward_pre_hook(noted, with_kwargs=True)
+    pair.back.register_forward_hook(told)
+    assert any("read before" in problem for problem in check_split(pair, model).problems)
 
 
 def test_shared_memory_is_found() -> None:

@@ -8,7 +8,7 @@ A pair that fails is refused with the reason. Checked are
 * *one shape*: texts of different length, padding and token types give hidden matrices of one shape;
 * *no shared memory*: no parameter or buffer of the back lies in the front's memory;
 * *no side channel*: for one fixed hidden matrix the back's output is the same, bit for bit, whichever text
-  the front has read before, and has no gradient to the front;
+  the front has read before, of whatever length, padding and token types, and has no gradient to the front;
 * *equality*: without noise, back(front(x)) is the whole model's output exactly (where no residual is
   dropped; up to rounding for a causal classifier at `output`, whose head Hugging Face runs on all rows). A
   skip connection around the cut shows here.
@@ -133,12 +133,14 @@ def _outputs(result: Any) -> list[Tensor]:
 
 
 def _remembers(pair: Split, model: PreTrainedModel, hidden: Tensor) -> bool:
+    """Whether the answer to one matrix changes with the text, its length or its padding."""
+    texts = [sample_inputs(model, rows=hidden.shape[1], seed=seed) for seed in (1, 2)]
     seen = []
-    for seed in (1, 2):
+    for text in (*texts, *_variants(texts[0])):
         with torch.no_grad():
-            pair.front(**sample_inputs(model, rows=hidden.shape[1], seed=seed))
+            pair.front(**text)
             seen.append(_outputs(pair.back(hidden.clone())))
-    return any(not torch.equal(a, b) for a, b in zip(*seen, strict=True))
+    return any(not torch.equal(a, b) for later in seen[1:] for a, b in zip(seen[0], later, strict=True))
 
 
 def _reaches_front(pair: Split, inputs: dict[str, Tensor]) -> bool:
