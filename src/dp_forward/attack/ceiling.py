@@ -1,0 +1,121 @@
+r"""The most that any attacker can reach, by theory: one of K values, guessed from a release.
+
+The game. A secret A (an attribute of a text, a token of it, ...) has the value a with probability p_a, p is
+the largest p_a, and a text with A = a is released. The attacker sees the release Y and names a value. Without
+Y the best guess is right with p. Let the mechanism be (e, delta(e))-DP between any two texts.
+
+Let Q_a be the law of Y when A = a, and Q_-a when A is anything else. Both are mixtures of releases of texts,
+and the hockey stick is jointly convex, so for every event S and every e >= 0
+
+.. math:: Q_a(S) \le e^{e}\,Q_b(S) + \delta(e), \qquad Q_a(S) \le e^{e}\,Q_{-a}(S) + \delta(e) .
+
+The attacker says a on S_a; these events are disjoint. Two bounds follow, each for every e >= 0; write
+``E = e^e``. Randomness of the attacker changes nothing: it is a mixture of such attackers.
+
+*By odds.* Let ``s_a = p_a Q_a(S_a)`` (right, having said a) and ``r_a = P(Y in S_a)``. From
+``s_a <= E p_a/(1-p_a) (r_a - s_a) + p_a delta`` follows, with ``t(x) = E x / (E x + 1 - x)``,
+``s_a <= t(p_a) r_a + p_a (1 - t(p_a)) delta``. The r_a sum to 1, t grows, and of the second terms only that
+of the likeliest value is kept exactly:
+
+.. math:: \text{success} \;\le\; t(p) + \delta(e)\,(1 - p\,t(p)) .
+
+For a pure mechanism at its epsilon this is the rule of Bayes: posterior odds are at most e^epsilon times the
+prior odds, ``success <= e^epsilon p / (e^epsilon p + 1 - p)``. Randomized response reaches it.
+
+*By a reference.* Let a* be the likeliest value and R = Q_a*. With ``E_a = E p / p_a >= E`` for the others,
+``p_a Q_a(S_a) <= p E R(S_a) + p_a delta(e + ln(p/p_a))``, and ``p Q_a*(S_a*) = p R(S_a*)``. R(S_a) sum to 1:
+
+.. math:: \text{success} \;\le\; p\,E + (1 - p)\,\delta(e) .
+
+At p = 1/2 and e = 0 this is ``(1 + delta(0)) / 2``, which two candidates reach.
+
+Both are concave in p, and so is the least of concave functions. So they hold for averages too (Jensen): over
+places of a text, or over what the attacker knows besides, p is then the *mean* success of the best guess
+without the release.
+
+Guarantees:
+    What is returned is one of these bounds at one e, with the mechanism's own delta (rounded up), so it holds
+    whichever e was looked at; looking at more could only lower it.
+Edges:
+    At epsilon 8 these ceilings are close to 1 for any prior that is not tiny. That is what the promise says;
+    an attack that stays at chance shows more than the promise does.
+Paper: not in it; the paper reports attacks without a ceiling.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from scipy.special import expit
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import RECORD, TEXT, Mechanism
+from dp_forward.privacy.checks import delta as checked_delta
+from dp_forward.privacy.checks import nonnegative
+from dp_forward.privacy.rounding import nudge_up
+
+__all__ = ["attribute_ceiling", "guess_ceiling", "membership_ceiling"]
+
+_LOOKED_AT: Final = 257
+_FURTHEST: Final = 60.0
+"""From this epsilon on every ceiling is 1 for a prior that can be measured."""
+
+
+def attribute_ceiling(mechanism: Mechanism | None, prior: float) -> float:
+    """The most success at a secret about a whole text whose best guess without the release is ``prior``.
+
+    Edges:
+        1 where nothing is promised about a whole text: no mechanism, a baseline outside its theorem, or a
+        promise per token, phrase or label. (A text of n tokens differs from another in all of them.)
+    """
+    if mechanism is None or not mechanism.guaranteed or mechanism.unit not in (TEXT, RECORD):
+        _checked(prior)
+        return 1.0
+    return guess_ceiling(mechanism, prior)
+
+
+def guess_ceiling(mechanism: Mechanism, prior: float) -> float:
+    """The same for a secret that lies inside one unit of the mechanism, whatever that unit is.
+
+    For a promise per token, ``prior`` must count what is known of the other tokens: the promise keeps them
+    fixed.
+    """
+    prior = _checked(prior)
+    pure = mechanism.epsilon(0.0)
+    most = min(pure, _FURTHEST)
+    looked_at = [*np.square(np.linspace(0.0, math.sqrt(most), _LOOKED_AT))[:-1].tolist(), most]
+    found = min(_at(e, 0.0 if e >= pure else mechanism.delta(e), prior) for e in looked_at)
+    return max(prior, min(1.0, nudge_up(found)))
+
+
+def _at(epsilon: float, delta: float, prior: float) -> float:
+    """The better of the two bounds at one epsilon."""
+    if prior == 1:
+        return 1.0
+    t = float(expit(epsilon + math.log(prior) - math.log1p(-prior)))
+    by_odds = t + delta * (1 - prior * t)
+    by_reference = prior * math.exp(epsilon) + (1 - prior) * delta
+    return min(by_odds, by_reference)
+
+
+def membership_ceiling(epsilon: float, delta: float = 0.0) -> float:
+    r"""The most success at a fair coin (member or not) against an (epsilon, delta)-DP training.
+
+    Proof: success is ``1/2 + (P(S) - Q(S))/2`` for the laws P, Q of what is seen. From ``P(S) <= E Q(S) +
+    delta`` and ``1 - Q(S) <= E (1 - P(S)) + delta``, added, ``(1 + E)(P(S) - Q(S)) <= E - 1 + 2 delta``. So
+    success is at most ``(E + delta) / (1 + E)``.
+
+    The two worlds must be neighbours: for releases of training texts, that the record's text is this one or
+    any other; for DP-SGD, with its record or without.
+    """
+    epsilon = nonnegative("epsilon", epsilon, remedy="Take it from the guarantee.")
+    delta = checked_delta(delta, zero=True)
+    return min(1.0, nudge_up(float(expit(epsilon)) + delta * float(expit(-epsilon))))
+
+
+def _checked(prior: float) -> float:
+    if not 0 < prior <= 1:
+        raise InvalidInput("prior", "lie in (0, 1]", prior, "It is the share of the likeliest value.")
+    return float(prior)
