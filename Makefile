@@ -1,12 +1,13 @@
 # make setup   the environment in .venv      make demo   the main job, end to end
 # make test    lint, types, all tests        make bench  benchmarks, with thresholds
+# make mutants broken variants, on purpose
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 EXTRAS := train,serve,baseline,dev
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench mutants clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -36,6 +37,10 @@ test: lint
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Broken variants on purpose: which check catches which?
+mutants: $(STAMP)
+	$(BIN)/python -m benchmarks.mutants --rounds 20
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage build dist

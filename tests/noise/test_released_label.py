@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_forward.attack.two_point import audit_response
+from dp_forward.attack.audit.two_point import audit_response
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.coins import chance_floor, choices, coins
 from dp_forward.noise.released import ReleasedLabels, release_labels, serialise

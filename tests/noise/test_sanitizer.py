@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_forward.attack.two_point import audit_gaussian, audit_privunit
+from dp_forward.attack.audit.two_point import audit_gaussian, audit_privunit
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.noise import Sanitizer, draws
 from dp_forward.privacy import (

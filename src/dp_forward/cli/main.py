@@ -14,6 +14,7 @@ import dp_forward
 from dp_forward.cli import (
     account,
     ask,
+    audit,
     baseline,
     calibrate,
     cuts,
@@ -54,6 +55,7 @@ app.command("serve")(serve.serve)
 app.command("shuffle")(shuffle.shuffle)
 app.command("ask")(ask.ask)
 app.command("ui")(ui.ui)
+app.command("audit")(audit.audit)
 app.command("demo")(demo.demo)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")

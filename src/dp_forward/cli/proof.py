@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from dp_forward.attack.two_point import TwoPointAudit, audit_gaussian, audit_privunit
+from dp_forward.attack.audit.two_point import TwoPointAudit, audit_gaussian, audit_privunit
 from dp_forward.cli import output
 from dp_forward.errors import BudgetExhausted
 from dp_forward.privacy import (

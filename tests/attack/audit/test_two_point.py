@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dp_forward.attack.two_point import audit_gaussian, audit_privunit, audit_response
+from dp_forward.attack.audit.two_point import audit_gaussian, audit_privunit, audit_response
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     MVG,

@@ -1,0 +1,86 @@
+r"""A floor under epsilon from two lists of scores: which (epsilon, delta) an attack that was run refutes.
+
+An attacker names the first input wherever a score is at least a threshold. With TPR the share of releases of
+the first input that it names, and FPR that of the second, (epsilon, delta)-DP says of any threshold
+
+.. math:: \mathrm{TPR} \le e^{\varepsilon}\,\mathrm{FPR} + \delta, \qquad
+          1 - \mathrm{FPR} \le e^{\varepsilon}\,(1 - \mathrm{TPR}) + \delta .
+
+So epsilon is at least ``ln((TPR - delta) / FPR)`` and ``ln((1 - FPR - delta) / (1 - TPR))``.
+
+Guarantees:
+    `epsilon_floor` is above the true epsilon with probability at most ``1 - level``, for any scores. Proof:
+    one threshold per inequality is chosen on the first half of the scores alone. On the second half the
+    counts at a fixed threshold are binomial; each of the four one-sided Clopper-Pearson bounds that are used
+    fails with probability at most ``(1 - level) / 4``, and if none fails both floors hold.
+Edges:
+    n scores of each input cannot show more than about ``ln(n / 8)``, whatever the mechanism does. The floor
+    refutes only what is far off; for the rest there is the law of the statistic.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+
+__all__ = ["epsilon_floor", "largest_floor"]
+
+_THRESHOLDS = 400
+
+Floats = NDArray[np.float64]
+
+
+def epsilon_floor(first: Floats, second: Floats, *, delta: float, level: float = 0.95) -> float:
+    """The epsilon that these scores refute anything below of, with confidence ``level``; see the module."""
+    if min(len(first), len(second)) < 8:
+        raise InvalidInput("scores", "be 8 or more of each input", len(first), "Draw more releases.")
+    if not 0 < level < 1:
+        raise InvalidInput("level", "lie in (0, 1)", level, "Use 0.95.")
+    delta = checks.delta(delta, zero=True)
+    each = (1 - level) / 4
+    learnt = (first[: len(first) // 2], second[: len(second) // 2])
+    tested = (first[len(first) // 2 :], second[len(second) // 2 :])
+    thresholds = np.unique(np.quantile(np.concatenate(learnt), np.linspace(0, 1, _THRESHOLDS)))
+    guessed = _floors(*learnt, thresholds, delta, each)
+    found = 0.0
+    for kind in (0, 1):
+        chosen = thresholds[[int(np.argmax(guessed[kind]))]]
+        found = max(found, float(_floors(*tested, chosen, delta, each)[kind][0]))
+    return found
+
+
+def largest_floor(draws: int, *, level: float = 0.95) -> float:
+    """The most that ``draws`` scores of each input can show, were they told apart without a mistake."""
+    each = (1 - level) / 4
+    return max(0.0, math.log(each ** (2 / draws)) - math.log(-math.expm1(2 / draws * math.log(each))))
+
+
+def _floors(
+    first: Floats, second: Floats, thresholds: Floats, delta: float, each: float
+) -> tuple[Floats, Floats]:
+    """Both floors at every threshold, each bound with the error ``each``."""
+    true = _named(first, thresholds)
+    false = _named(second, thresholds)
+    low = _low(true, len(first), each)
+    high = 1 - _low(len(second) - false, len(second), each)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_true = np.log(np.maximum(low - delta, 0)) - np.log(high)
+        by_false = np.log(np.maximum(1 - high - delta, 0)) - np.log(1 - low)
+    return np.nan_to_num(by_true, nan=-math.inf), np.nan_to_num(by_false, nan=-math.inf)
+
+
+def _named(scores: Floats, thresholds: Floats) -> Floats:
+    """How many scores lie at or above each threshold."""
+    return np.asarray(len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left"), dtype=float)
+
+
+def _low(right: Floats, trials: int, each: float) -> Floats:
+    """The one-sided lower Clopper-Pearson bound of a share."""
+    some = np.maximum(right, 1)
+    return np.where(right > 0, beta.ppf(each, some, trials - some + 1), 0.0)

@@ -1,0 +1,216 @@
+"""`dpf audit`: try to refute a promise, on the bytes that leave."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dp_forward.cli import options, output
+from dp_forward.cli.bars import Bars
+from dp_forward.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dp_forward.attack.audit.released import ReleasedAudit
+    from dp_forward.privacy import Mechanism
+
+__all__ = ["audit"]
+
+_DRAWS: Final = 4000
+_FRAMES: Final = 40
+_MOST_ENTRIES: Final = 1 << 22
+"""Integers released in this process: a few seconds on one core."""
+_REFUTED: Final = 1
+
+
+def audit(
+    run: Annotated[Path | None, typer.Argument(help="The folder of a run: its service is audited.")] = None,
+    mechanism: Annotated[
+        options.MechanismName | None, typer.Option("--mechanism", "-m", help="Which noise, without a run.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", "-e", help="The budget that the noise claims to meet.")
+    ] = None,
+    delta: options.Delta = None,
+    unit: options.UnitText = "text",
+    draws: Annotated[
+        int | None,
+        typer.Option("--draws", help=f"Releases of each input [{_DRAWS}; {_FRAMES} over the wire of a run]."),
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", help="n, the rows that cross.")] = 8,
+    columns: Annotated[int, typer.Option("--cols", help="d, the width that crosses.")] = 16,
+    bits: Annotated[int, typer.Option("--bits", help="Bits per integer: 16 or 8.")] = 16,
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="With a run: one of the two texts to tell apart.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Try to refute the promise: release two inputs many times and see how far apart the bytes are.
+
+    With a run, its back is served on this machine, its front asks, and every byte between them is read. Exit
+    code 1 if the promise is refuted. An honest system is refuted in about one audit of a thousand.
+
+    Example: dpf audit --mechanism matrix-gaussian --epsilon 8
+    """
+    started = time.perf_counter()
+    if (run is None) == (mechanism is None):
+        raise InvalidInput(
+            "run", "be given, or else --mechanism", "both or none", "Try: dpf audit -m privunit -e 8."
+        )
+    if run is not None:
+        if epsilon is not None or delta is not None:
+            raise InvalidInput("epsilon", "be left out with a run", epsilon, "A run claims its own.")
+        result = _run(run, _FRAMES if draws is None else draws, text)
+    else:
+        assert mechanism is not None
+        often = _DRAWS if draws is None else draws
+        result = _alone(mechanism, epsilon, delta, unit, often, (rows, columns), bits)
+    result["seconds"] = time.perf_counter() - started
+    if json:
+        output.print_json(result)
+    else:
+        _print(result)
+    if result["refuted"]:
+        raise typer.Exit(_REFUTED)
+
+
+def _alone(
+    name: options.MechanismName,
+    epsilon: float | None,
+    delta: float | None,
+    unit: str,
+    draws: int,
+    shape: tuple[int, int],
+    bits: int,
+) -> dict[str, Any]:
+    """A mechanism's releases, without a model."""
+    from dp_forward.attack.audit.draws import audit_draws
+    from dp_forward.attack.audit.released import audit_released
+    from dp_forward.privacy import NoiseChoice
+
+    if epsilon is None:
+        raise InvalidInput("epsilon", "be given with a mechanism", "none", "Try --epsilon 8.")
+    rows, width = shape
+    choice = NoiseChoice(
+        mechanism=name.value, epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=width
+    )
+    made = choice.build()
+    more = audit_draws(made, rows=rows, width=width, bits=bits)
+    with Bars() as bars:
+        found = audit_released(
+            made,
+            rows=rows,
+            width=width,
+            draws=draws,
+            bits=bits,
+            progress=lambda done, total: bars("releasing", done, total, {}),
+        )
+    return _result({"opposed inputs": found}, [finding.as_dict() for finding in more], made)
+
+
+def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
+    """A run as it would be used: front, noise, frames, client and server."""
+    from dp_forward.attack.audit.draws import audit_draws
+    from dp_forward.attack.audit.released import REPORTED, audit_released
+    from dp_forward.attack.audit.service import audit_service, far_apart, hidden_matrix
+    from dp_forward.cli.audit_wire import layout, tapped
+    from dp_forward.handed import load_user_side
+
+    for side in ("front", "back"):
+        if not (run / side).is_dir():
+            raise InvalidInput("run", f"hold a {side}", "none", "Make it with dpf finetune.")
+    if text is not None and len(set(text)) != 2:
+        raise InvalidInput("text", "be given twice, with two texts", len(text), "Leave it out for ours.")
+    with output.working("loading the front"):
+        user = load_user_side(run / "front")
+        made = user.form.mechanism()
+        pair = far_apart(user) if text is None else (text[0], text[1])
+        hidden = (hidden_matrix(user, pair[0]), hidden_matrix(user, pair[1]))
+    rows, width = hidden[0].shape
+    # Three audits: each floor takes a third of the error, so that all hold together.
+    level = 1 - (1 - REPORTED) / 3
+    inside = max(64, min(_DRAWS, _MOST_ENTRIES // (4 * rows * width)))
+    more = audit_draws(made, rows=rows, width=width)  # first: it forks, and a server has threads
+    audits: dict[str, ReleasedAudit] = {}
+    with Bars() as bars:
+        for name, two in (("opposed inputs", None), ("two texts, released here", hidden)):
+            audits[name] = audit_released(
+                made,
+                pair=two,
+                rows=rows,
+                width=width,
+                draws=inside,
+                level=level,
+                progress=lambda done, total, name=name: bars(name, done, total, {}),  # type: ignore[misc]
+            )
+        with tapped(run, user) as wire:
+            service = audit_service(
+                user,
+                wire,
+                layout=layout(),
+                texts=pair,
+                draws=draws,
+                level=level,
+                progress=lambda done, total: bars("asking the server", done, total, {}),
+            )
+    if service.frames is not None:
+        audits["two texts, over the wire"] = service.frames
+    found = [finding.as_dict() for finding in (*more, *service.findings)]
+    return {**_result(audits, found, made), "run": str(run)}
+
+
+def _result(
+    audits: dict[str, ReleasedAudit], findings: list[dict[str, Any]], made: Mechanism
+) -> dict[str, Any]:
+    """On top the first audit, whose inputs are the hardest to hide; whatever refutes, refutes all."""
+    first = next(iter(audits.values()))
+    refuted_by = [f"{name}: {what}" for name, one in audits.items() for what in one.refuted_by]
+    refuted_by += [finding["what"] for finding in findings if finding["refuted"]]
+    return {
+        "mechanism": made.name,
+        "promise": made.promise(),
+        "claimed_epsilon": first.claimed_epsilon,
+        "epsilon_lower_bound": max(one.epsilon_lower_bound for one in audits.values()),
+        "mu_claimed": first.mu_claimed,
+        "mu_measured": first.mu_measured,
+        "cap_share_claimed": first.cap_share_claimed,
+        "cap_share_measured": first.cap_share_measured,
+        "z": first.z,
+        "draws": first.draws,
+        "statistic": first.statistic,
+        "refuted": bool(refuted_by),
+        "refuted_by": refuted_by,
+        "audits": {name: one.as_dict() for name, one in audits.items()},
+        "findings": findings,
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    rows = [(name, finding) for name, one in result["audits"].items() for finding in one["findings"]] + [
+        ("service" if "run" in result else "releases", finding) for finding in result["findings"]
+    ]
+    output.print_table(
+        f"{result['mechanism']}: {result['promise']}",
+        ("audit", "measured", "claimed", "found", "z", "verdict"),
+        [
+            (
+                name,
+                finding["what"],
+                output.number(finding["claimed"], 4),
+                output.number(finding["measured"], 4),
+                "" if finding["z"] is None else f"{finding['z']:+.1f}",
+                "REFUTED" if finding["refuted"] else "not refuted",
+            )
+            for name, finding in rows
+        ],
+    )
+    for name, one in result["audits"].items():
+        typer.echo(
+            f"{name}: epsilon is at least {one['epsilon_lower_bound']:.3f} (95 %), claimed is "
+            f"{one['claimed_epsilon']:.3f}; {one['draws']} releases of each input can show at most "
+            f"{one['epsilon_most_shown']:.3f}."
+        )
+    verdict = f"REFUTED by {'; '.join(result['refuted_by'])}" if result["refuted"] else "Not refuted"
+    typer.echo(f"{verdict}. ({result['seconds']:.1f} s)")

@@ -1,0 +1,105 @@
+"""`dpf audit`: passes on the real service, fails on a mutant, and says so in JSON and by its exit code."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_user
+from attack.audit.mutants import kept_too_often, less_noise, mask_in_header
+from dp_forward.privacy import NoiseChoice
+
+KEYS = {
+    "claimed_epsilon",
+    "epsilon_lower_bound",
+    "mu_claimed",
+    "mu_measured",
+    "z",
+    "refuted",
+    "draws",
+    "statistic",
+    "cap_share_claimed",
+    "cap_share_measured",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    return tiny_user.write_user(folder, noise=NoiseChoice(mechanism="matrix-gaussian", epsilon=8.0))
+
+
+@pytest.mark.parametrize("name", ["matrix-gaussian", "privunit"])
+def test_a_mechanism_alone_is_audited(dpf: Callable[..., Any], name: str) -> None:
+    words = ["audit", "--mechanism", name, "--epsilon", "8", "--draws", "1500"]
+    done = dpf(*words, "--json")
+    assert done.code == 0, done.out
+    assert done.json.keys() >= KEYS
+    assert done.json["refuted"] is False
+    assert (done.json["mu_claimed"] is None) == (name == "privunit")
+    assert 0 < done.json["epsilon_lower_bound"] < done.json["claimed_epsilon"]
+    assert "releasing" in done.err
+    shown = dpf(*words)
+    assert "Not refuted" in shown.out
+
+
+def test_a_mutant_is_refuted_with_exit_code_1(dpf: Callable[..., Any]) -> None:
+    with less_noise(0.9)():
+        done = dpf("audit", "-m", "matrix-gaussian", "-e", "8", "--draws", "1500", "--json")
+    assert done.code == 1
+    assert done.json["refuted"] is True
+    assert any("variance" in what for what in done.json["refuted_by"])
+    with kept_too_often():
+        other = dpf("audit", "-m", "matrix-gaussian", "-e", "8", "--draws", "1500")
+    assert other.code == 0, "the control: a mutant elsewhere"
+
+
+def test_a_real_service_passes_in_under_thirty_seconds(dpf: Callable[..., Any], run: Path) -> None:
+    started = time.perf_counter()
+    done = dpf("audit", str(run), "--json")
+    assert done.code == 0, done.json["refuted_by"]
+    assert time.perf_counter() - started < 30
+    assert done.json.keys() >= KEYS
+    wire = done.json["audits"]["two texts, over the wire"]
+    assert wire["draws"] >= 16
+    assert {finding["what"] for finding in done.json["findings"]} >= {
+        "lengths of a frame",
+        "noise shared by threads or forks",
+        "releases of a text whose answer was lost",
+    }
+
+
+def test_a_broken_service_is_refuted(dpf: Callable[..., Any], run: Path) -> None:
+    with mask_in_header():
+        done = dpf("audit", str(run), "--draws", "16")
+    assert done.code == 1
+    assert "REFUTED by" in done.out
+    assert "leans" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([], "run"),
+        (["-m", "privunit"], "epsilon"),
+        (["-m", "mvg", "-e", "8"], "mechanism"),
+        (["-m", "privunit", "-e", "8", "--draws", "2"], "draws"),
+        (["nowhere"], "front"),
+        (["nowhere", "-m", "privunit", "-e", "8"], "run"),
+        (["nowhere", "-e", "8"], "epsilon"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(dpf: Callable[..., Any], words: list[str], named: str) -> None:
+    done = dpf("audit", *words)
+    assert done.code == 2
+    assert named in done.err
+    assert done.err.strip().count("\n") == 0
+
+
+def test_a_run_without_noise_has_nothing_to_audit(dpf: Callable[..., Any], tmp_path: Path) -> None:
+    tiny_user.write_user(tmp_path, noise=None)
+    done = dpf("audit", str(tmp_path))
+    assert done.code == 2
+    assert "noise" in done.err
