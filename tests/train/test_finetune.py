@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dp_forward.errors import InvalidInput
+from dp_forward.handed import load_provider_side
 from dp_forward.privacy.ledger import Ledger
 from dp_forward.release.corpus import ledger_of
 from dp_forward.train.finetune import finetune
@@ -101,6 +102,39 @@ def test_texts_that_were_declared_public_are_promised_nothing_later(world: TinyW
     later = world.plan(model=str(tmp_path / "run"), width=None, task="imdb", evaluation_split="train")
     with pytest.raises(InvalidInput, match="raw texts of imdb"):
         finetune(later)
+
+
+def test_two_releases_of_a_text_are_never_promised_as_one(world: TinyWorld, tmp_path: Path) -> None:
+    finetune(world.plan(epochs=1.0), folder=tmp_path / "once")
+    again = world.plan(model=str(tmp_path / "once"), width=None, epochs=1.0)
+    with pytest.raises(InvalidInput, match="learnt from releases of sst2"):
+        finetune(again)
+
+    public = {"public_task": "imdb", "public_epochs": 1.0, "public_batch": 16, "public_relabel": False}
+    first = world.plan(regime="public-front", epochs=3.0, learning_rate=0.05, **public)
+    finetune(first, folder=tmp_path / "public")
+    other = world.plan(
+        model=str(tmp_path / "public"),
+        width=None,
+        mechanism="matrix-gaussian",
+        epochs=1.0,
+        learning_rate=1e-9,
+        head_learning_rate=1e-9,
+    )
+    run = finetune(other, folder=tmp_path / "other")
+    assert run.report["back_had_learnt_from_releases_of"] == []
+    assert run.report["back_has_learnt_from_releases_of"] == ["sst2"]
+    kept = load_provider_side(tmp_path / "public" / "public" / "back").back.state_dict()
+    trained = load_provider_side(tmp_path / "public" / "back").back.state_dict()
+    found = run.pair.back.state_dict()
+    apart = [
+        max(float((found[name] - value).abs().max()) for name, value in others.items())
+        for others in (kept, trained)
+    ]
+    assert apart[0] < 1e-6, "it began where the releases had not been seen"
+    assert apart[1] > 1e-3
+    with pytest.raises(InvalidInput, match="learnt from releases of sst2"):
+        finetune(other.but(model=str(tmp_path / "other")))
 
 
 @pytest.mark.parametrize("regime", ["end-to-end", "release-once"])

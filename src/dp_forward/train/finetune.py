@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dp_forward.handed import UserSide, hand_over
+from dp_forward.handed import UserSide, hand_over, hand_over_back
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released_label import release_labels
 from dp_forward.privacy import Mechanism
@@ -40,7 +40,7 @@ from dp_forward.train.loop.training import Fit, FitSettings, Progress, fit, last
 from dp_forward.train.material import Material, Texts, gather
 from dp_forward.train.plan import Plan
 from dp_forward.train.promised import promises_of
-from dp_forward.train.published import raw_texts_of, refuse_seen_texts
+from dp_forward.train.published import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
 from dp_forward.train.ranks import is_first, wait_for_everyone
 from dp_forward.train.regimes import Regime
 from dp_forward.train.report import build_report, write_report
@@ -94,6 +94,7 @@ def finetune(
             history=history,
             notes=job.material.task.notes,
             seen_raw=raw_texts_of(plan),
+            learnt=releases_learnt(plan),
             seconds=time.perf_counter() - started,
         )
         if is_first():
@@ -279,6 +280,9 @@ class _Job:
             wait_for_everyone()
             return ReleasedCorpus.open(root / "releases")
         digests = hand_over(material.pair, material.form, material.tokens.tokenizer, root)
+        kept = root / PUBLIC / "back" / "release.json"  # written last
+        if self.plan.regime is Regime.PUBLIC_FRONT and not kept.is_file():
+            hand_over_back(material.pair.back, material.form, root / PUBLIC, front_digest=digests["front"])
         user = UserSide(material.pair.front, material.tokens, material.form, digests["front"])
         tell, total = self.progress, len(material.train)
         corpus = release_corpus(

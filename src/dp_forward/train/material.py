@@ -20,7 +20,7 @@ from dp_forward.handed import ReleaseForm
 from dp_forward.split.load import load_model, model_folder
 from dp_forward.split.pair import Split, split_model
 from dp_forward.train.plan import Plan
-from dp_forward.train.published import load_published, published_shape
+from dp_forward.train.published import load_published, published_shape, starts_before_releases
 
 __all__ = ["Material", "Texts", "cut_model", "gather", "load_tokenizer", "read_texts", "sample"]
 
@@ -98,7 +98,8 @@ def _halves(plan: Plan, *, labels: int) -> tuple[Split, Any]:
     """The model cut in two, or the halves of a run; and the tokenizer."""
     assert plan.cut is not None
     if published_shape(plan.model) is not None:
-        return load_published(plan.model, cut=plan.cut, width=plan.width or 0, labels=labels)
+        shape: dict[str, Any] = {"cut": plan.cut, "width": plan.width or 0, "labels": labels}
+        return load_published(plan.model, before_releases=starts_before_releases(plan), **shape)
     model = load_model(plan.model, labels=labels)
     # A checkpoint may be stored in half precision; weights that train are kept in float32.
     model.to(torch.float32)  # type: ignore[arg-type]

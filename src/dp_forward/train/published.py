@@ -7,6 +7,11 @@ A front that was trained on raw texts (`end-to-end`) may hold anything about the
 tasks whose raw texts the front has seen, handed down from run to run, and a regime that protects training
 texts refuses a front that has seen those of its own task.
 
+A back that was trained from releases holds them. A second release of the same texts adds to the first, and a
+promise that counts one of them would be too small. So every report also names the tasks from whose releases
+the back has learnt. A run on such a task starts from the back that `public-front` kept from before its
+releases (RUN/public), and where there is none it is refused.
+
 Edges:
     The note is by the name of a task. A checkpoint from elsewhere has none: that it was not trained on the
     private texts is an assumption of every guarantee.
@@ -24,15 +29,22 @@ from dp_forward.split.pair import Split
 from dp_forward.train.plan import Plan
 
 __all__ = [
+    "PUBLIC",
     "Shape",
     "load_published",
     "published_shape",
     "raw_texts_of",
     "refuse_front_that_saw",
     "refuse_seen_texts",
+    "releases_learnt",
+    "starts_before_releases",
 ]
 
 _SEEN = "front_has_seen_raw_texts_of"
+_LEARNT = "back_has_learnt_from_releases_of"
+_BEFORE = "back_had_learnt_from_releases_of"
+PUBLIC = "public"
+"""RUN/public/back: the back of `public-front` as it was before the releases."""
 
 
 class Shape(NamedTuple):
@@ -59,14 +71,20 @@ def published_shape(model: str) -> Shape | None:
         ) from None
 
 
-def load_published(model: str, *, cut: str, width: int, labels: int) -> tuple[Split, Any]:
-    """The halves and the tokenizer; a plan that asks for another shape is refused."""
+def load_published(
+    model: str, *, cut: str, width: int, labels: int, before_releases: bool = False
+) -> tuple[Split, Any]:
+    """The halves and the tokenizer; a plan that asks for another shape is refused.
+
+    With ``before_releases`` the back is the one that `public-front` kept from before its releases.
+    """
     shape = published_shape(model)
     assert shape is not None
     for name, wanted, found in (("cut", cut, shape.cut), ("width", width, shape.width)):
         if wanted != found:
             raise InvalidInput(name, f"be {found}, as in the run it starts from", wanted, "Leave it out.")
-    user, provider = load_user_side(Path(model) / "front"), load_provider_side(Path(model) / "back")
+    place = Path(model) / PUBLIC if before_releases else Path(model)
+    user, provider = load_user_side(Path(model) / "front"), load_provider_side(place / "back")
     if len(user.form.labels) != labels:
         raise InvalidInput(
             "task", f"have {len(user.form.labels)} labels, as the head has", labels, "Name another."
@@ -84,8 +102,36 @@ def raw_texts_of(plan: Plan) -> list[str]:
     return sorted(seen)
 
 
+def starts_before_releases(plan: Plan) -> bool:
+    """Whether this plan starts from the back that a run kept from before it was given these very texts.
+
+    Two releases of one text add up. A run that starts from another one's back has what that one learnt, so
+    where both are on the same task it takes the earlier back, if there is one, and is refused if not.
+    """
+    if not plan.regime.protects_training or published_shape(plan.model) is None:
+        return False
+    kept = (Path(plan.model) / PUBLIC / "back").is_dir()
+    return kept and plan.task in _noted(plan.model, _LEARNT) and plan.task not in _noted(plan.model, _BEFORE)
+
+
+def releases_learnt(plan: Plan) -> dict[str, list[str]]:
+    """For the report: the tasks from whose releases the back has learnt, before this run and after it."""
+    before: set[str] = set()
+    if published_shape(plan.model) is not None:
+        before = set(_noted(plan.model, _BEFORE if starts_before_releases(plan) else _LEARNT))
+    after = before | ({plan.task} if plan.regime.protects_training else set())
+    return {_BEFORE: sorted(before), _LEARNT: sorted(after)}
+
+
 def refuse_seen_texts(plan: Plan) -> None:
-    """No promise for texts that the front was trained on."""
+    """No promise for texts that the front was trained on, nor one release counted where there are two."""
+    if plan.regime.protects_training and plan.task in releases_learnt(plan)[_BEFORE]:
+        raise InvalidInput(
+            "model",
+            f"not have learnt from releases of {plan.task}",
+            plan.model,
+            "Two releases of a text add up: start from the model before it.",
+        )
     if plan.regime.protects_training and plan.task in _seen_by(plan.model):
         raise InvalidInput(
             "model",
@@ -113,12 +159,15 @@ def refuse_front_that_saw(task: str, front: Path) -> None:
 
 
 def _seen_by(model: str) -> list[str]:
-    if published_shape(model) is None:
-        return []
+    return [] if published_shape(model) is None else _noted(model, _SEEN)
+
+
+def _noted(model: str, name: str) -> list[str]:
+    """A list of tasks in the report of a run; not knowing it is no empty list."""
     try:
-        found = json.loads((Path(model) / "report.json").read_text(encoding="utf-8"))[_SEEN]
+        found = json.loads((Path(model) / "report.json").read_text(encoding="utf-8"))[name]
         return [str(task) for task in found]
     except (OSError, ValueError, KeyError, TypeError):
         raise InvalidInput(
-            "model", f"have a report with {_SEEN}", model, "Finish the run, or take another."
+            "model", f"have a report with {name}", model, "Finish the run, or take another."
         ) from None

@@ -51,6 +51,7 @@ def build_releases_report(
         "central": _central(corpus, plan.central_delta),
         "front": corpus.front_digest,
         "front_has_seen_raw_texts_of": start.seen_raw,
+        "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
         "notes": " ".join(_notes(corpus, start)),
         "seconds": seconds,
         "peak_memory_mib": max(stage["peak_memory_mib"] for stage in stages.values()),

@@ -28,6 +28,7 @@ def build_report(
     history: Mapping[str, Mapping[str, Any]],
     notes: str,
     seen_raw: list[str],
+    learnt: Mapping[str, list[str]],
     seconds: float,
 ) -> dict[str, Any]:
     """Everything worth knowing about a finished run, ready for JSON."""
@@ -42,6 +43,7 @@ def build_report(
         "regime": str(plan.regime),
         "guarantee": promises.as_dict(),
         "front_has_seen_raw_texts_of": seen_raw,
+        **learnt,
         "notes": notes,
         "seconds": seconds,
         "peak_memory_mib": max((stage["peak_memory_mib"] for stage in history.values()), default=0.0),
