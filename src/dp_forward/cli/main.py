@@ -14,6 +14,7 @@ import dp_forward
 from dp_forward.cli import (
     account,
     ask,
+    attack,
     audit,
     baseline,
     calibrate,
@@ -59,6 +60,7 @@ app.command("audit")(audit.audit)
 app.command("demo")(demo.demo)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")
+app.add_typer(attack.app, name="attack")
 
 
 def _print_version(wanted: bool) -> None:
