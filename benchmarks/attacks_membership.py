@@ -76,7 +76,7 @@ def jobs(size: dict[str, int]) -> dict[str, Job]:
     """Name -> what to do, the most wanted first; a name ends in its seed."""
     made: dict[str, Job] = {}
     for seed in range(size["seeds"]):
-        for task in ("imdb", "sst2") if seed == 0 else ("imdb",):
+        for task in ("imdb", "sst2"):
             common = {"kind": "membership", "task": task, "seed": seed}
             made[f"membership/{task}/undefended/{seed}"] = {**common, "cut": "whole"}
             for cut in ("encoder.3", "output"):
