@@ -145,3 +145,12 @@ def test_bad_input_is_one_line_and_exit_code_2(dpf, words: str) -> None:
     assert result.out == ""
     assert result.err.count("\n") == 1
     assert result.err.startswith("dpf: `")
+
+
+@pytest.mark.parametrize("where", [("--shuffle", "10000"), ("--sampler", "10000")])
+@pytest.mark.parametrize("unit", ["token", "phrase:2"])
+def test_no_central_epsilon_is_printed_for_less_than_a_text(dpf, unit: str, where: tuple[str, str]) -> None:
+    words = ["account", "--mechanism", "matrix-gaussian", "--sigma", "2", "--delta", "1e-5", "--rows", "16"]
+    refused = dpf(*words, "--unit", unit, *where)
+    assert (refused.code, "strangers" in refused.err.lower()) == (2, True)
+    assert dpf(*words, "--unit", unit).code == 0

@@ -81,8 +81,11 @@ def test_texts_that_a_front_was_trained_on_are_not_released_with_a_promise(
     ]
     refused = dpf(*release, "--out", str(tmp_path / "seen"))
     assert (refused.code, "raw texts of sst2" in refused.err) == (2, True)
+    assert dpf(*release, "--split", "Training", "--out", str(tmp_path / "seen")).code == 2
     assert not (tmp_path / "seen").exists()
     assert dpf(*release, "--split", "validation", "--out", str(tmp_path / "unseen")).code == 0
+    (run / "report.json").unlink()  # killed before it could say what its front has seen
+    assert dpf(*release, "--out", str(tmp_path / "seen")).code == 2
 
 
 def test_a_plan_file_and_flags_make_one_plan(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def test_texts_that_were_declared_public_are_promised_nothing_later(world: TinyW
     public = {"public_task": "imdb", "public_epochs": 1.0, "public_batch": 16, "public_relabel": False}
     run = finetune(world.plan(regime="public-front", epochs=1.0, **public), folder=tmp_path / "run")
     assert run.report["front_has_seen_raw_texts_of"] == ["imdb"]
-    later = world.plan(model=str(tmp_path / "run"), width=None, task="imdb", evaluation_split="train")
+    later = world.plan(model=str(tmp_path / "run"), width=None, task="imdb")
     with pytest.raises(InvalidInput, match="raw texts of imdb"):
         finetune(later)
 
@@ -135,6 +136,51 @@ def test_two_releases_of_a_text_are_never_promised_as_one(world: TinyWorld, tmp_
     assert apart[1] > 1e-3
     with pytest.raises(InvalidInput, match="learnt from releases of sst2"):
         finetune(other.but(model=str(tmp_path / "other")))
+
+
+def test_another_spelling_of_a_task_is_the_same_task(world: TinyWorld, tmp_path: Path) -> None:
+    finetune(world.plan(task="SST2", regime="end-to-end", epochs=1.0), folder=tmp_path / "raw")
+    with pytest.raises(InvalidInput, match="raw texts of sst2"):
+        finetune(world.plan(model=str(tmp_path / "raw"), width=None))
+    with pytest.raises(InvalidInput, match="differ from the task"):
+        world.plan(regime="public-front", public_task="Sst2")
+
+
+def test_a_label_is_answered_once(world: TinyWorld, tmp_path: Path) -> None:
+    first = world.plan(regime="end-to-end", epochs=1.0)
+    finetune(first, folder=tmp_path / "raw")
+    finetune(first.but(label_epsilon=1.0), folder=tmp_path / "answered")
+    for start in ("raw", "answered"):
+        with pytest.raises(InvalidInput, match="learnt labels of sst2"):
+            finetune(first.but(model=str(tmp_path / start), width=None, label_epsilon=1.0))
+
+
+def test_private_texts_under_a_public_name_are_refused(world: TinyWorld, tmp_path: Path) -> None:
+    lines = (world.task / "train.tsv").read_text().replace("sentence", "text", 1)
+    (tmp_path / "train.tsv").write_text(lines)
+    same = {"sst2": str(world.task), "imdb": str(tmp_path)}
+    with pytest.raises(InvalidInput, match="private texts in it"):
+        finetune(world.plan(regime="public-front", public_task="imdb", data=same))
+
+
+def test_the_training_split_is_not_measured_on_where_it_is_protected(world: TinyWorld) -> None:
+    with pytest.raises(InvalidInput, match="another than train"):
+        world.plan(evaluation_split="Training")
+    with pytest.raises(InvalidInput, match="another than train"):
+        world.plan(regime="end-to-end", label_epsilon=1.0, evaluation_split="train")
+    assert world.plan(regime="end-to-end", evaluation_split="train").task == "sst2"
+
+
+def test_what_a_model_was_pretrained_or_trained_on_is_handed_down(world: TinyWorld, tmp_path: Path) -> None:
+    pretrained, private = tmp_path / "pretrained", tmp_path / "run" / "model"
+    for folder in (pretrained, private):
+        shutil.copytree(world.model, folder)
+    (pretrained / "plan.json").write_text('{"corpus": "movie-reviews"}')
+    (private.parent / "report.json").write_text('{"regime": "dp-sgd", "plan": {"task": "sst2"}}')
+    with pytest.raises(InvalidInput, match="raw texts of imdb"):
+        finetune(world.plan(model=str(pretrained), task="imdb"))
+    with pytest.raises(InvalidInput, match="raw texts of sst2"):
+        finetune(world.plan(model=str(private)))
 
 
 @pytest.mark.parametrize("regime", ["end-to-end", "release-once"])

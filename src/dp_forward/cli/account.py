@@ -157,6 +157,14 @@ class Deployment:
         """The three central readings, for the trusted part that was named."""
         if self.users is None:
             return None
+        if text.unit is not None and text.unit.tokens is not None:
+            # The theorems need the local epsilon between any two people's texts, not between neighbours.
+            raise InvalidInput(
+                "unit",
+                "be text with a shuffler or sampler",
+                str(text.unit),
+                "Strangers' texts are not alike enough to hide each other by a promise per token.",
+            )
         if text.gaussian_mu == 0:
             return self._pure(whole, self.users)
         once, labels = text.gaussian_mu / releases**0.5, self.labels or 2

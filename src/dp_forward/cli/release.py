@@ -52,7 +52,7 @@ def release(
 
     Example: dpf release run/front --task rotten-tomatoes --limit 100 --out releases
     """
-    from dp_forward.data.tasks import find_task
+    from dp_forward.data.tasks import find_task, split_name
     from dp_forward.errors import InvalidInput
     from dp_forward.handed import load_user_side
     from dp_forward.privacy.ledger import Ledger
@@ -64,7 +64,7 @@ def release(
     to = _destination(server, token_file)
     chosen = find_task(task)
     user = load_user_side(front)
-    if split == "train":
+    if split_name(split) == "train":
         refuse_front_that_saw(chosen.name, front)
     if chosen.labels != user.form.labels and not no_labels:
         raise InvalidInput(
@@ -155,9 +155,11 @@ def _told(pushed: Pushed, form: CorpusForm) -> tuple[dict[str, Any], list[str]]:
     from dp_forward.release.central import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
 
     told: dict[str, Any] = {"pushed": pushed.pushed, "known": pushed.known, "server": pushed.server}
-    least = pushed.form.shuffler_least
-    if least is None:
+    if pushed.form.shuffler_least is None:
         return told, []
+    if pushed.least is None:
+        return told | {"central": None}, ["Records went to this address before a shuffler was there."]
+    least = pushed.least
     told |= {"shuffler_least": least, "central": None}
     mixed = f"The shuffler says that it passes records on in batches of at least {least}."
     if pushed.elsewhere:

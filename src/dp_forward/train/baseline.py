@@ -53,6 +53,7 @@ class BaselinePlan:
     data: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", find_task(self.task).name)
         if self.epsilon is None:
             raise InvalidInput(
                 "epsilon", "be given", None, "There is no default for a promise; try --epsilon 8."

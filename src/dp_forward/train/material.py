@@ -22,6 +22,10 @@ from dp_forward.split.pair import Split, split_model
 from dp_forward.train.plan import Plan
 from dp_forward.train.published import load_published, published_shape, starts_before_releases
 
+_AT_ONCE = 1024
+_MOST_IN_COMMON = 0.1
+"""The share of private texts that may be among the public ones by accident: short phrases."""
+
 __all__ = ["Material", "Texts", "cut_model", "gather", "load_tokenizer", "read_texts", "sample"]
 
 Texts = EncodedTexts
@@ -75,8 +79,34 @@ def gather(plan: Plan, *, progress: Callable[[str, int], None] | None = None) ->
                 "Its records train the same head.",
             )
         public = texts(public_task, "train", plan.public_limit, plan.public_words or 0)
+        _refuse_same_texts(train, public)
     _check_labels(task, train, evaluation)
     return Material(task, pair, tokens, form, train, evaluation, public)
+
+
+def _refuse_same_texts(private: Texts, public: Texts) -> None:
+    """Private texts under the name of a public task are refused; what meets by accident is no harm.
+
+    A front that depends on fixed public texts does not depend on the private ones, also where a short phrase
+    is in both. Where many are, the "public" texts are the private ones.
+    """
+
+    def rows(texts: Texts) -> list[bytes]:
+        found = []
+        for start in range(0, len(texts), _AT_ONCE):
+            chosen = range(start, min(start + _AT_ONCE, len(texts)))
+            found += [row.tobytes() for row in texts.batch(chosen)["input_ids"].numpy()]
+        return found
+
+    known, own = set(rows(public)), rows(private)
+    common = sum(row in known for row in own)
+    if common > _MOST_IN_COMMON * len(own):
+        raise InvalidInput(
+            "public_task",
+            "have other texts than the task",
+            f"{common} of {len(own)} private texts in it",
+            "They would train the front as they are: name other public data.",
+        )
 
 
 def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseForm]:

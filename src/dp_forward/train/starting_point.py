@@ -41,6 +41,8 @@ class StartingPoint:
     """The front's folder, where it lies beside the back."""
     seen_raw: list[str] | None
     """The tasks whose raw texts the front was trained on, as the report of its run says."""
+    learnt: list[str] | None
+    """The tasks from whose releases the back has learnt already, as that report says."""
 
 
 def load_start(model: str) -> StartingPoint:
@@ -57,7 +59,8 @@ def load_start(model: str) -> StartingPoint:
         front_digest=None if summary is None else _word(summary, "digest_front"),
         front=front,
         # A report beside a back of unknown front may be about another front.
-        seen_raw=None if summary is None else _seen_raw(base / "report.json"),
+        seen_raw=None if summary is None else _noted(base, "front_has_seen_raw_texts_of"),
+        learnt=None if summary is None else _noted(base, "back_has_learnt_from_releases_of"),
     )
 
 
@@ -137,10 +140,10 @@ def _form_of_front(front: Path | None) -> ReleaseForm | None:
     return None if found is None else ReleaseForm.from_dict(found)
 
 
-def _seen_raw(report: Path) -> list[str] | None:
+def _noted(base: Path, name: str) -> list[str] | None:
     """None, not an empty list, where it is not known."""
     try:
-        found = json.loads(report.read_text(encoding="utf-8"))["front_has_seen_raw_texts_of"]
+        found = json.loads((base / "report.json").read_text(encoding="utf-8"))[name]
         return [str(task) for task in found]
     except (OSError, ValueError, KeyError, TypeError):
         return None

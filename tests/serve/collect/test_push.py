@@ -319,7 +319,7 @@ def test_an_answer_that_does_not_add_up_is_refused(out: Path, answer: Any) -> No
 
     with pytest.raises(ServerRefused, match="makes no sense"):
         pushed(out, lying)
-    assert json.loads((private_folder(out) / "push.json").read_text())["servers"] == {SERVER: 0}
+    assert json.loads((private_folder(out) / "push.json").read_text())["servers"][SERVER]["records"] == 0
 
 
 def test_a_server_that_is_away_costs_nothing(out: Path) -> None:
@@ -344,7 +344,7 @@ def test_ids_are_the_same_for_ever_and_tell_nothing(
     for name in ("push.secret", "push.json"):
         assert stat.S_IMODE((place / name).stat().st_mode) == 0o600
     noted = json.loads((place / "push.json").read_text())
-    assert noted["servers"] == {SERVER: RECORDS}
+    assert noted["servers"] == {SERVER: {"records": RECORDS, "least": None}}
     assert not any("push" in path.name for path in out.iterdir()), "what is handed over holds no secret"
 
 
@@ -374,6 +374,19 @@ def test_damaged_notes_cost_a_round_and_nothing_else(
         found = pushed(out, served)
         assert (found.known, found.elsewhere) == (RECORDS, True), "nobody knows any more where they went"
     assert len(collection) == RECORDS
+
+
+def test_a_batch_is_as_small_as_it_ever_was_when_records_were_sent(out: Path, served: Answer) -> None:
+    def shuffling(least: int | None) -> Answer:
+        def answer(request: httpx.Request) -> httpx.Response:
+            told = form().as_dict() if least is None else form().with_shuffler(least).as_dict()
+            return httpx.Response(200, json=told) if request.method == "GET" else served(request)
+
+        return answer
+
+    assert [pushed(out, shuffling(least)).least for least in (40, 5000, 10, 90)] == [40, 40, 10, 10]
+    assert pushed(out, shuffling(None)).least is None
+    assert pushed(out, shuffling(5000)).least is None, "they went past it once"
 
 
 def test_records_that_went_to_another_server_are_known_to_be_elsewhere(

@@ -433,7 +433,12 @@ def _ceiling(mechanism: Mechanism | None, releases: int, hindsight: float, *, li
     if mechanism is None or not mechanism.guaranteed:
         return None
     together = compose(*[mechanism] * releases)
-    if together.gaussian_mu == 0 or not lists:
+    if not lists:
         return attribute_ceiling(together, min(1.0, hindsight))
     levels = np.linspace(0.0, 20.0, 201)
-    return min(1.0, *(math.exp(e) * hindsight + together.delta(float(e)) for e in levels))
+    found = min(1.0, *(math.exp(e) * hindsight + together.delta(float(e)) for e in levels))
+    if together.gaussian_mu == 0 and 0 < hindsight < 1:
+        # Pure noise: the odds of each single event grow by e^epsilon at most, overlapping or not.
+        odds = together.epsilon() + math.log(hindsight / (1 - hindsight))
+        found = min(found, 1 / (1 + math.exp(-odds)))
+    return found

@@ -66,7 +66,7 @@ _BODY_BYTES: Final = 1 << 20
 """Of one request: slow lines take a whole one within the time that servers allow."""
 _SECRET: Final = "push.secret"
 _STATE: Final = "push.json"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,8 @@ class Pushed:
     """What the server collects; it agrees with the corpus, so it can be believed but for its shuffler."""
     elsewhere: bool
     """Whether the records may have gone to another server too: then no shuffler hides them."""
+    least: int | None
+    """The smallest batch that this server promised when records were sent to it; None if it once did not."""
 
 
 def push_corpus(
@@ -256,7 +258,7 @@ def _steps(
 ) -> Steps[Pushed]:
     form = yield from _greeted(own, patience)
     done = 0 if again else notes.acknowledged
-    notes.acknowledge(done)  # before the first byte leaves, so that every server is known that got one
+    notes.begin(done, form.shuffler_least)  # before the first byte leaves
     pushed = 0
     at_once = max(1, min(own.body_records, _BODY_BYTES // own.record_bytes))
     if progress is not None and done:
@@ -269,7 +271,7 @@ def _steps(
         notes.acknowledge(done)
         if progress is not None:
             progress(done)
-    return Pushed(notes.server, pushed, len(corpus) - pushed, form, notes.elsewhere)
+    return Pushed(notes.server, pushed, len(corpus) - pushed, form, notes.elsewhere, notes.least)
 
 
 def _stored(reply: Any, records: int) -> int:
@@ -323,8 +325,18 @@ class _Notes:
     @property
     def acknowledged(self) -> int:
         """So many records, from the first, are on the server's disk."""
-        found = self._read()[0].get(self.server, 0)
-        return found if type(found) is int and found >= 0 else 0
+        return self._here()[0]
+
+    @property
+    def least(self) -> int | None:
+        """The smallest batch that was promised at any time of sending here."""
+        return self._here()[1]
+
+    def _here(self) -> tuple[int, int | None]:
+        match self._read()[0].get(self.server):
+            case {"records": int(records), "least": least} if records >= 0:
+                return records, least if type(least) is int else None
+        return 0, None
 
     @property
     def elsewhere(self) -> bool:
@@ -332,10 +344,20 @@ class _Notes:
         servers, lost = self._read()
         return lost or any(server != self.server for server in servers)
 
+    def begin(self, records: int, least: int | None) -> None:
+        """Note a server, and what it promises, before it gets a byte."""
+        if self.server in self._read()[0]:
+            before = self.least
+            least = None if before is None or least is None else min(before, least)
+        self._write(records, least)
+
     def acknowledge(self, records: int) -> None:
         """Note it; a crash before that costs the sending of one body, and nothing else."""
+        self._write(records, self.least)
+
+    def _write(self, records: int, least: int | None) -> None:
         servers, lost = self._read()
-        notes = {"servers": {**servers, self.server: records}, "lost": lost}
+        notes = {"servers": {**servers, self.server: {"records": records, "least": least}}, "lost": lost}
         text = json.dumps({"format": _FORMAT, "corpus": self._corpus, **notes}, indent=1)
         draft = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
         with _writable():
@@ -350,7 +372,7 @@ class _Notes:
         """What each server has, and whether notes were lost: damaged, of another corpus, or deleted."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
             match json.loads(self._path.read_text(encoding="utf-8")):
-                case {"format": 1, "corpus": self._corpus, "servers": dict(servers), "lost": bool(lost)}:
+                case {"format": 2, "corpus": self._corpus, "servers": dict(servers), "lost": bool(lost)}:
                     return servers, lost
         return {}, not self._first
 
