@@ -36,19 +36,7 @@ def _collection(made: TinyReleases, folder: Path, *, batch: bytes | None = None)
         records = []
         for number in range(len(corpus)):
             item = corpus[number]
-            header = Header(
-                bits=manifest.bits,
-                mechanism=manifest.noise.mechanism,
-                rows=manifest.matrix_rows,
-                width=manifest.width,
-                step=manifest.step,
-                epsilon=manifest.epsilon,
-                delta=manifest.delta,
-                cut=manifest.cut,
-                front=bytes.fromhex(manifest.front),
-                request=number.to_bytes(16, "big"),
-                time=0,
-            )
+            header = Header.as_asked(manifest, request=number.to_bytes(16, "big"))
             data = pack_record(header.pack() + item["values"].numpy().tobytes(), int(item["labels"]))
             records.append(parse_record(data, labels=2))
         collection.add(records, batch)

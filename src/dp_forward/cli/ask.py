@@ -10,25 +10,20 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.bars import Bars
+from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Server, UserFront
 from dp_forward.errors import InvalidInput
 
 __all__ = ["ask"]
 
 
 def ask(
-    front: Annotated[Path, typer.Argument(help="The user's folder of a run: RUN/front.")],
+    front: UserFront,
     texts: Annotated[
         list[str] | None, typer.Argument(help="What to ask about; with --pair, two by two.")
     ] = None,
-    server: Annotated[
-        str, typer.Option("--server", help="The provider's address.")
-    ] = "http://127.0.0.1:8765",
-    ledger: Annotated[
-        Path, typer.Option("--ledger", help="What you have spent; made if there is none.")
-    ] = Path("budget.ledger"),
-    budget: Annotated[
-        float | None, typer.Option("--budget", help="The cap of a new ledger: epsilon over all texts.")
-    ] = None,
+    server: Server = "http://127.0.0.1:8765",
+    ledger: LedgerFile = Path("budget.ledger"),
+    budget: Budget = None,
     budget_per_day: Annotated[
         float | None,
         typer.Option(
@@ -46,7 +41,7 @@ def ask(
     pair: Annotated[
         bool, typer.Option("--pair", help="Ask about pairs of texts; in a file, with a tab between the two.")
     ] = False,
-    token_file: Annotated[Path | None, typer.Option("--token-file", help="The provider's token.")] = None,
+    token_file: ProviderToken = None,
     json: options.Json = False,
 ) -> None:
     """Ask about texts: front and noise run here, and only charged, noisy integers leave.

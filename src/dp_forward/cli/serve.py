@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dp_forward.cli.plans import numbers
+from dp_forward.cli.service_options import Host, Port, TlsCert, TlsKey
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,15 +22,13 @@ __all__ = ["serve"]
 
 def serve(
     back: Annotated[Path, typer.Argument(help="The provider's folder of a run: RUN/back.")],
-    host: Annotated[
-        str, typer.Option("--host", help="Off loopback a token and TLS are required.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 takes a free one.")] = 8765,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="A file with the one word that clients must know.")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="The certificate, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key, PEM.")] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     front_digest: Annotated[
         str | None,
         typer.Option("--front-digest", help="The front that this back belongs to [split.json beside it]."),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dp_forward.cli import options, output
+from dp_forward.cli.service_options import Host, Port, TlsCert, TlsKey
 
 __all__ = ["shuffle"]
 
@@ -22,15 +23,13 @@ def shuffle(
     most: Annotated[
         int, typer.Option("--most", help="Most records kept while the collector is away.")
     ] = 100_000,
-    host: Annotated[
-        str, typer.Option("--host", help="Off loopback a token and TLS are required.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 takes a free one.")] = 8766,
+    host: Host = "127.0.0.1",
+    port: Port = 8766,
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="A file with the one word that users must know.")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="The certificate, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key, PEM.")] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     json: options.Json = False,
 ) -> None:
     """Take records of users, mix them, and pass them on in batches: the collector cannot tell who sent which.

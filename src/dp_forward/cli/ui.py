@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dp_forward.cli import options
+from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Server, UserFront
 
 if TYPE_CHECKING:
     from dp_forward.attack.nearest import NearestTokens, Reading
@@ -28,17 +29,11 @@ _LONGEST_PAUSE_S: Final = 2.0
 
 
 def ui(
-    front: Annotated[Path, typer.Argument(help="The user's folder of a run: RUN/front.")],
-    server: Annotated[
-        str, typer.Option("--server", help="The provider's address.")
-    ] = "http://127.0.0.1:8765",
-    ledger: Annotated[
-        Path, typer.Option("--ledger", help="What you have spent; made if there is none.")
-    ] = Path("budget.ledger"),
-    budget: Annotated[
-        float | None, typer.Option("--budget", help="The cap of a new ledger: epsilon over all texts.")
-    ] = None,
-    token_file: Annotated[Path | None, typer.Option("--token-file", help="The provider's token.")] = None,
+    front: UserFront,
+    server: Server = "http://127.0.0.1:8765",
+    ledger: LedgerFile = Path("budget.ledger"),
+    budget: Budget = None,
+    token_file: ProviderToken = None,
     port: Annotated[int, typer.Option("--port", help="On this machine only; 0 takes a free one.")] = 8766,
     vocabulary: Annotated[
         int | None,

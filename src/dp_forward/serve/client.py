@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +36,7 @@ L = TypeVar("L", bound=Line | AsyncLine)
 Progress = Callable[[int], None]
 
 
-class _Common(Generic[L]):
+class _Common(ABC, Generic[L]):
     """What both clients are made of."""
 
     def __init__(
@@ -70,9 +71,9 @@ class _Common(Generic[L]):
         )
 
     @staticmethod
+    @abstractmethod
     def _kind() -> type[L]:
         """Which line to speak over."""
-        raise NotImplementedError
 
     def summary(self) -> Summary:
         """What has been spent, and what is left."""

@@ -191,6 +191,23 @@ class Header:
             time=raw.time,
         )
 
+    @classmethod
+    def as_asked(cls, manifest: Manifest, *, request: bytes, time: int = 0) -> Header:
+        """The header that a manifest asks for, at its own epsilon."""
+        return cls(
+            bits=manifest.bits,
+            mechanism=manifest.noise.mechanism,
+            rows=manifest.matrix_rows,
+            width=manifest.width,
+            step=manifest.step,
+            epsilon=manifest.epsilon,
+            delta=manifest.delta,
+            cut=manifest.cut,
+            front=bytes.fromhex(manifest.front),
+            request=request,
+            time=time,
+        )
+
     def fits(self, manifest: Manifest) -> str | None:
         """The first thing in which this header is not what the manifest asks for, in words; None if it fits.
 

@@ -290,19 +290,7 @@ def _body(corpus: ReleasedCorpus, manifest: Manifest, secret: bytes, span: range
     values, labels = batch["values"].numpy(), batch.get("labels")
     records = []
     for place, number in enumerate(span):
-        header = Header(
-            bits=manifest.bits,
-            mechanism=manifest.noise.mechanism,
-            rows=manifest.matrix_rows,
-            width=manifest.width,
-            step=manifest.step,
-            epsilon=manifest.epsilon,
-            delta=manifest.delta,
-            cut=manifest.cut,
-            front=bytes.fromhex(manifest.front),
-            request=record_id(secret, number),
-            time=0,
-        )
+        header = Header.as_asked(manifest, request=record_id(secret, number))
         label = None if labels is None else int(labels[place])
         noisy = values[place].astype(corpus.corpus_form.integers, copy=False)
         records.append(pack_record(header.pack() + noisy.tobytes(), label))

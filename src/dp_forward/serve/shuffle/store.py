@@ -333,20 +333,7 @@ def _create(path: Path, form: CollectionForm, least: int) -> None:
 
 def _header(form: CollectionForm) -> bytes:
     """The header of every record of a batch, but for its id."""
-    manifest = form.manifest
-    return Header(
-        bits=manifest.bits,
-        mechanism=manifest.noise.mechanism,
-        rows=manifest.matrix_rows,
-        width=manifest.width,
-        step=manifest.step,
-        epsilon=manifest.epsilon,
-        delta=manifest.delta,
-        cut=manifest.cut,
-        front=bytes.fromhex(manifest.front),
-        request=bytes(_ID_BYTES),
-        time=0,
-    ).pack()
+    return Header.as_asked(form.manifest, request=bytes(_ID_BYTES)).pack()
 
 
 def _written(form: CollectionForm) -> str:
