@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 from dp_forward.cli.ledger import app
 from dp_forward.errors import InvalidInput, LedgerCorrupt
 from dp_forward.privacy.ledger import Charge, Ledger
+from dp_forward.privacy.units import phrase
 
 DAILY = {"per_day", "spent_today", "remaining_today"}
-KEYS = {"spent", "cap", "remaining", "delta", "releases", "pending", "delivered", "sound", *DAILY}
+KEYS = {"spent", "cap", "remaining", "delta", "releases", "pending", "delivered", "unit", "sound", *DAILY}
 
 
 @pytest.fixture
@@ -44,6 +45,7 @@ def test_a_sound_ledger_is_told_as_json(path: Path, verb: str) -> None:
         "per_day": None,
         "spent_today": 2.0,
         "remaining_today": None,
+        "unit": None,
         "sound": True,
     }
 
@@ -72,6 +74,26 @@ def test_a_budget_per_day_is_told(tmp_path: Path) -> None:
     assert isinstance(neither.exception, InvalidInput)
     both = CliRunner().invoke(app, ["create", str(tmp_path / "odd"), "--epsilon", "2", "--per-day", "4"])
     assert isinstance(both.exception, InvalidInput)
+
+
+def test_the_unit_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "token.ledger")
+    arguments = ["create", path, "--epsilon", "8", "--unit", "phrase:5", "--json"]
+    assert json.loads(CliRunner().invoke(app, arguments).stdout)["unit"] == "phrase:5"
+    with Ledger.open(path) as ledger:
+        ledger.reserve(bytes(16), Charge.pure(1.0), unit=phrase(5))
+    for verb in ("show", "verify"):
+        assert json.loads(CliRunner().invoke(app, [verb, path, "--json"]).stdout)["unit"] == "phrase:5"
+        assert "at delta 1e-05 per phrase:5." in CliRunner().invoke(app, [verb, path]).stdout
+    wrong = CliRunner().invoke(app, ["create", str(tmp_path / "other"), "--epsilon", "8", "--unit", "page"])
+    assert isinstance(wrong.exception, InvalidInput)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_sum_that_speaks_of_no_unit_is_said_to(path: Path, tmp_path: Path) -> None:
+    assert "the sum speaks of none" in CliRunner().invoke(app, ["show", str(path)]).stdout
+    new = CliRunner().invoke(app, ["create", str(tmp_path / "new"), "--epsilon", "8"]).stdout
+    assert "speaks of none" not in new
 
 
 def test_a_damaged_ledger_is_told_as_json_with_exit_code_1(path: Path) -> None:

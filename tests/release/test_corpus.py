@@ -340,6 +340,28 @@ def test_a_release_by_token_is_promised_per_token(tmp_path: Path) -> None:
         release_corpus(side, texts(9), tmp_path / "flipped", label_mechanism=FLIP)
 
 
+def test_corpora_of_two_units_do_not_share_a_ledger(tmp_path: Path) -> None:
+    """Texts alone, texts with randomized labels, tokens: nothing is drawn or charged for the others."""
+    shared: dict[str, Any] = {"ledger": tmp_path / "ledger", "budget": 50.0}
+    release(tmp_path / "text", publish_labels=False, **shared)
+    others: dict[str, Any] = {
+        "record": (user(), {"label_mechanism": FLIP}),
+        "token": (user("embeddings", unit="token"), {"publish_labels": False}),
+    }
+    for name, (side, settings) in others.items():
+        with pytest.raises(InvalidInput, match="charges are per text") as refused:
+            release_corpus(side, texts(9), tmp_path / name, **shared, **settings)
+        assert refused.value.exit_code == 2
+        assert f"got {name}." in str(refused.value)
+        assert not (tmp_path / name).exists()
+        assert not (tmp_path / f"{name}.private").exists()
+    with Ledger.open(tmp_path / "ledger") as book:
+        assert (book.releases, book.summary().unit) == (1, "text")
+    release(tmp_path / "alone", label_mechanism=FLIP)
+    with Ledger.open(ledger_of(tmp_path / "alone")) as book:
+        assert book.summary().unit == "record"
+
+
 def test_a_budget_below_one_release_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(BudgetExhausted, match=r"costs 4\.0 for every record"):
         release(tmp_path / "corpus", budget=3.9)

@@ -11,6 +11,7 @@ import typer
 from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput, LedgerCorrupt
 from dp_forward.privacy.ledger import LARGEST_CAP, Ledger, Summary
+from dp_forward.privacy.units import parse_unit
 
 __all__ = ["app"]
 
@@ -68,16 +69,26 @@ def create(
     per_day: Annotated[
         float | None, typer.Option("--per-day", help="A second cap, for each day of UTC.")
     ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            "--unit",
+            help="What each epsilon protects: text, token, phrase:5, label, record [the first charge's].",
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Make a new ledger with a cap; an existing file is left alone.
+
+    A ledger adds up the epsilons of one unit. Charges of another one are refused.
 
     Example: dpf ledger create budget.ledger --epsilon 8 --delta 1e-5
     """
     if epsilon is None and per_day is None:
         raise InvalidInput("epsilon", "be given, or --per-day", "none", "Say what may be spent, such as 8.")
     cap = LARGEST_CAP if epsilon is None else epsilon
-    with Ledger.create(file, cap_epsilon=cap, delta=delta, per_day=per_day) as ledger:
+    protected = None if unit is None else parse_unit(unit)
+    with Ledger.create(file, cap_epsilon=cap, delta=delta, per_day=per_day, unit=protected) as ledger:
         _print(ledger.summary(), json=json)
 
 
@@ -90,8 +101,10 @@ def _print(summary: Summary, *, json: bool) -> None:
     fields = {name: repr(value) for name, value in result.items() if name != "sound"}
     sentence = (
         f"Sound: {summary.releases} releases cost epsilon {summary.spent} of {summary.cap} "
-        f"at delta {summary.delta}."
+        f"at delta {summary.delta}{'' if summary.unit is None else f' per {summary.unit}'}."
     )
+    if summary.unit is None and summary.releases:
+        sentence += " What they protect was not said, or is not one unit: the sum speaks of none."
     if summary.per_day is not None:
         sentence += f" Of {summary.per_day} a day, {summary.spent_today} are spent today (UTC)."
     output.print_fields("Ledger", fields, [sentence])

@@ -285,10 +285,10 @@ def _charged(book: Ledger, form: CorpusForm, drawn: Drawn, resume: bool) -> Rele
         raise InvalidInput(
             "out", "be new, or resumed", "a release that was not finished", "Use resume to go on with it."
         )
-    unit = form.mechanism().unit
+    unit, protected = form.mechanism().unit, form.guarantee().mechanism.unit
     label = " + label" if isinstance(form.labels, LabelMechanism) else ""
     name = f"corpus: {form.mechanism().name} per {unit}{label}"
-    return book.reserve(drawn.key, form.charge(), mechanism=name)
+    return book.reserve(drawn.key, form.charge(), mechanism=name, unit=protected)
 
 
 def _all_shards(

@@ -131,7 +131,7 @@ class Exchange:
         budget_per_day: float | None = None,
         patience: Patience | None = None,
     ) -> None:
-        self.policy = policy
+        self._policy = policy
         self._user = user
         self._server = server
         self._patience = patience or Patience()
@@ -146,6 +146,11 @@ class Exchange:
         except BaseException:
             self._ledger.close()
             raise
+
+    @property
+    def policy(self) -> Policy:
+        """What this user allows; it does not change."""
+        return self._policy
 
     def __repr__(self) -> str:
         return f"Exchange({self._ledger!r})"
@@ -241,7 +246,7 @@ class Exchange:
         ledger, name = self._ledger, f"ask: {terms.mechanism.name} per {terms.mechanism.unit}"
         with self._alone():
             known = ledger.find(read.key)
-            paid = ledger.reserve(read.key, terms.charge, mechanism=name)
+            paid = ledger.reserve(read.key, terms.charge, mechanism=name, unit=terms.mechanism.unit)
             if paid.state is State.RESERVED:
                 frame = ledger.ready(paid.id, self._frame(self._drawn(read.tokens, terms)))
             else:
@@ -313,7 +318,9 @@ def _ledger(path: Path, policy: Policy, budget: float | None, per_day: float | N
             if wanted is not None and wanted != found:
                 remedy = "A cap is never changed: leave it out, or use another ledger."
                 raise InvalidInput(name, f"be the ledger's {word}, {found or 'none'}", wanted, remedy)
-        policy.terms().charge.epsilon(ledger.delta)  # refuses Gaussian noise in a ledger with delta 0
+        own = policy.terms()
+        own.charge.epsilon(ledger.delta)  # refuses Gaussian noise in a ledger with delta 0,
+        ledger.check_unit(own.mechanism.unit)  # and a promise per token in a ledger of texts
     except BaseException:
         ledger.close()
         raise

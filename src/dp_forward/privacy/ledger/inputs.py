@@ -8,8 +8,18 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.ledger.charge import SMALLEST_DELTA, Charge
 from dp_forward.privacy.ledger.replay import KEY_BYTES, LARGEST_CAP
+from dp_forward.privacy.units import Unit
 
-__all__ = ["LARGEST_PAYLOAD", "a_charge", "a_key", "a_mechanism", "a_payload", "per_day_within", "terms"]
+__all__ = [
+    "LARGEST_PAYLOAD",
+    "a_charge",
+    "a_key",
+    "a_mechanism",
+    "a_payload",
+    "a_unit",
+    "per_day_within",
+    "terms",
+]
 
 LARGEST_PAYLOAD: Final = 2**29
 _LONGEST_MECHANISM: Final = 200
@@ -65,6 +75,13 @@ def a_mechanism(mechanism: object) -> str:
     if len(mechanism) > _LONGEST_MECHANISM or not mechanism.isprintable():
         raise InvalidInput("mechanism", "be short and printable", f"{len(mechanism)} characters", remedy)
     return mechanism
+
+
+def a_unit(unit: object) -> Unit | None:
+    """A unit, or None where it is not said."""
+    if unit is not None and not isinstance(unit, Unit):
+        raise InvalidInput("unit", "be a Unit", type(unit).__name__, "Use TEXT, TOKEN, phrase(c) or RECORD.")
+    return unit
 
 
 def a_payload(payload: object) -> bytes:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.ledger import inputs, rows
+from dp_forward.privacy.ledger import inputs, refusals, rows
 from dp_forward.privacy.ledger.charge import Charge, difference_down
 from dp_forward.privacy.ledger.replay import DAY_NS, Release, Replay, State
 from dp_forward.privacy.ledger.store import Store, locate, make_file
+from dp_forward.privacy.ledger.summary import Summary
+from dp_forward.privacy.ledger.unit import spelled, write_mechanism
 
 if TYPE_CHECKING:
     import os
@@ -22,33 +23,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from dp_forward.privacy.ledger.chain import Event
+    from dp_forward.privacy.units import Unit
 
 __all__ = ["Ledger", "Summary"]
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Where a ledger stands; epsilons at the ledger's delta.
-
-    ``remaining`` is what the cap leaves, ``remaining_today`` what the day leaves; ``per_day`` and
-    ``remaining_today`` are None in a ledger without a budget per day. A release must fit both.
-    """
-
-    spent: float
-    cap: float
-    remaining: float
-    delta: float
-    releases: int
-    pending: int
-    delivered: int
-    per_day: float | None
-    spent_today: float
-    remaining_today: float | None
-
-    @property
-    def usable(self) -> float:
-        """What is left now: the lesser of what the cap and the day leave."""
-        return self.remaining if self.remaining_today is None else min(self.remaining, self.remaining_today)
 
 
 class Ledger:
@@ -73,6 +50,10 @@ class Ledger:
         too: the same proof, for the charges of that day. Over any number of days the cap holds as
         ever. Within 24 hours around a midnight two days meet, and their releases are together
         (2 per_day, 2 delta)-DP (basic composition) and no more than the cap.
+
+        All releases protect one unit (a text, a token, ...), the one that every epsilon here speaks of. It is
+        fixed by `create`, or else by the first charge; a charge of another unit, or of none that is said, is
+        refused in the transaction that would write it.
 
         Every event holds the hash of the one before it, and the last hash is kept apart. At each
         opening and, for new rows, at each call, the chain is recomputed. That shows accidents:
@@ -101,18 +82,31 @@ class Ledger:
 
     @classmethod
     def create(
-        cls, path: str | os.PathLike[str], *, cap_epsilon: float, delta: float, per_day: float | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        cap_epsilon: float,
+        delta: float,
+        per_day: float | None = None,
+        unit: Unit | None = None,
     ) -> Ledger:
         """A new, empty ledger; refuses a path that exists. ``per_day`` is a second cap, for each day.
 
         Edges:
-            ``delta = 0`` makes a ledger for pure releases only. The cap is at most 1000.
+            ``delta = 0`` makes a ledger for pure releases only. The cap is at most 1000. Without a
+            ``unit`` the first charge fixes it.
         """
         cap, delta = inputs.terms(cap_epsilon, delta)
         daily = inputs.per_day_within(cap, per_day)
         place = locate(path)
         blank = rows.next_event(Replay(), "opened")
-        opened = blank._replace(key=secrets.token_bytes(16), cap=cap, delta=delta, per_day=daily)
+        opened = blank._replace(
+            key=secrets.token_bytes(16),
+            mechanism=write_mechanism("", inputs.a_unit(unit)),
+            cap=cap,
+            delta=delta,
+            per_day=daily,
+        )
         make_file(place, lambda connection: rows.insert(connection, opened))
         return cls(Store(place))
 
@@ -143,15 +137,12 @@ class Ledger:
         ledger = cls.open(place)
         if (ledger.cap, ledger.delta, ledger.per_day) != (cap, delta, daily):
             ledger.close()
-            raise InvalidInput(
-                "ledger",
-                f"have the {_terms(cap, delta, daily)} that were asked for",
-                f"a ledger with {_terms(ledger.cap, ledger.delta, ledger.per_day)}",
-                "A cap is never changed; ask with the ledger's own terms or use another file.",
-            )
+            raise refusals.other_terms((cap, delta, daily), (ledger.cap, ledger.delta, ledger.per_day))
         return ledger
 
-    def reserve(self, key: bytes, charge: Charge, *, mechanism: str = "") -> Release:
+    def reserve(
+        self, key: bytes, charge: Charge, *, mechanism: str = "", unit: Unit | None = None
+    ) -> Release:
         """Charge one release, before anything is drawn; asking again with a key costs nothing.
 
         Guarantees:
@@ -159,22 +150,26 @@ class Ledger:
             that of its day within the budget per day.
         Edges:
             A known key returns its release in the state it has reached. `InvalidInput` if it was
-            charged something else then; `BudgetExhausted` if the cap or the day's budget would be
-            passed, and then nothing is written.
+            charged something else then, or where the ledger has another ``unit``; `BudgetExhausted` if
+            the cap or the day's budget would be passed. Then nothing is written.
+            Charges that say no unit go together, in a ledger of their own.
         """
         key = inputs.a_key(key)
         charge = inputs.a_charge(charge)
         mechanism = inputs.a_mechanism(mechanism)
+        unit = inputs.a_unit(unit)
         with self._writing() as (connection, written):
             known = self._replay.find(key)
             if known is not None:
-                return _same(known, charge)
+                return refusals.another_charge(known, charge, unit)
             now = time.time_ns()
+            refusals.another_unit(self._replay, unit)
             self._admit(charge)
             self._admit_today(charge, now)
-            release = Release(len(self._replay) + 1, State.RESERVED, charge, mechanism, key)
+            release = Release(len(self._replay) + 1, State.RESERVED, charge, mechanism, key, unit)
             event = rows.next_event(self._replay, release.state, release=release.id, charge=charge)
-            event = event._replace(key=key, mechanism=mechanism, time_ns=now)  # the time it was admitted at
+            column = write_mechanism(mechanism, unit)
+            event = event._replace(key=key, mechanism=column, time_ns=now)  # the time it was admitted at
             written.append(rows.insert(connection, event))
         return release
 
@@ -234,6 +229,20 @@ class Ledger:
         return self._replay.per_day or None
 
     @property
+    def unit(self) -> Unit | None:
+        """What every charge protects; None where that is not fixed yet, or was never said."""
+        return self._replay.unit
+
+    def check_unit(self, unit: Unit | None) -> None:
+        """Refuse a unit that could not be charged here; charges nothing.
+
+        Edges:
+            `reserve` checks again: in a ledger without a unit another process may be first.
+        """
+        with self._reading():
+            refusals.another_unit(self._replay, inputs.a_unit(unit))
+
+    @property
     def releases(self) -> int:
         """How many releases were charged, by all processes."""
         with self._reading():
@@ -265,6 +274,7 @@ class Ledger:
             per_day=self.per_day,
             spent_today=today,
             remaining_today=None if self.per_day is None else difference_down(self.per_day, today),
+            unit=spelled(self.unit),
         )
 
     def verify(self) -> None:
@@ -299,9 +309,10 @@ class Ledger:
     def __repr__(self) -> str:
         """What was known at the last call; reads no file."""
         daily = "" if self.per_day is None else f", per_day={self.per_day}"
+        unit = "" if self.unit is None else f" per {self.unit}"
         return (
             f"Ledger(cap={self.cap}{daily}, spent={self._spent()}, delta={self.delta}, "
-            f"releases={len(self._replay)})"
+            f"releases={len(self._replay)}){unit}"
         )
 
     def _spent(self) -> float:
@@ -378,19 +389,3 @@ class Ledger:
                 rows.catch_up(self._replay, connection)
                 yield connection, written
             self._replay.extend(written)
-
-
-def _same(known: Release, charge: Charge) -> Release:
-    """The known release, if it is charged what is asked now."""
-    if known.charge != charge:
-        raise InvalidInput(
-            "charge",
-            f"be what this key was charged before, {known.charge}",
-            charge,
-            "Another mechanism or noise is another request; make its key differ.",
-        )
-    return known
-
-
-def _terms(cap: float, delta: float, per_day: float | None) -> str:
-    return f"cap {cap} and delta {delta}" + ("" if per_day is None else f" and {per_day} per day")

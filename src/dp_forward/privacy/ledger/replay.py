@@ -12,12 +12,15 @@ from datetime import date, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dp_forward.errors import LedgerCorrupt
+from dp_forward.errors import InvalidInput, LedgerCorrupt
 from dp_forward.privacy.ledger.chain import DIGEST_BYTES, GENESIS, Event, digest_of
 from dp_forward.privacy.ledger.charge import SMALLEST_DELTA, Charge
+from dp_forward.privacy.ledger.unit import read_mechanism
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from dp_forward.privacy.units import Unit
 
 __all__ = ["DAY_NS", "KEY_BYTES", "LARGEST_CAP", "Release", "Replay", "State", "StoredPayload"]
 
@@ -52,6 +55,7 @@ class Release:
     charge: Charge
     mechanism: str = ""
     key: bytes = field(default=b"", repr=False)
+    unit: Unit | None = None
 
 
 class StoredPayload(NamedTuple):
@@ -86,6 +90,8 @@ class Replay:
         self._pending: dict[int, None] = {}
         self._charges: dict[tuple[int, int], Charge] = {}
         self._days: dict[int, list[int]] = {}
+        self._units: dict[Unit | None, None] = {}
+        self._names: dict[str, tuple[str, Unit | None]] = {}
 
     def __len__(self) -> int:
         return len(self._states)
@@ -100,12 +106,22 @@ class Replay:
         units = [cost for other, cost in self._days.items() if other >= day]
         return Charge(sum(cost[0] for cost in units), sum(cost[1] for cost in units))
 
+    @property
+    def unit(self) -> Unit | None:
+        """What all charges protect; None where that is not fixed yet, or was never said."""
+        return next(iter(self._units)) if len(self._units) == 1 else None
+
+    def admits(self, unit: Unit | None) -> bool:
+        """Whether a charge of this unit would leave the ledger with one unit, known or not."""
+        return not self._units or self._units.keys() == {unit}
+
     def get(self, release_id: int) -> Release | None:
         """The release with this number, counted from 1."""
         if not 1 <= release_id <= len(self):
             return None
         row, state = self._reserved[release_id - 1], State(self._states[release_id - 1])
-        return Release(release_id, state, self._charge_of(row), row.mechanism, row.key)
+        name, unit = self._name_of(row)
+        return Release(release_id, state, self._charge_of(row), name, row.key, unit)
 
     def find(self, key: bytes) -> Release | None:
         """The release that was reserved under this key."""
@@ -127,6 +143,8 @@ class Replay:
             problem = self._broken_link(event) or self._broken_law(event)
         except (struct.error, TypeError, AttributeError, UnicodeError):
             problem = "a column holds a value of the wrong type"
+        except InvalidInput:
+            problem = "its unit is unknown"
         if problem:
             raise LedgerCorrupt(f"Ledger row {self.sequence + 1} is damaged: {problem}.")
         self._take(event)
@@ -181,11 +199,18 @@ class Replay:
             charge = self._charges[units] = Charge(*units)
         return charge
 
+    def _name_of(self, event: Event) -> tuple[str, Unit | None]:
+        """The row's mechanism and unit, kept like its charge."""
+        found = self._names.get(event.mechanism)
+        if found is None:
+            found = self._names[event.mechanism] = read_mechanism(event.mechanism)
+        return found
+
     def _broken_opening(self, event: Event, charge: Charge) -> str:
         delta_is_sane = event.delta == 0 or SMALLEST_DELTA <= event.delta < 1
         if not (0 < event.cap <= LARGEST_CAP and delta_is_sane and 0 <= event.per_day <= event.cap):
             return "the cap, the budget of a day or delta makes no sense"
-        if charge or event.release or event.payload_sha256 or event.payload_length:
+        if charge or event.release or event.payload_sha256 or event.payload_length or self._name_of(event)[0]:
             return "opening a ledger releases nothing"
         return ""
 
@@ -200,7 +225,16 @@ class Replay:
             return "its key is too short, too long or not new"
         if event.payload_sha256 or event.payload_length:
             return "a payload before its time"
-        return ""
+        return self._broken_unit(event)
+
+    def _broken_unit(self, event: Event) -> str:
+        """Only where a row says its unit: those from before units were kept may differ.
+
+        A ledger in which they do has no unit, and is charged no more.
+        """
+        name, unit = self._name_of(event)
+        said = name != event.mechanism
+        return "its unit is not the one of the ledger" if said and not self.admits(unit) else ""
 
     def _broken_step(self, event: Event, charge: Charge) -> str:
         due = _DUE.get(event.kind)
@@ -220,10 +254,13 @@ class Replay:
         kind, release = event.kind, event.release
         if kind == _OPENED:
             self.cap, self.delta, self.per_day = event.cap, event.delta, event.per_day
+            if (made_for := self._name_of(event)[1]) is not None:
+                self._units[made_for] = None
         elif kind == _RESERVED:
             self._reserved.append(event)
             self._states.append(kind)
             self._by_key[event.key] = release
+            self._units[self._name_of(event)[1]] = None
             self._pending[release] = None
             self._total_epsilon_units = event.total_epsilon_units
             self._total_mu2_units = event.total_mu2_units
