@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -18,6 +19,9 @@ import httpx
 import pytest
 from fastapi import Request, Response
 
+from dp_forward.cli.serve import serve
+from dp_forward.cli.shuffle import shuffle
+from dp_forward.cli.ui import ui
 from dp_forward.serve.collect.collection import Collection
 from dp_forward.serve.settings import ServerSettings
 from serve.shuffle.shuffle_cases import OCTETS, TOKEN, collector_app, content, made, running, stored
@@ -108,3 +112,8 @@ def test_what_is_unsafe_is_refused_in_one_line(
     assert refused.err.strip().count("\n") == 0
     assert TOKEN not in refused.err
     assert not (tmp_path / "store").exists()
+
+
+def test_the_services_of_one_machine_have_ports_of_their_own() -> None:
+    ports = [inspect.signature(verb).parameters["port"].default for verb in (serve, shuffle, ui)]
+    assert len(set(ports)) == len(ports)

@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from dp_forward.data import ready
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released import dequantise
 from dp_forward.release import shards
+from dp_forward.release.central import ShuffledBatch
 from dp_forward.release.corpus import release_corpus
 from dp_forward.release.shards import MANIFEST, ReleasedCorpus, shard_bytes, shard_name
 from dp_forward.split import split_model
@@ -50,6 +52,25 @@ def test_a_corpus_knows_itself(stored: ReleasedCorpus) -> None:
     manifest = json.loads((stored.folder / MANIFEST).read_text())
     assert manifest["guarantee"] == stored.guarantee.as_dict()
     assert "the front does not depend on the released texts" in stored.guarantee.assumptions
+
+
+def test_what_a_corpus_promises_cannot_be_replaced(stored: ReleasedCorpus) -> None:
+    shown, other = repr(stored), user(epsilon=0.5).form
+    weaker = replace(stored.corpus_form, release=other)
+    for owner, name, value in (
+        (stored, "guarantee", weaker.guarantee()),
+        (stored, "corpus_form", weaker),
+        (stored, "shuffled", (ShuffledBatch(RECORDS),)),
+        (stored, "records", 10**6),
+        (stored, "form", other),
+        (stored.corpus_form, "release", other),
+        (stored.guarantee, "mechanism", other.mechanism()),
+        (ShuffledBatch(7), "records", 7000),
+    ):
+        with pytest.raises(AttributeError):
+            setattr(owner, name, value)
+    assert repr(stored) == shown
+    assert pickle.loads(pickle.dumps(stored)).guarantee.epsilon == stored.guarantee.epsilon
 
 
 @pytest.mark.parametrize("bits", [8, 16])

@@ -404,6 +404,49 @@ def test_gaussian_releases_add_up_slower_and_need_a_ledger_with_a_delta(
         make(gaussian)
 
 
+def test_a_front_that_protects_another_unit_is_refused_before_a_text_is_read(
+    make: Make, network: Network, tmp_path: Path
+) -> None:
+    """A text and a token in one ledger would be one epsilon for two promises."""
+    noise = NoiseChoice(epsilon=2.0, unit="token", rows=12)
+    run = tiny_user.write_user(tmp_path / "by-token", noise=noise, cut="embeddings", width=None)
+    by_token = load_user_side(run / "front")
+    with make() as client:
+        client.ask(TEXT)
+        assert client.summary().unit == "text"
+    with pytest.raises(InvalidInput, match="charges are per text; got token") as refused:
+        make(by_token)
+    assert refused.value.exit_code == 2
+    network.manifest = tiny_user.manifest_of(Policy.of(by_token))
+    empty = tmp_path / "empty"
+    with make(by_token, ledger=empty) as first, make(ledger=empty) as second:
+        first.ask(TEXT)
+        assert first.summary().unit == "token"
+        network.manifest = tiny_user.manifest_of(second.policy)
+        with pytest.raises(InvalidInput, match="charges are per token; got text"):
+            second.ask("a lovely warm scene")  # it was opened when the ledger had no unit
+        assert (first.summary().releases, len(network.posted)) == (1, 2)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_the_policy_that_a_client_shows_is_the_one_it_asks_by(make: Make, kind: Any) -> None:
+    client = make(kind=kind)
+    shown, other = repr(client), client.policy.with_epsilon(0.5)
+    assert "2.0-LDP per text" in shown
+    for owner in (client, client._exchange):
+        with pytest.raises(AttributeError):
+            owner.policy = other
+    for owner, name, value in (
+        (client.policy, "noise", other.noise),
+        (client.policy.noise, "epsilon", 0.5),
+        (client.policy.terms(), "charge", other.terms().charge),
+    ):
+        with pytest.raises(AttributeError):
+            setattr(owner, name, value)
+    assert repr(client) == shown
+    client._exchange.close()
+
+
 def test_what_lies_beside_the_ledger_is_its_owners_and_tells_no_text(make: Make, tmp_path: Path) -> None:
     with make() as client:
         client.ask(TEXT)

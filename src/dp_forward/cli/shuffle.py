@@ -24,7 +24,7 @@ def shuffle(
         int, typer.Option("--most", help="Most records kept while the collector is away.")
     ] = 100_000,
     host: Host = "127.0.0.1",
-    port: Port = 8766,
+    port: Port = 8767,
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="A file with the one word that users must know.")
     ] = None,

@@ -28,7 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from dp_forward.errors import InvalidInput, LedgerCorrupt, LedgerUnavailable
+from dp_forward.errors import InvalidInput, LedgerCorrupt
+from dp_forward.release.locked import LockedFile
 
 __all__ = ["Drawn", "Piece", "Shard"]
 
@@ -73,22 +74,14 @@ class Shard:
     sha256: str
 
 
-class Drawn:
+class Drawn(LockedFile):
     """The open file; use it as a context manager. Make one with `create` or `open`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        # Never makes a file; the lock of another process is told at once.
-        uri = f"{path.resolve().as_uri()}?mode=rw"
+        settings = ("trusted_schema = OFF", "synchronous = EXTRA", "locking_mode = EXCLUSIVE")
+        kept = "Nothing is lost; resume when there is room."
+        super().__init__(path, settings, busy=_busy, damaged=_damaged, kept=kept)
         try:
-            self._connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None)
-        except sqlite3.Error:
-            raise _damaged(path) from None
-        try:
-            for pragma in ("trusted_schema = OFF", "synchronous = EXTRA", "locking_mode = EXCLUSIVE"):
-                self._run(f"PRAGMA {pragma}")
-            self._run("BEGIN EXCLUSIVE")
-            self._run("COMMIT")
             self._load()
         except BaseException:
             self._connection.close()
@@ -126,7 +119,7 @@ class Drawn:
     def _load(self) -> None:
         row = self._one("SELECT format, name, secret, settings, tag, charged FROM plan")
         if row is None or row[0] != _FORMAT:
-            raise _damaged(self._path)
+            raise self._damaged()
         _, self.name, self._secret, settings, self.key, charged = row
         self.settings: dict[str, Any] = json.loads(settings)
         """The public settings of the release."""
@@ -136,12 +129,12 @@ class Drawn:
         self.shards = [Shard(*row) for row in found]
         """The finished shards."""
         if [shard.number for shard in self.shards] != list(range(len(self.shards))):
-            raise _damaged(self._path)
+            raise self._damaged()
         self.next_record = sum(shard.records for shard in self.shards)
         """The first record that has no draw."""
         for first, records in self._connection.execute("SELECT first, records FROM pieces ORDER BY first"):
             if first != self.next_record:
-                raise _damaged(self._path)
+                raise self._damaged()
             self.next_record += records
 
     def is_of(self, identity: bytes) -> bool:
@@ -169,7 +162,7 @@ class Drawn:
         ):
             piece = Piece(*fields)
             if piece.sha256 != sha256:
-                raise _damaged(self._path)
+                raise self._damaged()
             found.append(piece)
         return found
 
@@ -202,23 +195,6 @@ class Drawn:
 
     def __repr__(self) -> str:
         return f"Drawn({self._path.name})"
-
-    def _one(self, statement: str) -> Any:
-        return self._run(statement).fetchone()
-
-    def _run(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
-        try:
-            return self._connection.execute(statement, values)
-        except sqlite3.DatabaseError as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise _busy() from None
-            if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY):
-                raise LedgerUnavailable(
-                    f"`{self._path.name}` cannot be written: the disk is full or fails. Nothing is lost; "
-                    "resume when there is room."
-                ) from None
-            raise _damaged(self._path) from None
 
 
 def _row(shard: Shard) -> tuple[Any, ...]:

@@ -157,18 +157,15 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
 
     def __init__(self, folder: Path, manifest: dict[str, Any], form: CorpusForm, *, raw: bool) -> None:
         self.folder = folder
-        self.corpus_form = form
-        """All public settings."""
+        self._form = form
         self.raw = raw
         self.name: str = manifest["name"]
         """A random name of this release."""
         self.key: str = manifest["corpus"]
         """What its maker knows it by; a ledger has it under this key."""
-        self.shuffled: tuple[ShuffledBatch, ...] | None = _shuffled(manifest)
-        """The sealed batches of a shuffler in which all records came; None where they did not."""
+        self._shuffled = _shuffled(manifest)
         mechanism = form.mechanism()
-        self.guarantee: Guarantee = form.guarantee()
-        """What a record is promised, proved anew from the settings."""
+        self._guarantee = form.guarantee()
         self.scale = float(dequantise(np.ones((1, 1), dtype=form.integers), mechanism, form.bits)[0, 0])
         """``hidden = values * scale``."""
         self.label_transition: NDArray[np.float64] | None = form.transition()
@@ -209,6 +206,21 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
 
     def __len__(self) -> int:
         return self.corpus_form.records
+
+    @property
+    def corpus_form(self) -> CorpusForm:
+        """All public settings."""
+        return self._form
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What a record is promised, proved anew from the settings."""
+        return self._guarantee
+
+    @property
+    def shuffled(self) -> tuple[ShuffledBatch, ...] | None:
+        """The sealed batches of a shuffler in which all records came; None where they did not."""
+        return self._shuffled
 
     @property
     def records(self) -> int:

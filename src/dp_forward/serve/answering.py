@@ -90,7 +90,7 @@ class Answering:
         settings: ServerSettings,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
+        self._manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
         self.metrics = Metrics()
         self._settings, self._clock = settings, clock
         shape = {"rows": self.manifest.matrix_rows, "width": self.manifest.width, "bits": self.manifest.bits}
@@ -109,6 +109,11 @@ class Answering:
             on_batch=self.metrics.batches.observe,
         )
         self.metrics.waiting = lambda: self.batcher.waiting
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is answered to; everybody who asks is told this one."""
+        return self._manifest
 
     async def answer(self, data: bytes) -> bytes:
         """The answer as JSON, or `Refused`; every outcome is counted, once."""

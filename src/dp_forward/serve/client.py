@@ -58,11 +58,9 @@ class _Common(ABC, Generic[L]):
         self._line: L = self._kind()(server, token=token, patience=patience, transport=transport)
         user = front if isinstance(front, UserSide) else load_user_side(Path(front))
         policy = Policy.of(user, bits=bits, allow_more_noise=allow_more_noise)
-        self.policy = policy if epsilon is None else policy.with_epsilon(epsilon)
-        """What this user allows; see `Policy`."""
         self._exchange = Exchange(
             user,
-            self.policy,
+            policy if epsilon is None else policy.with_epsilon(epsilon),
             server=self._line.address,
             ledger=ledger,
             budget=budget,
@@ -74,6 +72,11 @@ class _Common(ABC, Generic[L]):
     @abstractmethod
     def _kind() -> type[L]:
         """Which line to speak over."""
+
+    @property
+    def policy(self) -> Policy:
+        """What this user allows, and what every question is asked by; see `Policy`."""
+        return self._exchange.policy
 
     def summary(self) -> Summary:
         """What has been spent, and what is left."""

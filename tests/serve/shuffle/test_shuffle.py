@@ -22,12 +22,13 @@ from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.serve.bodies import Guard
 from dp_forward.serve.collect.collection import Collection
 from dp_forward.serve.collect.form import CollectionForm
+from dp_forward.serve.collect.reading import RecordReader
 from dp_forward.serve.collect.routes import add_collecting
 from dp_forward.serve.metrics import Metrics
 from dp_forward.serve.refusals import Refused
 from dp_forward.serve.settings import ServerSettings
 from dp_forward.serve.shuffle import store as store_module
-from dp_forward.serve.shuffle.app import make_shuffler_app
+from dp_forward.serve.shuffle.app import Shuffling, make_shuffler_app
 from dp_forward.serve.shuffle.forward import Collector, Forwarder, batch_steps
 from dp_forward.serve.shuffle.store import ShuffleStore, fresh_ids
 from dp_forward.serve.steps import Call, Patience, Reply, ServerRefused, Steps
@@ -442,3 +443,23 @@ def test_adding_and_batching_side_by_side_keeps_every_record(tmp_path: Path) -> 
     sent = Counter(map(content, itertools.chain(*users)))
     assert len(seen) + rest == 96
     assert not Counter(map(content, seen)) - sent
+
+
+def test_what_senders_and_collectors_are_told_cannot_be_replaced(tmp_path: Path) -> None:
+    store, other = opened(tmp_path / "store"), form("none")
+    collection = Collection.open_or_create(tmp_path / "collection", form())
+    for owner, name, value in (
+        (store, "least", 2),
+        (store, "waiting", 10**6),
+        (collection, "form", other),
+        (RecordReader(form()), "form", other),
+        (Shuffling(store, None, form(), most=MOST), "form", other),  # type: ignore[arg-type]
+        (form(), "shuffler_least", 10**6),
+        (manifest(), "epsilon", 0.1),
+        (manifest().offers[0], "epsilon", 0.1),
+    ):
+        with pytest.raises(AttributeError):
+            setattr(owner, name, value)
+    assert store.least == 50
+    store.close()
+    collection.close()

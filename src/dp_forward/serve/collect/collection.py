@@ -61,8 +61,7 @@ class Collection:
 
     def __init__(self, folder: Path, form: CollectionForm) -> None:
         self.folder = folder
-        self.form = form
-        """What is collected."""
+        self._form = form
         self._turn = threading.Lock()
         self._process = os.getpid()
         self._connection: sqlite3.Connection | None = None
@@ -117,6 +116,11 @@ class Collection:
             rule = "be new, or collect the same"
             raise InvalidInput("collect", rule, f"one of other {', '.join(other)}", "Choose another folder.")
         return found
+
+    @property
+    def form(self) -> CollectionForm:
+        """What is collected."""
+        return self._form
 
     def add(self, records: Sequence[Record], batch: bytes | None = None) -> tuple[int, int]:
         """Store these records, in a batch of a shuffler or in none; how many are new, and how many known.

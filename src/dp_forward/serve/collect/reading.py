@@ -25,7 +25,7 @@ class RecordReader:
     """Reads the records of one form; threads may share one."""
 
     def __init__(self, form: CollectionForm) -> None:
-        self.form = form
+        self._form = form
         manifest = form.manifest
         self._check_noise = NoiseCheck.of(
             manifest.mechanism(),
@@ -34,6 +34,11 @@ class RecordReader:
             step=manifest.step,
             bits=manifest.bits,
         )
+
+    @property
+    def form(self) -> CollectionForm:
+        """What is read."""
+        return self._form
 
     @property
     def tells(self) -> bool:

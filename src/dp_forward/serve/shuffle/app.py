@@ -50,12 +50,16 @@ class Shuffling:
     """What a shuffler does with checked records, and what it counts."""
 
     def __init__(self, store: ShuffleStore, forwarder: Forwarder, form: CollectionForm, *, most: int) -> None:
-        self.form = form.with_shuffler(store.least)
-        """What users are told."""
+        self._form = form.with_shuffler(store.least)
         if count("most", most, remedy="Leave it out for the default.") < store.least:
             raise InvalidInput("most", f"be at least the {store.least} of a batch", most, "Raise it.")
         self.metrics = Metrics()
         self._store, self._forwarder, self._most = store, forwarder, most
+
+    @property
+    def form(self) -> CollectionForm:
+        """What users are told."""
+        return self._form
 
     @property
     def manifest(self) -> Manifest:

@@ -47,10 +47,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dp_forward.errors import InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.release.drawn import sync_folder
+from dp_forward.release.locked import LockedFile
 from dp_forward.serve.collect.form import CollectionForm
 from dp_forward.serve.collect.record import Record, with_new_id
 from dp_forward.serve.refusals import Refused
@@ -106,26 +107,16 @@ def fresh_ids(
     return drawn
 
 
-class ShuffleStore:
+class ShuffleStore(LockedFile):
     """The open file; threads may share it. Make one with `open_or_create`."""
 
     def __init__(self, path: Path, form: CollectionForm, *, least: int) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self.least = least
-        """The fewest records of a batch."""
-        self._header = _header(form)
-        uri = f"{path.resolve().as_uri()}?mode=rw"  # never makes a file
+        kept = "What was stored is."
+        super().__init__(path, _PRAGMAS, busy=_busy, damaged=_damaged, kept=kept)
+        self._lock = threading.Lock()
+        self._least = least
         try:
-            self._connection = sqlite3.connect(
-                uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False
-            )
-        except sqlite3.Error:
-            raise _damaged(path) from None
-        try:
-            for pragma in _PRAGMAS:
-                self._run(f"PRAGMA {pragma}")
-            self._run("BEGIN EXCLUSIVE")
-            self._run("COMMIT")
+            self._header = _header(form)
             self._load(form)
             self._keep_least()
             self._empty_log()
@@ -154,7 +145,7 @@ class ShuffleStore:
     def _load(self, form: CollectionForm) -> None:
         row = self._one("SELECT format, secret, form FROM settings")
         if row is None or row[0] != _FORMAT:
-            raise _damaged(self._path)
+            raise self._damaged()
         if row[2] != _written(form):
             found = "one for another collection"
             raise InvalidInput("store", "be for this collection", found, "Use another folder.")
@@ -177,6 +168,11 @@ class ShuffleStore:
         self._waiting = int(self._one("SELECT count(*) FROM waiting")[0])
         row = self._one("SELECT name, records, acknowledged FROM batch")
         self._batch = None if row is None else Batch(*row)
+
+    @property
+    def least(self) -> int:
+        """The fewest records of a batch: what senders are told."""
+        return self._least
 
     @property
     def waiting(self) -> int:
@@ -277,7 +273,7 @@ class ShuffleStore:
     def _empty_log(self) -> None:
         """The write-ahead log holds what was deleted until it is cut."""
         if self._one("PRAGMA wal_checkpoint(TRUNCATE)")[0]:
-            raise _busy()
+            raise self._busy()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -294,22 +290,6 @@ class ShuffleStore:
                     self._run("ROLLBACK")
                 self._recount()
                 raise
-
-    def _one(self, statement: str, values: tuple[Any, ...] = ()) -> Any:
-        return self._run(statement, values).fetchone()
-
-    def _run(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
-        try:
-            return self._connection.execute(statement, values)
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise _busy() from None
-            if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY):
-                raise LedgerUnavailable(
-                    f"`{self._path.name}` cannot be written: the disk is full or fails. What was stored is."
-                ) from None
-            raise _damaged(self._path) from None
 
 
 def _create(path: Path, form: CollectionForm, least: int) -> None:
