@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, log_ndtr, ndtr
 
+from dp_forward.attack.audit import laws
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released import dequantise
 from dp_forward.privacy import AnalyticGaussian, MatrixGaussian, Mechanism, NormBound, PrivUnit, curve
@@ -54,9 +55,8 @@ class Claim(Protocol):
     def deviation(self) -> float:
         """Of the released noise in a direction that no input points to."""
 
-    @property
-    def deviation_along(self) -> float:
-        """Of the released noise along its input."""
+    def along_z(self, total: float, claimed: float, trials: int) -> float:
+        """How far the sum of so many releases along their inputs lies from the claimed one, either side."""
 
     def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
         """What is promised at ``delta`` for one release of each of two bounded inputs."""
@@ -77,9 +77,8 @@ class GaussianClaim:
     def deviation(self) -> float:
         return math.hypot(self.mechanism.sigma, self.step / math.sqrt(12))
 
-    @property
-    def deviation_along(self) -> float:
-        return self.deviation
+    def along_z(self, total: float, claimed: float, trials: int) -> float:
+        return laws.mean_z(total - claimed, self.deviation * math.sqrt(trials))
 
     def mu(self, first: Floats, second: Floats) -> float:
         """How far apart the promise lets these inputs lie: as the noise says, and never above the promise.
@@ -119,13 +118,14 @@ class PrivUnitClaim:
     def deviation(self) -> float:
         return self.mechanism.sigma * math.hypot(1.0, _TAU)
 
-    @property
-    def deviation_along(self) -> float:
-        """From ``E[s^2] = p (1 + t phi/(1-q)) + (1-p) (1 - t phi/q)``."""
-        p, t = self.mechanism.cap_probability, self.mechanism.threshold
-        density = math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
-        square = 1 + t * density * (p / float(ndtr(-t)) - (1 - p) / float(ndtr(t)))
-        return self.mechanism.sigma * math.sqrt(square - self.mechanism.scale**2 + _TAU * _TAU)
+    def along_z(self, total: float, claimed: float, trials: int) -> float:
+        return laws.cap_sum_z(
+            total / self.mechanism.sigma,
+            trials,
+            threshold=self.mechanism.threshold,
+            log_levels=self._log_levels,
+            tau=_TAU,
+        )
 
     @property
     def _log_levels(self) -> tuple[float, float]:

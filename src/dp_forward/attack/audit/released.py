@@ -12,10 +12,11 @@ are read back as whoever receives them reads them, and held against the claim:
 * *the signal*: the mean over many releases is the bounded input, as long as it should be and nothing beside
   it. A residual that was kept, or a bound that was not applied, shows here.
 
-What refutes. A floor above the claimed epsilon at 99.99 % confidence, or a finding more than 4 standard
-errors on the wrong side. So an honest system fails one audit in about three thousand (a handful of findings
-at 3.2e-5 each, and the floor at 1e-4). The floor that is *reported* has 95 % confidence; for PrivUnit, whose
-ratio is e^epsilon exactly, it would by itself refute an honest mechanism once in forty audits.
+What refutes. A floor above the claimed epsilon at 99.99 % confidence, or a finding that chance explains no
+better than 4 standard errors of a normal variable, by the exact law of its statistic (`laws`): with 16 draws
+as with 4000. So an honest system fails one audit in about three thousand (six findings at 3.2e-5 each, and
+the floor at 1e-4). The floor that is *reported* has 95 % confidence; for PrivUnit, whose ratio is e^epsilon
+exactly, it would by itself refute an honest mechanism once in forty audits.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, chi2
 
+from dp_forward.attack.audit import laws
 from dp_forward.attack.audit.claims import (
     GaussianClaim,
     PrivUnitClaim,
@@ -201,38 +203,39 @@ def audit_matrices(
 def _mu(claim: GaussianClaim, scores: tuple[Floats, ...], x: Floats, y: Floats) -> Finding:
     """As in `two_point`: the difference of the means over the pooled deviation."""
     first, second = scores
-    mu, draws = claim.mu(x, y), min(map(len, scores))
-    spread = math.sqrt((first.var(ddof=1) + second.var(ddof=1)) / 2)
-    measured = float(first.mean() - second.mean()) / max(spread, 1e-12)
-    return Finding("mu", mu, measured, (measured - mu) / math.sqrt(2 / draws + mu * mu / (4 * draws)))
+    mu = claim.mu(x, y)
+    freedom = len(first) + len(second) - 2
+    squares = (len(first) - 1) * first.var(ddof=1) + (len(second) - 1) * second.var(ddof=1)
+    measured = float(first.mean() - second.mean()) / max(math.sqrt(squares / freedom), 1e-12)
+    return Finding("mu", mu, measured, laws.distance_z(measured, mu, first=len(first), second=len(second)))
 
 
 def _share(claim: PrivUnitClaim, seen: tuple[Floats, ...], x: Floats, y: Floats) -> Finding:
     hits = np.concatenate([np.ravel(claim.in_cap(some, own)) for some, own in zip(seen, (x, y), strict=True)])
     p = claim.largest_share(np.concatenate([x, y]))
-    measured = float(hits.mean())
-    return Finding("cap share", p, measured, (measured - p) / math.sqrt(max(p * (1 - p), 1e-12) / len(hits)))
+    return Finding("cap share", p, float(hits.mean()), laws.share_z(int(hits.sum()), len(hits), p))
 
 
 def _signal(
     claim: GaussianClaim | PrivUnitClaim, seen: tuple[Floats, ...], x: Floats, y: Floats
 ) -> list[Finding]:
     """The mean along the input is as long as the input, and there is nothing beside it."""
-    lengths, sums, errors, beside, freedom = 0.0, 0.0, 0.0, 0.0, 0
+    total, claimed, trials, beside, freedom = 0.0, 0.0, 0, 0.0, 0
     for some, own in zip(seen, (x, y), strict=True):
         length = np.linalg.norm(own, axis=1)
         there = length > 0
         unit = own[there] / length[there, None]
         mean = some.mean(axis=0)
         along = np.sum(mean[there] * unit, axis=1)
-        lengths += float(length.sum())
-        sums += float(along.sum())
-        errors += claim.deviation_along**2 / len(some) * int(there.sum())
+        total += len(some) * float(along.sum())
+        claimed += len(some) * float(length.sum())
+        trials += len(some) * int(there.sum())
         rest = mean.copy()
         rest[there] -= along[:, None] * unit
         beside += len(some) * float(np.sum(rest * rest)) / claim.deviation**2
         freedom += rest.size - int(there.sum())
-    found = [Finding("mean along the input", 1.0, sums / lengths, abs(sums - lengths) / math.sqrt(errors))]
+    z = claim.along_z(total, claimed, trials)
+    found = [Finding("mean along the input", 1.0, total / claimed, z)]
     if freedom:
         z = z_of(float(chi2.sf(beside, freedom)))
         found.append(Finding("mean beside the input", 1.0, beside / freedom, z))
@@ -247,13 +250,15 @@ def _noise(
     freedom = _dimensions(x, y)
     if freedom < 1:
         return []
-    strength = [float(np.mean(np.sum(a * a, axis=(1, 2)))) / freedom / claim.deviation**2 for a in across]
-    counts = [len(a) * freedom for a in across]
-    both = float(np.average(strength, weights=counts))
-    apart = abs(strength[0] - strength[1]) / math.sqrt(2 / counts[0] + 2 / counts[1])
+    first, second = (
+        float(np.mean(np.sum(a * a, axis=(1, 2)))) / freedom / claim.deviation**2 for a in across
+    )
+    counts = (len(across[0]) * freedom, len(across[1]) * freedom)
+    both = (first * counts[0] + second * counts[1]) / sum(counts)
+    unlike = laws.unlike_noise_z(first, second, freedom=counts)
     return [
-        Finding("variance across", 1.0, both, (1 - both) / math.sqrt(2 / sum(counts))),
-        Finding("variance of one input over the other", 1.0, strength[0] / max(strength[1], 1e-12), apart),
+        Finding("variance across", 1.0, both, laws.weak_noise_z(both, sum(counts))),
+        Finding("variance of one input over the other", 1.0, first / max(second, 1e-12), unlike),
         *shared_noise([a[:_COMPARED].reshape(min(len(a), _COMPARED), -1) for a in across], freedom),
     ]
 
