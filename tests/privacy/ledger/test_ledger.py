@@ -563,7 +563,7 @@ def test_checkpoints_are_rare_and_never_automatic(path: Path, ledger: Ledger) ->
 
 
 def test_reserving_takes_five_milliseconds_or_what_the_disk_needs(path: Path, ledger: Ledger) -> None:
-    """5 ms on an ordinary disk (`make bench` holds us to it); on a slow one, a few bare commits."""
+    """5 ms on an ordinary disk; on a slow one, a few bare commits (`make bench` holds us to that)."""
     bare = sqlite3.connect(path.with_name("bare"), isolation_level=None)
     bare.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE t (x)")
     commits = _milliseconds(lambda number: bare.execute("INSERT INTO t VALUES (?)", (number,)), 200)
