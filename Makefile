@@ -1,13 +1,14 @@
 # make setup   the environment in .venv      make demo   the main job, end to end
 # make test    lint, types, all tests        make bench  benchmarks, with thresholds
-# make mutants broken variants, on purpose
+# make mutants broken variants, on purpose      make docs   the site, strictly, into build/site
+# make tables  the paper's tables and figures, from results/paper.jsonl into docs
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-EXTRAS := train,serve,baseline,dev
+EXTRAS := train,serve,baseline,docs,dev
 
-.PHONY: setup demo test lint bench mutants clean
+.PHONY: setup demo test lint bench mutants docs tables clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -41,6 +42,14 @@ bench: $(STAMP)
 # Broken variants on purpose: which check catches which?
 mutants: $(STAMP)
 	$(BIN)/python -m benchmarks.mutants --rounds 20
+
+# The variable silences a notice about the next major version, which we do not use.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+tables: $(STAMP)
+	$(BIN)/dpf reproduce --render docs --results results/paper.jsonl
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage build dist

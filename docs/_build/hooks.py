@@ -1,0 +1,97 @@
+"""What the site needs besides its pages.
+
+* A page may link to a file of the repository outside `docs/`, so that it also reads well there. A linked result file is
+  put into the site; of any other such link the words are kept.
+* The page of the command line is written from the command line (`cli_page`).
+* The pages of the paper's tables, and pages beside this folder that have no place yet, come under `Results` by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from os.path import relpath
+from pathlib import Path
+from typing import Final
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cli_page import MARK, verbs_page
+
+_LINK: Final = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_FENCE: Final = re.compile(r"^(```|~~~).*?^\1\s*$", flags=re.MULTILINE | re.DOTALL)
+_DOCS: Final = Path(__file__).parents[1]
+_ROOT: Final = _DOCS.parent
+_GENERATED: Final = (("The paper's tables", "paper"),)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put pages that others write into `Results`, where they exist."""
+    results = next((entry["Results"] for entry in config.nav or [] if "Results" in entry), None)
+    if results is None:
+        return config
+    for title, folder in _GENERATED:
+        pages = sorted(page.name for page in (_DOCS / folder).glob("*.md"))
+        if pages:
+            pages.sort(key=lambda name: name != "index.md")
+            results.append({title: [f"{folder}/{name}" for name in pages]})
+    named = str(config.nav)
+    results.extend(page.name for page in sorted(_DOCS.glob("*.md")) if f"'{page.name}'" not in named)
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Put every result file that a page links to into the site."""
+    linked: set[Path] = set()
+    for page in files.documentation_pages():
+        markdown = Path(page.abs_src_path or "").read_text(encoding="utf-8")
+        for match in _LINK.finditer(_FENCE.sub("", markdown)):
+            target = _outside(page.src_uri, match.group(2))
+            if target is not None and _is_result(target):
+                linked.add(target)
+    for target in sorted(linked):
+        uri = target.relative_to(_ROOT).as_posix()
+        files.append(File.generated(config, uri, abs_src_path=str(target)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mend links that leave `docs/`, and write the page of the command line."""
+    if MARK in markdown:
+        markdown = markdown.replace(MARK, verbs_page())
+
+    def mended(match: re.Match[str]) -> str:
+        words, link = match.group(1), match.group(2)
+        target = _outside(page.file.src_uri, link)
+        if target is None:
+            return match.group(0)
+        if not _is_result(target):
+            return words
+        here = (_DOCS / page.file.src_uri).parent
+        inside = _DOCS / target.relative_to(_ROOT)
+        return f"[{words}]({Path(relpath(inside, here)).as_posix()})"
+
+    parts, start = [], 0
+    for fence in _FENCE.finditer(markdown):
+        parts += [_LINK.sub(mended, markdown[start : fence.start()]), fence.group(0)]
+        start = fence.end()
+    return "".join([*parts, _LINK.sub(mended, markdown[start:])])
+
+
+def _outside(page: str, link: str) -> Path | None:
+    """The file of the repository that a link means, if it lies outside `docs/`."""
+    if re.match(r"[a-z]+:|/", link):
+        return None
+    target = ((_DOCS / page).parent / link).resolve()
+    if target.is_relative_to(_DOCS) or not target.is_relative_to(_ROOT):
+        return None
+    return target if target.exists() else None
+
+
+def _is_result(target: Path) -> bool:
+    return target.is_file() and target.is_relative_to(_ROOT / "results")
+
+
