@@ -40,11 +40,15 @@ def _version() -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of a source checkout; None for an installed package."""
-    folder = Path(__file__).parent
+    """The commit of a source checkout, with a + where sources were changed; None if installed."""
+    head = _git("rev-parse", "--short", "HEAD")
+    return f"{head}+" if head and _git("status", "--porcelain", "--", ".") else head
+
+
+def _git(*words: str) -> str | None:
     try:
         result = subprocess.run(  # noqa: S603
-            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"],  # noqa: S607
+            ["git", "-C", str(Path(__file__).parents[1]), *words],  # noqa: S607
             capture_output=True,
             text=True,
             timeout=5,
