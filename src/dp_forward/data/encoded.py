@@ -53,7 +53,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
 
     Guarantees:
         Every item has the same ``length`` rows. ``repr`` shows numbers of records and rows only.
-        Nothing here changes in place: `with_labels`, `subset` and `split_off` give new objects.
+        Nothing here changes in place: `with_labels`, `subset`, `shortened` and `split_off` give new objects.
     """
 
     def __init__(self, columns: _Columns, *, pads_left: bool) -> None:
@@ -166,6 +166,29 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         if chosen.min() < 0 or chosen.max() >= len(self):
             raise InvalidInput("indices", f"lie in 0 to {len(self) - 1}", "others", "Count from 0.")
         return EncodedTexts(self._columns.take(chosen), pads_left=self.pads_left)
+
+    def shortened(self, rows: int) -> EncodedTexts:
+        """The same single texts at fewer rows, as the tokenizer cuts them: the last row kept is the end mark.
+
+        Edges:
+            Only for texts that are padded on the right; a pair is cut elsewhere, so it is read anew.
+        """
+        rows = count("rows", rows, at_least=3, remedy="Use the rows of the plan.")
+        columns = self._columns
+        paired = columns.types is not None and bool(columns.types.any())
+        if self.pads_left or paired or rows > self.length:
+            raise InvalidInput(
+                "rows",
+                f"cut single texts of {self.length} rows, padded on the right",
+                rows,
+                "Read them anew.",
+            )
+        longer = np.flatnonzero(columns.lengths > rows)
+        ids = columns.ids[:, :rows].copy()
+        ids[longer, rows - 1] = columns.ids[longer, columns.lengths[longer] - 1]
+        types = None if columns.types is None else columns.types[:, :rows].copy()
+        shorter = _Columns(ids, np.minimum(columns.lengths, rows), types, columns.labels)
+        return EncodedTexts(shorter, pads_left=False)
 
     def split_off(self, part: float | int, *, seed: int) -> tuple[EncodedTexts, EncodedTexts]:
         """``(rest, held_out)``: a fraction (a float) or a number (an int) of records, drawn by ``seed``.

@@ -95,6 +95,7 @@ def finetune(
             notes=job.material.task.notes,
             seen_raw=raw_texts_of(plan),
             learnt=releases_learnt(plan),
+            records=len(job.material.train),
             seconds=time.perf_counter() - started,
         )
         if is_first():

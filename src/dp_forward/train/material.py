@@ -26,14 +26,27 @@ _AT_ONCE = 1024
 _MOST_IN_COMMON = 0.1
 """The share of private texts that may be among the public ones by accident: short phrases."""
 
-__all__ = ["Material", "Texts", "cut_model", "gather", "load_tokenizer", "read_texts", "sample"]
+__all__ = [
+    "Material",
+    "Texts",
+    "check_public_task",
+    "cut_model",
+    "gather",
+    "load_tokenizer",
+    "read_texts",
+    "sample",
+]
 
 Texts = EncodedTexts
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """Model and records of a run."""
+    """Model and records of a run.
+
+    Guarantees:
+        Whoever makes it, the public texts are not the private ones, and every split has labels that fit.
+    """
 
     task: Task
     pair: Split
@@ -45,6 +58,9 @@ class Material:
 
     def __post_init__(self) -> None:
         self.form.refuse_mixed_rows(row_local=self.pair.front.row_local, cut=self.pair.cut)
+        if self.public is not None:
+            _refuse_same_texts(self.train, self.public)
+        _check_labels(self.task, self.train, self.evaluation)
 
 
 def gather(plan: Plan, *, progress: Callable[[str, int], None] | None = None) -> Material:
@@ -71,17 +87,20 @@ def gather(plan: Plan, *, progress: Callable[[str, int], None] | None = None) ->
     public = None
     if plan.public_task is not None:
         public_task = find_task(plan.public_task)
-        if public_task.labels != task.labels:
-            raise InvalidInput(
-                "public_task",
-                f"have the labels of {task.name}: {', '.join(task.labels)}",
-                ", ".join(public_task.labels),
-                "Its records train the same head.",
-            )
+        check_public_task(task, public_task)
         public = texts(public_task, "train", plan.public_limit, plan.public_words or 0)
-        _refuse_same_texts(train, public)
-    _check_labels(task, train, evaluation)
     return Material(task, pair, tokens, form, train, evaluation, public)
+
+
+def check_public_task(task: Task, public_task: Task) -> None:
+    """Refuse a public task whose labels mean something else."""
+    if public_task.labels != task.labels:
+        raise InvalidInput(
+            "public_task",
+            f"have the labels of {task.name}: {', '.join(task.labels)}",
+            ", ".join(public_task.labels),
+            "Its records train the same head.",
+        )
 
 
 def _refuse_same_texts(private: Texts, public: Texts) -> None:

@@ -29,6 +29,7 @@ def build_report(
     notes: str,
     seen_raw: list[str],
     learnt: Mapping[str, list[str]],
+    records: int,
     seconds: float,
 ) -> dict[str, Any]:
     """Everything worth knowing about a finished run, ready for JSON."""
@@ -40,6 +41,7 @@ def build_report(
         "accuracy_without_noise": clean.mean,
         "draws": noisy.draws,
         "texts": noisy.texts,
+        "training_records": records,
         "regime": str(plan.regime),
         "guarantee": promises.as_dict(),
         "front_has_seen_raw_texts_of": seen_raw,
