@@ -1,1 +1,1 @@
-"""Benchmarks with thresholds: `make bench`."""
+"""Benchmarks: `make bench` is `python -m benchmarks`, with limits; the other modules are long runs."""

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from benchmarks.goals import Results, arguments, on_cores, say
+from benchmarks.timing import cpu_seconds
 from dp_forward.attack.lattice import (
     Guesses,
     Score,
@@ -209,7 +210,7 @@ class Recorder:
 
 def exactness(results: Results, *, draws: int) -> None:
     """Every draw against 100 digits on the same bits, half of them from words that are too short."""
-    scale = _fine_scale(gaussian(8.0))
+    scale = fine_scale(gaussian(8.0))
     part = 250
     jobs = [(scale, bits, part) for bits in (64, SHORT_WORD) for _ in range(draws // part // 2)]
     wrong = refined = caught = 0
@@ -238,7 +239,7 @@ def exactness(results: Results, *, draws: int) -> None:
     results.goal("wrong cells that are caught", caught / len(jobs), "1", caught == len(jobs))
 
 
-def _fine_scale(mechanism: MatrixGaussian) -> float:
+def fine_scale(mechanism: MatrixGaussian) -> float:
     return mechanism.sigma / Grid.for_noise(mechanism.sigma, norm=1.0).signal_step
 
 
@@ -280,16 +281,16 @@ def _beyond(k: int, scale: float) -> Any:
 
 def speed(results: Results, *, draws: int, theirs: int, repeat: int) -> None:
     """Draws per second on one core, ours and OpenDP's in turn, at the scale of a release."""
-    scale = _fine_scale(gaussian(8.0))
+    scale = fine_scale(gaussian(8.0))
     opendp = _opendp(scale)
     ours_s, theirs_s = [], []
     with on_cores({0}):
-        rounded_normal(draws, scale=scale, entropy=keystream())
+        draw_seconds(draws, scale=scale)
         for turn in range(repeat):
             say(f"speed: {turn + 1} of {repeat} ...")
-            ours_s.append(_seconds(lambda: rounded_normal(draws, scale=scale, entropy=keystream())) / draws)
+            ours_s.append(draw_seconds(draws, scale=scale))
             if opendp is not None:
-                theirs_s.append(_seconds(lambda: opendp([0] * theirs)) / theirs)
+                theirs_s.append(cpu_seconds(lambda: opendp([0] * theirs)) / theirs)
     ours = statistics.median(ours_s)
     found: dict[str, Any] = {
         "scale": scale,
@@ -327,26 +328,28 @@ def _opendp_version() -> str:
     return version("opendp")
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    """CPU time: on one core and in one thread it is the time that the work takes, whatever else runs."""
-    start = time.process_time()
-    call()
-    return time.process_time() - start
+def draw_seconds(draws: int, *, scale: float) -> float:
+    """CPU seconds of one exact draw, over many."""
+    return cpu_seconds(lambda: rounded_normal(draws, scale=scale, entropy=keystream())) / draws
+
+
+def release_cpu_ms(*, repeat: int) -> dict[str, float]:
+    """CPU milliseconds of one release of 128 x 768, by mechanism and width of the integers."""
+    hidden = np.random.default_rng(0).standard_normal((128, 768)).astype(np.float32)
+    found = {}
+    for mechanism in (gaussian(8.0), privunit(8.0)):
+        for bits in (8, 16):
+            times = [
+                cpu_seconds(lambda m=mechanism, b=bits: release(hidden, m, bits=b)) for _ in range(repeat + 1)
+            ]
+            found[f"{mechanism.name}_int{bits}_ms"] = 1e3 * statistics.median(times[1:])
+    return found
 
 
 def cost(results: Results, *, repeat: int) -> None:
     """CPU milliseconds of one release of 128 x 768."""
-    hidden = np.random.default_rng(0).standard_normal((128, 768)).astype(np.float32)
-    found = {}
     with on_cores({0}):
-        for mechanism in (gaussian(8.0), privunit(8.0)):
-            for bits in (8, 16):
-                times = []
-                for _ in range(repeat + 1):
-                    start = time.process_time()
-                    release(hidden, mechanism, bits=bits)
-                    times.append(time.process_time() - start)
-                found[f"{mechanism.name}_int{bits}_ms"] = 1e3 * statistics.median(times[1:])
+        found = release_cpu_ms(repeat=repeat)
     results.put("release_128_x_768_cpu_ms", found)
     worst = max(found.values())
     results.goal("CPU ms of a 128 x 768 release", worst, "at most 12", worst <= 12)

@@ -52,6 +52,7 @@ from dp_forward.split.pair import split_model
 
 CLIENTS = 32
 CUT, ROWS = "encoder.3", 64
+WAYS: dict[str, Callable[..., Any]] = {"http": http_clients, "websocket": stream_clients}
 PARTS = ("equality", "throughput", "soak", "fuzz")
 """The soak takes its rate from the throughput, so it measures that as well."""
 _SIZES = re.compile(r'^dpf_batch_size_bucket\{le="([0-9.]+|\+Inf)"\} (\d+)$', re.MULTILINE)
@@ -235,56 +236,55 @@ class Bare:
         return done / taken, cpu / done
 
 
+async def one_turn(
+    server: Served, bare: Bare, frames: list[bytes], *, way: str, seconds: float
+) -> dict[str, Any]:
+    """Closed-loop clients for a while, then the bare back with the batches that the server had."""
+    line = Line(server.host, server.port)
+    clients, close = await WAYS[way](server.host, server.port, CLIENTS)
+    await closed_loop(clients, frames, seconds=min(1.0, seconds / 4))
+    before, cpu = await batches(line), server.cpu_s()
+    tally = await closed_loop(clients, frames, seconds=seconds)
+    counted, cpu = (await batches(line)).since(before), server.cpu_s() - cpu
+    await close()
+    await line.close()
+    sizes = counted.sizes()
+    direct, bare_cpu = bare.per_second(sizes, seconds=seconds)
+    answered = max(1, len(tally.latencies))
+    return {
+        "way": way,
+        "clients": CLIENTS,
+        "answers_per_s": tally.per_second,
+        "bare_back_per_s": direct,
+        "ratio": tally.per_second / direct,
+        "mean_batch": counted.requests / max(1, counted.count),
+        "server_cpu_ms_per_answer": 1e3 * cpu / answered,
+        "bare_cpu_ms_per_row": 1e3 * bare_cpu,
+        "cpu_ratio": bare_cpu * answered / cpu,
+        "p50_ms": tally.quantile(0.5),
+        "p99_ms": tally.quantile(0.99),
+        "batch_sizes": dict(sorted(sizes.items())),
+        "errors": dict(tally.errors),
+    }
+
+
 async def throughput(
     results: Results, server: Served, bare: Bare, frames: list[bytes], *, turns: int, seconds: float
 ) -> float:
     """Closed-loop clients against the bare back, in turn; the capacity over HTTP."""
-    line = Line(server.host, server.port)
-    ways: dict[str, Callable[..., Any]] = {"http": http_clients, "websocket": stream_clients}
-    ratios: dict[str, list[float]] = {way: [] for way in ways}
-    rates: dict[str, list[float]] = {way: [] for way in ways}
-    by_cpu: dict[str, list[float]] = {way: [] for way in ways}
+    rows = []
     for turn in range(turns):
-        for way, connect in ways.items():
+        for way in WAYS:
             say(f"throughput: turn {turn + 1} of {turns}, {way} ...")
-            clients, close = await connect(server.host, server.port, CLIENTS)
-            await closed_loop(clients, frames, seconds=min(1.0, seconds / 4))
-            before, cpu = await batches(line), server.cpu_s()
-            tally = await closed_loop(clients, frames, seconds=seconds)
-            counted, cpu = (await batches(line)).since(before), server.cpu_s() - cpu
-            await close()
-            sizes = counted.sizes()
-            direct, bare_cpu = bare.per_second(sizes, seconds=seconds)
-            ratios[way].append(tally.per_second / direct)
-            rates[way].append(tally.per_second)
-            answered = max(1, len(tally.latencies))
-            by_cpu[way].append(bare_cpu * answered / cpu)
-            results.add(
-                "throughput_turns",
-                {
-                    "way": way,
-                    "clients": CLIENTS,
-                    "answers_per_s": tally.per_second,
-                    "bare_back_per_s": direct,
-                    "ratio": ratios[way][-1],
-                    "mean_batch": counted.requests / max(1, counted.count),
-                    "server_cpu_ms_per_answer": 1e3 * cpu / answered,
-                    "bare_cpu_ms_per_row": 1e3 * bare_cpu,
-                    "cpu_ratio": by_cpu[way][-1],
-                    "p50_ms": tally.quantile(0.5),
-                    "p99_ms": tally.quantile(0.99),
-                    "batch_sizes": dict(sorted(sizes.items())),
-                    "errors": dict(tally.errors),
-                },
-            )
-    await line.close()
-    found = {}
-    for way in ways:
-        found[f"{way}_answers_per_s"] = statistics.median(rates[way])
-        found[f"{way}_ratio"] = statistics.median(ratios[way])
-        found[f"{way}_cpu_ratio"] = statistics.median(by_cpu[way])
+            rows.append(await one_turn(server, bare, frames, way=way, seconds=seconds))
+            results.add("throughput_turns", rows[-1])
+    found = {
+        f"{way}_{key}": statistics.median(row[key] for row in rows if row["way"] == way)
+        for way in WAYS
+        for key in ("answers_per_s", "ratio", "cpu_ratio")
+    }
     results.put("throughput", found)
-    for way in ways:
+    for way in WAYS:
         ratio = found[f"{way}_ratio"]
         results.goal(f"{way} against the bare back", ratio, "at least 0.85", ratio >= 0.85)
     return found["http_answers_per_s"]
@@ -389,11 +389,17 @@ def _sorted(found: Fuzzed) -> dict[str, int]:
     return dict(found.outcomes.most_common())
 
 
-async def measure(results: Results, server: Served, run: Path, core: int, given: Any) -> None:
-    """All parts against one server."""
+async def manifest_of(server: Served) -> Manifest:
+    """What the server says it wants."""
     line = Line(server.host, server.port)
     manifest = Manifest.from_dict(json.loads((await line.get("/v1/manifest"))[1]))
     await line.close()
+    return manifest
+
+
+async def measure(results: Results, server: Served, run: Path, core: int, given: Any) -> None:
+    """All parts against one server."""
+    manifest = await manifest_of(server)
     frames = frames_for(manifest, 64)
     small = given.smoke
     results.put(

@@ -1,4 +1,4 @@
-"""The tables of docs/released-noise.md and benchmarks/README.md, from the result files.
+"""The tables of docs/released-noise.md, docs/benchmarks.md and benchmarks/README.md, from the result files.
 
 python -m benchmarks.tables
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.board import markdown
 from benchmarks.report import ROOT
 
 Record = dict[str, Any]
@@ -100,6 +101,7 @@ def service(record: Record) -> str:
 PLACES: list[tuple[str, str, str, Callable[[Record], str]]] = [
     ("docs/released-noise.md", "attacks", "results/released-noise.json", attacks),
     ("docs/released-noise.md", "noise", "results/released-noise.json", noise),
+    ("docs/benchmarks.md", "bench", "results/bench.json", markdown),
     ("benchmarks/README.md", "service", "results/service.json", service),
 ]
 
@@ -112,9 +114,11 @@ def filled(page: str, name: str, table: str) -> str:
     return marks.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page)
 
 
-def main() -> int:
-    """Fill every table whose results are there."""
+def fill(only: str | None = None) -> None:
+    """Every table whose results are there, of one page or of all."""
     for page, name, results, table in PLACES:
+        if only not in (None, page):
+            continue
         source, target = ROOT / results, ROOT / page
         if not source.exists():
             print(f"{results}: not there, the table {name} stays as it is")
@@ -125,6 +129,11 @@ def main() -> int:
             continue
         _write(target, filled(target.read_text(encoding="utf-8"), name, table(record)))
         print(f"{page}: {name}")
+
+
+def main() -> int:
+    """Fill every table whose results are there."""
+    fill()
     return 0
 
 
