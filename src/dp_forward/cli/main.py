@@ -26,6 +26,7 @@ from dp_forward.cli import (
     ledger,
     pretrain,
     release,
+    reproduce,
     serve,
     shuffle,
     split,
@@ -57,6 +58,7 @@ app.command("shuffle")(shuffle.shuffle)
 app.command("ask")(ask.ask)
 app.command("ui")(ui.ui)
 app.command("audit")(audit.audit)
+app.command("reproduce")(reproduce.reproduce)
 app.command("demo")(demo.demo)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")

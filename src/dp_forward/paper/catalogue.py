@@ -1,0 +1,39 @@
+"""All tables, by name: `tables(subject)`."""
+
+from __future__ import annotations
+
+from dp_forward.paper.about_attacks import attacks, tokens
+from dp_forward.paper.about_cost import efficiency
+from dp_forward.paper.about_noise import columns, mechanisms, rows, sublayers
+from dp_forward.paper.about_training import (
+    clean_queries,
+    noisy_queries,
+    positions,
+    pretraining,
+    proved_training,
+)
+from dp_forward.paper.subject import Subject
+from dp_forward.paper.tables import Table
+
+__all__ = ["tables"]
+
+_MAKERS = (
+    rows,
+    columns,
+    sublayers,
+    mechanisms,
+    positions,
+    proved_training,
+    noisy_queries,
+    clean_queries,
+    pretraining,
+    efficiency,
+    attacks,
+    tokens,
+)
+
+
+def tables(subject: Subject | None = None) -> dict[str, Table]:
+    """Every table for a model, in the order of the paper."""
+    made = [make(subject or Subject()) for make in _MAKERS]
+    return {table.name: table for table in made}
