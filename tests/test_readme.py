@@ -5,11 +5,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+import typer
 
 from dp_forward.cli import proof
-from dp_forward.cli.main import run
+from dp_forward.cli.main import app, run
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up
+from dp_forward.split import FAMILIES
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -30,6 +32,37 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(SystemExit) as stop:
             run(shlex.split(command, comments=True))
         assert stop.value.code == 0, command
+
+
+def _parsed(arguments: list[str]) -> None:
+    """Read a command line as `dpf` would, and run nothing: an unknown verb, option or value is an error."""
+    command, context = typer.main.get_command(app), None
+    while hasattr(command, "commands"):
+        context = command.context_class(command, parent=context)
+        _, command, arguments = command.resolve_command(context, arguments)
+    command.make_context(command.name, list(arguments), parent=context)
+
+
+def test_the_commands_that_are_only_shown_can_be_read() -> None:
+    shown = re.findall(r"^dpf (.*)$", README, flags=re.MULTILINE)
+    assert len(shown) >= 5
+    for command in shown:
+        _parsed(shlex.split(command, comments=True))
+
+
+def test_a_shown_command_with_an_unknown_option_would_be_seen() -> None:
+    for wrong in (
+        ["serve", "run/back", "--no-such-option"],
+        ["no-such-verb"],
+        ["attack", "no-such-attack", "run"],
+    ):
+        with pytest.raises(Exception, match="No such"):
+            _parsed(wrong)
+
+
+def test_the_readme_is_short_and_its_files_are_named_rightly() -> None:
+    assert len(README.splitlines()) <= 180
+    assert f"| {len(FAMILIES)} Hugging Face families |" in README
 
 
 def test_the_numbers_of_the_readme_are_those_of_the_proof() -> None:
