@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from dp_forward.train.checkpoints import last_checkpoint
+from dp_forward.train.pretrain.hidden_only import scores_for_hidden_tokens_only
 from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def train_phase(
         blocks, masking, seed=(phase.seed, *phase.name.encode()), items=phase.steps * per_step
     )
     trainer = _trainer(model, arguments, items, phase, on_progress)
-    trainer.train(resume_from_checkpoint=None if start is None else str(start))
+    with scores_for_hidden_tokens_only(model):
+        trainer.train(resume_from_checkpoint=None if start is None else str(start))
     return _losses(phase.name, trainer.state.log_history)
 
 
@@ -86,10 +88,11 @@ def masked_loss(model: nn.Module, items: MaskedBlocks, *, batch: int) -> float:
     was_training = model.training
     model.to(device).eval()
     total, tokens = 0.0, 0
-    for some in DataLoader(items, batch_size=batch):
-        hidden = int((some["labels"] != IGNORED).sum())
-        total += hidden * float(model(**{name: value.to(device) for name, value in some.items()}).loss)
-        tokens += hidden
+    with scores_for_hidden_tokens_only(model):
+        for some in DataLoader(items, batch_size=batch):
+            hidden = int((some["labels"] != IGNORED).sum())
+            total += hidden * float(model(**{name: value.to(device) for name, value in some.items()}).loss)
+            tokens += hidden
     model.train(was_training)
     return total / tokens
 
