@@ -57,7 +57,7 @@ def attacks(subject: Subject) -> Table:
         }
         cells += [
             Cell(name, "membership (chance 0.5)", (membership,), "success"),
-            Cell(name, "inversion, embeddings", (inversion,), "success"),
+            Cell(name, "inversion, embeddings", (inversion,), "success", digits=4),
             Cell(name, "attribute, embeddings", (attribute["embeddings"],), "success"),
             Cell(name, "attribute, output", (attribute["output"],), "success"),
             Cell(name, "attribute, majority", (attribute["output"],), "chance"),
