@@ -26,7 +26,9 @@ __all__ = ["reproduce"]
 
 
 def reproduce(
-    table: Annotated[str | None, typer.Argument(help="A table by name; all of them without one.")] = None,
+    table: Annotated[
+        list[str] | None, typer.Argument(help="Tables by name; all of them without one.")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the tables, and how far each is.")] = False,
     cell: Annotated[
         list[str] | None,
@@ -85,9 +87,9 @@ def reproduce(
     with output.working("laying out the tables"):
         subject = _smoke_subject(work) if smoke else Subject.of(model, folder=weights)
         known = tables(subject)
-    chosen = _chosen(known, table)
+    chosen = _chosen(known, table or [])
     if render is not None:
-        _render(store.path, render, subject, printed, [] if table is None else [table], json=json)
+        _render(store.path, render, subject, printed, table or [], json=json)
         return
     if show_list:
         _list(chosen, store.by_digest(), smoke=smoke, json=json)
@@ -103,12 +105,11 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _chosen(known: Mapping[str, Table], name: str | None) -> dict[str, Table]:
-    if name is None:
-        return dict(known)
-    if name not in known:
-        raise InvalidInput("table", f"be one of {', '.join(known)}", repr(name), "Try --list.")
-    return {name: known[name]}
+def _chosen(known: Mapping[str, Table], names: list[str]) -> dict[str, Table]:
+    for name in names:
+        if name not in known:
+            raise InvalidInput("table", f"be one of {', '.join(known)}", repr(name), "Try --list.")
+    return {name: known[name] for name in names or known}
 
 
 def _smoke_subject(work: Path) -> Subject:
