@@ -107,8 +107,9 @@ def tokens(subject: Subject) -> Table:
             "What S = C calls 4, 8 and 16 is "
             + ", ".join(f"{convention.real_epsilon(e):g}" for e in _TOKEN_EPSILONS)
             + " by the proof. 0.509 is the larger class of SST-2: such a model learnt nothing.",
-            "Protects one token of a text whose other tokens are known, and its length. Rows are bounded "
-            "one by one; replacing a token changes one row by up to 2C.",
+            "Neighbours are texts of one length that differ in one token: that token is protected, even "
+            "where all others are known; the length is not. Rows are bounded one by one; replacing a token "
+            "changes one row by up to 2C.",
         ),
         Chart("epsilon per token", "accuracy", {"SST-2": tuple(rows)}, log=True),
     )
