@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dp_forward.paper.catalogue import tables
+from dp_forward.paper.runs.store import Results
 from dp_forward.paper.steps import Step
-from dp_forward.paper.store import Results
+from dp_forward.paper.tables.catalogue import tables
 
 ROW = "SST-2: aMGM, S = 2C (right)"
 CELL = ("--cell", f"{ROW}, 8")

@@ -15,12 +15,12 @@ from dp_forward.cli.plans import Data, data_paths
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dp_forward.paper.shelf import Shelf
+    from dp_forward.paper.runs.shelf import Shelf
+    from dp_forward.paper.runs.store import Results
+    from dp_forward.paper.runs.workers import Outcome, Told
     from dp_forward.paper.steps import Step
-    from dp_forward.paper.store import Results
     from dp_forward.paper.subject import Subject
-    from dp_forward.paper.tables import Cell, Table
-    from dp_forward.paper.workers import Outcome, Told
+    from dp_forward.paper.tables.table import Cell, Table
 
 __all__ = ["reproduce"]
 
@@ -75,11 +75,11 @@ def reproduce(
 
     Example: dpf reproduce mechanisms --smoke
     """
-    from dp_forward.paper.about_training import CORPUS
-    from dp_forward.paper.catalogue import tables
-    from dp_forward.paper.shelf import Shelf
-    from dp_forward.paper.store import Results
+    from dp_forward.paper.runs.shelf import Shelf
+    from dp_forward.paper.runs.store import Results
     from dp_forward.paper.subject import Subject
+    from dp_forward.paper.tables.catalogue import tables
+    from dp_forward.paper.tables.training import CORPUS
 
     if smoke:
         work = work / "smoke"
@@ -113,19 +113,19 @@ def _chosen(known: Mapping[str, Table], names: list[str]) -> dict[str, Table]:
 
 
 def _smoke_subject(work: Path) -> Subject:
-    from dp_forward.paper.smoke import smoke_model
+    from dp_forward.paper.runs.smoke import smoke_model
 
     return smoke_model(work / "model")
 
 
 def _smoke_data(work: Path) -> dict[str, str]:
-    from dp_forward.paper.smoke import smoke_data
+    from dp_forward.paper.runs.smoke import smoke_data
 
     return smoke_data(work / "data")
 
 
 def _steps(chosen: Mapping[str, Table], words: list[str], *, smoke: bool) -> list[Step]:
-    from dp_forward.paper.smoke import few_cells, small
+    from dp_forward.paper.runs.smoke import few_cells, small
 
     found: list[Step] = []
     for table in chosen.values():
@@ -139,7 +139,7 @@ def _steps(chosen: Mapping[str, Table], words: list[str], *, smoke: bool) -> lis
 def _run(
     steps: list[Step], store: Results, work: Path, shelf: Shelf, workers: int, seconds: float | None
 ) -> Outcome:
-    from dp_forward.paper.workers import run_steps
+    from dp_forward.paper.runs.workers import run_steps
 
     with Bars() as bars:
 
@@ -242,7 +242,7 @@ def _cells(
 
 def _asked(cell: Cell, *, smoke: bool) -> Cell:
     """The cell, or the same of small steps."""
-    from dp_forward.paper.smoke import small
+    from dp_forward.paper.runs.smoke import small
 
     return replace(cell, steps=tuple(small(step) for step in cell.steps)) if smoke else cell
 

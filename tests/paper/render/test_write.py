@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dp_forward.errors import InvalidInput
-from dp_forward.paper import convention
-from dp_forward.paper.catalogue import tables
 from dp_forward.paper.render import render
+from dp_forward.paper.runs.store import Results
 from dp_forward.paper.steps import Step, in_order
-from dp_forward.paper.store import Results
+from dp_forward.paper.tables import convention
+from dp_forward.paper.tables.catalogue import tables
 
 TABLES = tables()
 ORIGIN = {

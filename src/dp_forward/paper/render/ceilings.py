@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dp_forward.paper import convention
 from dp_forward.paper.render.markdown import NOT_RUN, Found, grid, number, points
-from dp_forward.paper.tables import Table
+from dp_forward.paper.tables import convention
+from dp_forward.paper.tables.table import Table
 
 __all__ = ["PAPERS", "PRIVUNIT", "RIGHT", "TASK", "ceilings", "interval", "measured", "non_private_accuracy"]
 

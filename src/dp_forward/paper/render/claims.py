@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dp_forward.paper.render.markdown import NOT_MEASURED, NOT_RUN, Found, number, points
-from dp_forward.paper.tables import Table
+from dp_forward.paper.tables.table import Table
 
 __all__ = ["claims"]
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from dp_forward.errors import InvalidInput
 from dp_forward.paper.render.markdown import Found
-from dp_forward.paper.tables import Chart, Table
+from dp_forward.paper.tables.table import Chart, Table
 
 __all__ = ["PALETTE", "canvas", "check_figures", "draw_chart", "has_figure", "save"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from dp_forward.paper import convention
 from dp_forward.paper.render.ceilings import PAPERS, PRIVUNIT, RIGHT, TASK, interval, non_private_accuracy
 from dp_forward.paper.render.figures import PALETTE, canvas, save
 from dp_forward.paper.render.markdown import Found
-from dp_forward.paper.tables import Table
+from dp_forward.paper.tables import convention
+from dp_forward.paper.tables.table import Table
 from dp_forward.privacy.rounding import shown_up
 
 __all__ = ["draw_headline", "has_headline"]

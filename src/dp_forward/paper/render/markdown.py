@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
 
-from dp_forward.paper.tables import Cell, Table, Value
+from dp_forward.paper.tables.table import Cell, Table, Value
 
 __all__ = [
     "NOT_MEASURED",

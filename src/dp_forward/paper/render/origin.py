@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dp_forward.paper.steps import in_order
-from dp_forward.paper.tables import Table
+from dp_forward.paper.tables.table import Table
 
 __all__ = ["origin"]
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dp_forward.paper import convention
-from dp_forward.paper.about_training import CORPUS
 from dp_forward.paper.render.ceilings import ceilings
 from dp_forward.paper.render.claims import claims
 from dp_forward.paper.render.figures import has_figure
@@ -21,7 +19,9 @@ from dp_forward.paper.render.origin import origin
 from dp_forward.paper.render.printed import Printed, beside
 from dp_forward.paper.steps import in_order
 from dp_forward.paper.subject import TASKS, Subject
-from dp_forward.paper.tables import Table
+from dp_forward.paper.tables import convention
+from dp_forward.paper.tables.table import Table
+from dp_forward.paper.tables.training import CORPUS
 
 __all__ = ["Material", "figure_name", "index_page", "table_page"]
 

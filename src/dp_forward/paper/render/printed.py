@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dp_forward.errors import InvalidInput
 from dp_forward.paper.render.markdown import NOT_RUN, Found, grid, number
-from dp_forward.paper.tables import Cell, Table
+from dp_forward.paper.tables.table import Cell, Table
 
 __all__ = ["Printed", "beside", "read_printed"]
 

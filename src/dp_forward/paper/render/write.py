@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from dp_forward.errors import InvalidInput
-from dp_forward.paper.catalogue import tables
 from dp_forward.paper.render.figures import check_figures, draw_chart, has_figure
 from dp_forward.paper.render.headline import draw_headline, has_headline
 from dp_forward.paper.render.pages import Material, figure_name, index_page, table_page
 from dp_forward.paper.render.printed import read_printed
-from dp_forward.paper.store import Results
+from dp_forward.paper.runs.store import Results
 from dp_forward.paper.subject import Subject
-from dp_forward.paper.tables import Table
+from dp_forward.paper.tables.catalogue import tables
+from dp_forward.paper.tables.table import Table
 
 __all__ = ["render"]
 

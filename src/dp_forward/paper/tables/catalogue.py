@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dp_forward.paper.about_attacks import attacks, tokens
-from dp_forward.paper.about_cost import efficiency
-from dp_forward.paper.about_noise import columns, mechanisms, rows, sublayers
-from dp_forward.paper.about_training import (
+from dp_forward.paper.subject import Subject
+from dp_forward.paper.tables.attacks import attacks, tokens
+from dp_forward.paper.tables.cost import efficiency
+from dp_forward.paper.tables.noise import columns, mechanisms, rows, sublayers
+from dp_forward.paper.tables.table import Table
+from dp_forward.paper.tables.training import (
     clean_queries,
     noisy_queries,
     positions,
     pretraining,
     proved_training,
 )
-from dp_forward.paper.subject import Subject
-from dp_forward.paper.tables import Table
 
 __all__ = ["tables"]
 

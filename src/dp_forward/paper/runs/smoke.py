@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from dp_forward.paper.about_training import CORPUS
 from dp_forward.paper.steps import Step
 from dp_forward.paper.subject import Subject
-from dp_forward.paper.tables import Table
+from dp_forward.paper.tables.table import Table
+from dp_forward.paper.tables.training import CORPUS
 
 __all__ = ["few_cells", "small", "smoke_data", "smoke_model"]
 

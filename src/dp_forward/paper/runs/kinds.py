@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dp_forward.errors import InvalidInput
-from dp_forward.paper.shelf import Shelf
+from dp_forward.paper.runs.shelf import Shelf
 from dp_forward.paper.steps import FIRST, Step, effective
 from dp_forward.paper.subject import TASKS
 
@@ -238,7 +238,7 @@ def _attribute(
 def _speed(
     step: Step, settings: dict[str, Any], folder: Path, after: Sequence[Path], shelf: Shelf
 ) -> dict[str, Any]:
-    from dp_forward.paper.speed import measure
+    from dp_forward.paper.runs.speed import measure
 
     return measure(**settings)
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from dp_forward.errors import DpForwardError
-from dp_forward.paper.kinds import carry_out, reader_of
-from dp_forward.paper.shelf import Shelf
+from dp_forward.paper.runs.kinds import carry_out, reader_of
+from dp_forward.paper.runs.shelf import Shelf
+from dp_forward.paper.runs.store import Results
 from dp_forward.paper.steps import Step, in_order
-from dp_forward.paper.store import Results
 from dp_forward.train.provenance import provenance
 
 __all__ = ["Outcome", "Told", "run_steps"]

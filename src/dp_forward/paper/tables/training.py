@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from dp_forward.paper import convention
-from dp_forward.paper.about_noise import GAUSSIAN, asked, non_private, through
 from dp_forward.paper.steps import FIRST, Step
 from dp_forward.paper.subject import TASKS, Subject, TaskSetting
-from dp_forward.paper.tables import Cell, Chart, Derived, Known, Table
+from dp_forward.paper.tables import convention
+from dp_forward.paper.tables.noise import GAUSSIAN, asked, non_private, through
+from dp_forward.paper.tables.table import Cell, Chart, Derived, Known, Table
 
 __all__ = ["clean_queries", "noisy_queries", "positions", "pretraining", "proved_training"]
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from dp_forward.paper.steps import Step
 from dp_forward.paper.subject import Subject
-from dp_forward.paper.tables import Cell, Table
+from dp_forward.paper.tables.table import Cell, Table
 
 __all__ = ["efficiency"]
 

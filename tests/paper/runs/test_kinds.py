@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from dp_forward.paper.catalogue import tables
-from dp_forward.paper.kinds import reader_of
-from dp_forward.paper.shelf import Shelf
-from dp_forward.paper.smoke import few_cells, small, smoke_data, smoke_model
+from dp_forward.paper.runs.kinds import reader_of
+from dp_forward.paper.runs.shelf import Shelf
+from dp_forward.paper.runs.smoke import few_cells, small, smoke_data, smoke_model
+from dp_forward.paper.runs.store import Results
+from dp_forward.paper.runs.workers import Outcome, run_steps
 from dp_forward.paper.steps import FIRST, KINDS, Step, in_order
-from dp_forward.paper.store import Results
-from dp_forward.paper.tables import Cell, Table
-from dp_forward.paper.workers import Outcome, run_steps
+from dp_forward.paper.tables.catalogue import tables
+from dp_forward.paper.tables.table import Cell, Table
 
 
 @dataclass(frozen=True)

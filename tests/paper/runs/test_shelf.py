@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tiny_task
-from dp_forward.paper import shelf as module
-from dp_forward.paper.shelf import Shelf
+from dp_forward.paper.runs import shelf as module
+from dp_forward.paper.runs.shelf import Shelf
 from dp_forward.train.plan import Plan
 
 

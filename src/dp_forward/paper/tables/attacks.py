@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from dp_forward.paper import convention
-from dp_forward.paper.about_noise import GAUSSIAN, through
 from dp_forward.paper.steps import Step
 from dp_forward.paper.subject import TASKS, Subject
-from dp_forward.paper.tables import Cell, Chart, Table
+from dp_forward.paper.tables import convention
+from dp_forward.paper.tables.noise import GAUSSIAN, through
+from dp_forward.paper.tables.table import Cell, Chart, Table
 
 __all__ = ["attacks", "tokens"]
 

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from dp_forward.paper import convention
-from dp_forward.paper.catalogue import tables
 from dp_forward.paper.steps import Step, effective, in_order
 from dp_forward.paper.subject import Subject
-from dp_forward.paper.tables import Cell, Table
+from dp_forward.paper.tables import convention
+from dp_forward.paper.tables.catalogue import tables
+from dp_forward.paper.tables.table import Cell, Table
 
 SUBJECTS = (Subject(), Subject("bert-base-uncased", 12, 768))
 EVERY = [(subject, table) for subject in SUBJECTS for table in tables(subject).values()]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dp_forward.paper import convention
+from dp_forward.paper.tables import convention
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, calibrate, curve, normalise
 from dp_forward.privacy.central import paper_estimate
 

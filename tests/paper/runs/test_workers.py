@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from dp_forward.errors import InvalidInput
-from dp_forward.paper import workers as module
-from dp_forward.paper.shelf import Shelf
+from dp_forward.paper.runs import workers as module
+from dp_forward.paper.runs.shelf import Shelf
+from dp_forward.paper.runs.store import Results
+from dp_forward.paper.runs.workers import Outcome, Told, run_steps
 from dp_forward.paper.steps import Step
-from dp_forward.paper.store import Results
-from dp_forward.paper.workers import Outcome, Told, run_steps
 
 Run = Callable[..., Outcome]
 both = pytest.mark.parametrize("workers", [1, 2])
@@ -232,10 +232,10 @@ import os
 import sys
 from pathlib import Path
 import torch
-from dp_forward.paper import workers
-from dp_forward.paper.shelf import Shelf
+from dp_forward.paper.runs import workers
+from dp_forward.paper.runs.shelf import Shelf
 from dp_forward.paper.steps import Step
-from dp_forward.paper.store import Results
+from dp_forward.paper.runs.store import Results
 
 def work(step, **_):
     return {"sum": float(torch.randn(2000, 400).exp().sum())}

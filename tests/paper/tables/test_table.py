@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dp_forward.paper.steps import Step
-from dp_forward.paper.tables import Cell, Table
+from dp_forward.paper.tables.table import Cell, Table
 
 FIRST_SEED, SECOND_SEED = (Step("attribute", {"seed": seed}) for seed in (0, 1))
 BOTH = (FIRST_SEED, SECOND_SEED)

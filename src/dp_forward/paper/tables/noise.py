@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dp_forward.paper import convention
 from dp_forward.paper.steps import Step
 from dp_forward.paper.subject import TASKS, Subject, TaskSetting
-from dp_forward.paper.tables import Cell, Chart, Table
+from dp_forward.paper.tables import convention
+from dp_forward.paper.tables.table import Cell, Chart, Table
 
 __all__ = ["GAUSSIAN", "asked", "columns", "mechanisms", "non_private", "rows", "sublayers", "through"]
 
@@ -200,7 +200,7 @@ def mechanisms(subject: Subject) -> Table:
             "20,212 pairs of which 0.625 are of the larger class, so that a cell below 0.625 is worse "
             "than always naming that one; MiniLM saw Quora pairs when it was made.",
             "Two equally frequent classes at opposite points are the best that a cut at `output` can "
-            "make of a text, which gives the ceilings (`dp_forward.paper.convention`).",
+            "make of a text, which gives the ceilings (`dp_forward.paper.tables.convention`).",
         ),
         Chart("epsilon per text", "accuracy", lines, log=True),
     )

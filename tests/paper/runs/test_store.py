@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dp_forward.errors import InvalidInput
+from dp_forward.paper.runs.store import Results
 from dp_forward.paper.steps import Step
-from dp_forward.paper.store import Results
 from dp_forward.train import defaults
 
 LINES = 60

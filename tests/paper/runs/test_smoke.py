@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dp_forward.paper.catalogue import tables
-from dp_forward.paper.smoke import few_cells, small, smoke_data, smoke_model
+from dp_forward.paper.runs.smoke import few_cells, small, smoke_data, smoke_model
 from dp_forward.paper.steps import Step, effective, in_order
 from dp_forward.paper.subject import Subject
-from dp_forward.paper.tables import Table
+from dp_forward.paper.tables.catalogue import tables
+from dp_forward.paper.tables.table import Table
 
 TABLES = tables(Subject("minilm", 3, 32))
 each = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)

@@ -1,0 +1,1 @@
+"""How cells are filled: steps carried out side by side, known by digest, kept as lines of JSON."""
