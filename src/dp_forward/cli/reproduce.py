@@ -144,10 +144,9 @@ def _run(
     with Bars() as bars:
 
         def tell(told: Told) -> None:
-            if told.error is not None and told.step is not None:
+            if told.error is not None:
                 output.warn(f"{told.step.kind} {told.step.digest[:12]}: {told.error}")
-            left = {} if told.seconds_left is None else {"minutes left": told.seconds_left / 60}
-            bars("steps", told.done, told.total, left)
+            bars("steps", told.done, told.total, {"minutes left": told.seconds_left / 60})
 
         return run_steps(
             steps,

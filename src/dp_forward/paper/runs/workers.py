@@ -34,9 +34,9 @@ class Told:
 
     done: int
     total: int
-    seconds_left: float | None
-    step: Step | None = None
-    seconds: float = 0.0
+    seconds_left: float
+    step: Step
+    seconds: float
     error: str | None = None
 
 

@@ -59,7 +59,7 @@ def positions(subject: Subject) -> Table:
     cells: list[Cell] = []
     lines: dict[str, tuple[str, ...]] = {}
     for task in TASKS.values():
-        title, records = task.title, convention.RECORDS[task.name]
+        title = task.title
         full = task.name == "sst2"
         drawn = []
         for cut in subject.positions if full else subject.some_positions[1:]:
@@ -77,7 +77,7 @@ def positions(subject: Subject) -> Table:
             cells += [
                 Cell(f"{title}: {name}", f"{c:g}", (step or dpsgd(subject, task, c),)) for c in _CENTRAL
             ]
-        cells += _worth(title, task.name, records)
+        cells += _worth(title, task.name)
         lines[title] = (*drawn, f"{title}: DP-SGD", f"{title}: without noise")
     return Table(
         "positions",
@@ -105,7 +105,7 @@ def positions(subject: Subject) -> Table:
     )
 
 
-def _worth(title: str, task: str, records: int) -> list[Cell]:
+def _worth(title: str, task: str) -> list[Cell]:
     """What the noise of a column is worth, by the proof; computed, not run."""
     cells = []
     for central in _CENTRAL:
