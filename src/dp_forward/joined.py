@@ -54,10 +54,15 @@ class Joined(nn.Module):
         )
         draws = self.draws if self.training else 1
         if self.sanitizer is not None:
-            hidden = self.sanitizer(hidden, draws=draws)
+            hidden = self._noisy(hidden, draws)
             if labels is not None and draws > 1:
                 labels = labels.repeat_interleave(draws, dim=0)
         return self.back(hidden, labels=labels)
+
+    def _noisy(self, hidden: Tensor, draws: int) -> Tensor:
+        assert self.sanitizer is not None
+        noisy: Tensor = self.sanitizer(hidden, draws=draws)
+        return noisy
 
     def guarantee(self, **details: Any) -> Guarantee:
         """What a query through this front and mechanism promises."""

@@ -41,6 +41,10 @@ def pretrain(
     head_steps: Annotated[
         int | None, typer.Option("--head-steps", help="Steps to train a missing masked-LM head first [500].")
     ] = None,
+    least_noise: Annotated[
+        float | None,
+        typer.Option("--least-noise", help="Give each block a share of the noise, from this to all [1]."),
+    ] = None,
     freeze_front: Annotated[
         bool | None, typer.Option("--freeze-front/--train-front", help="[--train-front].")
     ] = None,

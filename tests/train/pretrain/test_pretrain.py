@@ -28,7 +28,7 @@ from dp_forward.privacy import (
 from dp_forward.split.load import load_model
 from dp_forward.split.pair import split_model
 from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
-from dp_forward.train.pretrain.rejoin import NoisyMaskedLM, rejoined, tied_split
+from dp_forward.train.pretrain.rejoin import NoisyMaskedLM, rejoined, softened, tied_split
 from dp_forward.train.pretrain.trainer import masked_loss, newest_checkpoint
 from dp_forward.train.pretrain.training import PretrainSettings, pretrain
 from tiny_models import MASKED_LM, tiny, tiny_inputs
@@ -334,12 +334,54 @@ def test_what_cannot_be_is_refused_and_leaves_no_folder(checkpoint: str, tmp_pat
         ({"length": 2}, "length"),
         ({"batch": 0}, "batch"),
         ({"learning_rate": 0.0}, "learning_rate"),
+        ({"least_noise": 0.0}, "least_noise"),
+        ({"least_noise": 2.0}, "least_noise"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(changes, name: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         settings(**changes)
     assert caught.value.name == name
+
+
+def test_a_softened_text_lies_part_of_the_way_to_its_noisy_matrix() -> None:
+    torch.manual_seed(0)
+    inside, noisy = torch.zeros(4000, 2, 3), torch.ones(4000, 2, 3)
+    found = softened(inside, noisy, least=0.01)
+    shares = found[:, 0, 0]
+    assert torch.equal(found, shares[:, None, None].expand_as(found)), "one share for a whole text"
+    assert 0.01 <= float(shares.min()) < 0.0105
+    assert 0.95 < float(shares.max()) <= 1
+    # As often in one octave as in another: half of the shares lie below 0.1, by 4.7 standard errors.
+    below = float((shares < 0.1).float().mean())
+    assert abs(below - 0.5) < 0.037
+    assert abs(float((shares < 0.5).float().mean()) - 0.5) > 0.037  # the control: not uniform in [0, 1]
+
+
+def test_the_noise_is_softened_in_training_only() -> None:
+    model = NoisyMaskedLM(
+        tied_split(tiny("bert", "masked_lm"), "encoder.1"),
+        Sanitizer(mechanism(1.0), seed=0),
+        2,
+        freeze_front=False,
+        least_noise=1e-6,
+    )
+    torch.manual_seed(0)
+    hidden = torch.randn(64, 4, 16)
+    inside = (hidden / hidden.flatten(1).norm(dim=1)[:, None, None]).repeat_interleave(2, dim=0)
+    whole = (model.eval()._noisy(hidden, 2) - inside).flatten(1).norm(dim=1)
+    part = (model.train()._noisy(hidden, 2) - inside).flatten(1).norm(dim=1)
+    assert float(part.median()) < 0.1 * float(whole.min())
+    assert model.draws == 2
+
+
+def test_softened_noise_is_said_and_all_of_it_is_measured(checkpoint: str, tmp_path: Path) -> None:
+    asked = settings(steps=2, least_noise=0.25)
+    outcome = pretrain(checkpoint, one_word_each(), asked, folder=tmp_path / "run")
+    assert "with 0.25 to 1 times the noise of PrivUnit" in outcome.statement
+    plain = pretrain(checkpoint, one_word_each(), settings(steps=2), folder=tmp_path / "plain")
+    assert outcome.held_out_loss_before == plain.held_out_loss_before
+    assert " times " not in plain.statement
 
 
 def test_zero_steps_change_nothing_and_epochs_count_blocks(checkpoint: str, tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from dp_forward.errors import InvalidInput
 from dp_forward.joined import Joined
 from dp_forward.noise import Sanitizer
+from dp_forward.noise.bounding import bounded
 from dp_forward.split.halves import Back, Front
 from dp_forward.split.pair import Split, split_model
 
-__all__ = ["NoisyMaskedLM", "places_of", "rejoined", "tied_split"]
+__all__ = ["NoisyMaskedLM", "places_of", "rejoined", "softened", "tied_split"]
 
 Places = dict[str, tuple[str, ...]]
 """Name of a parameter of the whole model -> its names in the halves (`front. ...`, `back. ...`)."""
@@ -95,11 +96,21 @@ class NoisyMaskedLM(Joined):
         The state dict names each tensor once, so it can be written as safetensors, and is loaded in full.
     Edges:
         A frozen front gets no gradient and runs as in evaluation, without dropout; a tied decoder is frozen
-        with it.
+        with it. ``least_noise`` below 1 softens the noise while training, text by text (`softened`); in
+        evaluation all of it is there.
     """
 
-    def __init__(self, pair: Split, sanitizer: Sanitizer | None, draws: int, *, freeze_front: bool) -> None:
+    def __init__(
+        self,
+        pair: Split,
+        sanitizer: Sanitizer | None,
+        draws: int,
+        *,
+        freeze_front: bool,
+        least_noise: float = 1.0,
+    ) -> None:
         super().__init__(pair, sanitizer, draws)
+        self._least_noise = least_noise
         self._frozen = freeze_front
         if freeze_front:
             self.front.requires_grad_(False)
@@ -113,12 +124,35 @@ class NoisyMaskedLM(Joined):
         untyped.register_state_dict_post_hook(_without_aliases)
         untyped.register_load_state_dict_pre_hook(_with_aliases)
 
+    def _noisy(self, hidden: Tensor, draws: int) -> Tensor:
+        noisy = super()._noisy(hidden, draws)
+        if not self.training or self._least_noise == 1:
+            return noisy
+        assert isinstance(self.sanitizer, Sanitizer)
+        with torch.autocast(device_type=hidden.device.type, enabled=False):
+            inside = bounded(hidden, self.sanitizer.bound).repeat_interleave(draws, dim=0)
+            return softened(inside, noisy, least=self._least_noise).to(noisy.dtype)
+
     def train(self, mode: bool = True) -> NoisyMaskedLM:
         """As everywhere, but a frozen front stays in evaluation."""
         super().train(mode)
         if self._frozen:
             self.front.train(False)
         return self
+
+
+def softened(inside: Tensor, noisy: Tensor, *, least: float) -> Tensor:
+    """Part of the way from the bounded to the noisy matrix, for any mechanism: a share of its own per text.
+
+    A masked LM learns next to nothing through the noise of a text-level budget: a whole text gets about one
+    bit across. With shares between ``least`` and 1, as often in one octave as in another, it learns to read
+    what comes through little noise, and from there through more.
+
+    Guarantees:
+        None: for public text in training only. Nothing that went through here may be released.
+    """
+    octaves = torch.rand(len(noisy), 1, 1, device=noisy.device)
+    return inside + least**octaves * (noisy - inside)
 
 
 def _without_aliases(module: NoisyMaskedLM, state: dict[str, Tensor], prefix: str, *_: Any) -> None:

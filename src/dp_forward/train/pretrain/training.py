@@ -66,7 +66,8 @@ class PretrainSettings:
         ``mechanism=None`` trains without bound and noise, as a control. ``head_steps`` counts only where the
         checkpoint has no head; ``head_alone`` keeps the rest of the model as it is meanwhile. With
         ``freeze_front`` the front never moves (nor does a decoder tied to its token table, nor a block that
-        ALBERT shares with it).
+        ALBERT shares with it). With ``least_noise`` below 1 each block has a share of the noise between that
+        and all of it, since little is learned through much noise; the losses are through all of it.
     """
 
     cut: str
@@ -78,6 +79,7 @@ class PretrainSettings:
     learning_rate: float = 1e-4
     draws: int = 1
     mask_rate: float = 0.15
+    least_noise: float = 1.0
     freeze_front: bool = False
     head_steps: int = 500
     head_learning_rate: float = 5e-4
@@ -100,6 +102,9 @@ class PretrainSettings:
         count("head_steps", self.head_steps, at_least=0, remedy="Use 500, or 0 for a random head.")
         count("seed", self.seed, at_least=0, remedy="Use 0.")
         probability("mask_rate", self.mask_rate, remedy="BERT uses 0.15.")
+        positive("least_noise", self.least_noise, remedy="Use 1 for all of the noise, or 0.03.")
+        if self.least_noise > 1:
+            raise InvalidInput("least_noise", "be 1 or less", self.least_noise, "1 is all of the noise.")
         for name in ("learning_rate", "head_learning_rate"):
             positive(name, getattr(self, name), remedy="Use 1e-4.")
 
@@ -177,7 +182,11 @@ def pretrain(
     before = _both_losses(pair, start.model, kept, settings)
     phase = _phase(run, "noisy", steps, settings.learning_rate, settings)
     noisy = NoisyMaskedLM(
-        pair, _sanitizer(phase, settings), settings.draws, freeze_front=settings.freeze_front
+        pair,
+        _sanitizer(phase, settings),
+        settings.draws,
+        freeze_front=settings.freeze_front,
+        least_noise=settings.least_noise,
     )
     if steps:
         history += train_phase(noisy, blocks, masking, phase, on_progress=on_progress)
@@ -323,6 +332,8 @@ def _statement(settings: PretrainSettings) -> str:
         if settings.mechanism is None
         else f"the noise of {repr(settings.mechanism).split(' -> ')[0]}"
     )
+    if settings.mechanism is not None and settings.least_noise < 1:
+        noise = f"{settings.least_noise:g} to 1 times {noise}"
     front = "frozen" if settings.freeze_front else "trained too"
     return (
         f"Pre-trained on public text with {noise} at {settings.cut}; the front was {front}. The text is not "
