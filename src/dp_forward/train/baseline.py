@@ -26,7 +26,11 @@ from dp_forward.train.provenance import provenance
 from dp_forward.train.report import write_report
 from dp_forward.train.run_folder import RunFolder
 
-__all__ = ["BaselinePlan", "run_baseline"]
+__all__ = ["NOT_DECIDING", "BaselinePlan", "run_baseline"]
+
+
+NOT_DECIDING = ("data", "micro_batch")
+"""Where the files lie, and how many texts are in memory at once: a step sums over its whole batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +75,7 @@ class BaselinePlan:
 
     def digest(self) -> str:
         """SHA-256 of what decides the result."""
-        deciding = {name: value for name, value in self.as_dict().items() if name != "data"}
+        deciding = {name: value for name, value in self.as_dict().items() if name not in NOT_DECIDING}
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
     @classmethod
@@ -93,7 +97,9 @@ def run_baseline(
         task = find_task(plan.task)
         tokenizer = load_tokenizer(plan.model)
         train, evaluation = _texts(plan, tokenizer, progress)
-        model = load_model(plan.model, labels=len(task.labels))
+        model: Any = load_model(plan.model, labels=len(task.labels))
+        # A checkpoint may be stored in half precision; weights that train are kept in float32.
+        model.to("cuda" if torch.cuda.is_available() else "cpu", torch.float32)
         outcome = train_dpsgd(
             model,
             train,

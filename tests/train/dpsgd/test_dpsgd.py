@@ -53,13 +53,18 @@ def bert(**settings: Any) -> Any:
 
 
 def private(
-    mode: str, *, clip_norm: float = 1.0, noise_multiplier: float = 1.0, model: Any = None
+    mode: str,
+    *,
+    clip_norm: float = 1.0,
+    noise_multiplier: float = 1.0,
+    model: Any = None,
+    records: Texts = TRAIN,
 ) -> Private:
     model = set_trainable(model or bert(), "frozen-embeddings", lora_rank=1)
     weights = [p for p in model.parameters() if p.requires_grad]
     return make_private(
         model,
-        records=TRAIN,
+        records=records,
         optimizer=torch.optim.SGD(weights, lr=0.0),
         mode=mode,  # type: ignore[arg-type]
         batch=8,
@@ -145,6 +150,50 @@ def test_one_record_moves_the_sum_by_at_most_the_clipping_norm(mode: str) -> Non
     assert 0.09 < influence(0.1) <= 0.1 * (1 + 1e-4)
     # Without a bound that binds, one record moves the sum further.
     assert influence(1e6) > 0.2
+
+
+class Padded(Texts):
+    """The same texts, each cut to a length of its own and filled up with PAD."""
+
+    @property
+    def lengths(self) -> list[int]:
+        return [1 + 5 * index % ROWS for index in range(len(self))]
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        kept = torch.arange(ROWS) < self.lengths[index]
+        found = super().__getitem__(index)
+        return {**found, "input_ids": found["input_ids"] * kept, "attention_mask": kept.long()}
+
+
+def test_columns_that_are_pad_in_all_texts_are_left_out_and_change_nothing() -> None:
+    made = private("hooks", model=without_dropout())
+    texts = [Padded(30)[index] for index in (0, 3, 6)]
+    part = [torch.stack([text[name] for text in texts]) for name in made.names]
+    kept = max(Padded(30).lengths[index] for index in (0, 3, 6))
+    inputs, labels = made.inputs(part)
+    assert {value.shape for value in inputs.values()} == {(3, kept)}
+    assert kept < ROWS
+    assert torch.equal(labels, part[-1])
+    whole = dict(zip(made.names[:-1], part[:-1], strict=True))
+    torch.testing.assert_close(made.module(**inputs).logits, made.module(**whole).logits)
+    left = {name: value.flip(1) for name, value in whole.items()}
+    assert made.inputs([*left.values(), part[-1]])[0]["input_ids"].shape == (3, ROWS), "PAD on the left stays"
+
+
+def test_a_batch_goes_from_short_to_long_and_holds_the_same_records() -> None:
+    made = private("ghost", records=Padded(30))
+    batches = list(made._by_length().batch_sampler)  # type: ignore[arg-type]
+    assert len(batches) == len(made.loader)
+    lengths = [[Padded(30).lengths[number] for number in batch] for batch in batches]
+    assert all(row == sorted(row) for row in lengths)
+    assert any(len(set(row)) > 1 for row in lengths)
+    assert all(len(set(batch)) == len(batch) for batch in batches)
+    # Poisson: each record is drawn with probability 8/30 by itself, over 40 epochs of 4 batches.
+    drawn = sum(len(batch) for _ in range(40) for batch in made._by_length().batch_sampler)  # type: ignore[union-attr]
+    draws, rate = 40 * len(made.loader) * 30, sampling(30, 8)[0]
+    assert abs(drawn - draws * rate) < 5 * math.sqrt(draws * rate * (1 - rate))
+    plain = private("ghost")
+    assert plain._by_length() is plain.loader, "records that do not know their lengths keep their order"
 
 
 def without_dropout() -> Any:

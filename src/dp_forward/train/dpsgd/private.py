@@ -24,14 +24,14 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from dp_forward.errors import InvalidInput
 from dp_forward.train.dpsgd.accounting import Accountant
@@ -68,6 +68,20 @@ class _Tuples(Dataset[tuple[Tensor, ...]]):
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         record = self.records[index]
         return tuple(torch.as_tensor(record[name]) for name in self.names)
+
+
+class _ByLength(Sampler[list[int]]):
+    """Batches of record numbers, each sorted by length."""
+
+    def __init__(self, batches: Any, lengths: Any) -> None:
+        self._batches, self._lengths = batches, lengths
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self._batches:
+            yield sorted(batch, key=lambda number: int(self._lengths[number]))
 
 
 def set_trainable(model: Any, trainable: Trainable, *, lora_rank: int) -> Any:
@@ -137,7 +151,21 @@ class Private:
         from opacus.utils.batch_memory_manager import BatchMemoryManager  # type: ignore[import-untyped]
 
         return BatchMemoryManager(
-            data_loader=self.loader, max_physical_batch_size=most, optimizer=self.optimizer
+            data_loader=self._by_length(), max_physical_batch_size=most, optimizer=self.optimizer
+        )
+
+    def _by_length(self) -> DataLoader[Any]:
+        """The same batches, each from its shortest to its longest text: a part has texts of like length.
+
+        A step sums over its batch, so the order inside changes nothing but how much PAD is computed with.
+        """
+        lengths = getattr(getattr(self.loader.dataset, "records", None), "lengths", None)
+        if lengths is None:
+            return self.loader
+        loader = self.loader
+        batches: Any = _ByLength(loader.batch_sampler, lengths)
+        return DataLoader(
+            loader.dataset, batch_sampler=batches, collate_fn=loader.collate_fn, generator=loader.generator
         )
 
     def step(self, part: Sequence[Tensor]) -> tuple[Tensor, int]:
@@ -163,10 +191,14 @@ class Private:
         return value
 
     def inputs(self, part: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """A batch as the model takes it, and its labels."""
-        named = {name: tensor.to(self.device) for name, tensor in zip(self.names, part, strict=True)}
+        """A batch as the model takes it, without columns at the end that are PAD in all texts; its labels."""
+        named = dict(zip(self.names, part, strict=True))
         labels = named.pop("labels")
-        return named, labels
+        mask = named.get("attention_mask")
+        if mask is not None and bool(mask.any()):
+            kept = int(mask.any(dim=0).nonzero().max()) + 1
+            named = {name: tensor[:, :kept] for name, tensor in named.items()}
+        return {name: tensor.to(self.device) for name, tensor in named.items()}, labels.to(self.device)
 
     def _nothing(self) -> Tensor:
         """The gradients of an empty batch, so that the step is noise alone."""

@@ -157,7 +157,7 @@ def train_dpsgd(
             on_progress({**history[-1], "steps": settings.epochs * per_epoch})
         if folder is not None:
             seconds = before + time.perf_counter() - started
-            run = {"settings": asdict(settings), "model_digest": digest, "records": len(train)}
+            run = {"settings": _deciding(settings), "model_digest": digest, "records": len(train)}
             save(folder, _checkpoint(private, trained, run, history, seconds))
 
     epsilon = history_epsilon(
@@ -307,7 +307,7 @@ def _earlier(
         return None
     if not resume:
         raise InvalidInput("folder", "be new", "one that holds a run", "Resume it, or use another folder.")
-    same = {"settings": asdict(settings), "model_digest": digest, "records": records}
+    same = {"settings": _deciding(settings), "model_digest": digest, "records": records}
     for name, value in same.items():
         if getattr(found, name) != value:
             raise InvalidInput(
@@ -317,6 +317,11 @@ def _earlier(
                 "Use the plan, data and model it has.",
             )
     return found
+
+
+def _deciding(settings: DpSgdSettings) -> dict[str, Any]:
+    """What decides the result: not how many texts are in memory at once."""
+    return {name: value for name, value in asdict(settings).items() if name != "micro_batch"}
 
 
 def _take_up(private: Private, trained: Any, earlier: Checkpoint) -> None:
