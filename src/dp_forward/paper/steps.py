@@ -77,22 +77,23 @@ def digest_of(kind: str, settings: Mapping[str, Any], after: Sequence[str]) -> s
 
 def effective(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with nothing left open; refused where a plan would refuse them."""
+    left_out: tuple[str, ...] = ("data",)
     if kind == "finetune":
         from dp_forward.train.defaults import filled
         from dp_forward.train.plan import Plan
 
         plan: Any = filled(Plan.from_dict(settings))
     elif kind == "baseline":
-        from dp_forward.train.baseline import BaselinePlan
+        from dp_forward.train.baseline import NOT_DECIDING, BaselinePlan
 
-        plan = BaselinePlan.from_dict(settings)
+        plan, left_out = BaselinePlan.from_dict(settings), NOT_DECIDING
     elif kind == "pretrain":
         from dp_forward.train.pretrain.plan import PretrainPlan
 
         plan = PretrainPlan.from_dict(settings)
     else:
         return dict(settings)
-    return {name: value for name, value in plan.as_dict().items() if name != "data"}
+    return {name: value for name, value in plan.as_dict().items() if name not in left_out}
 
 
 def in_order(steps: Iterable[Step]) -> list[Step]:

@@ -30,8 +30,8 @@ _WORDS: Final = (
 )
 _MIND: Final = (
     "Here a is {a}, one run; the two classes are equally frequent. A run through noise is another run "
-    "with an a of its own, and cells that share a model share one stream of noise, so they lie above or "
-    "below together: the Gaussian cells at 1 and 2 come from one model and one stream."
+    "with an a of its own, and some cells share a model (the Gaussian ones at 1 and 2), so a cell may lie "
+    "a little above its ceiling."
 )
 
 

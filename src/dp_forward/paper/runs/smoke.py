@@ -71,12 +71,12 @@ def few_cells(table: Table) -> list[Step]:
     if not cells:
         return []
     chosen = [cells[0], cells[-1]]
-    kinds = {_signature(step) for cell in chosen for step in cell.steps}
+    kinds = {_signature(cell.steps[0]) for cell in chosen}
     for cell in cells:
-        fresh = {_signature(step) for step in cell.steps} - kinds
-        if fresh and len(chosen) < _CELLS + len(kinds):
+        kind = _signature(cell.steps[0])
+        if kind not in kinds and len(chosen) < _CELLS + len(kinds):
             chosen.append(cell)
-            kinds |= fresh
+            kinds.add(kind)
     return list(dict.fromkeys(cell.steps[0] for cell in chosen))
 
 
