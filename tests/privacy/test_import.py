@@ -1,4 +1,4 @@
-"""The proof is light: no torch, half a second."""
+"""The proof is light: no torch, and quick to import."""
 
 import subprocess
 import sys
@@ -15,13 +15,19 @@ def test_importing_the_proof_loads_no_torch() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_importing_the_proof_takes_less_than_half_a_second() -> None:
+def test_importing_the_proof_takes_little_longer_than_what_it_stands_on() -> None:
+    """A ratio, measured side by side: a clock alone would fail on a machine that has other work.
+
+    It takes 1.3 times as long as numpy and scipy.special, which it needs; with scipy.stats it would be 3 times.
+    """
+
     def seconds(code: str) -> float:
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", code], check=True)
         return time.perf_counter() - start
 
-    seconds("import dp_forward.privacy")  # the first one fills the caches
-    bare = min(seconds("pass") for _ in range(3))
-    best = min(seconds("import dp_forward.privacy") for _ in range(5))
-    assert best - bare < 0.5
+    codes = ("pass", "import numpy, scipy.special", "import dp_forward.privacy")
+    for code in codes:
+        seconds(code)  # the first one fills the caches
+    bare, below, ours = (min(times) for times in zip(*(map(seconds, codes) for _ in range(6)), strict=True))
+    assert ours - bare < 2 * (below - bare)
