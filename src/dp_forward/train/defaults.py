@@ -66,18 +66,20 @@ _LATE = Recipe(
 )
 _EARLY = replace(_LATE, threshold_share=0.85, epochs=2, auxiliary_alone=True)
 _EMBEDDINGS = replace(_LATE, rows=32, width=4, norm=8.0, threshold_share=1.0, head_learning_rate=1e-3)
+_EMBEDDINGS_BY_ROW = replace(_EMBEDDINGS, width=2, norm=1.0, learning_rate=5e-5, head_learning_rate=5e-4)
+"""For a promise per token or phrase, which bounds rows one by one; four times as fast it learns nothing."""
 _LEAST_TRAINING_EPSILON = 4.0
 
 
-def recipe(cut: str, *, epsilon: float | None, mechanism: str) -> Recipe:
-    """The rule, from the cut and the epsilon per text."""
+def recipe(cut: str, *, epsilon: float | None, mechanism: str, unit: str = "text") -> Recipe:
+    """The rule, from the cut and the epsilon per unit."""
     if epsilon is None:
         return _UNDEFENDED
     place = parse_cut(cut)
     if place.place == "output":
         made = replace(_OUTPUT, threshold_share=0.3) if epsilon > 6 else _OUTPUT
     elif place.place == "embeddings":
-        made = _EMBEDDINGS
+        made = _EMBEDDINGS if unit == "text" else _EMBEDDINGS_BY_ROW
     else:
         made = _EARLY if (place.block or 1) < _LATE_FROM else _LATE
     if mechanism == "privunit":
@@ -112,7 +114,7 @@ def filled(plan: Plan) -> Plan:
     """The effective plan: nothing that decides the result is left open."""
     published = published_shape(plan.model)
     cut = plan.cut or (published.cut if published else _CUT)
-    rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism)
+    rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit)
     chosen: dict[str, object] = {
         "cut": cut,
         "rows": published.rows if published else rule.rows,
