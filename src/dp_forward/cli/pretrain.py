@@ -43,7 +43,7 @@ def pretrain(
     ] = None,
     least_noise: Annotated[
         float | None,
-        typer.Option("--least-noise", help="Give each block a share of the noise, from this to all [1]."),
+        typer.Option("--least-noise", help="Give each block a share of the noise, from this to all [0.03]."),
     ] = None,
     freeze_front: Annotated[
         bool | None, typer.Option("--freeze-front/--train-front", help="[--train-front].")

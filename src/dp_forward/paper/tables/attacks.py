@@ -115,8 +115,8 @@ def tokens(subject: Subject) -> Table:
             "Neighbours are texts of one length that differ in one token: that token is protected, even "
             "where all others are known; the length is not. Rows are bounded one by one; replacing a token "
             "changes one row by up to 2C.",
-            "Membership: entropy, 2,000 training texts against the validation texts. Most training texts of SST-2 "
-            "are phrases and all validation texts are sentences, which alone tells some of them apart.",
+            "Membership: entropy, 2,000 training texts against the validation texts. Most training texts of "
+            "SST-2 are phrases and all validation texts are sentences, which alone tells some of them apart.",
         ),
         Chart("epsilon per token", "accuracy", {"SST-2": tuple(rows)}, log=True),
     )

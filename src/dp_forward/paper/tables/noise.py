@@ -23,8 +23,7 @@ _COLUMNS: Final = (4, 16, 64, 256)
 _SHORT: Final[Mapping[str, Any]] = {"epochs": 1.0}
 """Tables of many cells get one epoch a cell; the order of their cells is what they are about."""
 _SLOWLY: Final[Mapping[str, Any]] = {"learning_rate": 5e-5, "head_learning_rate": 5e-4}
-"""At `embeddings` the whole model lies behind the noise; at four times this rate it learns nothing, also where
-the noise is that of one token and there is much to learn."""
+"""At `embeddings` all blocks lie behind the noise: four times as fast they learn nothing even per token."""
 _TRAINED_AT: Final = (4.0, 8.0, 16.0, 40.0)
 """The noise of training at `output`: a run serves all budgets from its own up to the next."""
 _ALIKE: Final = (

@@ -20,6 +20,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.joined import Joined
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import bounded
+from dp_forward.privacy import Guarantee
 from dp_forward.split.halves import Back, Front
 from dp_forward.split.pair import Split, split_model
 
@@ -132,6 +133,17 @@ class NoisyMaskedLM(Joined):
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             inside = bounded(hidden, self.sanitizer.bound).repeat_interleave(draws, dim=0)
             return softened(inside, noisy, least=self._least_noise).to(noisy.dtype)
+
+    def guarantee(self, **details: Any) -> Guarantee:
+        """As everywhere, but softened noise promises nothing."""
+        if self._least_noise < 1:
+            raise InvalidInput(
+                "least_noise",
+                "be 1 for a guarantee, which needs all of the noise",
+                self._least_noise,
+                "Cut the finished checkpoint and join it with a Sanitizer.",
+            )
+        return super().guarantee(**details)
 
     def train(self, mode: bool = True) -> NoisyMaskedLM:
         """As everywhere, but a frozen front stays in evaluation."""

@@ -79,7 +79,7 @@ class PretrainSettings:
     learning_rate: float = 1e-4
     draws: int = 1
     mask_rate: float = 0.15
-    least_noise: float = 1.0
+    least_noise: float = 0.03
     freeze_front: bool = False
     head_steps: int = 500
     head_learning_rate: float = 5e-4
