@@ -18,7 +18,7 @@ def test_importing_the_proof_loads_no_torch() -> None:
 def test_importing_the_proof_takes_little_longer_than_what_it_stands_on() -> None:
     """A ratio, measured side by side: a clock alone would fail on a machine that has other work.
 
-    It takes 1.3 times as long as numpy and scipy.special, which it needs; with scipy.stats it would be 3 times.
+    It takes 1.3 times as long as numpy and scipy.special, which it needs; with scipy.stats it would be 3.
     """
 
     def seconds(code: str) -> float:
