@@ -25,7 +25,8 @@ class Joined(nn.Module):
     """``back(sanitizer(front(text)))``; without a sanitizer, the undefended model cut in two.
 
     Guarantees:
-        What the back reads went through the sanitizer, in training and in evaluation alike.
+        What the back reads went through the sanitizer, in training and in evaluation alike (but for public
+        text: `train.pretrain`).
     Edges:
         ``draws`` noisy matrices per text are used in training (labels are repeated to fit), one in
         evaluation.

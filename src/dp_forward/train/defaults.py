@@ -67,7 +67,7 @@ _LATE = Recipe(
 _EARLY = replace(_LATE, threshold_share=0.85, epochs=2, auxiliary_alone=True)
 _EMBEDDINGS = replace(_LATE, rows=32, width=4, norm=8.0, threshold_share=1.0, head_learning_rate=1e-3)
 _EMBEDDINGS_BY_ROW = replace(_EMBEDDINGS, width=2, norm=1.0, learning_rate=5e-5, head_learning_rate=5e-4)
-"""For a promise per token or phrase, which bounds rows one by one; four times as fast it learns nothing."""
+"""For a promise per token or phrase, which bounds rows one by one; at the rates above it rarely learns."""
 _LEAST_TRAINING_EPSILON = 4.0
 
 

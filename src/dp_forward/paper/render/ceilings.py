@@ -30,8 +30,8 @@ _WORDS: Final = (
 )
 _MIND: Final = (
     "Here a is {a}, one run; the two classes are equally frequent. A run through noise is another run "
-    "with an a of its own, and some cells share a model (the Gaussian ones at 1 and 2), so a cell may lie "
-    "a little above its ceiling."
+    "with an a of its own, and a cell has the interval of its texts and draws, so it may lie a little above "
+    "its ceiling."
 )
 
 

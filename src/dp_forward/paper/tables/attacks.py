@@ -110,13 +110,14 @@ def tokens(subject: Subject) -> Table:
             "What S = C calls 4, 8 and 16 is "
             + ", ".join(f"{convention.real_epsilon(e):g}" for e in _TOKEN_EPSILONS)
             + " by the proof. 0.509 is the larger class of SST-2: such a model learnt nothing.",
-            f"Only d' = {plain['width']} columns cross. Gaussian models are trained through the noise of a "
-            f"proved epsilon of {least:g} at least.",
+            f"n = {plain['rows']} rows of d' = {plain['width']} columns cross. Gaussian models are trained "
+            f"through the noise of a proved epsilon of {least:g} at least.",
             "Neighbours are texts of one length that differ in one token: that token is protected, even "
             "where all others are known; the length is not. Rows are bounded one by one; replacing a token "
             "changes one row by up to 2C.",
-            "Membership: entropy, 2,000 training texts against the validation texts. Most training texts of "
-            "SST-2 are phrases and all validation texts are sentences, which alone tells some of them apart.",
+            "Membership: entropy, the validation texts against as many training texts; half of each choose "
+            "the threshold. Most training texts of SST-2 are phrases and all validation texts are sentences, "
+            "which alone tells some of them apart.",
         ),
         Chart("epsilon per token", "accuracy", {"SST-2": tuple(rows)}, log=True),
     )

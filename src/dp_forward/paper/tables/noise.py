@@ -23,13 +23,13 @@ _COLUMNS: Final = (4, 16, 64, 256)
 _SHORT: Final[Mapping[str, Any]] = {"epochs": 1.0}
 """Tables of many cells get one epoch a cell; the order of their cells is what they are about."""
 _SLOWLY: Final[Mapping[str, Any]] = {"learning_rate": 5e-5, "head_learning_rate": 5e-4}
-"""At `embeddings` all blocks lie behind the noise: four times as fast they learn nothing even per token."""
+"""At `embeddings` all blocks lie behind the noise: at the rates of the recipe they often learn nothing."""
 _TRAINED_AT: Final = (4.0, 8.0, 16.0, 40.0)
 """The noise of training at `output`: a run serves all budgets from its own up to the next."""
 _ALIKE: Final = (
-    "Inner cuts get one noisy epoch with d' = 16 (`embeddings` 4), `output` its own recipe of four "
-    "warm-up epochs and one noisy epoch with d' = 4. 0.509 is the larger class of SST-2: such a model "
-    "learnt nothing."
+    "Inner cuts get one noisy epoch with d' = 16 (`embeddings` 4, at a quarter of the rate), `output` its "
+    "own recipe of four warm-up epochs and one noisy epoch with d' = 4. 0.509 is the larger class of SST-2: "
+    "such a model learnt nothing."
 )
 _OF_EIGHT = (
     f"All cells: what the paper calls epsilon {_PAPER_EPSILON:g} per text, of which {{real:g}} is proved."
@@ -200,7 +200,9 @@ def mechanisms(subject: Subject) -> Table:
             "GM has no theorem from epsilon 1 on; its rows are the noise of its formula. MVG is the "
             "noise that its own theorem asks for, put on the undefended model's full width.",
             "Gaussian cells share models: one is trained through the noise of a proved epsilon of 4, 8, "
-            "16 and 40 each, and asked through the noise of the cell.",
+            "16 and 40 each, and asked through the noise of the cell, in a stream of its own. A cell that is "
+            "a run itself (S = 2C at 4, 8 and 16; PrivUnit) has the stream of its seed, 0: such cells share "
+            "their luck.",
             "SST-2: 872 sentences, 0.509 of the larger class. IMDb: 5,000 of 25,000 test reviews, "
             "balanced. QQP: trained on 19,055 balanced pairs of a subset, not GLUE's split, measured on "
             "20,212 pairs of which 0.625 are of the larger class, so that a cell below 0.625 is worse "

@@ -96,8 +96,8 @@ def positions(subject: Subject) -> Table:
             "central epsilon** for DP-Forward; `proved-training` has those that exist. DP-SGD's is "
             "proved by Opacus's accountant (add or remove one record), for whoever sees the weights only.",
             "Not all positions are trained alike: `output` gets four warm-up epochs and one noisy epoch "
-            "of 16 draws with d' = 4, the others two noisy epochs with d' = 16 (`embeddings` 4). 0.509 "
-            "is the larger class of SST-2: such a model learnt nothing.",
+            "of 16 draws with d' = 4, the others two noisy epochs with d' = 16 (`embeddings` 4, at a quarter "
+            "of the rate). 0.509 is the larger class of SST-2: such a model learnt nothing.",
             "QQP has the noise that the paper would take for GLUE's 363,846 records; the subset has "
             "19,055, for which its own arithmetic would give larger central epsilons.",
             "One model for each position and sensitivity, trained through the noise of the first column. "
@@ -255,7 +255,7 @@ def noisy_queries(subject: Subject) -> Table:
         "DP-SGD with DP-Forward's noise at inference (SST-2)",
         "training \\ noise at",
         tuple(cells),
-        ("A model that never met the noise in training does not read through it.",),
+        ("Whether a model that never met the noise in training can be asked through it.",),
     )
 
 
@@ -312,10 +312,11 @@ def pretraining(subject: Subject) -> Table:
             "Pre-training is masked LM with the noise at the cut, on IMDb reviews without their labels. "
             "The text is public, so it costs no privacy. Fine-tuning as in the paper: no auxiliary loss, "
             "no projection. Seeds in brackets. 0.509 is the larger class: that run learnt nothing.",
-            "With all of the noise in every step, masked LM does not get beyond guessing frequent tokens: a "
-            "whole text gets about one bit across. A share of the noise that differs from block to block "
-            f"({_LEAST_NOISE:g} to 1 times, `--least-noise`) lets it learn to read through little noise, and "
-            "from there through more. Fine-tuning and queries have all of the noise.",
+            "Noise of this size lets a fraction of a bit to a few bits of a whole text across, so with all "
+            "of it in every step a masked LM forgets more than it learns. A share of the noise that differs "
+            f"from block to block ({_LEAST_NOISE:g} to 1 times, `--least-noise`) keeps more of what the model "
+            "knew. Its masked-LM loss through all of the noise is no lower for it; what fine-tuning reaches "
+            "is higher. Fine-tuning and queries have all of the noise.",
         ),
         Chart(
             "the paper's epsilon",

@@ -48,7 +48,10 @@ _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "labels")
 
 
 class Records(Protocol):
-    """Encoded texts: each item holds tensors of one fixed length, and its label."""
+    """Encoded texts: each item holds tensors of one fixed length, and its label.
+
+    Where they have ``lengths``, the tokens of each, a batch is read from its shortest to its longest text.
+    """
 
     def __len__(self) -> int: ...
 

@@ -308,8 +308,9 @@ def _earlier(
     if not resume:
         raise InvalidInput("folder", "be new", "one that holds a run", "Resume it, or use another folder.")
     same = {"settings": _deciding(settings), "model_digest": digest, "records": records}
+    stored = {"settings": {k: v for k, v in found.settings.items() if k != "micro_batch"}}
     for name, value in same.items():
-        if getattr(found, name) != value:
+        if stored.get(name, getattr(found, name)) != value:
             raise InvalidInput(
                 "folder",
                 f"hold a run with the same {name}",

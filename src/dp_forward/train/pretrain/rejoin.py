@@ -94,7 +94,8 @@ class NoisyMaskedLM(Joined):
     """``back(sanitizer(front(block)))`` with a masked-LM head, for training on public text at one place.
 
     Guarantees:
-        The state dict names each tensor once, so it can be written as safetensors, and is loaded in full.
+        The state dict names each tensor once, so it can be written as safetensors, and is loaded in full. In
+        evaluation the back reads noisy matrices only, with all of the noise.
     Edges:
         A frozen front gets no gradient and runs as in evaluation, without dropout; a tied decoder is frozen
         with it. ``least_noise`` below 1 softens the noise while training, text by text (`softened`); in
@@ -156,9 +157,10 @@ class NoisyMaskedLM(Joined):
 def softened(inside: Tensor, noisy: Tensor, *, least: float) -> Tensor:
     """Part of the way from the bounded to the noisy matrix, for any mechanism: a share of its own per text.
 
-    A masked LM learns next to nothing through the noise of a text-level budget: a whole text gets about one
-    bit across. With shares between ``least`` and 1, as often in one octave as in another, it learns to read
-    what comes through little noise, and from there through more.
+    The noise of a text-level budget lets a few bits of a whole text across at most, and a masked LM that
+    meets nothing else forgets more than it learns. With shares between ``least`` and 1, as often in one
+    octave as in another, it keeps more of what it knew, and fine-tuning through all of the noise then reaches
+    more (docs/paper/pretraining.md).
 
     Guarantees:
         None: for public text in training only. Nothing that went through here may be released.

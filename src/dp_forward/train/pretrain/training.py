@@ -1,7 +1,8 @@
 """Noisy masked-LM pre-training on public text: a back that has learned to read noisy matrices.
 
-The model with its masked-LM head is cut, the mechanism's noise sits at the cut in every step, and the loss is
-taken behind the back. The halves are then one ordinary checkpoint again::
+The model with its masked-LM head is cut, the mechanism's noise sits at the cut in every step (a share of it,
+by default, that differs from block to block), and the loss is taken behind the back. The halves are then one
+ordinary checkpoint again::
 
     outcome = pretrain("minilm", "wiki.txt.gz", settings, folder=Path("noisy-minilm"))
     model = load_model("noisy-minilm", labels=2)          # so `dpf finetune --model noisy-minilm` takes it
@@ -67,7 +68,7 @@ class PretrainSettings:
         checkpoint has no head; ``head_alone`` keeps the rest of the model as it is meanwhile. With
         ``freeze_front`` the front never moves (nor does a decoder tied to its token table, nor a block that
         ALBERT shares with it). With ``least_noise`` below 1 each block has a share of the noise between that
-        and all of it, since little is learned through much noise; the losses are through all of it.
+        and all of it, so that it forgets less; the losses are through all of it. It counts with noise only.
     """
 
     cut: str
