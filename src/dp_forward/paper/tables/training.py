@@ -314,9 +314,9 @@ def pretraining(subject: Subject) -> Table:
             "no projection. Seeds in brackets. 0.509 is the larger class: that run learnt nothing.",
             "Noise of this size lets a fraction of a bit to a few bits of a whole text across, so with all "
             "of it in every step a masked LM forgets more than it learns. A share of the noise that differs "
-            f"from block to block ({_LEAST_NOISE:g} to 1 times, `--least-noise`) keeps more of what the model "
-            "knew. Its masked-LM loss through all of the noise is no lower for it; what fine-tuning reaches "
-            "is higher. Fine-tuning and queries have all of the noise.",
+            f"from block to block ({_LEAST_NOISE:g} to 1 times, `--least-noise`) keeps more of what the "
+            "model knew. Its masked-LM loss through all of the noise is no lower for it; what fine-tuning "
+            "reaches is higher. Fine-tuning and queries have all of the noise.",
         ),
         Chart(
             "the paper's epsilon",
