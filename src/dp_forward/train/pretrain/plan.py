@@ -9,14 +9,15 @@ from typing import Any
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseChoice
 from dp_forward.train.plan import check_settings
+from dp_forward.train.pretrain.pace import PretrainPace
 from dp_forward.train.pretrain.training import PretrainSettings
 
 __all__ = ["PretrainPlan"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainPlan:
-    """What decides a pre-training run; the settings of `PretrainSettings`, by name."""
+class PretrainPlan(PretrainPace):
+    """What decides a pre-training run: model and corpus by name, the noise by its budget, and the pace."""
 
     model: str = "minilm"
     corpus: str = "movie-reviews"
@@ -27,20 +28,6 @@ class PretrainPlan:
     norm: float = 1.0
     threshold_share: float | None = None
     length: int = 64
-    steps: int | None = None
-    epochs: int | None = None
-    batch: int = 32
-    learning_rate: float = 1e-4
-    draws: int = 1
-    mask_rate: float = 0.15
-    least_noise: float = 0.03
-    freeze_front: bool = False
-    head_steps: int = 500
-    head_learning_rate: float = 5e-4
-    head_alone: bool = False
-    bf16: bool = False
-    seed: int = 0
-    save_every: int = 500
 
     @property
     def settings(self) -> PretrainSettings:
