@@ -181,7 +181,8 @@ def _front(settings: Mapping[str, Any]) -> tuple[Any, Mechanism | None]:
     from dp_forward.split.load import load_model
     from dp_forward.split.pair import split_model
 
-    pair = split_model(load_model(settings["model"], labels=_LABELS), settings["cut"])
+    model: Any = load_model(settings["model"], labels=_LABELS)
+    pair = split_model(model.float(), settings["cut"])
     if settings["mechanism"] == "none":
         return pair.front, None
     choice = NoiseChoice(mechanism=settings["mechanism"], epsilon=settings["epsilon"])
