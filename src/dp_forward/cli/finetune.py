@@ -54,11 +54,14 @@ def finetune(
         typer.Option("--regime", help="release-once, public-front or end-to-end [release-once]."),
     ] = None,
     unit: Annotated[str | None, typer.Option("--unit", help="text, token or phrase:c [text].")] = None,
-    norm: Annotated[float | None, typer.Option("--norm", help="C [1].")] = None,
+    norm: Annotated[float | None, typer.Option("--norm", help="C [by rule: 1, or 8 at embeddings].")] = None,
     threshold_share: Annotated[
         float | None, typer.Option("--threshold-share", help="PrivUnit's t as a share of t* [by rule].")
     ] = None,
-    rows: Annotated[int | None, typer.Option("--rows", help="n, the tokens of every text [64].")] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option("--rows", help="n, the tokens of every text [by rule, 64 at output]."),
+    ] = None,
     width: Annotated[
         int | None, typer.Option("--width", help="d', the columns that cross; 0 for no maps [by rule].")
     ] = None,

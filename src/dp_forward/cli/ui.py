@@ -44,7 +44,7 @@ def ui(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Ask in the browser, and see the charge, the guess rate and what the provider could reconstruct.
+    """Ask in the browser, and see the charge, the guess rate and what one simple attack reads from it.
 
     Prints its address as one line of JSON when it listens; the address holds a key, and is for you alone.
     Only this machine can reach it. Ctrl-C ends it in order.

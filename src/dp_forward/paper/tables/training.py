@@ -181,7 +181,8 @@ def proved_training(subject: Subject) -> Table:
             "is released once, text by the mechanism, label by randomized response; the back learns from "
             "the releases. The central epsilon is proved for replacing one record among as many as the "
             "runs had, and rests on a shuffler that hides who sent what. Without a shuffler the local "
-            "epsilon holds.",
+            "epsilon holds. All rows of a seed share one front, which was trained through PrivUnit's noise "
+            "at epsilon 4.",
             "A record of SST-2 is a sentence or a phrase of one: most phrases stand in the file beside "
             "their sentence. What is proved is about one record; a person with k records has k times the "
             "local epsilon.",
