@@ -61,6 +61,12 @@ def test_finetune_evaluate_and_release_work_on_one_run(
         *release, "--limit", "20", "--label-epsilon", "2", "--out", str(tmp_path / "more"), "--ledger", ledger
     )
     assert again.code == 3, "a second release of the same corpus passes the cap"
+    few = [*release, "--limit", "3", "--out"]
+    alone = dpf(*few, str(tmp_path / "alone"))
+    shared = dpf(*few, str(tmp_path / "shared"), "--ledger", str(tmp_path / "book"))
+    assert "knows of no other release of these records" in alone.out
+    assert shared.code == 0
+    assert "no other release" not in shared.out
 
 
 def test_texts_that_a_front_was_trained_on_are_not_released_with_a_promise(

@@ -124,6 +124,11 @@ def release(
         "out": str(out),
     }
     sentences = [corpus.guarantee.statement]
+    if ledger is None:
+        sentences.append(
+            "Charged in a ledger of its own, which knows of no other release of these records: name one "
+            "--ledger for all of them, or add up."
+        )
     if pushed is not None:
         more, told = _told(pushed, corpus.corpus_form)
         result, sentences = result | more, sentences + told
