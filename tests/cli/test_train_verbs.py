@@ -94,6 +94,27 @@ def test_texts_that_a_front_was_trained_on_are_not_released_with_a_promise(
     assert dpf(*release, "--out", str(tmp_path / "seen")).code == 2
 
 
+def test_runs_on_the_same_records_share_a_ledger_and_its_cap(
+    dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
+) -> None:
+    book = ["--ledger", str(tmp_path / "book")]
+
+    def run(name: str, *more: str) -> Any:
+        return dpf(*_words(world, "--epsilon", "8", "--out", str(tmp_path / name), *more))
+
+    assert run("first", *book, "--budget", "20").code == 0
+    assert run("second", *book).code == 0
+    third = run("third", *book)
+    assert (third.code, "would be passed" in third.err) == (3, True)
+    alone = run("alone")
+    assert alone.code == 0, "the control: a ledger of its own knows of no other release"
+    spent = dpf("ledger", "show", str(tmp_path / "book"), "--json")
+    assert (spent.json["spent"], spent.json["releases"]) == (16.0, 2)
+    nothing = run("raw", "--regime", "end-to-end", *book)
+    assert (nothing.code, "No training record is released there" in nothing.err) == (2, True)
+    assert not (tmp_path / "raw").exists()
+
+
 def test_a_plan_file_and_flags_make_one_plan(
     dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
 ) -> None:

@@ -103,6 +103,14 @@ def finetune(
     seed: Annotated[int | None, typer.Option("--seed")] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="auto, fp32 or bf16.")] = None,
     more: Settings = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", help="Where the release of the texts is charged [one of its own]."),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", help="What each record may spend in all, for a new ledger [this release]."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was killed.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -112,8 +120,21 @@ def finetune(
 
     Example: dpf finetune --task rotten-tomatoes --epsilon 8 --train-limit 200 --out run
     """
-    apart = ("out", "plan", "from_releases", "resume", "json", "data", "label_prior", "more")
+    charged = {"ledger": ledger, "budget": budget}
+    apart = (
+        "out",
+        "plan",
+        "from_releases",
+        "resume",
+        "json",
+        "data",
+        "label_prior",
+        "more",
+        "charged",
+        *charged,
+    )
     flags = {name: value for name, value in locals().items() if name not in (*apart, "apart")}
+    from dp_forward.errors import InvalidInput
     from dp_forward.train.defaults import filled
     from dp_forward.train.finetune import finetune as run_plan
     from dp_forward.train.plan import load_plan, read_settings
@@ -122,12 +143,15 @@ def finetune(
     flags["data"] = data_paths(data)
     given = settings_of(more) | {name: value for name, value in flags.items() if value is not None}
     if from_releases is not None:
+        for name, value in charged.items():
+            if value is not None:
+                raise InvalidInput(name, "go without from-releases", "both", "The users were charged.")
         finetune_releases(from_releases, read_settings(plan, given), out=out, resume=resume, json=json)
         return
     wanted = filled(load_plan(plan, given))
     print_plan(wanted.as_dict())
     with Bars() as bars:
-        run = run_plan(wanted, folder=out, resume=resume, progress=bars)
+        run = run_plan(wanted, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget)
     if json:
         output.print_json({**run.report, "out": str(out)})
         return

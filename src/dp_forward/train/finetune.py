@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dp_forward.errors import InvalidInput
 from dp_forward.handed import UserSide, hand_over, hand_over_back
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released_label import release_labels
@@ -66,16 +67,22 @@ def finetune(
     progress: Progress | None = None,
     material: Material | None = None,
     checkpoints: bool = True,
+    ledger: Path | None = None,
+    budget: float | None = None,
 ) -> Run:
     """Carry out a plan. With a ``folder``, everything is stored there and a killed run can be resumed.
 
     ``material`` is what `gather` would make of the plan, for a caller that has it already.
-    ``checkpoints=False`` stores finished stages only: quicker, and a kill costs the stage that it met.
+    ``checkpoints=False`` stores finished stages only: quicker, and a kill costs the stage that it met. The
+    release of the training records is charged in ``ledger``, which may be shared with other releases of them
+    (``budget`` is the cap of a new one); by default, in one of its own, which knows of no other.
 
     Edges:
-        A folder whose run is complete gives that run again; nothing is trained, drawn or charged.
+        A folder whose run is complete gives that run again; nothing is trained, drawn or charged. A ledger is
+        refused where nothing is released. A run is resumed with the ledger that it was charged in.
     """
     plan = filled(plan)
+    _check_ledger(plan, ledger, budget)
     refuse_seen_texts(plan)
     with _opened(folder, plan, resume=resume) as place:
         if place.complete:
@@ -83,7 +90,15 @@ def finetune(
         started = time.perf_counter()
         if material is None:
             material = gather(plan, progress=_reading(progress))
-        job = _Job(plan, material, place, progress, checkpoints=checkpoints and folder is not None)
+        job = _Job(
+            plan,
+            material,
+            place,
+            progress,
+            checkpoints=checkpoints and folder is not None,
+            ledger=ledger,
+            budget=budget,
+        )
         history = job.train()
         noisy, clean = job.evaluate()
         report = build_report(
@@ -106,6 +121,14 @@ def finetune(
         return Run(plan, job.material.pair, job.material.form, job.material.tokens, job.promises, report)
 
 
+def _check_ledger(plan: Plan, ledger: Path | None, budget: float | None) -> None:
+    given = {"ledger": ledger, "budget": budget}
+    for name, value in given.items():
+        if value is not None and not plan.regime.protects_training:
+            remedy = "No training record is released there."
+            raise InvalidInput(name, f"be left out in {plan.regime}", value, remedy)
+
+
 class _Job:
     """One run in progress."""
 
@@ -117,7 +140,10 @@ class _Job:
         progress: Progress | None,
         *,
         checkpoints: bool,
+        ledger: Path | None,
+        budget: float | None,
     ) -> None:
+        self._ledger, self._budget = ledger, budget
         self._keeps_checkpoints = checkpoints
         self.plan, self.material, self.place, self.progress = plan, material, place, progress
         self.mechanism = None if plan.noise is None else material.form.mechanism()
@@ -291,6 +317,8 @@ class _Job:
             material.train,
             root / "releases",
             label_mechanism=self.labels,
+            ledger=self._ledger,
+            budget=self._budget,
             resume=(root / "releases").exists(),
             progress=None if tell is None else lambda done: tell("releasing", done, total, {}),
             device=_device(),
