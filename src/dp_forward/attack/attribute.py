@@ -39,7 +39,6 @@ from dp_forward.attack.crossing import (
     Progress,
     at_least_twenty,
     crossing,
-    device_of,
     hidden_of,
     kind_of_noise,
 )
@@ -50,6 +49,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
+from dp_forward.split.device import device_of
 
 __all__ = ["GENRES", "Pool", "attribute_attack", "keyword_genres", "read_labelled"]
 

@@ -25,10 +25,11 @@ from dp_forward.noise.released import release_batch
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
+from dp_forward.split.device import device_of
 from dp_forward.split.halves import Front
 from dp_forward.split.maps import NarrowFront
 
-__all__ = ["AnyFront", "Progress", "at_least_twenty", "crossing", "device_of", "hidden_of", "kind_of_noise"]
+__all__ = ["AnyFront", "Progress", "at_least_twenty", "crossing", "hidden_of", "kind_of_noise"]
 
 AnyFront = Front | NarrowFront
 Progress = Callable[[int, int], None]
@@ -43,13 +44,6 @@ def at_least_twenty(name: str, texts: int) -> None:
     """Fewer texts give an interval that says nothing."""
     if texts < _TOO_FEW:
         raise InvalidInput(name, f"be {_TOO_FEW} texts or more", texts, "An interval needs more of them.")
-
-
-def device_of(device: torch.device | str | None) -> torch.device:
-    """The device asked for; the GPU, where there is one, if none was."""
-    if device is not None:
-        return torch.device(device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def kind_of_noise(mechanism: Mechanism | None) -> Literal["none", "released", "simulated"]:

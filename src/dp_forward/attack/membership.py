@@ -30,12 +30,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from dp_forward.attack.crossing import AnyFront, Progress, at_least_twenty, crossing, device_of
+from dp_forward.attack.crossing import AnyFront, Progress, at_least_twenty, crossing
 from dp_forward.attack.result import AttackResult, clopper_pearson
 from dp_forward.data import EncodedTexts, Record
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import finite_array, probability
+from dp_forward.split.device import device_of
 from dp_forward.split.halves import Back
 from dp_forward.split.maps import NarrowBack
 

@@ -11,7 +11,6 @@ import typer
 from dp_forward.cli import options
 from dp_forward.cli.attack_membership import membership
 from dp_forward.cli.attack_target import (
-    Device,
     Figure,
     RunFolder,
     Seed,
@@ -91,7 +90,7 @@ def inversion(
     public_limit: Annotated[int, typer.Option("--public-limit", help="A sample of those.")] = 20000,
     limit: Annotated[int, typer.Option("--limit", help="How many texts are attacked.")] = 200,
     seed: Seed = 0,
-    device: Device = None,
+    device: options.Device = None,
     figure: Figure = None,
     json: options.Json = False,
 ) -> None:
@@ -218,7 +217,7 @@ def attribute(
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="A sample of the labelled texts.")] = None,
     seed: Seed = 0,
-    device: Device = None,
+    device: options.Device = None,
     figure: Figure = None,
     json: options.Json = False,
 ) -> None:

@@ -17,7 +17,6 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.attack_target import (
-    Device,
     Figure,
     RunFolder,
     Seed,
@@ -82,7 +81,7 @@ def membership(
         int, typer.Option("--shadows", help="LiRA: train so many models like the run on random halves.")
     ] = 0,
     seed: Seed = 0,
-    device: Device = None,
+    device: options.Device = None,
     figure: Figure = None,
     json: options.Json = False,
 ) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dp_forward.privacy import Mechanism
 
 __all__ = [
-    "Device",
     "Figure",
     "RunFolder",
     "Seed",
@@ -39,7 +38,6 @@ __all__ = [
 _REFUTED: Final = 1
 
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
-Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda [the GPU where there is one].")]
 Figure = Annotated[Path | None, typer.Option("--figure", help="Draw it into this file (.png, .svg or .pdf).")]
 Seed = Annotated[int, typer.Option("--seed", help="For draws of texts and weights; never for noise.")]
 
@@ -139,17 +137,9 @@ def stored_plan(run: Path) -> Mapping[str, Any]:
 
 def device_name(wanted: str | None) -> str:
     """The device to compute on, refused where it is not there."""
-    import torch
+    from dp_forward.split.device import device_of
 
-    from dp_forward.attack.crossing import device_of
-
-    try:
-        found = device_of(wanted)
-    except RuntimeError:
-        found = torch.device("meta")
-    if found.type not in ("cpu", "cuda") or (found.type == "cuda" and not torch.cuda.is_available()):
-        raise InvalidInput("device", "be cpu, or cuda where there is one", wanted, "Leave it out.")
-    return str(found)
+    return str(device_of(wanted))
 
 
 def told(bars: Bars, stage: str) -> Callable[[int, int], None]:

@@ -9,6 +9,7 @@ import typer
 
 __all__ = [
     "Delta",
+    "Device",
     "Epsilon",
     "HowBounded",
     "Json",
@@ -55,4 +56,7 @@ LabelCount = Annotated[
     int | None, typer.Option("--labels", help="K, the number of labels, for randomized response.")
 ]
 Paper = Annotated[bool, typer.Option("--paper", help="Print the paper's convention beside the right one.")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda or cuda:K [the GPU where there is one].")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -16,6 +16,7 @@ from dp_forward.data import FixedLength
 from dp_forward.data.encoded import EncodedTexts
 from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
+from dp_forward.split.device import device_of
 from dp_forward.split.load import load_model
 from dp_forward.train.dpsgd.training import DpSgdOutcome, DpSgdSettings, train_dpsgd
 from dp_forward.train.evaluate import Accuracy, accuracy_of
@@ -99,7 +100,7 @@ def run_baseline(
         train, evaluation = _texts(plan, tokenizer, progress)
         model: Any = load_model(plan.model, labels=len(task.labels))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
-        model.to("cuda" if torch.cuda.is_available() else "cpu", torch.float32)
+        model.to(device_of(), torch.float32)
         outcome = train_dpsgd(
             model,
             train,

@@ -30,6 +30,7 @@ from dp_forward.noise.released_label import release_labels
 from dp_forward.privacy import Mechanism
 from dp_forward.release.corpus import release_corpus
 from dp_forward.release.shards import ReleasedCorpus
+from dp_forward.split.device import device_of
 from dp_forward.split.pair import without_maps
 from dp_forward.train.defaults import filled
 from dp_forward.train.evaluate import Accuracy, accuracy_over_draws
@@ -194,14 +195,14 @@ class _Job:
         stored = self.place.path / "stages" / f"{stage}.npy"
         if stored.is_file():
             return np.asarray(np.load(stored, allow_pickle=False), dtype=np.int64)
-        module = self._undefended().to(_device()).eval()
+        module = self._undefended().to(device_of()).eval()
         answers = np.empty(len(texts), dtype=np.int64)
         order = np.argsort(texts.lengths, kind="stable")
         for start in range(0, len(order), _READ_AT_ONCE):
             chosen = order[start : start + _READ_AT_ONCE]
             batch = texts.batch(chosen, trim=not texts.pads_left)
             batch.pop("labels")
-            logits = module(**{name: value.to(_device()) for name, value in batch.items()})["logits"]
+            logits = module(**{name: value.to(device_of()) for name, value in batch.items()})["logits"]
             answers[chosen] = logits.argmax(dim=-1).cpu().numpy()
             if self.progress is not None:
                 self.progress(stage, min(start + _READ_AT_ONCE, len(order)), len(order), {})
@@ -213,7 +214,7 @@ class _Job:
 
     def evaluate(self) -> tuple[Accuracy, Accuracy]:
         """Accuracy through the noise over repeated draws, and without it."""
-        module = self._module(step=1 << 20).to(_device())
+        module = self._module(step=1 << 20).to(device_of())
         texts = self.material.evaluation
 
         def measured(stage: str, draws: int) -> Accuracy:
@@ -321,7 +322,7 @@ class _Job:
             budget=self._budget,
             resume=(root / "releases").exists(),
             progress=None if tell is None else lambda done: tell("releasing", done, total, {}),
-            device=_device(),
+            device=device_of(),
         )
         wait_for_everyone()
         return corpus
@@ -401,12 +402,12 @@ class _Job:
     @torch.inference_mode()
     def _noisy_curve(self) -> Held:
         """Evaluation texts after one simulated draw, for the learning curve of the back."""
-        module, texts = self._module(step=1 << 21).to(_device()).eval(), self._curve_texts()
+        module, texts = self._module(step=1 << 21).to(device_of()).eval(), self._curve_texts()
         matrices, labels = [], []
         for start in range(0, len(texts), 64):
             batch = texts.batch(range(start, min(start + 64, len(texts))))
             labels.append(batch.pop("labels"))
-            moved = {name: value.to(_device()) for name, value in batch.items()}
+            moved = {name: value.to(device_of()) for name, value in batch.items()}
             hidden = module.hidden(moved["input_ids"], moved["attention_mask"], moved.get("token_type_ids"))
             matrices.append(module.crossed(hidden).float().cpu())
         return Held(torch.cat(matrices).clone(), torch.cat(labels).clone())
@@ -433,7 +434,3 @@ def _put_back(weights: dict[str, Tensor], **halves: nn.Module) -> None:
 
 def _reading(progress: Progress | None) -> Any:
     return None if progress is None else lambda what, done: progress(what, done, 0, {})
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

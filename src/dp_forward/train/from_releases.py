@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from dp_forward.errors import InvalidInput
 from dp_forward.handed import hand_over_back
 from dp_forward.release.shards import MANIFEST, ReleasedCorpus, file_digest
+from dp_forward.split.device import device_of
 from dp_forward.split.halves import Back
 from dp_forward.split.maps import NarrowBack
 from dp_forward.train.loop.lora import add_lora, merge_lora
@@ -166,7 +167,7 @@ class _Job:
     @torch.inference_mode()
     def predict(self, held: NDArray[np.int64]) -> NDArray[np.int64]:
         """What the trained back says of each held-out record."""
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = device_of()
         back, records = self.back.to(device).eval(), Stored(self.corpus, held)
         answers = np.empty(len(held), dtype=np.int64)
         for first in range(0, len(held), _READ_AT_ONCE):

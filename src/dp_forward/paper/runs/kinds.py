@@ -94,10 +94,9 @@ def _queries(
     step: Step, settings: dict[str, Any], folder: Path, after: Sequence[Path], shelf: Shelf
 ) -> dict[str, Any]:
     """A trained model, asked through other noise than it was trained with, or that it never met."""
-    import torch
-
     from dp_forward.noise import Sanitizer
     from dp_forward.privacy import NoiseChoice
+    from dp_forward.split.device import device_of
     from dp_forward.train.evaluate import accuracy_over_draws
     from dp_forward.train.loop.through_noise import ThroughNoise
 
@@ -107,7 +106,7 @@ def _queries(
     task = TASKS[str(built_on.settings["task"])]
     rows = int(effective(built_on.kind, built_on.settings)["rows"])
     module = ThroughNoise(pair, Sanitizer(noise, seed=settings["noise_seed"]), rows=rows, labels=_LABELS)
-    module.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    module.to(device_of())
     texts = shelf.texts(
         task.name,
         task.split,
@@ -192,9 +191,9 @@ def _front(settings: Mapping[str, Any]) -> tuple[Any, Mechanism | None]:
 def _inversion(
     step: Step, settings: dict[str, Any], folder: Path, after: Sequence[Path], shelf: Shelf
 ) -> dict[str, Any]:
-    from dp_forward.attack.crossing import device_of
     from dp_forward.attack.inversion.nearest import invert_nearest
     from dp_forward.attack.inversion.recall import TokenPrior, token_table
+    from dp_forward.split.device import device_of
     from dp_forward.train.material import load_tokenizer
 
     front, mechanism = _front(settings)
@@ -206,7 +205,7 @@ def _inversion(
         special=load_tokenizer(settings["model"]).all_special_ids,
         vocabulary=int(token_table(front).num_embeddings),  # type: ignore[arg-type]
     )
-    found = invert_nearest(front, mechanism, texts, prior=prior, device=str(device_of(None)))
+    found = invert_nearest(front, mechanism, texts, prior=prior, device=str(device_of()))
     return found.as_dict()
 
 
@@ -214,10 +213,10 @@ def _attribute(
     step: Step, settings: dict[str, Any], folder: Path, after: Sequence[Path], shelf: Shelf
 ) -> dict[str, Any]:
     from dp_forward.attack.attribute import attribute_attack, keyword_genres
-    from dp_forward.attack.crossing import device_of
     from dp_forward.data import EncodedTexts, FixedLength
     from dp_forward.data.sources import read_records
     from dp_forward.data.tasks import find_task
+    from dp_forward.split.device import device_of
     from dp_forward.train.material import load_tokenizer
 
     task = find_task(settings["task"])
@@ -230,9 +229,7 @@ def _attribute(
     texts = EncodedTexts.from_records(genres, tokens)
     test, train = texts.split_off(0.5, seed=0)
     epochs = int(settings.get("epochs", 20))
-    found = attribute_attack(
-        front, mechanism, train, test, epochs=epochs, seed=0, device=str(device_of(None))
-    )
+    found = attribute_attack(front, mechanism, train, test, epochs=epochs, seed=0, device=str(device_of()))
     return found.as_dict()
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
+from dp_forward.split.device import device_of
 from dp_forward.train.checkpoints import last_checkpoint
 from dp_forward.train.pretrain.hidden_only import scores_for_hidden_tokens_only
 from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
@@ -84,7 +85,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 @torch.no_grad()
 def masked_loss(model: nn.Module, items: MaskedBlocks, *, batch: int) -> float:
     """The mean masked-LM loss per hidden token, in evaluation mode."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_of()
     was_training = model.training
     model.to(device).eval()
     total, tokens = 0.0, 0
