@@ -138,12 +138,15 @@ def test_a_ledger_of_another_version_is_one_clear_line(
         (["ask", "FRONT", "a film", "--ledger", "LEDGER", "--budget", "8", "--server", "http://10.1.2.3"], 2),
         (["serve", "BACK", "--host", "0.0.0.0"], 2),
         (["serve", "FRONT"], 2),
+        (["serve", "BACK", "--device", "gpu"], 2),
+        (["release", "FRONT", "--task", "sst2", "--out", "OUT", "--device", "meta"], 2),
     ],
 )
 def test_what_is_unsafe_or_missing_is_refused_in_one_line(
     dpf: Callable[..., Any], run: Path, tmp_path: Path, words: list[str], code: int
 ) -> None:
     places = {"FRONT": str(run / "front"), "BACK": str(run / "back"), "LEDGER": str(tmp_path / "ledger")}
+    places["OUT"] = str(tmp_path / "out")
     refused = dpf(*(places.get(word, word) for word in words))
     assert refused.code == code
     assert refused.err.strip().count("\n") == 0, refused.err

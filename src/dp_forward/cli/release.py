@@ -42,6 +42,7 @@ def release(
         typer.Option("--server", help="Push the stored release to this collector or shuffler, too."),
     ] = None,
     token_file: Annotated[Path | None, typer.Option("--token-file", help="The server's token.")] = None,
+    device: options.Device = None,
     json: options.Json = False,
 ) -> None:
     """Release every record of a corpus once: bounded, noised, charged, stored.
@@ -57,11 +58,12 @@ def release(
     from dp_forward.handed import load_user_side
     from dp_forward.privacy.ledger import Ledger
     from dp_forward.release.corpus import ledger_of, release_corpus
+    from dp_forward.split.device import device_of
     from dp_forward.train.labels import label_mechanism_for
     from dp_forward.train.material import read_texts
     from dp_forward.train.published import refuse_front_that_saw
 
-    to = _destination(server, token_file)
+    to, place = _destination(server, token_file), device_of(device)
     chosen = find_task(task)
     user = load_user_side(front)
     if split_name(split) == "train":
@@ -101,6 +103,7 @@ def release(
             budget=budget,
             resume=resume,
             progress=lambda n: bars("releasing", n, len(texts), {}),
+            device=place,
         )
         pushed = None
         if to is not None:

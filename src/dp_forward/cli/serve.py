@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dp_forward.cli import options
 from dp_forward.cli.plans import numbers
 from dp_forward.cli.service_options import Host, Port, TlsCert, TlsKey
 from dp_forward.errors import InvalidInput
@@ -40,6 +41,7 @@ def serve(
         ),
     ] = None,
     max_batch: Annotated[int, typer.Option("--max-batch", help="Most requests answered at once.")] = 32,
+    device: options.Device = None,
     collect: Annotated[
         Path | None, typer.Option("--collect", help="Take training records too, into this folder.")
     ] = None,
@@ -67,7 +69,9 @@ def serve(
     from dp_forward.handed import load_provider_side
     from dp_forward.serve.server import make_app, run_server
     from dp_forward.serve.settings import ServerSettings, read_token
+    from dp_forward.split.device import device_of
 
+    place = device_of(device)
     settings = ServerSettings(
         host=host,
         port=port,
@@ -78,6 +82,7 @@ def serve(
         max_batch=max_batch,
     )
     provider = load_provider_side(back)
+    provider.back.to(place)
     digest = front_digest or _digest_beside(back)
     if collect is None and any(
         option is not None for option in (collect_labels, label_epsilon, label_prior, shuffler_token_file)
