@@ -157,7 +157,7 @@ def train_dpsgd(
             on_progress({**history[-1], "steps": settings.epochs * per_epoch})
         if folder is not None:
             seconds = before + time.perf_counter() - started
-            run = {"settings": _deciding(settings), "model_digest": digest, "records": len(train)}
+            run = {"settings": _deciding(asdict(settings)), "model_digest": digest, "records": len(train)}
             save(folder, _checkpoint(private, trained, run, history, seconds))
 
     epsilon = history_epsilon(
@@ -307,8 +307,8 @@ def _earlier(
         return None
     if not resume:
         raise InvalidInput("folder", "be new", "one that holds a run", "Resume it, or use another folder.")
-    same = {"settings": _deciding(settings), "model_digest": digest, "records": records}
-    stored = {"settings": {k: v for k, v in found.settings.items() if k != "micro_batch"}}
+    same = {"settings": _deciding(asdict(settings)), "model_digest": digest, "records": records}
+    stored = {"settings": _deciding(found.settings)}
     for name, value in same.items():
         if stored.get(name, getattr(found, name)) != value:
             raise InvalidInput(
@@ -320,9 +320,9 @@ def _earlier(
     return found
 
 
-def _deciding(settings: DpSgdSettings) -> dict[str, Any]:
+def _deciding(settings: dict[str, Any]) -> dict[str, Any]:
     """What decides the result: not how many texts are in memory at once."""
-    return {name: value for name, value in asdict(settings).items() if name != "micro_batch"}
+    return {name: value for name, value in settings.items() if name != "micro_batch"}
 
 
 def _take_up(private: Private, trained: Any, earlier: Checkpoint) -> None:
