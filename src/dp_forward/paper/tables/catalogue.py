@@ -6,14 +6,9 @@ from dp_forward.paper.subject import Subject
 from dp_forward.paper.tables.attacks import attacks, tokens
 from dp_forward.paper.tables.cost import efficiency
 from dp_forward.paper.tables.noise import columns, mechanisms, rows, sublayers
+from dp_forward.paper.tables.proved import proved_training
 from dp_forward.paper.tables.table import Table
-from dp_forward.paper.tables.training import (
-    clean_queries,
-    noisy_queries,
-    positions,
-    pretraining,
-    proved_training,
-)
+from dp_forward.paper.tables.training import clean_queries, noisy_queries, positions, pretraining
 
 __all__ = ["tables"]
 

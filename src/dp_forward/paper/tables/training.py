@@ -1,10 +1,8 @@
-"""Tables about training: positions beside DP-SGD, proved central epsilons, clean and noisy queries, and what
-noisy pre-training gains."""
+"""Tables about training: positions beside DP-SGD, clean and noisy queries, what noisy pre-training gains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
@@ -12,17 +10,12 @@ from dp_forward.paper.steps import FIRST, Step
 from dp_forward.paper.subject import TASKS, Subject, TaskSetting
 from dp_forward.paper.tables import convention
 from dp_forward.paper.tables.noise import GAUSSIAN, asked, non_private, through
-from dp_forward.paper.tables.table import Cell, Chart, Derived, Known, Table
+from dp_forward.paper.tables.table import Cell, Chart, Table
 
-__all__ = ["clean_queries", "noisy_queries", "positions", "pretraining", "proved_training"]
+__all__ = ["clean_queries", "dpsgd", "noisy_queries", "positions", "pretraining"]
 
 _CENTRAL: Final = (1.0, 3.0, 8.0)
-_PUBLIC_TEXTS: Final = 560_000
-"""Sentences of IMDb that a public front is trained on, where there are so many."""
 _SEEDS: Final = (0, 1)
-_MAIN_BUDGET: Final = (4.0, 2.197)
-_BUDGETS: Final = ((1.0, 1.0), (2.0, 2.197), _MAIN_BUDGET, (4.5, 2.197))
-"""Epsilon of the text and of the label, each released once."""
 CORPUS: Final = "imdb-reviews"
 """Public text to pre-train on, by the name under which `--data` says where it lies."""
 _PRETRAIN_EPSILONS: Final = (2.0, 4.0, 8.0, 16.0)
@@ -125,131 +118,6 @@ def _worth(title: str, task: str) -> list[Cell]:
                 )
             )
     return sorted(cells, key=lambda cell: cell.row)
-
-
-def public_front(subject: Subject, *, seed: int) -> Step:
-    """A front trained on public IMDb sentences through the noise of epsilon 4, SST-2 released once."""
-    plan = {
-        **TASKS["sst2"].settings,
-        "model": subject.model,
-        "regime": "public-front",
-        "public_task": "imdb",
-        "public_limit": _PUBLIC_TEXTS,
-        "epsilon": 4.0,
-        "precision": "fp32",
-        "evaluation_draws": 20,
-        "seed": seed,
-    }
-    return Step("finetune", plan, weight=12.0)
-
-
-def _released(
-    subject: Subject,
-    text: float,
-    label: float | None,
-    *,
-    seed: int,
-    mechanism: str,
-    published: bool = False,
-) -> Step:
-    """One release of each record through a front that learnt from public text, or the ``published`` one."""
-    plan: dict[str, Any] = {
-        "task": "sst2",
-        "model": subject.model if published else FIRST,
-        "regime": "release-once",
-        "mechanism": mechanism,
-        "epsilon": text,
-        "label_epsilon": label,
-        "evaluation_draws": 20,
-        "seed": seed,
-    }
-    kept = {name: value for name, value in plan.items() if value is not None}
-    after = () if published else (public_front(subject, seed=seed),)
-    return Step("finetune", kept, after=after, weight=1.0)
-
-
-def proved_training(subject: Subject) -> Table:
-    """Central epsilons that are proved: a public front, one release per record, a shuffler."""
-    cells: list[Cell] = []
-    for text, label in _BUDGETS:
-        row = f"PrivUnit {text:g} + label {label:g}"
-        steps = tuple(_released(subject, text, label, seed=seed, mechanism="privunit") for seed in _SEEDS)
-        local = round(text + label, 6)
-        cells += _proved(row, steps, partial(_said, f"{local:g}, text and label"), partial(_central, local))
-    text, label = _MAIN_BUDGET
-    row = f"PrivUnit {text:g} + label {label:g}, front as published"
-    steps = tuple(
-        _released(subject, text, label, seed=seed, mechanism="privunit", published=True) for seed in _SEEDS
-    )
-    local = round(text + label, 6)
-    cells += _proved(row, steps, partial(_said, f"{local:g}, text and label"), partial(_central, local))
-    for text in (4.0, 8.0):
-        row = f"matrix Gaussian {text:g}, label public"
-        steps = tuple(_released(subject, text, None, seed=seed, mechanism=GAUSSIAN) for seed in _SEEDS)
-        none = partial(_nothing, "no amplification is proved")
-        cells += _proved(row, steps, partial(_said, f"{text:g}, delta 1e-5, text only"), none)
-    return Table(
-        "proved-training",
-        "What is proved: text and label together, behind a shuffler",
-        "beside the central epsilons of the paper: what a theorem covers (SST-2)",
-        "releases \\",
-        tuple(cells),
-        (
-            "`public-front`: the front is trained on public reviews, then frozen; each training record "
-            "is released once, text by the mechanism, label by randomized response; the back learns from "
-            "the releases. The central epsilon is proved for replacing one record among as many as the "
-            "runs had, and rests on a shuffler that hides who sent what. Without a shuffler the local "
-            "epsilon holds. All rows of a seed share one front, which was trained through PrivUnit's noise "
-            "at epsilon 4; but for the row with the front as published (`release-once`, the default), which "
-            "has learnt nothing of film reviews and narrows its output by a random map.",
-            "A record of SST-2 is a sentence or a phrase of one: most phrases stand in the file beside "
-            "their sentence. What is proved is about one record; a person with k records has k times the "
-            "local epsilon.",
-            "Accuracy is over noisy queries, each as private as a training text. Seeds in brackets. A "
-            "back that learnt from noisy releases need not read clean ones: 0.509 is the larger class.",
-        ),
-    )
-
-
-def _proved(row: str, steps: tuple[Step, ...], local: Known, central: Callable[..., Derived]) -> list[Cell]:
-    strict = convention.DELTA / 10
-    return [
-        Cell(row, "local epsilon", known=local),
-        Cell(row, "records", steps, derived=_records),
-        Cell(row, "proved central epsilon", steps, derived=central(convention.DELTA), digits=4),
-        Cell(row, f"the same at delta {strict:g}", steps, derived=central(strict), digits=4),
-        Cell(row, "accuracy", steps),
-        Cell(row, "the same model without noise", steps, metric="accuracy_without_noise"),
-    ]
-
-
-def _said(words: str) -> str:
-    return words
-
-
-def _nothing(words: str, delta: float) -> Derived:
-    return lambda results: words
-
-
-def _central(local: float, delta: float) -> Derived:
-    """For the fewest records that any of the runs had; nothing is printed where a run does not say."""
-
-    def proved(results: Sequence[Mapping[str, Any]]) -> float | None:
-        records = _fewest(results)
-        return None if records is None else convention.proved_central(local, records=records, delta=delta)
-
-    return proved
-
-
-def _records(results: Sequence[Mapping[str, Any]]) -> str | None:
-    records = _fewest(results)
-    return None if records is None else f"{records:,}"
-
-
-def _fewest(results: Sequence[Mapping[str, Any]]) -> int | None:
-    said = [result.get("training_records") for result in results]
-    known = [count for count in said if isinstance(count, int)]
-    return min(known) if known and len(known) == len(said) else None
 
 
 def noisy_queries(subject: Subject) -> Table:
