@@ -256,7 +256,21 @@ def _begin(shelf: Shelf) -> None:
 
 def _in_worker(step: Step, work: Path) -> tuple[dict[str, Any] | None, float, str | None]:
     assert _SHELF is not None
-    return _one(step, work, _SHELF)
+    try:
+        return _one(step, work, _SHELF)
+    finally:
+        _give_memory_back()
+
+
+def _give_memory_back() -> None:
+    """What a finished step held on the GPU, which others use: PyTorch would keep it for this process."""
+    import gc
+
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _one(step: Step, work: Path, shelf: Shelf) -> tuple[dict[str, Any] | None, float, str | None]:
