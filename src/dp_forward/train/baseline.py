@@ -113,7 +113,8 @@ def run_baseline(
         accuracy = _accuracy(outcome.model, evaluation)
         outcome.model.save_pretrained(place.path / "model")
         tokenizer.save_pretrained(place.path / "model")
-        report = _report(plan, outcome, accuracy, task.notes, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        report = _report(plan, outcome, accuracy, records=len(train), notes=task.notes, seconds=seconds)
         write_report(report, place)
         return report
 
@@ -154,7 +155,13 @@ def _accuracy(model: Any, texts: EncodedTexts) -> Accuracy:
 
 
 def _report(
-    plan: BaselinePlan, outcome: DpSgdOutcome, accuracy: Accuracy, notes: str, seconds: float
+    plan: BaselinePlan,
+    outcome: DpSgdOutcome,
+    accuracy: Accuracy,
+    *,
+    records: int,
+    notes: str,
+    seconds: float,
 ) -> dict[str, Any]:
     statements = {
         "queries": "NOT protected: they are sent as they are, and no noise is added at inference.",
@@ -180,6 +187,7 @@ def _report(
         "accuracy_without_noise": accuracy.mean,
         "draws": 1,
         "texts": accuracy.texts,
+        "training_records": records,
         "regime": "dp-sgd",
         "guarantee": {
             "regime": "dp-sgd",
