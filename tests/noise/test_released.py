@@ -108,7 +108,7 @@ def test_a_signal_far_below_the_step_survives_in_the_mean() -> None:
 
 def test_a_release_states_the_guarantee_of_its_mechanism_and_no_values() -> None:
     released = release(HIDDEN, MATRIX)
-    assert released.guarantee.mechanism is MATRIX
+    assert released.guarantee.mechanism == MATRIX
     assert any("operating system" in assumption for assumption in released.guarantee.assumptions)
     assert repr(released) == "Released(3 x 4, step=0.125) -> (8.0, 1e-05)-LDP per text"
 
@@ -191,7 +191,7 @@ def test_a_batch_of_one_is_a_release(name: str) -> None:
     one = release(HIDDEN, GOOD[name], entropy=_entropy(13))
     (batched,) = release_batch(HIDDEN[None], GOOD[name], entropy=_entropy(13))
     assert batched.to_bytes() == one.to_bytes()
-    assert batched.guarantee is one.guarantee
+    assert batched.guarantee == one.guarantee
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -170,7 +170,7 @@ def test_released_labels_are_not_made_changed_copied_or_pickled() -> None:
 def test_released_labels_state_their_guarantee_and_no_values() -> None:
     released = release_labels([0, 1, 2, 3], PLAIN)
     assert repr(released) == "ReleasedLabels(4 of 4 kinds) -> 1.5-LDP per label"
-    assert released.guarantee.mechanism is PLAIN
+    assert released.guarantee.mechanism == PLAIN
     assert any("operating system" in assumption for assumption in released.guarantee.assumptions)
 
 
