@@ -141,7 +141,7 @@ def test_a_seed_that_is_missing_is_said_and_the_cell_does_not_count(docs: Path) 
 
 
 def test_a_central_epsilon_is_proved_for_the_records_that_the_runs_had(tmp_path: Path) -> None:
-    row, column = "PrivUnit 4 + label 2.197", "proved central epsilon"
+    row, column = "PrivUnit 4 + label 2.197", "proved central epsilon, delta 1e-05"
     shown = {}
     for name, records in (("many", 67_349), ("few", 1_000), ("unknown", None)):
         path = tmp_path / f"{name}.jsonl"

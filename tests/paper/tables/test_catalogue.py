@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -11,8 +12,10 @@ from dp_forward.paper.subject import Subject
 from dp_forward.paper.tables import convention
 from dp_forward.paper.tables.catalogue import tables
 from dp_forward.paper.tables.table import Cell, Table
+from dp_forward.privacy.central import paper_estimate
 
 SUBJECTS = (Subject(), Subject("bert-base-uncased", 12, 768))
+CENTRAL = "proved central epsilon, delta 1e-05"
 EVERY = [(subject, table) for subject in SUBJECTS for table in tables(subject).values()]
 everywhere = pytest.mark.parametrize(
     ("subject", "table"), EVERY, ids=[f"{table.name}-{subject.blocks}" for subject, table in EVERY]
@@ -83,6 +86,14 @@ def test_the_positions_have_local_epsilons_only() -> None:
         assert value > 8, "the noise of the paper's central 1, 3 and 8 is worth far more to the receiver"
 
 
+def test_the_central_epsilons_of_the_smaller_qqp_are_those_that_the_paper_would_compute() -> None:
+    sigmas = convention.TRANSLATION["qqp"].values()
+    found = [paper_estimate(convention.DELTA, mu=1 / s, users=19_055, epochs=3) for s in sigmas]
+    shown = [f"{math.ceil(10 * epsilon) / 10:g}" for epsilon in found]
+    (said,) = [text for text in tables()["positions"].says if "19,055" in text]
+    assert "{}, {} and {} in place of 1, 3 and 8".format(*shown) in said
+
+
 def test_proved_training_is_public_fronts_and_single_releases() -> None:
     steps = [step for step in in_order(tables()["proved-training"].steps()) if step.kind == "finetune"]
     assert Counter(step.settings["regime"] for step in steps) == {"public-front": 2, "release-once": 14}
@@ -101,7 +112,7 @@ def test_a_central_epsilon_covers_text_and_label_of_pure_releases() -> None:
     for row in table.rows:
         if row.startswith("DP-SGD"):
             continue
-        central, accuracy = (table.at(row, column) for column in ("proved central epsilon", "accuracy"))
+        central, accuracy = (table.at(row, column) for column in (CENTRAL, "accuracy"))
         assert central is not None
         assert accuracy is not None
         assert central.steps == accuracy.steps, "what is proved is about the runs beside it"
@@ -124,7 +135,7 @@ def test_a_central_epsilon_covers_text_and_label_of_pure_releases() -> None:
 def test_dpsgd_stands_beside_the_main_row_at_its_promise_for_one_record_replaced() -> None:
     table = tables()["proved-training"]
     central, ours = (
-        table.at(row, "proved central epsilon")
+        table.at(row, CENTRAL)
         for row in ("DP-SGD by a trusted trainer, queries raw", "PrivUnit 4 + label 2.197")
     )
     assert central is not None
@@ -148,7 +159,7 @@ def test_dpsgd_stands_beside_the_main_row_at_its_promise_for_one_record_replaced
 
 
 def test_a_central_epsilon_needs_the_records_of_every_run_and_takes_the_fewest() -> None:
-    cell = tables()["proved-training"].at("PrivUnit 4 + label 2.197", "proved central epsilon")
+    cell = tables()["proved-training"].at("PrivUnit 4 + label 2.197", CENTRAL)
     assert cell is not None
     first, second = cell.steps
 

@@ -54,12 +54,17 @@ def _value(table: Table, row: str, column: str, found: Found) -> float | None:
 
 
 def _above(table: Table, other: str, found: Found) -> str:
-    """DP-Forward minus ``other`` where that is largest, by the paper's sensitivity and by the right one."""
+    """DP-Forward minus ``other`` where that is largest, by the paper's sensitivity and by the right one.
+
+    Over the tasks that have rows for both, so that nothing but the sensitivity differs.
+    """
+    named = [at for at in map(_POSITION.match, table.rows) if at is not None]
+    both = {at["task"] for at in named if at["s"] == "C"} & {at["task"] for at in named if at["s"] == "2C"}
     best: dict[str, list[tuple[float, str]]] = {"C": [], "2C": []}
     missing = dict.fromkeys(best, 0)
     for row in table.rows:
         at = _POSITION.match(row)
-        if at is None:
+        if at is None or at["task"] not in both:
             continue
         for column in table.columns:
             ours = _value(table, row, column, found)

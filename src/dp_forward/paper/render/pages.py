@@ -161,8 +161,9 @@ def index_page(tables: Mapping[str, Table], material: Material) -> str:
         grid("the abstract", ("here", "table"), claimed),
         "The columns of `positions` carry the paper's central epsilons, which nobody has proved for "
         "DP-Forward trained `end-to-end`; DP-SGD's are proved. The first two rows compare as the paper "
-        "does, which is not like with like, and take the best of many cells on the texts that recipes "
-        "were chosen on: half a point is noise. [proved-training](proved-training.md) has what is proved.",
+        "does, which is not like with like, and take the best of many cells of SST-2 (the one task with "
+        "both sensitivities) on the texts that recipes were chosen on: two points are noise. "
+        "[proved-training](proved-training.md) has what is proved.",
         _NOT_PRINTED,
         "## What is not run",
         _not_run(tables, material),

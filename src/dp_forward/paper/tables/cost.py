@@ -42,8 +42,8 @@ def efficiency(subject: Subject) -> Table:
             "Matrix products in TF32 where the chip has it. In full float32 on the same H200 Opacus is "
             "1.7 times (hooks) and 1.9 times (ghost) as slow as ours ([recipes](../recipes.md#speed)).",
             "BERT-base shape with random weights, batch 32, 128 rows, rounds interleaved; a ratio is the "
-            "median over rounds. Opacus trains without the token and position tables, which it cannot "
-            "clip. Memory is what the step needs beyond the weights of the others; on a CPU it is not "
-            "measured.",
+            "median over rounds, or the quotient of two medians in numbers that were taken over. "
+            "Opacus trains without the token and position tables, which it cannot clip. Memory is "
+            "what the step needs beyond the weights of the others; on a CPU it is not measured.",
         ),
     )
