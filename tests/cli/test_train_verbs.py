@@ -30,6 +30,7 @@ def test_finetune_evaluate_and_release_work_on_one_run(
     assert done.json.keys() >= {
         "accuracy",
         "accuracy_without_noise",
+        "accuracy_of_commonest_label",
         "guarantee",
         "regime",
         "seconds",
@@ -45,6 +46,7 @@ def test_finetune_evaluate_and_release_work_on_one_run(
     )
     assert found.code == 0, found.err
     assert found.json["draws"] == 5
+    assert found.json["accuracy_of_commonest_label"] == done.json["accuracy_of_commonest_label"] >= 0.5
     assert found.json["accuracy_low"] <= found.json["accuracy"] <= found.json["accuracy_high"]
     assert "30.0-LDP" in found.json["promise"]
 

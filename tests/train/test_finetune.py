@@ -32,7 +32,12 @@ def test_end_to_end_learns_and_says_that_training_texts_are_not_protected(
     assert run.report["accuracy_without_noise"] > 0.9
     assert run.promises.training is None
     assert run.guarantee is not None
-    assert "NOT protected" in (tmp_path / "run" / "report.md").read_text()
+    written = (tmp_path / "run" / "report.md").read_text()
+    assert "NOT protected" in written
+    assert (
+        f"always naming the most frequent label | {run.report['accuracy_of_commonest_label']:.4f}" in written
+    )
+    assert "not shown to be better" not in written
     assert (tmp_path / "run" / "curve.png").stat().st_size > 1000
 
 
@@ -306,3 +311,11 @@ def test_a_killed_run_goes_on_without_charging_or_drawing_twice(
         with Ledger.open(ledger_of(out / "releases")) as ledger:
             ledger.verify()
             assert (ledger.releases, ledger.spent()) == spent
+
+
+def test_a_model_that_learnt_nothing_is_called_so(world: TinyWorld, tmp_path: Path) -> None:
+    run = finetune(world.plan(epsilon=0.01, epochs=1.0), folder=tmp_path / "run")
+    assert run.report["accuracy"] < 0.75
+    written = (tmp_path / "run" / "report.md").read_text()
+    assert "not shown to be better than always naming the most frequent label" in written
+    assert "--regime public-front" in written

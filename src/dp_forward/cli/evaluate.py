@@ -35,9 +35,10 @@ def evaluate(
     from dp_forward.data.tasks import find_task
     from dp_forward.errors import InvalidInput
     from dp_forward.noise import Sanitizer
-    from dp_forward.train.evaluate import accuracy_over_draws
+    from dp_forward.train.evaluate import accuracy_over_draws, commonest_share
     from dp_forward.train.loop.through_noise import ThroughNoise
     from dp_forward.train.material import read_texts
+    from dp_forward.train.report import doubt
     from dp_forward.train.run import Halves
 
     done = Halves.load(run)
@@ -83,6 +84,7 @@ def evaluate(
         "accuracy_low": found.low,
         "accuracy_high": found.high,
         "accuracy_without_noise": clean.mean,
+        "accuracy_of_commonest_label": commonest_share(texts.labels),
         "draws": found.draws,
         "texts": found.texts,
         "task": chosen.name,
@@ -93,4 +95,5 @@ def evaluate(
     if json:
         output.print_json(result)
         return
-    output.print_fields(f"{run} on {chosen.name}", result, [chosen.notes] if chosen.notes else [])
+    said = [note for note in (doubt(result), chosen.notes) if note]
+    output.print_fields(f"{run} on {chosen.name}", result, said)

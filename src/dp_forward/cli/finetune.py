@@ -160,10 +160,18 @@ def finetune(
 
 def print_report(report: dict[str, object], out: Path) -> None:
     """The numbers and the promises of a run, for people."""
+    from dp_forward.train.report import doubt
+
     shown = {name: report[name] for name in ("accuracy", "accuracy_low", "accuracy_high", "draws", "texts")}
-    shown |= {name: report[name] for name in ("accuracy_without_noise", "seconds", "peak_memory_mib")}
+    shown |= {
+        name: report[name]
+        for name in ("accuracy_without_noise", "accuracy_of_commonest_label", "seconds", "peak_memory_mib")
+        if name in report
+    }
     said: dict[str, str] = report["guarantee"]["statements"]  # type: ignore[index]
     sentences = [f"{name.replace('_', ' ').capitalize()}: {sentence}" for name, sentence in said.items()]
+    doubted = doubt(report)
+    sentences += [] if doubted is None else [doubted]
     output.print_fields(
         f"{out}: regime {report['regime']}", {**shown, "report": out / "report.md"}, sentences
     )

@@ -19,7 +19,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.split.device import device_of
 from dp_forward.split.load import load_model
 from dp_forward.train.dpsgd.training import DpSgdOutcome, DpSgdSettings, train_dpsgd
-from dp_forward.train.evaluate import Accuracy, accuracy_of
+from dp_forward.train.evaluate import Accuracy, accuracy_of, commonest_share
 from dp_forward.train.loop.training import Progress
 from dp_forward.train.material import load_tokenizer, read_texts
 from dp_forward.train.plan import check_settings
@@ -114,7 +114,15 @@ def run_baseline(
         outcome.model.save_pretrained(place.path / "model")
         tokenizer.save_pretrained(place.path / "model")
         seconds = time.perf_counter() - started
-        report = _report(plan, outcome, accuracy, records=len(train), notes=task.notes, seconds=seconds)
+        report = _report(
+            plan,
+            outcome,
+            accuracy,
+            commonest=commonest_share(evaluation.labels),
+            records=len(train),
+            notes=task.notes,
+            seconds=seconds,
+        )
         write_report(report, place)
         return report
 
@@ -159,6 +167,7 @@ def _report(
     outcome: DpSgdOutcome,
     accuracy: Accuracy,
     *,
+    commonest: float,
     records: int,
     notes: str,
     seconds: float,
@@ -185,6 +194,7 @@ def _report(
         "accuracy_low": accuracy.low,
         "accuracy_high": accuracy.high,
         "accuracy_without_noise": accuracy.mean,
+        "accuracy_of_commonest_label": commonest,
         "draws": 1,
         "texts": accuracy.texts,
         "training_records": records,
@@ -195,7 +205,9 @@ def _report(
             "training": training,
             "labels": None,
             "statements": statements,
-            "statement": " ".join(statements.values()),
+            "statement": " ".join(
+                f"{name.replace('_', ' ').capitalize()}: {said}" for name, said in statements.items()
+            ),
         },
         "notes": notes,
         "seconds": seconds,

@@ -20,7 +20,7 @@ from dp_forward.privacy import checks
 from dp_forward.train.loop.through_noise import ThroughNoise
 from dp_forward.train.loop.training import Batched
 
-__all__ = ["Accuracy", "accuracy_of", "accuracy_over_draws", "wilson"]
+__all__ = ["Accuracy", "accuracy_of", "accuracy_over_draws", "commonest_share", "wilson"]
 
 _MOST_AT_ONCE = 1024
 _Z = 1.959963984540054
@@ -105,6 +105,13 @@ def accuracy_of(right: NDArray[np.float64]) -> Accuracy:
     worth = max(texts, mean * (1 - mean) / error**2) if error > 0 else float(texts)
     low, high = wilson(mean, worth)
     return Accuracy(mean, low, high, draws, texts, tuple(float(x) for x in right.mean(axis=0)))
+
+
+def commonest_share(labels: NDArray[np.int64] | None) -> float:
+    """How often the most frequent label stands among these: what naming it always would reach."""
+    if labels is None or not len(labels):
+        raise InvalidInput("labels", "be at least one", 0, "Check the split.")
+    return float(np.bincount(labels).max()) / len(labels)
 
 
 def wilson(mean: float, observations: float) -> tuple[float, float]:

@@ -33,7 +33,7 @@ from dp_forward.release.shards import ReleasedCorpus
 from dp_forward.split.device import device_of
 from dp_forward.split.pair import without_maps
 from dp_forward.train.defaults import filled
-from dp_forward.train.evaluate import Accuracy, accuracy_over_draws
+from dp_forward.train.evaluate import Accuracy, accuracy_over_draws, commonest_share
 from dp_forward.train.labels import label_mechanism_for
 from dp_forward.train.loop.lora import add_lora, merge_lora
 from dp_forward.train.loop.loss import LabelLoss
@@ -107,6 +107,7 @@ def finetune(
             job.promises,
             noisy=noisy,
             clean=clean,
+            commonest=commonest_share(job.material.evaluation.labels),
             history=history,
             notes=job.material.task.notes,
             seen_raw=raw_texts_of(plan),

@@ -13,10 +13,10 @@ from dp_forward.train.curve import draw_curve
 from dp_forward.train.evaluate import Accuracy
 from dp_forward.train.plan import Plan
 from dp_forward.train.provenance import provenance
-from dp_forward.train.regimes import Promises
+from dp_forward.train.regimes import Promises, Regime
 from dp_forward.train.run_folder import RunFolder
 
-__all__ = ["build_report", "made", "promised", "readable", "write_report"]
+__all__ = ["build_report", "doubt", "made", "promised", "readable", "write_report"]
 
 
 def build_report(
@@ -25,6 +25,7 @@ def build_report(
     *,
     noisy: Accuracy,
     clean: Accuracy,
+    commonest: float,
     history: Mapping[str, Mapping[str, Any]],
     notes: str,
     seen_raw: list[str],
@@ -39,6 +40,7 @@ def build_report(
         "accuracy_high": noisy.high,
         "accuracy_by_draw": list(noisy.by_draw),
         "accuracy_without_noise": clean.mean,
+        "accuracy_of_commonest_label": commonest,
         "draws": noisy.draws,
         "texts": noisy.texts,
         "training_records": records,
@@ -86,14 +88,36 @@ def readable(report: Mapping[str, Any], *, figure: str | None) -> str:
         f"| 95 % interval | {report['accuracy_low']:.4f} to {report['accuracy_high']:.4f} |",
         f"| measured on | {report['texts']} texts, {report['draws']} draws of the noise each |",
         f"| the same model without noise | {report['accuracy_without_noise']:.4f} |",
+        f"| always naming the most frequent label | {report['accuracy_of_commonest_label']:.4f} |",
         f"| seconds | {report['seconds']:.1f} |",
         f"| peak memory | {report['peak_memory_mib']:.0f} MiB |",
         "",
     ]
     lines += promised(report["guarantee"])
-    if report["notes"]:
-        lines += ["## Note", "", report["notes"], ""]
+    notes = [note for note in (doubt(report), report["notes"]) if note]
+    if notes:
+        lines += ["## Note", "", *[line for note in notes for line in (note, "")]]
     return "\n".join(lines + made(report, figure=figure)) + "\n"
+
+
+def doubt(report: Mapping[str, Any]) -> str | None:
+    """What to say of a model that may have learnt nothing; None where it is better than that.
+
+    Its interval must lie above what always naming the most frequent label reaches on the same texts.
+    """
+    commonest = report.get("accuracy_of_commonest_label")
+    if commonest is None or report["accuracy_low"] > commonest:
+        return None
+    said = (
+        f"On these {report['texts']} texts the model is not shown to be better than always naming the most "
+        f"frequent label ({commonest:.3f})."
+    )
+    if report.get("regime") == Regime.RELEASE_ONCE:
+        return (
+            f"{said} A front that never learnt this kind of task puts little of it into a matrix of bounded "
+            "norm: with public text of the kind, train it first (--regime public-front --public-task NAME)."
+        )
+    return f"{said} More texts, a larger epsilon or a later cut may help."
 
 
 def promised(guarantee: Mapping[str, Any]) -> list[str]:

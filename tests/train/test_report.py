@@ -1,0 +1,46 @@
+"""What a report says of a model that may have learnt nothing."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dp_forward.errors import InvalidInput
+from dp_forward.train.evaluate import commonest_share
+from dp_forward.train.report import doubt
+
+
+def report(low: float, **changed: Any) -> dict[str, Any]:
+    said = {"accuracy_low": low, "accuracy_of_commonest_label": 0.509, "texts": 872}
+    return said | {"regime": "release-once"} | changed
+
+
+def test_the_commonest_label_is_the_largest_share() -> None:
+    assert commonest_share(np.array([1, 0, 1, 2, 1])) == pytest.approx(0.6)
+    assert commonest_share(np.array([0, 0])) == 1.0
+    for nothing in (None, np.array([], dtype=np.int64)):
+        with pytest.raises(InvalidInput, match="labels"):
+            commonest_share(nothing)
+
+
+def test_a_model_is_doubted_until_its_interval_lies_above_the_commonest_label() -> None:
+    assert doubt(report(0.51)) is None
+    for low in (0.509, 0.476):
+        said = doubt(report(low))
+        assert said is not None
+        assert "0.509" in said
+        assert "872 texts" in said
+
+
+def test_a_published_front_gets_another_remedy_than_one_that_trains() -> None:
+    published, trained = doubt(report(0.4)), doubt(report(0.4, regime="end-to-end"))
+    assert published is not None
+    assert trained is not None
+    assert "public-front" in published
+    assert "public-front" not in trained
+
+
+def test_a_report_of_before_is_not_doubted() -> None:
+    old = report(0.4)
+    del old["accuracy_of_commonest_label"]
+    assert doubt(old) is None
