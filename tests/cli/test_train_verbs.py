@@ -105,11 +105,14 @@ def test_runs_on_the_same_records_share_a_ledger_and_its_cap(
         return dpf(*_words(world, "--epsilon", "8", "--out", str(tmp_path / name), *more))
 
     assert run("first", *book, "--budget", "20").code == 0
-    assert run("second", *book).code == 0
+    second = run("second", *book)
+    assert second.code == 0
     third = run("third", *book)
     assert (third.code, "would be passed" in third.err) == (3, True)
     alone = run("alone")
     assert alone.code == 0, "the control: a ledger of its own knows of no other release"
+    told = "knows of no other release of these records"
+    assert (told in alone.out, told in second.out) == (True, False)
     spent = dpf("ledger", "show", str(tmp_path / "book"), "--json")
     assert (spent.json["spent"], spent.json["releases"]) == (16.0, 2)
     nothing = run("raw", "--regime", "end-to-end", *book)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from dp_forward.cli import options, output
 from dp_forward.cli.bars import Bars
 from dp_forward.cli.finetune_releases import finetune_releases
 from dp_forward.cli.plans import (
+    OWN_LEDGER,
     Data,
     LabelEpsilon,
     LabelPrior,
@@ -155,10 +157,11 @@ def finetune(
     if json:
         output.print_json({**run.report, "out": str(out)})
         return
-    print_report(run.report, out)
+    released = run.promises.training is not None and ledger is None
+    print_report(run.report, out, more=[OWN_LEDGER] if released else [])
 
 
-def print_report(report: dict[str, object], out: Path) -> None:
+def print_report(report: dict[str, object], out: Path, *, more: Sequence[str] = ()) -> None:
     """The numbers and the promises of a run, for people."""
     from dp_forward.train.report import doubt
 
@@ -171,7 +174,7 @@ def print_report(report: dict[str, object], out: Path) -> None:
     said: dict[str, str] = report["guarantee"]["statements"]  # type: ignore[index]
     sentences = [f"{name.replace('_', ' ').capitalize()}: {sentence}" for name, sentence in said.items()]
     doubted = doubt(report)
-    sentences += [] if doubted is None else [doubted]
+    sentences += [*more, *([] if doubted is None else [doubted])]
     output.print_fields(
         f"{out}: regime {report['regime']}", {**shown, "report": out / "report.md"}, sentences
     )

@@ -11,6 +11,7 @@ import typer
 from dp_forward.errors import InvalidInput
 
 __all__ = [
+    "OWN_LEDGER",
     "Data",
     "LabelEpsilon",
     "LabelPrior",
@@ -32,6 +33,11 @@ LabelEpsilon = Annotated[
 LabelPrior = Annotated[
     str | None, typer.Option("--label-prior", help="A public prior over the labels: 0.5,0.5.")
 ]
+
+OWN_LEDGER = (
+    "Charged in a ledger of its own, which knows of no other release of these records: name one --ledger for "
+    "all of them, or add up."
+)
 
 
 def data_paths(given: Sequence[str] | None) -> dict[str, str] | None:

@@ -9,7 +9,7 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import Data, LabelEpsilon, LabelPrior, data_paths, numbers
+from dp_forward.cli.plans import OWN_LEDGER, Data, LabelEpsilon, LabelPrior, data_paths, numbers
 
 if TYPE_CHECKING:
     from dp_forward.release.form import CorpusForm, Labels
@@ -128,10 +128,7 @@ def release(
     }
     sentences = [corpus.guarantee.statement]
     if ledger is None:
-        sentences.append(
-            "Charged in a ledger of its own, which knows of no other release of these records: name one "
-            "--ledger for all of them, or add up."
-        )
+        sentences.append(OWN_LEDGER)
     if pushed is not None:
         more, told = _told(pushed, corpus.corpus_form)
         result, sentences = result | more, sentences + told
