@@ -91,10 +91,10 @@ def positions(subject: Subject) -> Table:
             "central epsilon** for DP-Forward; `proved-training` has those that exist. DP-SGD's is "
             "proved by Opacus's accountant (add or remove one record), for whoever sees the weights only.",
             "DP-SGD: ghost clipping, ten epochs, batches of 2,048, rate 1e-3, embeddings frozen, one seed, "
-            "one recipe for all cells: the best on SST-2 of seven tried at epsilon 1 "
+            "one recipe for all cells: with MiniLM the best on SST-2 of seven tried at epsilon 1 "
             "(results/paper-tried.jsonl), by less than the noise. Between them that cell moved by 5.7 "
-            "points, QQP's by 6.5; there another one (batches of 1,024) reached 0.738. Two seeds of "
-            "DP-SGD differ by 2.2 points in [proved-training](proved-training.md).",
+            "points, QQP's by 6.5; there another one (batches of 1,024) reached 0.738. Two seeds differ "
+            "by 2.2 points in [proved-training](proved-training.md).",
             "Not all positions are trained alike: `output` gets four warm-up epochs and one noisy epoch "
             "of 16 draws with d' = 4, the others two noisy epochs with d' = 16 (`embeddings` 4, at a quarter "
             "of the rate). 0.509 is the larger class of SST-2: such a model learnt nothing.",
