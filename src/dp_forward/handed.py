@@ -144,7 +144,7 @@ def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None)
     import transformers
 
     place = Path(folder)
-    form = _form(place)
+    form = _form(place, "front")
     front = load_front(place, digest=digest)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place / _TOKENIZER)
@@ -159,13 +159,15 @@ def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None)
 def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> ProviderSide:
     """The back and the form of what it will be sent."""
     place = Path(folder)
-    return ProviderSide(load_back(place, digest=digest), _form(place), digest_of(place))
+    return ProviderSide(load_back(place, digest=digest), _form(place, "back"), digest_of(place))
 
 
-def _form(place: Path) -> ReleaseForm:
+def _form(place: Path, side: str) -> ReleaseForm:
     path = place / _FORM
     if not path.is_file():
-        raise InvalidInput("folder", f"hold {_FORM}", "no such file", "Make it with dpf finetune.")
+        inside = place / side
+        made = f"Name {inside}." if (inside / _FORM).is_file() else "Make it with dpf finetune."
+        raise InvalidInput("folder", f"hold {_FORM}", "no such file", made)
     try:
         return ReleaseForm.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, AttributeError, KeyError) as error:

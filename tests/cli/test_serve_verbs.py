@@ -76,6 +76,32 @@ def test_a_file_is_asked_line_by_line(
     assert [answer["charge"] for answer in dpf(*words, "--json").json] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("from_file", [True, False])
+def test_answers_that_were_paid_for_are_shown_when_the_budget_ends(
+    dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path, *, from_file: bool
+) -> None:
+    texts = ["the warm story", "the cold story", "one scene more"]
+    lines = tmp_path / "texts.txt"
+    lines.write_text("\n".join(texts))
+    asked = ["--file", str(lines)] if from_file else texts
+    ledger = str(tmp_path / "l")
+    words = ["ask", str(run / "front"), *asked, "--server", address, "--ledger", ledger, "--budget", "16"]
+    for more in ([], ["--json"]):
+        ended = dpf(*words, *more)
+        assert ended.code == 3
+        assert "Only 2 of 3 texts were answered" in ended.err
+        assert "Nothing was charged for it" in ended.err
+        assert "scene" not in ended.err
+        assert len(ended.json if more else ended.out.splitlines()) == 2
+    assert dpf("ledger", "show", ledger, "--json").json["spent"] == 16.0, "the second time for free"
+
+
+def test_whoever_names_the_whole_run_is_told_which_half(dpf: Callable[..., Any], run: Path) -> None:
+    served, asked = dpf("serve", str(run)), dpf("ask", str(run), "a film", "--budget", "8")
+    assert (served.code, f"Name {run / 'back'}." in served.err) == (2, True)
+    assert (asked.code, f"Name {run / 'front'}." in asked.err) == (2, True)
+
+
 def test_a_budget_per_day_stops_for_the_day(
     dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
 ) -> None:

@@ -11,9 +11,14 @@ import typer
 from dp_forward.cli import options, output
 from dp_forward.cli.bars import Bars
 from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Server, UserFront
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import BudgetExhausted, InvalidInput
 
 __all__ = ["ask"]
+
+_STILL_FREE = (
+    "A text that was asked before is still free. More noise costs less (--epsilon), where the server "
+    "offers it."
+)
 
 
 def ask(
@@ -68,14 +73,26 @@ def ask(
         "epsilon": epsilon,
     }
     new = not ledger.exists()
-    with Client(front, **settings) as client, Bars() as bars:
-        if new and budget is None and budget_per_day is not None:
-            cap = client.summary().cap
-            typer.echo(
-                f"New ledger: epsilon {budget_per_day} a day and, as no --budget was given, {cap} in all.",
-                err=True,
-            )
-        answers = [answer.as_dict() for answer in _answers(client, asked, bars, many=file is not None)]
+    answers: list[dict[str, Any]] = []
+    try:
+        with Client(front, **settings) as client, Bars() as bars:
+            if new and budget is None and budget_per_day is not None:
+                cap = client.summary().cap
+                said = f"epsilon {budget_per_day} a day and, as no --budget was given, {cap} in all."
+                typer.echo(f"New ledger: {said}", err=True)
+            for answer in _answers(client, asked, bars, many=file is not None):
+                answers.append(answer.as_dict())
+    except BudgetExhausted as refused:
+        raise BudgetExhausted(f"{refused} {_STILL_FREE}") from None
+    finally:  # what was paid for is shown, whatever ended it
+        _print_all(answers, asked=len(asked), json=json)
+
+
+def _print_all(answers: list[dict[str, Any]], *, asked: int, json: bool) -> None:
+    if not answers:
+        return
+    if len(answers) < asked:
+        typer.echo(f"Only {len(answers)} of {asked} texts were answered.", err=True)
     if json:
         output.print_json_list(answers)
         return

@@ -140,8 +140,8 @@ def sent(call: Call, patience: Patience) -> Steps[Reply]:
             return _accepted(reply)
         problem, wait = f"status {reply.status}", patience.wait(attempt, reply.retry_after)
     raise ServerUnavailable(
-        f"The server gave no answer in {patience.attempts} attempts ({problem}). What was charged is kept: "
-        "the same text asked again costs nothing."
+        f"The server gave no answer in {patience.attempts} attempts ({problem}). Check its address, and that "
+        "it runs (dpf serve). What was charged is kept: the same text asked again costs nothing."
     )
 
 

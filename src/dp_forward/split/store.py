@@ -126,10 +126,17 @@ def _load(folder: Path, side: str, digest: str | None) -> Split:
     return pair
 
 
+def _where_it_may_be(folder: Path, side: str) -> str:
+    inside = folder / side
+    if (inside / _WEIGHTS).is_file():
+        return f"Name {inside}."
+    return f"Name the folder {side} that dpf finetune or dpf split made."
+
+
 def _checked(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
     for name in (_WEIGHTS, _SETTINGS, _DIGEST):
         if not (folder / name).is_file():
-            raise InvalidInput("folder", f"hold {name}", "no such file", "Make it with dpf split.")
+            raise InvalidInput("folder", f"hold {name}", "no such file", _where_it_may_be(folder, side))
     found = digest_of(folder)
     for expected in (_stored_digest(folder / _DIGEST), digest):
         if expected is not None and found != expected:

@@ -329,7 +329,7 @@ class Ledger:
         if together > self.cap:
             raise BudgetExhausted(
                 f"The cap of epsilon {self.cap} (delta {self.delta}) would be passed: spent "
-                f"{self._spent()}, this release costs {alone} by itself. Nothing was charged."
+                f"{self._spent()}, this release costs {alone} by itself. Nothing was charged for it."
             )
 
     def _admit_today(self, charge: Charge, now: int) -> None:
@@ -345,7 +345,7 @@ class Ledger:
             raise BudgetExhausted(
                 f"The budget of epsilon {self.per_day} per day (delta {self.delta}) would be passed: spent "
                 f"{self._spent_since(now)} today, this release costs {charge.epsilon(self.delta)} by itself. "
-                "Nothing was charged. A day ends at 00:00 UTC."
+                "Nothing was charged for it. A day ends at 00:00 UTC."
             )
 
     def _spent_since(self, now: int) -> float:
