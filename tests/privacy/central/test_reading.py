@@ -105,6 +105,14 @@ def test_pure_releases_have_no_estimate_and_no_attack_without_their_cap():
     assert 0 < read.upper.epsilon < 1
 
 
+def test_a_shuffler_that_gains_nothing_for_pure_releases_is_called_so():
+    nothing, much = (shuffled_pure(local_epsilon=10.0, users=users, delta=1e-5) for users in (500, 10**8))
+    assert "That is the local epsilon" in nothing.upper.statement
+    assert "That is the local epsilon" not in much.upper.statement
+    assert much.upper.epsilon < 1
+    assert 9.9 < nothing.upper.epsilon <= 10
+
+
 def test_no_finite_proof_is_none(monkeypatch):
     monkeypatch.setattr(reading, "sampler_epsilon", lambda *_, **__: float("inf"))
     read = sampled_gaussian(mu=2.0, users=100, delta=1e-5, epochs=1, with_estimate=False)
