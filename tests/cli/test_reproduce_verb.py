@@ -122,6 +122,14 @@ def test_results_are_rendered_without_running(dpf: Callable[..., Any], tmp_path:
     assert not (tmp_path / "work").exists()
 
 
+def test_a_results_file_that_is_not_there_is_not_called_empty(
+    dpf: Callable[..., Any], tmp_path: Path
+) -> None:
+    missing = dpf("reproduce", "--list", "--results", str(tmp_path / "no.jsonl"))
+    assert (missing.code, "`results` must be a file of results" in missing.err) == (2, True)
+    assert dpf("reproduce", "mechanisms", "--list", "--work", str(tmp_path)).code == 0, "none was named"
+
+
 def test_a_cut_short_results_file_still_counts(dpf: Callable[..., Any], tmp_path: Path) -> None:
     step = tables()["mechanisms"].steps()[0]
     line = json.dumps({**line_of(step), "result": {"accuracy": 0.5}})

@@ -40,6 +40,10 @@ def test_finetune_evaluate_and_release_work_on_one_run(
     assert done.json["plan"]["threshold_share"] is not None
     for name in ("front", "back", "report.json", "report.md", "plan.json"):
         assert (run / name).exists()
+    again = dpf(*_words(world, "--epsilon", "8", "--out", str(run), "--json"))
+    assert again.json["accuracy"] == done.json["accuracy"]
+    told = "was finished before: nothing was trained, released or charged now"
+    assert (told in done.err, told in again.err) == (False, True)
 
     found = dpf(
         "evaluate", str(run), "--data", f"sst2={world.task}", "--draws", "5", "--epsilon", "30", "--json"

@@ -10,7 +10,7 @@ import typer
 from dp_forward.cli import options, output
 from dp_forward.cli.bars import Bars
 from dp_forward.cli.finetune import print_report
-from dp_forward.cli.plans import Data, data_paths, print_plan
+from dp_forward.cli.plans import Data, data_paths, print_plan, told_if_finished
 
 __all__ = ["app"]
 
@@ -63,7 +63,7 @@ def dpsgd(
 
     wanted = BaselinePlan.from_dict(read_settings(plan, {**flags, "data": data_paths(data)}))
     print_plan(wanted.as_dict())
-    with Bars() as bars:
+    with told_if_finished(out, "report.json"), Bars() as bars:
         report = run_baseline(wanted, folder=out, resume=resume, progress=bars)
     if json:
         output.print_json({**report, "out": str(out)})

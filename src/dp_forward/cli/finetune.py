@@ -21,6 +21,7 @@ from dp_forward.cli.plans import (
     numbers,
     print_plan,
     settings_of,
+    told_if_finished,
 )
 
 __all__ = ["finetune"]
@@ -152,7 +153,7 @@ def finetune(
         return
     wanted = filled(load_plan(plan, given))
     print_plan(wanted.as_dict())
-    with Bars() as bars:
+    with told_if_finished(out, "report.json"), Bars() as bars:
         run = run_plan(wanted, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget)
     if json:
         output.print_json({**run.report, "out": str(out)})

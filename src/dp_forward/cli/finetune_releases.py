@@ -10,7 +10,7 @@ from typing import Any
 
 from dp_forward.cli import output
 from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import print_plan
+from dp_forward.cli.plans import print_plan, told_if_finished
 
 __all__ = ["finetune_releases"]
 
@@ -31,7 +31,7 @@ def finetune_releases(
     asked = ReleasesPlan.from_dict({**renamed, "releases": str(releases)})
     plan = asked.filled(cut_of_start(asked.model))
     print_plan(plan.as_dict())
-    with Bars() as bars, _exported(releases, out, bars) as exported:
+    with told_if_finished(out, "report.json"), Bars() as bars, _exported(releases, out, bars) as exported:
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
     if json:
         output.print_json({**report, "out": str(out)})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dp_forward.cli import output
 from dp_forward.errors import InvalidInput
 
 __all__ = [
@@ -20,6 +23,7 @@ __all__ = [
     "numbers",
     "print_plan",
     "settings_of",
+    "told_if_finished",
 ]
 
 Data = Annotated[
@@ -38,6 +42,15 @@ OWN_LEDGER = (
     "Charged in a ledger of its own, which knows of no other release of these records: name one --ledger for "
     "all of them, or add up."
 )
+
+
+@contextmanager
+def told_if_finished(out: Path, mark: str) -> Iterator[None]:
+    """Say afterwards, on stderr, that ``out`` was finished before; ``mark`` is the file that it ends with."""
+    finished = (out / mark).is_file()
+    yield
+    if finished:
+        output.warn(f"{out} was finished before: nothing was trained, released or charged now.")
 
 
 def data_paths(given: Sequence[str] | None) -> dict[str, str] | None:

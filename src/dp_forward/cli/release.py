@@ -9,7 +9,15 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import OWN_LEDGER, Data, LabelEpsilon, LabelPrior, data_paths, numbers
+from dp_forward.cli.plans import (
+    OWN_LEDGER,
+    Data,
+    LabelEpsilon,
+    LabelPrior,
+    data_paths,
+    numbers,
+    told_if_finished,
+)
 
 if TYPE_CHECKING:
     from dp_forward.release.form import CorpusForm, Labels
@@ -58,6 +66,7 @@ def release(
     from dp_forward.handed import load_user_side
     from dp_forward.privacy.ledger import Ledger
     from dp_forward.release.corpus import ledger_of, release_corpus
+    from dp_forward.release.shards import MANIFEST
     from dp_forward.split.device import device_of
     from dp_forward.train.labels import label_mechanism_for
     from dp_forward.train.material import read_texts
@@ -78,7 +87,7 @@ def release(
     labels = label_mechanism_for(
         label_epsilon, numbers("label-prior", label_prior), labels=len(user.form.labels)
     )
-    with Bars() as bars:
+    with told_if_finished(out, MANIFEST), Bars() as bars:
         texts = read_texts(
             chosen,
             split,

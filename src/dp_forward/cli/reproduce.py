@@ -92,6 +92,8 @@ def reproduce(
         _render(store.path, render, subject, printed, table or [], json=json)
         return
     if show_list:
+        if results is not None and not results.is_file():
+            raise InvalidInput("results", "be a file of results", results, "Check the path.")
         _list(chosen, store.by_digest(), smoke=smoke, json=json)
         return
     steps = _steps(chosen, cell or [], smoke=smoke)

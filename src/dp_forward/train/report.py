@@ -86,7 +86,7 @@ def readable(report: Mapping[str, Any], *, figure: str | None) -> str:
         "|---|---|",
         f"| accuracy | {report['accuracy']:.4f} |",
         f"| 95 % interval | {report['accuracy_low']:.4f} to {report['accuracy_high']:.4f} |",
-        f"| measured on | {report['texts']} texts, {report['draws']} draws of the noise each |",
+        f"| measured on | {report['texts']} texts, {_draws(report)} |",
         f"| the same model without noise | {report['accuracy_without_noise']:.4f} |",
         f"| always naming the most frequent label | {report['accuracy_of_commonest_label']:.4f} |",
         f"| seconds | {report['seconds']:.1f} |",
@@ -98,6 +98,12 @@ def readable(report: Mapping[str, Any], *, figure: str | None) -> str:
     if notes:
         lines += ["## Note", "", *[line for note in notes for line in (note, "")]]
     return "\n".join(lines + made(report, figure=figure)) + "\n"
+
+
+def _draws(report: Mapping[str, Any]) -> str:
+    if report["guarantee"]["queries"] is None and report["draws"] == 1:
+        return "no noise in a query"
+    return f"{report['draws']} draws of the noise each"
 
 
 def doubt(report: Mapping[str, Any]) -> str | None:
@@ -117,7 +123,7 @@ def doubt(report: Mapping[str, Any]) -> str | None:
             f"{said} A front that never learnt this kind of task puts little of it into a matrix of bounded "
             "norm: with public text of the kind, train it first (--regime public-front --public-task NAME)."
         )
-    return f"{said} More texts, a larger epsilon or a later cut may help."
+    return f"{said} More texts or a larger epsilon may help."
 
 
 def promised(guarantee: Mapping[str, Any]) -> list[str]:
