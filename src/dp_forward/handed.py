@@ -25,7 +25,7 @@ from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.split.halves import Back, Front
 from dp_forward.split.maps import NarrowBack, NarrowFront
 from dp_forward.split.pair import Split
-from dp_forward.split.store import digest_of, load_back, load_front, save_back, save_split
+from dp_forward.split.store import digest_of, load_back, load_front, save_back, save_split, where_it_lies
 
 __all__ = [
     "ProviderSide",
@@ -165,9 +165,8 @@ def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = N
 def _form(place: Path, side: str) -> ReleaseForm:
     path = place / _FORM
     if not path.is_file():
-        inside = place / side
-        made = f"Name {inside}." if (inside / _FORM).is_file() else "Make it with dpf finetune."
-        raise InvalidInput("folder", f"hold {_FORM}", "no such file", made)
+        remedy = where_it_lies(place, side, _FORM, otherwise="Make it with dpf finetune.")
+        raise InvalidInput("folder", f"hold {_FORM}", "no such file", remedy)
     try:
         return ReleaseForm.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, AttributeError, KeyError) as error:

@@ -117,6 +117,7 @@ def test_runs_on_the_same_records_share_a_ledger_and_its_cap(
     assert alone.code == 0, "the control: a ledger of its own knows of no other release"
     told = "knows of no other release of these records"
     assert (told in alone.out, told in second.out) == (True, False)
+    assert told not in run("second").out, "finished before, in the shared one"
     spent = dpf("ledger", "show", str(tmp_path / "book"), "--json")
     assert (spent.json["spent"], spent.json["releases"]) == (16.0, 2)
     nothing = run("raw", "--regime", "end-to-end", *book)

@@ -7,7 +7,7 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.train.evaluate import commonest_share
-from dp_forward.train.report import doubt
+from dp_forward.train.report import doubt, readable
 
 
 def report(low: float, **changed: Any) -> dict[str, Any]:
@@ -44,3 +44,24 @@ def test_a_report_of_before_is_not_doubted() -> None:
     old = report(0.4)
     del old["accuracy_of_commonest_label"]
     assert doubt(old) is None
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "regime", "said"),
+    [
+        ("none", "end-to-end", "no noise in a query"),
+        ("dp-sgd (ghost)", "dp-sgd", "no noise in a query"),
+        ("mvg", "end-to-end", "1 draws of the noise each"),
+    ],
+)
+def test_noise_without_a_promise_is_still_called_noise(mechanism: str, regime: str, said: str) -> None:
+    plan = {"mechanism": mechanism, "epsilon": 4.0, "task": "sst2", "model": "m"}
+    statements = dict.fromkeys(("queries", "training_texts", "labels"), "NOT protected.")
+    numbers = dict.fromkeys(("accuracy", "accuracy_high", "accuracy_without_noise", "seconds"), 0.9)
+    text = readable(
+        report(0.8, regime=regime, plan=plan, draws=1, peak_memory_mib=0.0, notes="", provenance={})
+        | numbers
+        | {"guarantee": {"statements": statements, "queries": None}},
+        figure=None,
+    )
+    assert f"872 texts, {said}" in text

@@ -138,6 +138,7 @@ def finetune(
     )
     flags = {name: value for name, value in locals().items() if name not in (*apart, "apart")}
     from dp_forward.errors import InvalidInput
+    from dp_forward.release.corpus import ledger_of
     from dp_forward.train.defaults import filled
     from dp_forward.train.finetune import finetune as run_plan
     from dp_forward.train.plan import load_plan, read_settings
@@ -158,13 +159,13 @@ def finetune(
     if json:
         output.print_json({**run.report, "out": str(out)})
         return
-    released = run.promises.training is not None and ledger is None
-    print_report(run.report, out, more=[OWN_LEDGER] if released else [])
+    # By the file and not by the flag: a run that was finished before may have been charged in a shared one.
+    print_report(run.report, out, more=[OWN_LEDGER] if ledger_of(out / "releases").exists() else [])
 
 
 def print_report(report: dict[str, object], out: Path, *, more: Sequence[str] = ()) -> None:
     """The numbers and the promises of a run, for people."""
-    from dp_forward.train.report import doubt
+    from dp_forward.train.report import doubt, spoken
 
     shown = {name: report[name] for name in ("accuracy", "accuracy_low", "accuracy_high", "draws", "texts")}
     shown |= {
@@ -173,9 +174,9 @@ def print_report(report: dict[str, object], out: Path, *, more: Sequence[str] = 
         if name in report
     }
     said: dict[str, str] = report["guarantee"]["statements"]  # type: ignore[index]
-    sentences = [f"{name.replace('_', ' ').capitalize()}: {sentence}" for name, sentence in said.items()]
+    sentences = [*spoken(said), *more]
     doubted = doubt(report)
-    sentences += [*more, *([] if doubted is None else [doubted])]
+    sentences += [] if doubted is None else [doubted]
     output.print_fields(
         f"{out}: regime {report['regime']}", {**shown, "report": out / "report.md"}, sentences
     )

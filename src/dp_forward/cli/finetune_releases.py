@@ -56,10 +56,12 @@ def _exported(releases: Path, out: Path, bars: Bars) -> Iterator[Path | None]:
 
 def _print(report: Mapping[str, Any], out: Path) -> None:
     """The numbers and the promises, for people."""
+    from dp_forward.train.report import spoken
+
     numbers = ("accuracy", "accuracy_low", "accuracy_high", "accuracy_on_released_labels")
     shown = {name: report[name] for name in (*numbers, "texts", "records", "seconds", "peak_memory_mib")}
     said: Mapping[str, str] = report["guarantee"]["statements"]
-    sentences = [f"{name.replace('_', ' ').capitalize()}: {sentence}" for name, sentence in said.items()]
+    sentences = spoken(said)
     central = report["central"]
     if central is not None:
         sentences.append(" ".join(["Through the shuffler:", *central["statements"]]))

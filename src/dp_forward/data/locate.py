@@ -66,7 +66,7 @@ def _in_folder(folder: Path, split: str) -> Located:
         "data",
         f"hold a file of the split {split} (one of {', '.join(SPLITS[split])} in its name)",
         _names(there) if there else f"no data file in {folder.name or folder}",
-        "Add it, or rename a file; --evaluation-split measures on another split.",
+        "Add it, or rename a file.",
     )
 
 

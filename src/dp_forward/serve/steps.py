@@ -141,7 +141,7 @@ def sent(call: Call, patience: Patience) -> Steps[Reply]:
         problem, wait = f"status {reply.status}", patience.wait(attempt, reply.retry_after)
     raise ServerUnavailable(
         f"The server gave no answer in {patience.attempts} attempts ({problem}). Check its address, and that "
-        "it runs (dpf serve). What was charged is kept: the same text asked again costs nothing."
+        "it runs. What was charged is kept: the same text asked again costs nothing."
     )
 
 

@@ -31,7 +31,7 @@ from dp_forward.split.halves import Back, Front
 from dp_forward.split.maps import NarrowBack, NarrowFront
 from dp_forward.split.pair import Split, split_model
 
-__all__ = ["digest_of", "load_back", "load_front", "save_back", "save_split"]
+__all__ = ["digest_of", "load_back", "load_front", "save_back", "save_split", "where_it_lies"]
 
 _FORMAT = 1
 _WEIGHTS, _SETTINGS, _DIGEST = "model.safetensors", "half.json", "digest.json"
@@ -126,17 +126,18 @@ def _load(folder: Path, side: str, digest: str | None) -> Split:
     return pair
 
 
-def _where_it_may_be(folder: Path, side: str) -> str:
+def where_it_lies(folder: Path, side: str, name: str, *, otherwise: str) -> str:
+    """The remedy for a folder without this file: its half, where somebody named the folder of both."""
     inside = folder / side
-    if (inside / _WEIGHTS).is_file():
-        return f"Name {inside}."
-    return f"Name the folder {side} that dpf finetune or dpf split made."
+    return f"Name {inside}." if (inside / name).is_file() else otherwise
 
 
 def _checked(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
     for name in (_WEIGHTS, _SETTINGS, _DIGEST):
         if not (folder / name).is_file():
-            raise InvalidInput("folder", f"hold {name}", "no such file", _where_it_may_be(folder, side))
+            made = f"Name the folder {side} that dpf finetune or dpf split made."
+            remedy = where_it_lies(folder, side, name, otherwise=made)
+            raise InvalidInput("folder", f"hold {name}", "no such file", remedy)
     found = digest_of(folder)
     for expected in (_stored_digest(folder / _DIGEST), digest):
         if expected is not None and found != expected:

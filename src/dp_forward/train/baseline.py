@@ -24,7 +24,7 @@ from dp_forward.train.loop.training import Progress
 from dp_forward.train.material import load_tokenizer, read_texts
 from dp_forward.train.plan import check_settings
 from dp_forward.train.provenance import provenance
-from dp_forward.train.report import write_report
+from dp_forward.train.report import spoken, write_report
 from dp_forward.train.run_folder import RunFolder
 
 __all__ = ["NOT_DECIDING", "BaselinePlan", "run_baseline"]
@@ -205,9 +205,7 @@ def _report(
             "training": training,
             "labels": None,
             "statements": statements,
-            "statement": " ".join(
-                f"{name.replace('_', ' ').capitalize()}: {said}" for name, said in statements.items()
-            ),
+            "statement": " ".join(spoken(statements)),
         },
         "notes": notes,
         "seconds": seconds,

@@ -16,7 +16,7 @@ from dp_forward.train.provenance import provenance
 from dp_forward.train.regimes import Promises, Regime
 from dp_forward.train.run_folder import RunFolder
 
-__all__ = ["build_report", "doubt", "made", "promised", "readable", "write_report"]
+__all__ = ["build_report", "doubt", "made", "promised", "readable", "spoken", "write_report"]
 
 
 def build_report(
@@ -101,7 +101,7 @@ def readable(report: Mapping[str, Any], *, figure: str | None) -> str:
 
 
 def _draws(report: Mapping[str, Any]) -> str:
-    if report["guarantee"]["queries"] is None and report["draws"] == 1:
+    if report["regime"] == "dp-sgd" or report["plan"]["mechanism"] == "none":
         return "no noise in a query"
     return f"{report['draws']} draws of the noise each"
 
@@ -124,6 +124,11 @@ def doubt(report: Mapping[str, Any]) -> str | None:
             "norm: with public text of the kind, train it first (--regime public-front --public-task NAME)."
         )
     return f"{said} More texts or a larger epsilon may help."
+
+
+def spoken(statements: Mapping[str, str]) -> list[str]:
+    """Statements as sentences that say what each is about: "Training texts: ..."."""
+    return [f"{name.replace('_', ' ').capitalize()}: {said}" for name, said in statements.items()]
 
 
 def promised(guarantee: Mapping[str, Any]) -> list[str]:

@@ -58,13 +58,12 @@ def _above(table: Table, other: str, found: Found) -> str:
 
     Over the tasks that have rows for both, so that nothing but the sensitivity differs.
     """
-    named = [at for at in map(_POSITION.match, table.rows) if at is not None]
-    both = {at["task"] for at in named if at["s"] == "C"} & {at["task"] for at in named if at["s"] == "2C"}
+    places = {row: at for row in table.rows if (at := _POSITION.match(row)) is not None}
+    tasks = {s: {at["task"] for at in places.values() if at["s"] == s} for s in ("C", "2C")}
     best: dict[str, list[tuple[float, str]]] = {"C": [], "2C": []}
     missing = dict.fromkeys(best, 0)
-    for row in table.rows:
-        at = _POSITION.match(row)
-        if at is None or at["task"] not in both:
+    for row, at in places.items():
+        if at["task"] not in tasks["C"] & tasks["2C"]:
             continue
         for column in table.columns:
             ours = _value(table, row, column, found)

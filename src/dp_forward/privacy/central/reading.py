@@ -203,7 +203,7 @@ def shuffled_pure(
     upper = shuffled_epsilon(delta, local_epsilon=local_epsilon, users=users)
     proved = f"Through {SHUFFLER}, epsilon {shown_up(upper, 4)} at delta {delta:.4g} is proved."
     if shown_up(upper, 4) == shown_up(local_epsilon, 4):
-        proved += " That is the local epsilon: so few records, or so large an epsilon, gain nothing."
+        proved += " That is the local epsilon: the shuffler gains nothing here."
     if cap_mass is None:
         unknown = "No attack was computed: that would need the cap mass of the mechanism."
         lower = CentralBound("attack", None, delta, SHUFFLER, unknown)
