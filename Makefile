@@ -49,7 +49,7 @@ docs: $(STAMP)
 	@echo "build/site/index.html"
 
 tables: $(STAMP)
-	$(BIN)/dpf reproduce --render docs --results results/paper.jsonl
+	$(BIN)/python -m reproduction --render docs --results results/paper.jsonl
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage build dist

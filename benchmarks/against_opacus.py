@@ -2,7 +2,7 @@
 
 python -m benchmarks.against_opacus --json OUT.json --device cuda      (--smoke: tiny shapes, in seconds)
 
-The contenders, and how fair the race is, are in `dp_forward.paper.runs.speed`; this command adds the cut at
+The contenders, and how fair the race is, are in `reproduction.runs.speed`; this command adds the cut at
 `output`, int8 beside int16, what a front costs once, two precisions, and goals to reach.
 """
 
@@ -23,9 +23,9 @@ from torch import Tensor
 
 from benchmarks.report import provenance
 from dp_forward.noise import Sanitizer
-from dp_forward.paper.runs.speed import SHAPES, Contenders, Shape
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, Mechanism, PrivUnit, calibrate, normalise
 from dp_forward.split.pair import split_model
+from reproduction.runs.speed import SHAPES, Contenders, Shape
 
 MATMUL = {"fp32": "highest", "tf32": "high"}
 """What a matrix product of float32 is computed in: as it is, or with ten bits of mantissa."""
@@ -43,7 +43,7 @@ SMOKE = Shape(batch=4, rows=8, rounds=2, block=1, model=SHAPES["tiny"])
 
 
 class Bench(Contenders):
-    """The contenders of `dp_forward.paper.runs.speed`, and one more; says what it builds."""
+    """The contenders of `reproduction.runs.speed`, and one more; says what it builds."""
 
     def add(self, name: str, build: Callable[[], Callable[[], object]]) -> None:
         """Build one contender, warm it up, and note its peak memory in MiB."""

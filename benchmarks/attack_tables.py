@@ -438,7 +438,7 @@ PLACES: list[tuple[str, Path, Callable[[Record], str]]] = [
 
 def draw(record: Record) -> None:
     """The three attacks side by side."""
-    from dp_forward.attack.figure import Bar, draw_attacks
+    from dp_forward.attacks.attack_figure import Bar, draw_attacks
 
     members, inversion, attribute = (record[part] for part in ("membership", "inversion", "attribute"))
     told = [Bar.of("non-private", members["imdb/undefended/plain_confidence"])]

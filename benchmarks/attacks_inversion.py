@@ -126,14 +126,14 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     """Make one attack; its line."""
     import torch
 
-    from dp_forward.attack.inversion.decoder import invert_with, train_decoder
-    from dp_forward.attack.inversion.gradient import fit_linear_map, invert_by_gradient
-    from dp_forward.attack.inversion.nearest import invert_nearest
-    from dp_forward.attack.inversion.recall import TokenPrior
+    from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
+    from dp_forward.attacks.inversion.gradient import fit_linear_map, invert_by_gradient
+    from dp_forward.attacks.inversion.nearest_token import invert_nearest
+    from dp_forward.attacks.inversion.recall import TokenPrior
     from dp_forward.privacy import NoiseChoice
-    from dp_forward.split.carve import carve
-    from dp_forward.split.load import load_model
-    from dp_forward.split.store import load_front
+    from dp_forward.split.half_files import load_front
+    from dp_forward.split.load_model import load_model
+    from dp_forward.split.surgery import carve
 
     # Rows are compared exactly; a decoder learns whatever its products are rounded to.
     torch.set_float32_matmul_precision("high" if job.attack == "decoder" else "highest")
@@ -236,7 +236,7 @@ def pack(args: argparse.Namespace) -> int:
     import torch
     import transformers
 
-    from dp_forward.split.load import load_model, model_folder
+    from dp_forward.split.load_model import load_model, model_folder
 
     folder = args.cache / "model"
     load_model(args.model).to(torch.float16).save_pretrained(folder)
@@ -260,7 +260,7 @@ def run(args: argparse.Namespace) -> int:
             _apart(_note, args.out)
         chosen = [job for job in jobs() if job.name not in known and any(w in job.name for w in args.only)]
         # Loaded once, before the fork; nothing here touches the GPU yet.
-        import dp_forward.attack.inversion.decoder  # noqa: F401
+        import dp_forward.attacks.inversion.decoder  # noqa: F401
 
         context = multiprocessing.get_context("fork")
         queue = context.Queue()

@@ -146,8 +146,8 @@ class Bench:
 
     def membership(self, job: Job) -> dict[str, Any]:
         """Train on the members, attack the answers."""
-        from dp_forward.attack.ceiling import membership_ceiling
-        from dp_forward.attack.membership import SCORES, threshold_attack
+        from dp_forward.attacks.ceiling import membership_ceiling
+        from dp_forward.attacks.membership import SCORES, threshold_attack
 
         texts, members = self.pool(job)
         if job["cut"] == "dp-sgd":
@@ -179,7 +179,7 @@ class Bench:
 
     def asked(self, pair: Any, mechanism: Any, texts: Any) -> dict[str, Any]:
         """Answers to one query of each text; with noise, and without it where there is some."""
-        from dp_forward.attack.membership import answers
+        from dp_forward.attacks.membership import answers
 
         if mechanism is None:
             return {"plain": answers(pair.front, pair.back, None, texts)}
@@ -188,8 +188,8 @@ class Bench:
 
     def shadow(self, job: Job) -> dict[str, Any]:
         """One model of LiRA, number 0 being the target; its scores of all texts are left in a file."""
-        from dp_forward.attack.lira import logit_confidence
-        from dp_forward.attack.membership import answers
+        from dp_forward.attacks.lira import logit_confidence
+        from dp_forward.attacks.membership import answers
 
         texts, _ = self.pool(job)
         chosen = lira_members(len(texts), self.size["shadows"])[job["number"]]
@@ -202,7 +202,7 @@ class Bench:
 
     def lira(self, cut: str, mechanism: str | None) -> list[dict[str, Any]]:
         """The attack, once target and shadows are there."""
-        from dp_forward.attack.lira import lira
+        from dp_forward.attacks.lira import lira
 
         numbers = range(self.size["shadows"] + 1)
         places = [self.left({"cut": cut, "mechanism": mechanism, "number": number}) for number in numbers]
@@ -219,7 +219,7 @@ class Bench:
 
     def attribute(self, job: Job) -> dict[str, Any]:
         """The front as published, the attack of the package."""
-        from dp_forward.attack.attribute import attribute_attack
+        from dp_forward.attacks.attribute import attribute_attack
 
         files = (self.files[f"{job['labels']}-{split}"] for split in ("train", "test"))
         train, test = (texts_of(file, file[0].shape[1]) for file in files)
@@ -241,7 +241,7 @@ class Bench:
         """The published model with a new head, in float32, cut."""
         import torch
 
-        from dp_forward.split.load import load_model
+        from dp_forward.split.load_model import load_model
         from dp_forward.split.pair import split_model
 
         torch.manual_seed(seed)
@@ -252,7 +252,7 @@ class Bench:
         """A pair: trained as a whole on raw texts, or its back alone on one real release of each member."""
         import torch
 
-        from dp_forward.attack.crossing import crossing, device_of
+        from dp_forward.attacks.observations import crossing, device_of
 
         cut, mechanism, device = job["cut"], _mechanism(job), device_of(None)
         pair = self.halves(cut, seed=job["seed"])
@@ -302,10 +302,10 @@ class Bench:
         """The baseline at the same epsilon, for as many epochs."""
         import torch
 
-        from dp_forward.attack.crossing import device_of
-        from dp_forward.split.load import load_model
+        from dp_forward.attacks.observations import device_of
+        from dp_forward.split.load_model import load_model
         from dp_forward.split.pair import split_model
-        from dp_forward.train.dpsgd.training import DpSgdSettings, train_dpsgd
+        from dp_forward.train.dpsgd.dpsgd_training import DpSgdSettings, train_dpsgd
 
         torch.manual_seed(0)
         model = load_model(str(self.cache / "model"), labels=2).to(torch.float32).to(device_of(None))
@@ -321,7 +321,7 @@ class Bench:
 
 def lira_members(texts: int, shadows: int) -> Any:
     """Who is in the target's half (row 0) and in each shadow's."""
-    from dp_forward.attack.lira import halves
+    from dp_forward.attacks.lira import halves
 
     target = np.random.default_rng(99).permutation(texts) < texts // 2
     return np.vstack([target[None], halves(texts, shadows, seed=0)])
@@ -338,12 +338,12 @@ def prepare(args: argparse.Namespace) -> int:
     """Token ids and the model, small enough to take along."""
     import torch
 
-    from dp_forward.attack.attribute import keyword_genres
+    from dp_forward.attacks.attribute import keyword_genres
     from dp_forward.data import FixedLength, Record, read_records
     from dp_forward.data.files import file_rows
     from dp_forward.data.tasks import find_task
-    from dp_forward.split.load import load_model
-    from dp_forward.train.material import load_tokenizer, sample
+    from dp_forward.split.load_model import load_model
+    from dp_forward.train.inputs import load_tokenizer, sample
 
     args.cache.mkdir(parents=True, exist_ok=True)
     tokenizer = load_tokenizer(args.model)
@@ -445,8 +445,8 @@ def run(args: argparse.Namespace) -> int:
         if word in name and not bench.has(name, job, known)
     }
     # Loaded once, before the fork; nothing here touches the GPU yet.
-    import dp_forward.attack.attribute
-    import dp_forward.attack.lira  # noqa: F401
+    import dp_forward.attacks.attribute
+    import dp_forward.attacks.lira  # noqa: F401
 
     stop = time.time() + args.seconds
     context = multiprocessing.get_context("fork")
@@ -499,7 +499,7 @@ def pooled(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Seeds draw other members from one split, so texts recur; each time under another model.
     """
-    from dp_forward.attack.result import AttackResult, clopper_pearson
+    from dp_forward.attacks.attack_result import AttackResult, clopper_pearson
 
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in lines:

@@ -16,8 +16,8 @@ import numpy as np
 import websockets
 
 from dp_forward.noise import release_batch
-from dp_forward.serve.manifest import Manifest
-from dp_forward.serve.wire import frame_of
+from dp_forward.service.protocol.frame import frame_of
+from dp_forward.service.protocol.manifest import Manifest
 
 FRAME_TYPE = ("content-type", "application/octet-stream")
 _REQUEST, _TIME = slice(96, 112), slice(112, 120)

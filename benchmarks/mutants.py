@@ -29,7 +29,7 @@ def main() -> int:
     given = parser.parse_args()
     rounds = 2 if given.smoke else given.rounds
     sys.path.insert(0, str(ROOT / "tests"))  # the mutants live with the tests: no product holds them
-    from attack.audit import mutants
+    from audit import mutants
 
     command = f"python -m benchmarks.mutants --rounds {rounds}"
     results = Results(given.json, command=command, libraries=_LIBRARIES, smoke=given.smoke)
@@ -78,9 +78,9 @@ def _print_table(verdicts: list[Any]) -> None:
 
 def _honest(mutants: Any, world: Any, rounds: int, results: Results) -> tuple[int, float]:
     """How many rounds of all audits pass, and how long the service took at most."""
-    from dp_forward.attack.audit.draws import audit_draws
-    from dp_forward.attack.audit.released import audit_released
-    from dp_forward.attack.audit.service import audit_service
+    from dp_forward.audit.draw_checks import audit_draws
+    from dp_forward.audit.released_bytes import audit_released
+    from dp_forward.audit.service_audit import audit_service
     from dp_forward.cli.audit_wire import layout
 
     kinds = (mutants.GAUSSIAN, mutants.PRIVUNIT, mutants.AT_ONE)

@@ -27,7 +27,7 @@ from scipy.special import ndtri
 
 from benchmarks.goals import Results, arguments, on_cores, say
 from benchmarks.timing import cpu_seconds
-from dp_forward.attack.lattice import (
+from dp_forward.attacks.lattice import (
     Guesses,
     Score,
     gaussian_lattice,
@@ -38,9 +38,9 @@ from dp_forward.attack.lattice import (
     worst_pair,
 )
 from dp_forward.noise import Sanitizer, release
-from dp_forward.noise.entropy import keystream
-from dp_forward.noise.exact_normal import Entropy, rounded_normal
-from dp_forward.noise.grid import Grid, quantise
+from dp_forward.noise.released.entropy import keystream
+from dp_forward.noise.released.exact_normal import Entropy, rounded_normal
+from dp_forward.noise.released.grid import Grid, quantise
 from dp_forward.privacy import (
     TEXT,
     Budget,
@@ -51,7 +51,7 @@ from dp_forward.privacy import (
     calibrate,
     normalise,
 )
-from dp_forward.serve.wire import frame_of
+from dp_forward.service.protocol.frame import frame_of
 
 BOUND = normalise(1.0)
 DELTA = 1e-5

@@ -15,10 +15,10 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from benchmarks.report import report
-from dp_forward.joined import Joined, join
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, PrivUnit, calibrate, normalise
 from dp_forward.split.pair import split_model
+from dp_forward.split.private_model import Joined, join
 
 THRESHOLDS = {
     "cuda_matrix_gaussian_ratio": 1.03,

@@ -43,11 +43,11 @@ from benchmarks.load import (
     steady,
     stream_clients,
 )
-from dp_forward.handed import ReleaseForm, hand_over, load_provider_side
 from dp_forward.privacy import NoiseChoice
-from dp_forward.serve.manifest import Manifest
-from dp_forward.serve.wire import HEADER_BYTES
-from dp_forward.split.load import load_model, model_folder
+from dp_forward.service.protocol.frame import HEADER_BYTES
+from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.split.artifacts import ReleaseForm, hand_over, load_provider_side
+from dp_forward.split.load_model import load_model, model_folder
 from dp_forward.split.pair import split_model
 
 CLIENTS = 32

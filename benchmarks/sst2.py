@@ -80,7 +80,7 @@ def prepare(args: argparse.Namespace) -> int:
     """Read the splits as `finetune` would, and store their token ids."""
     from dp_forward.data import FixedLength
     from dp_forward.data.tasks import find_task
-    from dp_forward.train.material import load_tokenizer, read_texts
+    from dp_forward.train.inputs import load_tokenizer, read_texts
 
     sources = dict(option.split("=", 1) for option in args.data)
     tokens = FixedLength(load_tokenizer(args.model), ROWS)
@@ -132,7 +132,7 @@ def one(
     from dp_forward.data.tasks import find_task
     from dp_forward.train.defaults import filled
     from dp_forward.train.finetune import finetune
-    from dp_forward.train.material import Material, cut_model
+    from dp_forward.train.inputs import Material, cut_model
     from dp_forward.train.plan import Plan
 
     plan = filled(Plan.from_dict(plan_settings))

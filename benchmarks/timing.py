@@ -15,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
-PRELOAD = ["torch", "transformers", "opacus", "dp_forward.release.corpus", "dp_forward.train.dpsgd.private"]
+PRELOAD = [
+    "torch",
+    "transformers",
+    "opacus",
+    "dp_forward.corpus.writer",
+    "dp_forward.train.dpsgd.private_optimizer",
+]
 """Imported once for all fresh processes. Not this package: Opacus installs one of the same name."""
 
 

@@ -8,7 +8,7 @@ noise that it claims is refuted, and so is the paper's sigma, made for half of w
 
 import numpy as np
 
-from dp_forward.attack.audit.released import ReleasedAudit, audit_released
+from dp_forward.audit.released_bytes import ReleasedAudit, audit_released
 from dp_forward.noise import release_batch
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, PaperReading, PrivUnit, calibrate, normalise
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import torch
 
 import dp_forward as dpf
+from dp_forward.corpus.writer import ledger_of, release_corpus
 from dp_forward.data import EncodedTexts, find_task, read_records
 from dp_forward.errors import BudgetExhausted
-from dp_forward.handed import ReleaseForm, hand_over, load_user_side
+from dp_forward.ledger import Ledger
 from dp_forward.privacy import Budget, NoiseChoice, RandomizedResponse, calibrate
-from dp_forward.privacy.ledger import Ledger
-from dp_forward.release.corpus import ledger_of, release_corpus
-from dp_forward.split.load import load_model
-from dp_forward.train.from_releases import finetune_from_releases
-from dp_forward.train.material import load_tokenizer
+from dp_forward.split.artifacts import ReleaseForm, hand_over, load_user_side
+from dp_forward.split.load_model import load_model
+from dp_forward.train.inputs import load_tokenizer
+from dp_forward.train.provider_training import finetune_from_releases
 from dp_forward.train.releases_plan import ReleasesPlan
 
 task = find_task("rotten-tomatoes")

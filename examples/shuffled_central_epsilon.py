@@ -7,7 +7,7 @@ everyone trusts strips who sent what. Then, and only then, there is a central ep
 """
 
 from dp_forward.privacy import TEXT, Budget, PrivUnit, RandomizedResponse, calibrate, compose, normalise
-from dp_forward.privacy.central import paper_estimate, shuffled_gaussian, shuffled_pure
+from dp_forward.privacy.shuffling import paper_estimate, shuffled_gaussian, shuffled_pure
 
 USERS, DELTA = 67_349, 1e-5  # the training records of SST-2
 

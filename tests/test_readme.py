@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from dp_forward.cli import proof
+from dp_forward.cli import noise_table as proof
 from dp_forward.cli.main import app, run
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up

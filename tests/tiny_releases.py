@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from dp_forward.corpus import reader as shards
+from dp_forward.corpus.reader import ReleasedCorpus
+from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.corpus.writer import release_corpus
 from dp_forward.data.tasks import find_task
-from dp_forward.handed import hand_over, load_user_side
 from dp_forward.privacy import RandomizedResponse
-from dp_forward.release import shards
-from dp_forward.release.central import ShuffledBatch
-from dp_forward.release.corpus import release_corpus
-from dp_forward.release.shards import ReleasedCorpus
-from dp_forward.split.load import load_model
+from dp_forward.split.artifacts import hand_over, load_user_side
+from dp_forward.split.load_model import load_model
 from dp_forward.split.pair import Split, split_model
 from dp_forward.train.finetune import finetune
-from dp_forward.train.material import read_texts
+from dp_forward.train.inputs import read_texts
 from dp_forward.train.releases_plan import ReleasesPlan
 from tiny_task import TinyWorld
 

@@ -14,11 +14,11 @@ import transformers
 
 import tiny_models
 import tiny_task
-from dp_forward.handed import ReleaseForm, hand_over
 from dp_forward.privacy import NoiseChoice
-from dp_forward.serve.manifest import Manifest
-from dp_forward.serve.policy import Policy
-from dp_forward.serve.wire import parse_frame
+from dp_forward.service.protocol.frame import parse_frame
+from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.service.protocol.policy import Policy
+from dp_forward.split.artifacts import ReleaseForm, hand_over
 from dp_forward.split.pair import split_model
 
 LABELS = ("bad", "good")

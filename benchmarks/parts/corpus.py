@@ -53,9 +53,9 @@ def make_front(folder: Path) -> Path:
     import torch
     import transformers
 
-    from dp_forward.handed import ReleaseForm, hand_over
     from dp_forward.privacy import NoiseChoice
-    from dp_forward.split.load import model_folder
+    from dp_forward.split.artifacts import ReleaseForm, hand_over
+    from dp_forward.split.load_model import model_folder
     from dp_forward.split.pair import split_model
 
     torch.manual_seed(0)
@@ -73,10 +73,10 @@ def make_front(folder: Path) -> Path:
 
 def release_one(front: str, records: int, out: str) -> tuple[float, float, float]:
     """Seconds, CPU seconds, and MiB beyond the front and the texts; for a process of its own."""
+    from dp_forward.corpus.writer import release_corpus
     from dp_forward.data import EncodedTexts
     from dp_forward.data.records import Record
-    from dp_forward.handed import load_user_side
-    from dp_forward.release.corpus import release_corpus
+    from dp_forward.split.artifacts import load_user_side
 
     user = load_user_side(front)
     words = np.array(["a", "quiet", "generous", "film", "that", "never", "quite", "finds", "its", "story"])

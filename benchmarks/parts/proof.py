@@ -10,9 +10,9 @@ from pathlib import Path
 from benchmarks.board import Board, Part, at_least, at_most
 from benchmarks.goals import say
 from benchmarks.timing import cpu_seconds, median_cpu_ms, python_cpu_seconds, seconds
+from dp_forward.ledger import Charge, Ledger
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, PrivUnit, calibrate, curve, normalise
-from dp_forward.privacy.central import paper_estimate, sampler_epsilon, shuffled_epsilon
-from dp_forward.privacy.ledger import Charge, Ledger
+from dp_forward.privacy.shuffling import paper_estimate, sampler_epsilon, shuffled_epsilon
 
 EPSILONS = (0.1, 1.0, 4.0, 8.0, 16.0, 64.0)
 COMPARED = (1.0, 8.0)

@@ -13,7 +13,7 @@ from benchmarks.board import Board, Part, at_least, at_most
 from benchmarks.goals import say
 from benchmarks.released_noise import gaussian, privunit
 from benchmarks.timing import Peak, in_fresh_process, threads
-from dp_forward.paper.runs.speed import SHAPES, Contenders, Shape
+from reproduction.runs.speed import SHAPES, Contenders, Shape
 
 SHAPE = Shape(batch=8, rows=64, rounds=5, block=1, model=SHAPES["minilm"])
 OURS = ("matrix_gaussian", "privunit")

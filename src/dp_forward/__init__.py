@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dp_forward import split as split
-    from dp_forward.joined import Joined as Joined
-    from dp_forward.joined import join as join
-    from dp_forward.joined import join_qkv as join_qkv
     from dp_forward.noise import Sanitizer as Sanitizer
-    from dp_forward.serve.client import AsyncClient as AsyncClient
-    from dp_forward.serve.client import Client as Client
+    from dp_forward.service.client.client import AsyncClient as AsyncClient
+    from dp_forward.service.client.client import Client as Client
+    from dp_forward.split.half_files import load_back as load_back
+    from dp_forward.split.half_files import load_front as load_front
+    from dp_forward.split.half_files import save_split as save_split
     from dp_forward.split.pair import Split as Split
-    from dp_forward.split.store import load_back as load_back
-    from dp_forward.split.store import load_front as load_front
-    from dp_forward.split.store import save_split as save_split
+    from dp_forward.split.private_model import Joined as Joined
+    from dp_forward.split.private_model import join as join
+    from dp_forward.split.private_model import join_qkv as join_qkv
     from dp_forward.train.finetune import finetune as finetune
     from dp_forward.train.plan import Plan as Plan
     from dp_forward.train.run import Run as Run
@@ -39,19 +39,19 @@ except PackageNotFoundError:  # pragma: no cover - running from a source tree wi
     __version__ = "0+unknown"
 
 _HOMES = {
-    "AsyncClient": "dp_forward.serve.client",
-    "Client": "dp_forward.serve.client",
-    "Joined": "dp_forward.joined",
+    "AsyncClient": "dp_forward.service.client.client",
+    "Client": "dp_forward.service.client.client",
+    "Joined": "dp_forward.split.private_model",
     "Plan": "dp_forward.train.plan",
     "Run": "dp_forward.train.run",
     "Sanitizer": "dp_forward.noise",
     "Split": "dp_forward.split.pair",
     "finetune": "dp_forward.train.finetune",
-    "join": "dp_forward.joined",
-    "join_qkv": "dp_forward.joined",
-    "load_back": "dp_forward.split.store",
-    "load_front": "dp_forward.split.store",
-    "save_split": "dp_forward.split.store",
+    "join": "dp_forward.split.private_model",
+    "join_qkv": "dp_forward.split.private_model",
+    "load_back": "dp_forward.split.half_files",
+    "load_front": "dp_forward.split.half_files",
+    "save_split": "dp_forward.split.half_files",
 }
 """Where the public names live; they are loaded when first used, because torch is slow to import."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from benchmarks.__main__ import NAMES, exit_code, main, measure
 from benchmarks.board import SCHEMA, Board, Part, at_least, at_most, markdown, missed, read, table, write
 

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+
 from benchmarks.board import Board
 from benchmarks.parts import PARTS, growth
 

@@ -6,6 +6,7 @@ import mmap
 import sys
 
 import pytest
+
 from benchmarks.timing import Peak, slope
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import tiny_task
 import tiny_user
-from dp_forward.attack.inversion import nearest as inversion_nearest
-from dp_forward.attack.inversion.recall import hidden_rows
+from dp_forward.attacks.inversion import nearest_token as inversion_nearest
+from dp_forward.attacks.inversion.recall import hidden_rows
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import bounded
 from dp_forward.privacy import NoiseChoice

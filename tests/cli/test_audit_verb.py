@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tiny_user
-from attack.audit.mutants import kept_too_often, less_noise, mask_in_header
+from audit.mutants import kept_too_often, less_noise, mask_in_header
 from dp_forward.privacy import NoiseChoice
 
 KEYS = {

@@ -17,16 +17,16 @@ import pytest
 
 import tiny_task
 import tiny_user
-from dp_forward.handed import load_provider_side
+from dp_forward.corpus.reader import ReleasedCorpus
+from dp_forward.corpus.writer import private_folder
 from dp_forward.privacy import NoiseChoice, RandomizedResponse
-from dp_forward.release.corpus import private_folder
-from dp_forward.release.shards import ReleasedCorpus
-from dp_forward.serve.collect.collection import Collection
-from dp_forward.serve.collect.export import export_corpus
-from dp_forward.serve.collect.form import CollectionForm
-from dp_forward.serve.manifest import Manifest
-from dp_forward.serve.server import make_app, run_server
-from dp_forward.serve.settings import ServerSettings
+from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.export import export_corpus
+from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.service.server.app import make_app, run_server
+from dp_forward.service.server.settings import ServerSettings
+from dp_forward.split.artifacts import load_provider_side
 
 TOKEN = "a-token-of-enough-letters"
 Dpf = Callable[..., Any]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from dp_forward.handed import load_provider_side
-from dp_forward.release.shards import ReleasedCorpus
-from dp_forward.serve.collect.collection import Collection
-from dp_forward.serve.collect.form import CollectionForm
-from dp_forward.serve.collect.record import pack_record, parse_record
-from dp_forward.serve.manifest import Manifest
-from dp_forward.serve.wire import Header
+from dp_forward.corpus.reader import ReleasedCorpus
+from dp_forward.service.collector.collection import Collection
+from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.frame import Header
+from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.service.protocol.record import pack_record, parse_record
+from dp_forward.split.artifacts import load_provider_side
 from tiny_releases import TinyReleases
 
 SMALL = ("--epochs", "2", "--batch", "16", "--learning-rate", "0.005", "--set", "held_out=0.25")

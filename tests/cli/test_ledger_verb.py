@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from dp_forward.cli.ledger import app
 from dp_forward.errors import InvalidInput, LedgerCorrupt
-from dp_forward.privacy.ledger import Charge, Ledger
+from dp_forward.ledger import Charge, Ledger
 from dp_forward.privacy.units import phrase
 
 DAILY = {"per_day", "spent_today", "remaining_today"}

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dp_forward.split.load import load_model
-from dp_forward.split.store import digest_of, load_back, load_front
+from dp_forward.split.half_files import digest_of, load_back, load_front
+from dp_forward.split.load_model import load_model
 
 
 def test_the_cuts_of_the_real_model_are_listed_and_pass_the_leak_check(dpf) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve.page import page_cases
+from service.webui import page_cases
 
 
 @pytest.fixture(scope="module")

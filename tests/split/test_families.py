@@ -10,7 +10,7 @@ import transformers
 from dp_forward.errors import InvalidInput
 from dp_forward.split import FAMILIES, carve, legal_cuts
 from dp_forward.split.families import head_of
-from dp_forward.split.legal import blocks_of
+from dp_forward.split.legal_cuts import blocks_of
 from tiny_models import MASKED_LM, SETTINGS, WIDTH, minilm_folder, randomise, tiny, tiny_inputs
 
 

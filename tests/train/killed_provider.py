@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import tiny_models  # noqa: F401 - one thread
-from dp_forward.train.from_releases import finetune_from_releases
+from dp_forward.train.provider_training import finetune_from_releases
 from dp_forward.train.releases_plan import ReleasesPlan
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from dp_forward.corpus.writer import ledger_of
 from dp_forward.errors import InvalidInput
-from dp_forward.handed import load_provider_side
-from dp_forward.privacy.ledger import Ledger
-from dp_forward.release.corpus import ledger_of
+from dp_forward.ledger import Ledger
+from dp_forward.split.artifacts import load_provider_side
 from dp_forward.train.finetune import finetune
 from dp_forward.train.run import Run
 from tiny_task import TinyWorld

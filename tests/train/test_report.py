@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dp_forward.errors import InvalidInput
-from dp_forward.train.evaluate import commonest_share
+from dp_forward.train.evaluation import commonest_share
 from dp_forward.train.report import doubt, readable
 
 

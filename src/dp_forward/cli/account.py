@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from dp_forward.cli import options, output
+from dp_forward.cli.mechanism_options import DEFAULT_DELTA, Request, is_pure, of_sigma
 from dp_forward.cli.options import MechanismName
-from dp_forward.cli.promise import DEFAULT_DELTA, Request, is_pure, of_sigma
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     Budget,
@@ -19,7 +19,7 @@ from dp_forward.privacy import (
     RandomizedResponse,
     compose,
 )
-from dp_forward.privacy import central as c
+from dp_forward.privacy import shuffling as c
 from dp_forward.privacy.rounding import shown_down, shown_up
 
 __all__ = ["account"]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.bars import Bars
+from dp_forward.cli.progress_bars import Bars
 from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Server, UserFront
 from dp_forward.errors import BudgetExhausted, InvalidInput
 
@@ -56,8 +56,8 @@ def ask(
 
     Example: dpf ask run/front "a quiet, generous film" --server http://127.0.0.1:8765 --budget 16
     """
-    from dp_forward.serve.client import Client
-    from dp_forward.serve.settings import read_token
+    from dp_forward.service.client.client import Client
+    from dp_forward.service.server.settings import read_token
 
     given = list(texts or []) if file is None else _lines(file)
     if not given or (texts and file is not None):

@@ -20,13 +20,13 @@ from dp_forward.cli.attack_target import (
     tell,
     told,
 )
-from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import Data
+from dp_forward.cli.plan_options import Data
+from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dp_forward.attack.inversion.recall import TokenPrior
-    from dp_forward.attack.result import AttackResult
+    from dp_forward.attacks.attack_result import AttackResult
+    from dp_forward.attacks.inversion.recall import TokenPrior
     from dp_forward.data import EncodedTexts, Record
 
 __all__ = ["app"]
@@ -100,7 +100,7 @@ def inversion(
 
     Example: dpf attack inversion run --how nearest --limit 100 --releases 8
     """
-    from dp_forward.attack.inversion.recall import TokenPrior, token_table
+    from dp_forward.attacks.inversion.recall import TokenPrior, token_table
 
     check_figure_early(figure)
     place, target = device_name(device), Target.load(run, data)
@@ -154,9 +154,9 @@ def _inverted(
     device: str,
     use_prior: bool,
 ) -> AttackResult:
-    from dp_forward.attack.inversion.decoder import invert_with, train_decoder
-    from dp_forward.attack.inversion.gradient import invert_by_gradient
-    from dp_forward.attack.inversion.nearest import invert_nearest
+    from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
+    from dp_forward.attacks.inversion.gradient import invert_by_gradient
+    from dp_forward.attacks.inversion.nearest_token import invert_nearest
 
     front, mechanism = target.front, target.mechanism
     attacking = told(bars, "attacking")
@@ -227,7 +227,7 @@ def attribute(
 
     Example: dpf attack attribute run --task imdb --split test --share 0.5
     """
-    from dp_forward.attack.attribute import attribute_attack
+    from dp_forward.attacks.attribute import attribute_attack
 
     check_figure_early(figure)
     place, target = device_name(device), Target.load(run, data)
@@ -236,7 +236,7 @@ def attribute(
     values, records, source = _labelled(target, task, split, labelled, text, column)
     if limit is not None:
         from dp_forward.privacy.checks import count
-        from dp_forward.train.material import sample
+        from dp_forward.train.inputs import sample
 
         records = sample(records, count("limit", limit, remedy="Leave it out to take all."))
     if not 0 < share < 1:
@@ -270,7 +270,7 @@ def _labelled(
     target: Target, task: str | None, split: str | None, file: Path | None, text: str, column: str
 ) -> tuple[tuple[str, ...], list[Record], str]:
     """The values of the attribute, the texts that have one, and where they come from."""
-    from dp_forward.attack.attribute import GENRES, keyword_genres, read_labelled
+    from dp_forward.attacks.attribute import GENRES, keyword_genres, read_labelled
 
     if file is not None:
         values, records = read_labelled(file, text=text, attribute=column)

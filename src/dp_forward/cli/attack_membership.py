@@ -26,19 +26,19 @@ from dp_forward.cli.attack_target import (
     tell,
     told,
 )
-from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import Data
+from dp_forward.cli.plan_options import Data
+from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dp_forward.attack.crossing import AnyFront
-    from dp_forward.attack.result import AttackResult
+    from dp_forward.attacks.attack_result import AttackResult
+    from dp_forward.attacks.observations import AnyFront
     from dp_forward.data import EncodedTexts, Record
     from dp_forward.split.halves import Back
-    from dp_forward.split.maps import NarrowBack
+    from dp_forward.split.width_maps import NarrowBack
     from dp_forward.train.plan import Plan
 
 __all__ = ["membership"]
@@ -177,8 +177,8 @@ class _Game:
         seed: int,
     ) -> _Game:
         """Read what is needed."""
-        from dp_forward.handed import load_provider_side
         from dp_forward.privacy.checks import count
+        from dp_forward.split.artifacts import load_provider_side
 
         provider = load_provider_side(target.folder / "back")
         if provider.form != target.form:
@@ -207,7 +207,7 @@ class _Game:
         self, front: AnyFront, back: Back | NarrowBack, bars: Bars, stage: str, asking: Mapping[str, Any]
     ) -> NDArray[np.float64]:
         """What a model says of every text."""
-        from dp_forward.attack.membership import answers
+        from dp_forward.attacks.membership import answers
 
         return answers(front, back, self.target.mechanism, self.texts, progress=told(bars, stage), **asking)
 
@@ -216,9 +216,9 @@ def _told_apart(
     target: Target, plan: Plan, others: str | None, drop_words: float | None, seed: int
 ) -> tuple[list[Record], list[Record], str, bool]:
     """Members, others, where the others come from, and whether a coin could have made them members."""
-    from dp_forward.attack.membership import drop_words as dropped
+    from dp_forward.attacks.membership import drop_words as dropped
     from dp_forward.data.tasks import find_task, split_name
-    from dp_forward.train.material import sample
+    from dp_forward.train.inputs import sample
 
     task = find_task(plan.task)
     everybody = target.records(task, "train")
@@ -258,7 +258,7 @@ def _ceiling(target: Target, plan: Plan) -> float | None:
 
 def _threshold_attacks(game: _Game, said: NDArray[np.float64], *, seed: int) -> dict[str, AttackResult]:
     """Each score's result."""
-    from dp_forward.attack.membership import SCORES, threshold_attack
+    from dp_forward.attacks.membership import SCORES, threshold_attack
 
     found = {}
     for name, score in SCORES.items():
@@ -288,10 +288,10 @@ def _lira(
     """
     import numpy as np
 
-    from dp_forward.attack.lira import halves, lira, logit_confidence
+    from dp_forward.attacks.lira import halves, lira, logit_confidence
     from dp_forward.privacy.checks import count
     from dp_forward.train.finetune import finetune
-    from dp_forward.train.material import cut_model, gather
+    from dp_forward.train.inputs import cut_model, gather
 
     shadows = count("shadows", shadows, at_least=2, remedy="Use 16 or more.")
     labels = game.texts.labels

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dp_forward.cli import output
-from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import data_paths
+from dp_forward.cli.plan_options import data_paths
+from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dp_forward.attack.crossing import AnyFront
-    from dp_forward.attack.result import AttackResult
+    from dp_forward.attacks.attack_result import AttackResult
+    from dp_forward.attacks.observations import AnyFront
     from dp_forward.data import EncodedTexts, FixedLength, Record
     from dp_forward.data.tasks import Task
-    from dp_forward.handed import ReleaseForm
     from dp_forward.privacy import Mechanism
+    from dp_forward.split.artifacts import ReleaseForm
 
 __all__ = [
     "Figure",
@@ -60,7 +60,7 @@ class Target:
         Edges:
             A folder without plan.json (of `dpf split`, or a user's own) has no task of its own.
         """
-        from dp_forward.handed import load_user_side
+        from dp_forward.split.artifacts import load_user_side
 
         if not (run / "front").is_dir():
             raise InvalidInput(
@@ -95,7 +95,7 @@ class Target:
         """The texts of a split, or a sample of them."""
         from dp_forward.data.sources import read_records
         from dp_forward.privacy.checks import count
-        from dp_forward.train.material import sample
+        from dp_forward.train.inputs import sample
 
         records = read_records(task, split, source=self.data.get(task.name))
         if limit is None:
@@ -150,7 +150,7 @@ def told(bars: Bars, stage: str) -> Callable[[int, int], None]:
 def check_figure_early(figure: Path | None) -> None:
     """Before anything takes its time."""
     if figure is not None:
-        from dp_forward.attack.figure import check_figure
+        from dp_forward.attacks.attack_figure import check_figure
 
         check_figure(figure)
 
@@ -158,7 +158,7 @@ def check_figure_early(figure: Path | None) -> None:
 def _draw(figure: Path | None, title: str, results: Mapping[str, Mapping[str, Any]]) -> None:
     """The figure, where one was asked for."""
     if figure is not None:
-        from dp_forward.attack.figure import Bar, draw_attacks
+        from dp_forward.attacks.attack_figure import Bar, draw_attacks
 
         draw_attacks({title: [Bar.of(name, found) for name, found in results.items()]}, figure)
 

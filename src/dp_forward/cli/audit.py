@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.bars import Bars
+from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dp_forward.attack.audit.released import ReleasedAudit
+    from dp_forward.audit.released_bytes import ReleasedAudit
     from dp_forward.privacy import Mechanism
 
 __all__ = ["audit"]
@@ -86,8 +86,8 @@ def _alone(
     bits: int,
 ) -> dict[str, Any]:
     """A mechanism's releases, without a model."""
-    from dp_forward.attack.audit.draws import audit_draws
-    from dp_forward.attack.audit.released import audit_released
+    from dp_forward.audit.draw_checks import audit_draws
+    from dp_forward.audit.released_bytes import audit_released
     from dp_forward.privacy import NoiseChoice
 
     if epsilon is None:
@@ -112,11 +112,11 @@ def _alone(
 
 def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
     """A run as it would be used: front, noise, frames, client and server."""
-    from dp_forward.attack.audit.draws import audit_draws
-    from dp_forward.attack.audit.released import REPORTED, audit_released
-    from dp_forward.attack.audit.service import audit_service, far_apart, hidden_matrix
+    from dp_forward.audit.draw_checks import audit_draws
+    from dp_forward.audit.released_bytes import REPORTED, audit_released
+    from dp_forward.audit.service_audit import audit_service, far_apart, hidden_matrix
     from dp_forward.cli.audit_wire import layout, tapped
-    from dp_forward.handed import load_user_side
+    from dp_forward.split.artifacts import load_user_side
 
     for side in ("front", "back"):
         if not (run / side).is_dir():

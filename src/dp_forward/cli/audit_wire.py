@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from dp_forward.cli.served import served
+from dp_forward.cli.local_server import served
 from dp_forward.errors import DpForwardError
 
 if TYPE_CHECKING:
-    from dp_forward.attack.audit.service import Layout, Sent
-    from dp_forward.handed import UserSide
+    from dp_forward.audit.service_audit import Layout, Sent
+    from dp_forward.split.artifacts import UserSide
 
 __all__ = ["Listening", "Tap", "layout", "tapped"]
 
@@ -29,8 +29,8 @@ _LOST: Final = 2
 
 def layout() -> Layout:
     """Where the id and the time lie in a frame (docs/wire-format.md)."""
-    from dp_forward.attack.audit.service import Layout
-    from dp_forward.serve.wire import HEADER_BYTES
+    from dp_forward.audit.service_audit import Layout
+    from dp_forward.service.protocol.frame import HEADER_BYTES
 
     return Layout(header_bytes=HEADER_BYTES, request=slice(96, 112), time=slice(112, 120))
 
@@ -66,7 +66,7 @@ class Tap:
 
     def take(self) -> list[Sent]:
         """All POSTs since the last call, whole ones only."""
-        from dp_forward.attack.audit.service import Sent
+        from dp_forward.audit.service_audit import Sent
 
         with self._turn:
             heard, self._heard = self._heard, []
@@ -131,7 +131,7 @@ class Listening:
 
     def fresh(self, text: str) -> Sent:
         """Under a ledger that is thrown away: a new one draws anew, for the same text."""
-        from dp_forward.serve.client import Client
+        from dp_forward.service.client.client import Client
 
         path = self._ledger()
         with Client(self._user, server=self._tap.address, ledger=path, budget=self._budget()) as client:
@@ -145,7 +145,7 @@ class Listening:
 
     def again(self, text: str) -> tuple[list[Sent], int]:
         """Two answers are lost; then it is asked again, and again by a new client with the same ledger."""
-        from dp_forward.serve.client import Client, Patience
+        from dp_forward.service.client.client import Client, Patience
 
         path, asked = self._ledger(), 0
         self._tap.lose(_LOST)
@@ -167,7 +167,7 @@ class Listening:
 
     def _budget(self) -> float:
         """Room for a few releases: a client that draws too often must be seen, not stopped."""
-        from dp_forward.privacy.ledger import LARGEST_CAP
+        from dp_forward.ledger import LARGEST_CAP
 
         mechanism = self._user.form.mechanism()
         return min(LARGEST_CAP, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.bars import Bars
 from dp_forward.cli.finetune import print_report
-from dp_forward.cli.plans import Data, data_paths, print_plan, told_if_finished
+from dp_forward.cli.plan_options import Data, data_paths, print_plan, told_if_finished
+from dp_forward.cli.progress_bars import Bars
 
 __all__ = ["app"]
 
@@ -58,7 +58,7 @@ def dpsgd(
     Example: dpf baseline dpsgd --task rotten-tomatoes -e 8 --train-limit 64 --batch 16 --epochs 1 --out base
     """
     flags = {k: v for k, v in locals().items() if k not in ("out", "plan", "resume", "json", "data")}
-    from dp_forward.train.baseline import BaselinePlan, run_baseline
+    from dp_forward.train.dpsgd.run import BaselinePlan, run_baseline
     from dp_forward.train.plan import read_settings
 
     wanted = BaselinePlan.from_dict(read_settings(plan, {**flags, "data": data_paths(data)}))

@@ -32,7 +32,7 @@ def cuts(
     """
     from dp_forward.split import legal_cuts
     from dp_forward.split.check import check_split
-    from dp_forward.split.load import load_model
+    from dp_forward.split.load_model import load_model
     from dp_forward.split.pair import split_model
 
     with output.working("loading the model"):

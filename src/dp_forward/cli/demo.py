@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.bars import Bars
 from dp_forward.cli.demo_service import ask_a_few
-from dp_forward.cli.proof import show_proof
+from dp_forward.cli.noise_table import show_proof
+from dp_forward.cli.progress_bars import Bars
 
 if TYPE_CHECKING:
     from dp_forward.train.plan import Plan
@@ -90,10 +90,10 @@ def _run(plan: Plan, folder: Path, bars: Bars) -> Run:
 
 
 def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str, Any]:
-    from dp_forward.privacy.ledger import Ledger
-    from dp_forward.release.corpus import ledger_of
-    from dp_forward.train.curve import draw_accuracies
-    from dp_forward.train.evaluate import wilson
+    from dp_forward.corpus.writer import ledger_of
+    from dp_forward.ledger import Ledger
+    from dp_forward.train.evaluation import wilson
+    from dp_forward.train.learning_curve import draw_accuracies
 
     clean, texts = private.report["accuracy_without_noise"], private.report["texts"]
     low, high = wilson(clean, texts)

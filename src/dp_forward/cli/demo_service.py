@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dp_forward.cli.served import served
+from dp_forward.cli.local_server import served
 
 __all__ = ["SENTENCES", "ask_a_few"]
 
@@ -19,7 +19,7 @@ SENTENCES = (
 
 def ask_a_few(run: Path, ledger: Path, *, epsilon: float) -> list[dict[str, Any]]:
     """Serve the back of a run and ask through its front; asked again, it costs nothing."""
-    from dp_forward.serve.client import Client
+    from dp_forward.service.client.client import Client
 
     # One release more than is asked for: the cap of a ledger is never changed.
     budget = (len(SENTENCES) + 1) * epsilon

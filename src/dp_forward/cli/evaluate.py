@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import Data, data_paths
+from dp_forward.cli.plan_options import Data, data_paths
+from dp_forward.cli.progress_bars import Bars
 
 __all__ = ["evaluate"]
 
@@ -35,9 +35,9 @@ def evaluate(
     from dp_forward.data.tasks import find_task
     from dp_forward.errors import InvalidInput
     from dp_forward.noise import Sanitizer
-    from dp_forward.train.evaluate import accuracy_over_draws, commonest_share
-    from dp_forward.train.loop.through_noise import ThroughNoise
-    from dp_forward.train.material import read_texts
+    from dp_forward.train.evaluation import accuracy_over_draws, commonest_share
+    from dp_forward.train.inputs import read_texts
+    from dp_forward.train.noisy_model import ThroughNoise
     from dp_forward.train.report import doubt
     from dp_forward.train.run import Halves
 

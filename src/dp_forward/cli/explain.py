@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.promise import DEFAULT_DELTA, Request, is_pure
+from dp_forward.cli.mechanism_options import DEFAULT_DELTA, Request, is_pure
 from dp_forward.errors import Unproved
 from dp_forward.privacy import Budget, Guarantee, Mechanism
 from dp_forward.privacy.guarantee import percent_up

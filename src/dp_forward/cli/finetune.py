@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.bars import Bars
 from dp_forward.cli.finetune_releases import finetune_releases
-from dp_forward.cli.plans import (
+from dp_forward.cli.plan_options import (
     OWN_LEDGER,
     Data,
     LabelEpsilon,
@@ -23,6 +22,7 @@ from dp_forward.cli.plans import (
     settings_of,
     told_if_finished,
 )
+from dp_forward.cli.progress_bars import Bars
 
 __all__ = ["finetune"]
 
@@ -137,8 +137,8 @@ def finetune(
         *charged,
     )
     flags = {name: value for name, value in locals().items() if name not in (*apart, "apart")}
+    from dp_forward.corpus.writer import ledger_of
     from dp_forward.errors import InvalidInput
-    from dp_forward.release.corpus import ledger_of
     from dp_forward.train.defaults import filled
     from dp_forward.train.finetune import finetune as run_plan
     from dp_forward.train.plan import load_plan, read_settings

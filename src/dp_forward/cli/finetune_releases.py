@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dp_forward.cli import output
-from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import print_plan, told_if_finished
+from dp_forward.cli.plan_options import print_plan, told_if_finished
+from dp_forward.cli.progress_bars import Bars
 
 __all__ = ["finetune_releases"]
 
@@ -23,7 +23,7 @@ def finetune_releases(
     releases: Path, settings: Mapping[str, Any], *, out: Path, resume: bool, json: bool
 ) -> None:
     """Train, and print the report; ``releases`` is a corpus or a collection of a collector."""
-    from dp_forward.train.from_releases import finetune_from_releases
+    from dp_forward.train.provider_training import finetune_from_releases
     from dp_forward.train.releases_plan import ReleasesPlan
     from dp_forward.train.starting_point import cut_of_start
 
@@ -45,7 +45,7 @@ def _exported(releases: Path, out: Path, bars: Bars) -> Iterator[Path | None]:
     if not (releases / _COLLECTION).is_file() or (out / "releases" / _MANIFEST).is_file():
         yield None
         return
-    from dp_forward.serve.collect.export import export_corpus
+    from dp_forward.service.collector.export import export_corpus
 
     beside = next(folder for folder in out.absolute().parents if folder.is_dir())
     with tempfile.TemporaryDirectory(prefix=".dpf-", dir=beside) as draft:

@@ -10,7 +10,7 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput, LedgerCorrupt
-from dp_forward.privacy.ledger import LARGEST_CAP, Ledger, Summary
+from dp_forward.ledger import LARGEST_CAP, Ledger, Summary
 from dp_forward.privacy.units import parse_unit
 
 __all__ = ["app"]

@@ -26,7 +26,6 @@ from dp_forward.cli import (
     ledger,
     pretrain,
     release,
-    reproduce,
     serve,
     shuffle,
     split,
@@ -58,7 +57,6 @@ app.command("shuffle")(shuffle.shuffle)
 app.command("ask")(ask.ask)
 app.command("ui")(ui.ui)
 app.command("audit")(audit.audit)
-app.command("reproduce")(reproduce.reproduce)
 app.command("demo")(demo.demo)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import print_plan
+from dp_forward.cli.plan_options import print_plan
+from dp_forward.cli.progress_bars import Bars
 
 __all__ = ["pretrain"]
 
@@ -59,8 +59,8 @@ def pretrain(
     """
     flags = {k: v for k, v in locals().items() if k not in ("out", "plan", "resume", "json")}
     from dp_forward.train.plan import read_settings
-    from dp_forward.train.pretrain.plan import PretrainPlan
-    from dp_forward.train.pretrain.training import pretrain as run_plan
+    from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
+    from dp_forward.train.pretrain.pretraining import pretrain as run_plan
 
     wanted = PretrainPlan.from_dict(read_settings(plan, flags))
     settings = wanted.settings

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.bars import Bars
-from dp_forward.cli.plans import (
+from dp_forward.cli.plan_options import (
     OWN_LEDGER,
     Data,
     LabelEpsilon,
@@ -18,10 +17,11 @@ from dp_forward.cli.plans import (
     numbers,
     told_if_finished,
 )
+from dp_forward.cli.progress_bars import Bars
 
 if TYPE_CHECKING:
-    from dp_forward.release.form import CorpusForm, Labels
-    from dp_forward.serve.collect.push import Pushed
+    from dp_forward.corpus.form import CorpusForm, Labels
+    from dp_forward.service.client.upload import Pushed
 
 __all__ = ["release"]
 
@@ -61,15 +61,15 @@ def release(
 
     Example: dpf release run/front --task rotten-tomatoes --limit 100 --out releases
     """
+    from dp_forward.corpus.reader import MANIFEST
+    from dp_forward.corpus.writer import ledger_of, release_corpus
     from dp_forward.data.tasks import find_task, split_name
     from dp_forward.errors import InvalidInput
-    from dp_forward.handed import load_user_side
-    from dp_forward.privacy.ledger import Ledger
-    from dp_forward.release.corpus import ledger_of, release_corpus
-    from dp_forward.release.shards import MANIFEST
+    from dp_forward.ledger import Ledger
+    from dp_forward.split.artifacts import load_user_side
     from dp_forward.split.device import device_of
+    from dp_forward.train.inputs import read_texts
     from dp_forward.train.labels import label_mechanism_for
-    from dp_forward.train.material import read_texts
     from dp_forward.train.published import refuse_front_that_saw
 
     to, place = _destination(server, token_file), device_of(device)
@@ -97,7 +97,7 @@ def release(
             progress=lambda n: bars("reading", n, 0, {}),
         )
         if to is not None:  # before anything is charged for a server that wants something else
-            from dp_forward.serve.collect.push import check_collector
+            from dp_forward.service.client.upload import check_collector
 
             known: Labels = "none" if no_labels or texts.labels is None else "public"
             check_collector(user, labels or known, bits=bits, **to)
@@ -116,7 +116,7 @@ def release(
         )
         pushed = None
         if to is not None:
-            from dp_forward.serve.collect.push import push_corpus
+            from dp_forward.service.client.upload import push_corpus
 
             pushed = push_corpus(
                 out,
@@ -151,7 +151,7 @@ def release(
 def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] | None:
     """Where to push, checked before anything else is done."""
     from dp_forward.errors import InvalidInput
-    from dp_forward.serve.settings import read_token
+    from dp_forward.service.server.settings import read_token
 
     if server is not None:
         return {"server": server, "token": None if token_file is None else read_token(token_file)}
@@ -164,9 +164,9 @@ def _told(pushed: Pushed, form: CorpusForm) -> tuple[dict[str, Any], list[str]]:
     """What came of pushing, as JSON and in words; a central epsilon only where a shuffler hides a record."""
     from dataclasses import replace
 
+    from dp_forward.corpus.shuffled import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
     from dp_forward.privacy import TEXT
-    from dp_forward.privacy.choice import DEFAULT_DELTA
-    from dp_forward.release.central import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
+    from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 
     told: dict[str, Any] = {"pushed": pushed.pushed, "known": pushed.known, "server": pushed.server}
     if pushed.form.shuffler_least is None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dp_forward.cli import options
-from dp_forward.cli.plans import numbers
+from dp_forward.cli.plan_options import numbers
 from dp_forward.cli.service_options import Host, Port, TlsCert, TlsKey
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dp_forward.handed import ProviderSide
-    from dp_forward.release.form import Labels
-    from dp_forward.serve.collect.collection import Collection
+    from dp_forward.corpus.form import Labels
+    from dp_forward.service.collector.collection import Collection
+    from dp_forward.split.artifacts import ProviderSide
 
 __all__ = ["serve"]
 
@@ -66,9 +66,9 @@ def serve(
 
     Example: dpf serve run/back --port 8765
     """
-    from dp_forward.handed import load_provider_side
-    from dp_forward.serve.server import make_app, run_server
-    from dp_forward.serve.settings import ServerSettings, read_token
+    from dp_forward.service.server.app import make_app, run_server
+    from dp_forward.service.server.settings import ServerSettings, read_token
+    from dp_forward.split.artifacts import load_provider_side
     from dp_forward.split.device import device_of
 
     place = device_of(device)
@@ -104,9 +104,9 @@ def serve(
 
 def _collection(folder: Path, provider: ProviderSide, digest: str, labels: Labels) -> Collection:
     """The collection in a folder, made if there is none."""
-    from dp_forward.serve.collect.collection import Collection
-    from dp_forward.serve.collect.form import CollectionForm
-    from dp_forward.serve.manifest import Manifest
+    from dp_forward.service.collector.collection import Collection
+    from dp_forward.service.protocol.collection_spec import CollectionForm
+    from dp_forward.service.protocol.manifest import Manifest
 
     manifest = Manifest.of(provider, digest, epsilons=())
     return Collection.open_or_create(folder, CollectionForm.of(manifest, labels))

@@ -43,11 +43,11 @@ def shuffle(
     import json as json_text
 
     from dp_forward.errors import InvalidInput
-    from dp_forward.serve.server import run_server
-    from dp_forward.serve.settings import ServerSettings, read_token
-    from dp_forward.serve.shuffle.app import make_shuffler_app
-    from dp_forward.serve.shuffle.forward import Collector, Forwarder
-    from dp_forward.serve.shuffle.store import ShuffleStore
+    from dp_forward.service.server.app import run_server
+    from dp_forward.service.server.settings import ServerSettings, read_token
+    from dp_forward.service.shuffler.forwarding import Collector, Forwarder
+    from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
+    from dp_forward.service.shuffler.shuffler_store import ShuffleStore
 
     settings = ServerSettings(
         host=host,

@@ -31,9 +31,9 @@ def split(
     Example: dpf split minilm --cut encoder.3 --out halves
     """
     from dp_forward.split.check import check_split
-    from dp_forward.split.load import load_model
+    from dp_forward.split.half_files import save_split
+    from dp_forward.split.load_model import load_model
     from dp_forward.split.pair import split_model
-    from dp_forward.split.store import save_split
 
     with output.working("loading the model"):
         whole = load_model(model, labels=labels)

@@ -16,9 +16,9 @@ from dp_forward.cli import options
 from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Server, UserFront
 
 if TYPE_CHECKING:
-    from dp_forward.attack.nearest import NearestTokens, Reading
-    from dp_forward.serve.client import Look
-    from dp_forward.serve.page.desk import Reconstruction
+    from dp_forward.attacks.nearest_row import NearestTokens, Reading
+    from dp_forward.service.client.client import Look
+    from dp_forward.service.webui.ui_service import Reconstruction
 
 __all__ = ["ui"]
 
@@ -51,12 +51,12 @@ def ui(
 
     Example: dpf ui run/front --server http://127.0.0.1:8765 --ledger my.ledger --budget 50
     """
-    from dp_forward.attack.nearest import NearestTokens
-    from dp_forward.handed import load_user_side
-    from dp_forward.serve.client import Client, Patience
-    from dp_forward.serve.page.desk import Desk
-    from dp_forward.serve.page.listen import run_page
-    from dp_forward.serve.settings import read_token
+    from dp_forward.attacks.nearest_row import NearestTokens
+    from dp_forward.service.client.client import Client, Patience
+    from dp_forward.service.server.settings import read_token
+    from dp_forward.service.webui.ui_listener import run_page
+    from dp_forward.service.webui.ui_service import Desk
+    from dp_forward.split.artifacts import load_user_side
 
     token = None if token_file is None else read_token(token_file)
     user = load_user_side(front)
@@ -149,7 +149,7 @@ class Reader:
 
 
 def _shown(reading: Reading) -> Reconstruction:
-    from dp_forward.serve.page.desk import Reconstruction
+    from dp_forward.service.webui.ui_service import Reconstruction
 
     words = tuple((guess.word, guess.right) for guess in reading.guesses)
     return Reconstruction(words=words, recall=reading.recall)

@@ -6,10 +6,10 @@ grid from operating-system entropy; `Released` and `ReleasedLabels` are types of
 `serialise` takes.
 """
 
-from dp_forward.noise.projected import ProjectedSanitizer
-from dp_forward.noise.released import Released, dequantise, release, release_batch, serialise
-from dp_forward.noise.released_label import ReleasedLabels, release_labels
-from dp_forward.noise.sanitizer import Sanitizer
+from dp_forward.noise.released.released_label import ReleasedLabels, release_labels
+from dp_forward.noise.released.released_matrix import Released, dequantise, release, release_batch, serialise
+from dp_forward.noise.simulated.projected import ProjectedSanitizer
+from dp_forward.noise.simulated.sanitizer import Sanitizer
 
 __all__ = [
     "ProjectedSanitizer",

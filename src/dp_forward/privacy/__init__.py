@@ -21,7 +21,6 @@ from dp_forward.privacy.bounds import (
 )
 from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.calibrate import calibrate
-from dp_forward.privacy.choice import NoiseChoice
 from dp_forward.privacy.compose import Composition, compose
 from dp_forward.privacy.factor import (
     UNIFORM,
@@ -35,6 +34,7 @@ from dp_forward.privacy.guarantee import Guarantee, Notion
 from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.mechanism import Mechanism
 from dp_forward.privacy.mvg import MVG
+from dp_forward.privacy.noise_spec import NoiseChoice
 from dp_forward.privacy.paper_mode import PaperReading
 from dp_forward.privacy.privunit import PrivUnit
 from dp_forward.privacy.response import Prior, RandomizedResponse, ResponseWithPrior

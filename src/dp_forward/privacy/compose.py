@@ -33,8 +33,8 @@ from scipy.special import expit
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks, curve
-from dp_forward.privacy.levels import ThreeLevelLoss
 from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.pure_loss import ThreeLevelLoss
 from dp_forward.privacy.rounding import nudge_up
 from dp_forward.privacy.solve import last_safe
 from dp_forward.privacy.units import LABEL, RECORD, TEXT, Unit

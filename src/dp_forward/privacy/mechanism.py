@@ -15,12 +15,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from dp_forward.privacy.levels import ThreeLevelLoss
+from dp_forward.privacy.pure_loss import ThreeLevelLoss
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.units import Unit
 
 if TYPE_CHECKING:
-    from dp_forward.privacy.ledger import Charge
+    from dp_forward.privacy.charge import Charge
 
 __all__ = ["Mechanism", "scope_of"]
 
@@ -75,7 +75,7 @@ class Mechanism(ABC):
 
     def charge(self) -> Charge:
         """What all the releases cost in a ledger: mu^2 and pure epsilon, each rounded up."""
-        from dp_forward.privacy.ledger import Charge
+        from dp_forward.privacy.charge import Charge
 
         charges = [Charge.pure(loss.total) for loss in self.pure_losses if loss.total > 0]
         if self.gaussian_mu > 0:

@@ -40,9 +40,9 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound, normalise
 from dp_forward.privacy.budget import Budget
-from dp_forward.privacy.levels import ThreeLevelLoss
 from dp_forward.privacy.mechanism import scope_of
 from dp_forward.privacy.pure import PureNoise
+from dp_forward.privacy.pure_loss import ThreeLevelLoss
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.solve import last_safe
 from dp_forward.privacy.units import TEXT, Unit

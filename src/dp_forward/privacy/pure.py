@@ -5,8 +5,8 @@ from __future__ import annotations
 from scipy.special import expit
 
 from dp_forward.privacy import checks
-from dp_forward.privacy.levels import ThreeLevelLoss
 from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.pure_loss import ThreeLevelLoss
 
 __all__ = ["PureNoise"]
 

@@ -11,12 +11,12 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from dp_forward.split.carve import carve
 from dp_forward.split.cut import Cut, parse_cut
 from dp_forward.split.families import FAMILIES, Family, Wiring
 from dp_forward.split.halves import Back, Front
-from dp_forward.split.legal import CutInfo, legal_cuts
+from dp_forward.split.legal_cuts import CutInfo, legal_cuts
 from dp_forward.split.pair import Split, split_model
+from dp_forward.split.surgery import carve
 
 __all__ = [
     "FAMILIES",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class _Verb(ModuleType):
-    """Lets ``dpf.split(model, cut=...)`` and ``dp_forward.split.carve`` live under one name."""
+    """Lets ``dpf.split(model, cut=...)`` and ``dp_forward.split.surgery`` live under one name."""
 
     def __call__(self, model: Any, cut: str | Cut, **settings: Any) -> Split:
         return split_model(model, cut, **settings)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import Cut
 from dp_forward.split.families import Family, Head, Readout
-from dp_forward.split.legal import CutInfo
+from dp_forward.split.legal_cuts import CutInfo
 
 __all__ = ["Back", "Front", "Origin"]
 

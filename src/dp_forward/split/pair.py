@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dp_forward.split.carve import carve
 from dp_forward.split.halves import Back, Front
-from dp_forward.split.maps import NarrowBack, NarrowFront, narrowed
+from dp_forward.split.surgery import carve
+from dp_forward.split.width_maps import NarrowBack, NarrowFront, narrowed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

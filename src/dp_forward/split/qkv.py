@@ -11,9 +11,9 @@ import copy
 from torch import nn
 
 from dp_forward.errors import InvalidInput
+from dp_forward.split.cut_modules import QkvHead
 from dp_forward.split.halves import Front
 from dp_forward.split.pair import Split
-from dp_forward.split.parts import QkvHead
 
 __all__ = ["opened_at_qkv"]
 

@@ -23,32 +23,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dp_forward.corpus.reader import ReleasedCorpus
+from dp_forward.corpus.writer import release_corpus
 from dp_forward.errors import InvalidInput
-from dp_forward.handed import UserSide, hand_over, hand_over_back
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.released_label import release_labels
+from dp_forward.noise.released.released_label import release_labels
 from dp_forward.privacy import Mechanism
-from dp_forward.release.corpus import release_corpus
-from dp_forward.release.shards import ReleasedCorpus
+from dp_forward.split.artifacts import UserSide, hand_over, hand_over_back
 from dp_forward.split.device import device_of
 from dp_forward.split.pair import without_maps
 from dp_forward.train.defaults import filled
-from dp_forward.train.evaluate import Accuracy, accuracy_over_draws, commonest_share
+from dp_forward.train.evaluation import Accuracy, accuracy_over_draws, commonest_share
+from dp_forward.train.inputs import Material, Texts, gather
+from dp_forward.train.label_loss import LabelLoss
 from dp_forward.train.labels import label_mechanism_for
-from dp_forward.train.loop.lora import add_lora, merge_lora
-from dp_forward.train.loop.loss import LabelLoss
-from dp_forward.train.loop.through_noise import ThroughNoise
-from dp_forward.train.loop.training import Fit, FitSettings, Progress, fit, last_step
-from dp_forward.train.material import Material, Texts, gather
+from dp_forward.train.lora import add_lora, merge_lora
+from dp_forward.train.noisy_model import ThroughNoise
 from dp_forward.train.plan import Plan
 from dp_forward.train.promised import promises_of
 from dp_forward.train.published import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
 from dp_forward.train.ranks import is_first, wait_for_everyone
 from dp_forward.train.regimes import Regime
+from dp_forward.train.release_dataset import FromReleases, Held, Stored
 from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run import Run
 from dp_forward.train.run_folder import RunFolder
-from dp_forward.train.stored import FromReleases, Held, Stored
+from dp_forward.train.training_loop import Fit, FitSettings, Progress, fit, last_step
 
 __all__ = ["finetune"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dp_forward.handed import ReleaseForm
+from dp_forward.split.artifacts import ReleaseForm
 from dp_forward.train.labels import label_mechanism_for
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Promises, promises

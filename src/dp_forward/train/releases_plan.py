@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.choice import DEFAULT_DELTA
+from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 from dp_forward.train.defaults import pace_from_releases
 from dp_forward.train.plan import Plan, Precision, check_settings
 

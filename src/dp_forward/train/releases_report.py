@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_forward.corpus.form import LabelMechanism
+from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.privacy import TEXT, Guarantee
-from dp_forward.release.form import LabelMechanism
-from dp_forward.release.shards import ReleasedCorpus
-from dp_forward.train.curve import draw_curve
-from dp_forward.train.evaluate import Accuracy
+from dp_forward.train.evaluation import Accuracy
+from dp_forward.train.label_debiasing import accuracy_of_answers
+from dp_forward.train.learning_curve import draw_curve
 from dp_forward.train.provenance import provenance
 from dp_forward.train.regimes import Promises, Regime
 from dp_forward.train.releases_plan import ReleasesPlan
 from dp_forward.train.report import made, promised
 from dp_forward.train.run_folder import RunFolder
 from dp_forward.train.starting_point import StartingPoint
-from dp_forward.train.true_labels import accuracy_of_answers
 
 __all__ = ["build_releases_report", "write_releases_report"]
 
@@ -115,7 +115,7 @@ def _central(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | None:
     batches = corpus.shuffled
     if batches is None or corpus.corpus_form.mechanism().unit != TEXT:
         return None
-    from dp_forward.release.central import ASSUMPTIONS, central_reading, central_statement
+    from dp_forward.corpus.shuffled import ASSUMPTIONS, central_reading, central_statement
 
     reading = central_reading(corpus.corpus_form, batches, delta=delta)
     return {

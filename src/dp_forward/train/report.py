@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dp_forward.train.curve import draw_curve
-from dp_forward.train.evaluate import Accuracy
+from dp_forward.train.evaluation import Accuracy
+from dp_forward.train.learning_curve import draw_curve
 from dp_forward.train.plan import Plan
 from dp_forward.train.provenance import provenance
 from dp_forward.train.regimes import Promises, Regime

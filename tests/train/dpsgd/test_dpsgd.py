@@ -18,11 +18,11 @@ from tiny_models import LABELS, VOCABULARY, tiny
 pytest.importorskip("opacus")
 
 from dp_forward.errors import InvalidInput
-from dp_forward.train.dpsgd import private as dpsgd_private
+from dp_forward.train.dpsgd import private_optimizer as dpsgd_private
 from dp_forward.train.dpsgd.accounting import as_replace_one, sampling
-from dp_forward.train.dpsgd.check import clipping_error, made_up
-from dp_forward.train.dpsgd.private import Private, make_private, set_trainable
-from dp_forward.train.dpsgd.training import DpSgdSettings, epsilon_of, noise_multiplier_for, train_dpsgd
+from dp_forward.train.dpsgd.clipping_check import clipping_error, made_up
+from dp_forward.train.dpsgd.dpsgd_training import DpSgdSettings, epsilon_of, noise_multiplier_for, train_dpsgd
+from dp_forward.train.dpsgd.private_optimizer import Private, make_private, set_trainable
 
 ROWS = 6
 # RDP is loose and quick; what is tested here does not depend on the accountant.

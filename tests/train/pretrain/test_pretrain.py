@@ -10,9 +10,8 @@ import pytest
 import torch
 import transformers
 
-from dp_forward.data.corpus import packed, texts_of
+from dp_forward.data.public_text import packed, texts_of
 from dp_forward.errors import InvalidInput
-from dp_forward.joined import join
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import (
     TEXT,
@@ -25,12 +24,13 @@ from dp_forward.privacy import (
     normalise,
     normalise_rows,
 )
-from dp_forward.split.load import load_model
+from dp_forward.split.load_model import load_model
 from dp_forward.split.pair import split_model
+from dp_forward.split.private_model import join
 from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
-from dp_forward.train.pretrain.rejoin import NoisyMaskedLM, rejoined, softened, tied_split
-from dp_forward.train.pretrain.trainer import masked_loss, newest_checkpoint
-from dp_forward.train.pretrain.training import PretrainSettings, pretrain
+from dp_forward.train.pretrain.merge_halves import NoisyMaskedLM, rejoined, softened, tied_split
+from dp_forward.train.pretrain.mlm_trainer import masked_loss, newest_checkpoint
+from dp_forward.train.pretrain.pretraining import PretrainSettings, pretrain
 from tiny_models import MASKED_LM, tiny, tiny_inputs
 
 WORDS = 8

@@ -1,0 +1,115 @@
+"""What the paper's abstract claims, and the same computed from our cells.
+
+Every number of ours comes from cells of `positions`, `efficiency` and `attacks`; where one is missing it
+says so.
+The abstract is the only part of the paper that is cited by number here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from reproduction.render.markdown import NOT_MEASURED, NOT_RUN, Found, number, points
+from reproduction.tables.table import Table
+
+__all__ = ["claims"]
+
+_POSITION: Final = re.compile(r"(?P<task>[^:]+): (?P<cut>[^,]+), S = (?P<s>C|2C) ")
+_FORWARD: Final = "DP-Forward, end-to-end (matrix Gaussian)"
+_OPACUS: Final = {"hooks": "DP-SGD (Opacus, hooks)", "ghost": "DP-SGD (Opacus, ghost)"}
+_UNDEFENDED: Final = "without noise"
+_INVERSION: Final = ("inversion, embeddings",)
+_ATTRIBUTE: Final = ("attribute, embeddings", "attribute, output")
+
+
+def claims(tables: Mapping[str, Table], found: Found) -> list[tuple[str, str, str]]:
+    """(what the abstract claims, what we find, from which table)."""
+    positions, efficiency, attacks = (tables[name] for name in ("positions", "efficiency", "attacks"))
+    return [
+        (
+            "up to 7.7 pp above DP-SGD at a moderate privacy level",
+            _above(positions, "DP-SGD", found),
+            "positions",
+        ),
+        (
+            "almost the non-private accuracy (here: minus that)",
+            _above(positions, _UNDEFENDED, found),
+            "positions",
+        ),
+        ("DP-SGD takes 3 times as long (here: TF32)", _ratio(efficiency, "ms a step", found), "efficiency"),
+        ("DP-SGD takes 3 times the memory", _ratio(efficiency, "memory, MiB", found), "efficiency"),
+        ("inversion succeeds up to 88 pp less often", _less(attacks, _INVERSION, found), "attacks"),
+        ("attribute inference succeeds up to 41 pp less often", _less(attacks, _ATTRIBUTE, found), "attacks"),
+    ]
+
+
+def _value(table: Table, row: str, column: str, found: Found) -> float | None:
+    cell = table.at(row, column)
+    if cell is None:
+        raise KeyError(f"{table.name}: {row}, {column}")  # the table was changed and this module was not
+    value = cell.value(found).value
+    return value if isinstance(value, float) else None
+
+
+def _above(table: Table, other: str, found: Found) -> str:
+    """DP-Forward minus ``other`` where that is largest, by the paper's sensitivity and by the right one.
+
+    Over the tasks that have rows for both, so that nothing but the sensitivity differs.
+    """
+    places = {row: at for row in table.rows if (at := _POSITION.match(row)) is not None}
+    tasks = {s: {at["task"] for at in places.values() if at["s"] == s} for s in ("C", "2C")}
+    best: dict[str, list[tuple[float, str]]] = {"C": [], "2C": []}
+    missing = dict.fromkeys(best, 0)
+    for row, at in places.items():
+        if at["task"] not in tasks["C"] & tasks["2C"]:
+            continue
+        for column in table.columns:
+            ours = _value(table, row, column, found)
+            theirs = _value(table, f"{at['task']}: {other}", column, found)
+            if ours is None or theirs is None:
+                missing[at["s"]] += 1
+            else:
+                best[at["s"]].append((ours - theirs, f"{at['task']}, {at['cut']}, {column}"))
+    return "; ".join(f"S = {s}: {_largest(best[s], partly=missing[s] > 0)}" for s in best)
+
+
+def _largest(differences: Iterable[tuple[float, str]], *, partly: bool) -> str:
+    difference, where = max(differences, default=(None, ""), key=lambda pair: pair[0])
+    if difference is None:
+        return NOT_RUN
+    return f"{points(difference)} pp for the best cell ({where}{'; not all cells run' if partly else ''})"
+
+
+def _ratio(table: Table, column: str, found: Found) -> str:
+    ours = _value(table, _FORWARD, column, found)
+    parts = []
+    for name, row in _OPACUS.items():
+        theirs = _value(table, row, column, found)
+        if ours is None or theirs is None:
+            parts.append(f"{name} {NOT_RUN if not _done(table, found) else NOT_MEASURED}")
+        else:
+            parts.append(f"{name} {number(theirs / ours, 1)} times")
+    return "Opacus " + ", ".join(parts)
+
+
+def _done(table: Table, found: Found) -> bool:
+    return all(step.digest in found for step in table.steps())
+
+
+def _less(table: Table, columns: Iterable[str], found: Found) -> str:
+    """Success without noise minus success through it, where that is largest, for every noise."""
+    asked = tuple(columns)
+    parts = []
+    for row in table.rows:
+        if row == _UNDEFENDED:
+            continue
+        drops = []
+        for column in asked:
+            before, after = (_value(table, name, column, found) for name in (_UNDEFENDED, row))
+            if before is not None and after is not None:
+                drops.append((before - after, column.split(", ")[-1]))
+        drop, where = max(drops, default=(None, ""), key=lambda pair: pair[0])
+        parts.append(f"{row}: {NOT_RUN if drop is None else f'{number(100 * drop, 1)} pp less ({where})'}")
+    return "; ".join(parts)

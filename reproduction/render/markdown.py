@@ -1,0 +1,103 @@
+"""Cells as words, tables as Markdown.
+
+Guarantees:
+    A measured number is rounded to nearest; an epsilon that a formula proves is rounded up, so no page
+    promises
+    more than the proof does. A cell without a result has no number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from decimal import ROUND_CEILING, Decimal
+from typing import Any, Final
+
+from reproduction.tables.table import Cell, Table, Value
+
+__all__ = [
+    "NOT_MEASURED",
+    "NOT_RUN",
+    "Found",
+    "grid",
+    "largest_half_width",
+    "number",
+    "pivot",
+    "points",
+    "proved",
+    "shown",
+]
+
+NOT_RUN: Final = "not run"
+NOT_MEASURED: Final = "not measured"
+Found = Mapping[str, Mapping[str, Any]]
+"""What steps found, by digest."""
+
+
+def number(value: float, digits: int) -> str:
+    """With so many decimals; never a negative zero."""
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def proved(epsilon: float, digits: int) -> str:
+    """The same, never below the value: for what a proof gives.
+
+    Edges:
+        A float stands for its shortest decimal, so 4.197 reads 4.197.
+    """
+    if not math.isfinite(epsilon):
+        return str(epsilon)
+    return str(Decimal(repr(float(epsilon))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
+
+
+def points(difference: float) -> str:
+    """A difference of two shares in percentage points, with its sign."""
+    return f"{round(100 * difference, 1) + 0.0:+.1f}"
+
+
+def shown(cell: Cell, found: Found) -> str:
+    """What a cell shows: its number (seeds in brackets), its words, or that it was not run."""
+    value = cell.value(found)
+    if value.value is None:
+        done = bool(cell.steps) and all(step.digest in found for step in cell.steps)
+        return NOT_MEASURED if done else NOT_RUN
+    if isinstance(value.value, str):
+        return value.value
+    if cell.known is not None or cell.derived is not None:
+        return proved(value.value, cell.digits)
+    mean = number(value.value, cell.digits)
+    if value.missing:
+        return f"{mean} ({len(value.parts)} of {len(cell.steps)} seeds)"
+    if len(value.parts) < 2:
+        return mean
+    return f"{mean} ({', '.join(number(part, cell.digits) for part in value.parts)})"
+
+
+def grid(corner: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """A Markdown table; a bar inside a cell is escaped, and a stroke that ends the corner is dropped."""
+    head = [corner.rstrip("\\ "), *columns]
+    lines = [head, ["---"] * len(head), *([name, *cells] for name, cells in rows.items())]
+    return "\n".join("| " + " | ".join(_plain(cell) for cell in line) + " |" for line in lines)
+
+
+def pivot(table: Table, found: Found) -> str:
+    """The table as it is read: its rows against its columns; empty where it has no cell."""
+    rows = {}
+    for row in table.rows:
+        cells = [table.at(row, column) for column in table.columns]
+        rows[row] = ["" if cell is None else shown(cell, found) for cell in cells]
+    return grid(table.corner, table.columns, rows)
+
+
+def largest_half_width(table: Table, found: Found) -> float | None:
+    """Half the widest 95 % interval of its cells; None where no cell has one."""
+    halves = [half for cell in table.cells if (half := _half(cell.value(found))) is not None]
+    return max(halves, default=None)
+
+
+def _half(value: Value) -> float | None:
+    return None if value.low is None or value.high is None else (value.high - value.low) / 2
+
+
+def _plain(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")

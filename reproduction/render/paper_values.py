@@ -1,0 +1,96 @@
+"""Cells that a reader typed in from the paper's printed tables: `{table: {row: {column: number}}}`.
+
+The repository does not hold them. Each is checked against the tables here before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from dp_forward.errors import InvalidInput
+from reproduction.render.markdown import NOT_RUN, Found, grid, number
+from reproduction.tables.table import Cell, Table
+
+__all__ = ["Printed", "beside", "read_printed"]
+
+Printed = Mapping[str, Mapping[str, Mapping[str, float]]]
+_SHARES: Final = ("accuracy", "accuracy_without_noise", "success", "chance")
+
+
+def read_printed(path: Path | None, tables: Mapping[str, Table]) -> Printed:
+    """The typed cells, all of them checked; none without a file."""
+    if path is None:
+        return {}
+    try:
+        typed = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (OSError, ValueError):
+        raise InvalidInput(
+            "printed", "be a file of JSON", path, "{table: {row: {column: number}}}."
+        ) from None
+    for name, rows in _entries(typed, "tables"):
+        if name not in tables:
+            raise InvalidInput("printed", f"name one of {', '.join(tables)}", repr(name), "Check its name.")
+        for row, columns in _entries(rows, f"rows of {name}"):
+            for column, value in _entries(columns, f"columns of {name}"):
+                _check(tables[name], row, column, value)
+    found: Printed = typed
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+def _entries(value: Any, name: str) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise InvalidInput("printed", f"have {name} by name", kind, "{table: {row: {column: number}}}.")
+    return list(value.items())
+
+
+def _check(table: Table, row: str, column: str, value: Any) -> None:
+    remedy = f"Copy the names from the page of {table.name}."
+    if row not in table.rows:
+        raise InvalidInput("printed", f"name a row of {table.name}", repr(row), remedy)
+    cell = table.at(row, column)
+    if cell is None:
+        raise InvalidInput("printed", f"name a column of {table.name} in that row", repr(column), remedy)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidInput("printed", f"hold numbers at {table.name}", type(value).__name__, "Type a number.")
+    if _is_share(cell) and not 0 <= value <= 1:
+        raise InvalidInput(
+            "printed", f"hold shares between 0 and 1 at {table.name}", value, "Write 92.1 % as 0.921."
+        )
+
+
+def _is_share(cell: Cell) -> bool:
+    return cell.known is None and cell.metric in _SHARES
+
+
+def beside(table: Table, printed: Printed, found: Found) -> str:
+    """What the paper printed, and ours minus that; empty where nothing was typed for this table."""
+    typed = printed.get(table.name, {})
+    columns = [column for column in table.columns if any(column in cells for cells in typed.values())]
+    rows = {
+        row: [_pair(table, row, column, typed[row].get(column), found) for column in columns]
+        for row in table.rows
+        if row in typed
+    }
+    if not columns:
+        return ""
+    words = "The paper's number, as typed in by a reader; in brackets, ours minus the paper's."
+    return f"## What the paper printed\n\n{words}\n\n{grid(table.corner, columns, rows)}"
+
+
+def _pair(table: Table, row: str, column: str, theirs: float | None, found: Found) -> str:
+    cell = table.at(row, column)
+    if theirs is None or cell is None:
+        return ""
+    ours = cell.value(found).value
+    difference = f"{number(ours - theirs, cell.digits)}" if isinstance(ours, float) else NOT_RUN
+    sign = "+" if isinstance(ours, float) and not difference.startswith("-") else ""
+    return f"{theirs:g} ({sign}{difference})"

@@ -1,0 +1,295 @@
+r"""Inversion by a learned decoder: the strongest attacker here.
+
+It has the front, so it makes as many releases of public text as it likes, with fresh noise at every step,
+and learns to name the token of every row from the whole noisy matrix: a small transformer over rows and
+places, whose output is compared with the front's own token table. It sees no mask and no length. Where one
+row crosses (`output`), it learns which tokens the text has, as a ranking of the vocabulary.
+
+With cross-entropy as the loss, the best decoder is the true posterior of every token given the release. What
+is left of it under noise is the prior: the frequency of tokens by place.
+
+For several releases of one text, training averages as many as the attack will.
+
+Guarantees:
+    Training uses simulated noise (`noise.Sanitizer`), which has the distribution of real releases; what is
+    attacked are real releases (`inversion.observed`).
+Edges:
+    A decoder attacks the cut, mechanism and number of releases that it was trained for; others are refused.
+Paper: not in it; stronger than its attacks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from dp_forward.attacks.attack_result import AttackResult
+from dp_forward.attacks.inversion.recall import (
+    AnyFront,
+    Progress,
+    TokenPrior,
+    bag_result,
+    counted,
+    each_batch,
+    hidden_rows,
+    observed,
+    recall_result,
+    token_table,
+)
+from dp_forward.data.encoded import EncodedTexts
+from dp_forward.errors import InvalidInput
+from dp_forward.noise import Sanitizer
+from dp_forward.privacy import Mechanism
+from dp_forward.privacy.checks import count, positive
+
+__all__ = ["Decoder", "invert_with", "train_decoder"]
+
+_WARM_UP: Final = 0.05
+_RAREST: Final = -20.0
+"""The log frequency that stands for none at all, at the start."""
+_DRAWS_AT_ONCE: Final = 1 << 28
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Decoder:
+    """A trained decoder, and what it was trained for."""
+
+    net: _Net
+    cut: str
+    mechanism: Mechanism | None
+    average: int
+    prior: TokenPrior
+    losses: tuple[float, ...]
+    """The loss in nats per token, at about a hundred steps of the training."""
+
+    def __repr__(self) -> str:
+        noise = "no noise" if self.mechanism is None else repr(self.mechanism)
+        return f"Decoder({self.cut}, {noise}, average={self.average})"
+
+
+class _Net(nn.Module):
+    """Noisy rows [texts, rows, width] to logits over the vocabulary."""
+
+    def __init__(
+        self, *, rows: int, width: int, inner: int, layers: int, table: Tensor, share: Tensor, scale: float
+    ) -> None:
+        super().__init__()
+        self.pooled, self.scale = rows == 1, scale
+        self.table: Tensor
+        self.register_buffer("table", table.detach().clone().float())
+        self.into = nn.Linear(width, inner)
+        self.places = nn.Parameter(torch.randn(rows, inner) * 0.02)
+        if self.pooled:
+            self.body: nn.Module = nn.Sequential(*(_Feed(inner) for _ in range(layers)))
+        else:
+            layer = nn.TransformerEncoderLayer(
+                inner, _heads(inner), 4 * inner, 0.0, "gelu", batch_first=True, norm_first=True
+            )
+            self.body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(inner)
+        self.out = nn.Linear(inner, table.shape[1])
+        self.own = nn.Linear(inner, len(table))
+        if width == inner == table.shape[1]:
+            # A matched filter to start from: at `embeddings` a row is near to its own token in the table.
+            nn.init.eye_(self.into.weight)
+            nn.init.eye_(self.out.weight)
+        nn.init.zeros_(self.own.weight)
+        with torch.no_grad():
+            self.own.bias.copy_(share.clamp_min(_RAREST))
+
+    def features(self, seen: Tensor) -> Tensor:
+        """One vector per row, before the vocabulary."""
+        found: Tensor = self.norm(self.body(self.into(seen * self.scale) + self.places))
+        return found
+
+    def tokens(self, features: Tensor) -> Tensor:
+        """Logits: nearness to the front's own table, and what the decoder learnt besides."""
+        logits: Tensor = self.out(features) @ self.table.T + self.own(features)
+        return logits
+
+
+class _Feed(nn.Module):
+    """One residual feed-forward layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        added: Tensor = self.layers(x)
+        return x + added
+
+
+def train_decoder(
+    front: AnyFront,
+    mechanism: Mechanism | None,
+    texts: EncodedTexts,
+    *,
+    prior: TokenPrior,
+    average: int = 1,
+    steps: int = 3000,
+    batch: int = 128,
+    rate: float = 1e-3,
+    inner: int = 384,
+    layers: int = 3,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Decoder:
+    """Learn to invert releases of ``texts``, which are public; ``progress`` is told steps done and to do.
+
+    Edges:
+        ``average`` releases of each text are averaged before they are read. ``seed`` is that of the weights
+        and of the order of texts; the noise is fresh in every run.
+    """
+    for name, value in (("average", average), ("steps", steps), ("batch", batch), ("layers", layers)):
+        count(name, value, remedy="Leave it out.")
+    positive("rate", rate, remedy="Use 0.001.")
+    if texts.length != len(prior.at_place):
+        raise InvalidInput("prior", f"be learnt at {texts.length} rows", len(prior.at_place), "Encode alike.")
+    front = front.to(device)
+    noisy = _Noisy(front, mechanism, average, device)
+    table: Tensor = token_table(front).weight  # type: ignore[assignment]
+    order = _batches(len(texts), batch, seed)
+    first = noisy(texts.batch(next(order).numpy()))
+    # The weights are drawn apart, so that a caller's own random stream goes on as it was.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        net = _Net(
+            rows=first.shape[1],
+            width=first.shape[2],
+            inner=inner,
+            layers=layers,
+            table=table,
+            share=prior.log_share,
+            scale=1 / max(float(first.std()), 1e-12),
+        ).to(device)
+    optimiser = torch.optim.AdamW(net.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
+    losses: list[float] = []
+    for step in range(steps):
+        some = texts.batch(next(order).numpy())
+        loss = _loss(net, noisy(some), some, prior, device=device)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        if step % max(1, steps // 100) == 0 or step == steps - 1:
+            losses.append(float(loss.detach()))
+        if progress is not None:
+            progress(step + 1, steps)
+    net.train(False)
+    return Decoder(net, str(front.cut), mechanism, average, prior, tuple(losses))
+
+
+def invert_with(
+    decoder: Decoder,
+    front: AnyFront,
+    mechanism: Mechanism | None,
+    texts: EncodedTexts,
+    *,
+    batch: int = 64,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> AttackResult:
+    """Name the tokens of held-out texts from real releases of them."""
+    if str(front.cut) != decoder.cut or not _same(mechanism, decoder.mechanism):
+        raise InvalidInput(
+            "decoder", "be trained at this cut for this mechanism", repr(decoder), "Train one for it."
+        )
+    decoder.prior.check(texts)
+    front, net = front.to(device), decoder.net.to(device)
+    special = decoder.prior.special.to(device)
+    best = texts.length if net.pooled else 1
+    found = []
+    for _, some in each_batch(texts, count("batch", batch, remedy="Use 64."), progress):
+        seen = observed(front, mechanism, some, releases=decoder.average, device=device)
+        with torch.inference_mode(), _precision(device):
+            logits = net.tokens(net.features(seen)).float().index_fill(2, special, -torch.inf)
+        found.append(logits.topk(min(best, logits.shape[2]), dim=2).indices.cpu())
+    guesses = torch.cat(found)
+    judge, judged = (bag_result, guesses[:, 0]) if net.pooled else (recall_result, guesses[..., 0])
+    return judge(
+        "decoder",
+        judged,
+        texts,
+        prior=decoder.prior,
+        mechanism=mechanism,
+        releases=decoder.average,
+        details={"cut": decoder.cut, "loss": decoder.losses[-1]},
+    )
+
+
+class _Noisy:
+    """What the attacker sees of its own public texts: simulated releases, averaged."""
+
+    def __init__(self, front: AnyFront, mechanism: Mechanism | None, average: int, device: str) -> None:
+        self._front, self._average, self._device = front, average, device
+        self._sanitizer = None if mechanism is None else Sanitizer(mechanism)
+
+    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
+        hidden = hidden_rows(self._front, batch, device=self._device)
+        if self._sanitizer is None:
+            return hidden
+        total, left = torch.zeros_like(hidden), self._average
+        most = max(1, _DRAWS_AT_ONCE // hidden.numel())
+        with torch.no_grad():
+            while left > 0:
+                draws = min(left, most)
+                noisy: Tensor = self._sanitizer(hidden, draws=draws)
+                total += noisy.reshape(len(hidden), draws, *hidden.shape[1:]).sum(dim=1)
+                left -= draws
+        return total / self._average
+
+
+def _loss(net: _Net, seen: Tensor, batch: dict[str, Tensor], prior: TokenPrior, *, device: str) -> Tensor:
+    """Cross-entropy per token: at its row, or, where one row crosses, of the bag."""
+    text = counted(batch, prior.special)
+    ids = batch["input_ids"].to(device)
+    with _precision(device):
+        features = net.features(seen)
+        if not net.pooled:
+            # Only rows of text are compared with the vocabulary; that saves most of the work.
+            logits = net.tokens(features[text.to(device)]).float()
+            return nn.functional.cross_entropy(logits, ids[text.to(device)])
+        logits = net.tokens(features[:, 0]).float()
+    weights = (text.float() / text.sum(dim=1, keepdim=True).clamp_min(1)).to(device)
+    return -(logits.log_softmax(dim=1).gather(1, ids) * weights).sum(dim=1).mean()
+
+
+def _heads(width: int) -> int:
+    """About 64 columns each."""
+    return next(heads for heads in range(max(1, width // 64), 0, -1) if width % heads == 0)
+
+
+def _precision(device: str) -> Any:
+    on_gpu = torch.device(device).type == "cuda"
+    return torch.autocast("cuda", torch.bfloat16, enabled=on_gpu)
+
+
+def _rate(step: int, steps: int) -> float:
+    warm = max(1, int(_WARM_UP * steps))
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def _batches(texts: int, size: int, seed: int) -> Iterator[Tensor]:
+    """Batches of text numbers without end, every text once per round."""
+    generator = torch.Generator().manual_seed(seed)
+    size = min(size, texts)
+    while True:
+        order = torch.randperm(texts, generator=generator)
+        yield from order[: texts - texts % size].reshape(-1, size)
+
+
+def _same(first: Mechanism | None, second: Mechanism | None) -> bool:
+    return repr(first) == repr(second)

@@ -1,0 +1,444 @@
+r"""Inversion: which tokens did a text have, given its released matrix? What all inversion attacks share.
+
+The attacker has the front (it is public, or the provider made it), public text, and knows the mechanism: the
+bound C, the noise, and that a matrix was scaled as a whole or row by row. It does not know the text's length
+or mask. An attack runs unchanged on hidden matrices without noise (``mechanism=None``).
+
+*Recall* is the share of a text's tokens that are named at their place; special tokens and PAD count neither
+way, so no attacker ever guesses them. *Bag recall* is the share of a text's different tokens that are named
+at all: in the rows of the text, or, at `output`, among as many best guesses as the text has different
+tokens. Tokens of one text depend on each other, so intervals are over texts.
+
+*Chance* needs no release: the best fixed guess for every place, learnt from public text (`TokenPrior`).
+
+*Ceiling.* Take a release of the whole text that is epsilon-DP per text. Draw a text, then one of its tokens
+T and its place J (uniformly: recall is the probability of naming T), and even tell the attacker J. The guess
+is a function of the release Y, whose density given T = v is a mixture of densities of texts, any two of
+which are within a factor e^epsilon. So are the mixtures, and by Bayes ``P[T = v | Y, J] / P[T != v | Y, J]``
+is at most e^epsilon times its value without Y, which is at most ``s_J / (1 - s_J)`` with ``s_J`` the best
+fixed guess at J. Hence the success at J is at most ``b(s_J)``, the ceiling of one secret with that prior
+(`attack.ceiling`, which also covers Gaussian noise), and since b is concave, recall is at most
+``b(E[s_J])``. For bags T is one of the different tokens, n is told, and "T = v" becomes "T lies in a list of
+n". Lists overlap, so only the pure bound carries over; for Gaussian noise, compare with releases of one
+fixed text: recall is a function with values in [0, 1], so its mean is at most ``e^e s + delta(e)`` for every
+e. ``E[s_J]`` is not known, so the best fixed guess *in hindsight*, chosen on the attacked texts themselves,
+stands for it: on average it is larger. At epsilon 8 the ceiling is usually near 1, which says no more than
+that the proof alone does not exclude it.
+
+A promise per token or phrase bounds what is learnt about a token *by somebody who knows the rest of the
+text*. How well that one guesses without a release is not known here, so the ceiling is 1.
+
+Releases of one text compose: the average of k of them has the ceiling of all k.
+
+Paper: embedding inversion; its attackers know the mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import t as student
+from torch import Tensor, nn
+
+from dp_forward.attacks.attack_result import AttackResult, clopper_pearson
+from dp_forward.attacks.ceiling import attribute_ceiling
+from dp_forward.data.encoded import EncodedTexts
+from dp_forward.errors import InvalidInput
+from dp_forward.noise import Sanitizer
+from dp_forward.noise.released.released_matrix import dequantise, release_batch
+from dp_forward.privacy import MVG, MatrixGaussian, Mechanism, NormBound, compose
+from dp_forward.privacy.checks import count
+from dp_forward.split.halves import Front
+from dp_forward.split.width_maps import NarrowFront
+
+__all__ = [
+    "AnyFront",
+    "Noise",
+    "Progress",
+    "TokenPrior",
+    "bag_result",
+    "each_batch",
+    "hidden_rows",
+    "observed",
+    "recall_result",
+    "text_lengths",
+    "token_table",
+    "within_batch",
+]
+
+AnyFront = Front | NarrowFront
+Progress = Callable[[int, int], None]
+"""Called with what is done and what there is."""
+
+FEWEST_TEXTS: Final = 20
+"""Fewer texts give no interval worth the name."""
+_SMALL: Final = 1e-30
+_SPREAD: Final = 0.5
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TokenPrior:
+    """What public text tells about a text that was never seen.
+
+    ``log_share`` [vocabulary] is the log frequency of every token (one added to each count), minus infinity
+    for special ones; ``at_place`` [rows] the most frequent token of every place; ``by_texts`` [vocabulary]
+    all tokens, those that are in most texts first; ``log_lengths`` [rows] that of the lengths 1 to rows.
+    """
+
+    log_share: Tensor
+    at_place: Tensor
+    by_texts: Tensor
+    log_lengths: Tensor
+    special: Tensor
+
+    @classmethod
+    def learn(cls, public: EncodedTexts, *, special: Collection[int], vocabulary: int) -> TokenPrior:
+        """Count tokens; ``special`` are the ids that never count as text (`tokenizer.all_special_ids`)."""
+        excluded = torch.tensor(sorted(set(special)), dtype=torch.int64)
+        if len(excluded) and not 0 <= int(excluded.min()) <= int(excluded.max()) < vocabulary:
+            raise InvalidInput(
+                "special", f"be token ids below {vocabulary}", "others", "Check the tokenizer."
+            )
+        totals = torch.zeros(vocabulary)
+        in_texts = torch.zeros(vocabulary)
+        places = torch.zeros(public.length, vocabulary)
+        for indices in _chunks(len(public), 4096):
+            batch = public.batch(indices)
+            ids, text = batch["input_ids"], counted(batch, excluded)
+            totals += torch.bincount(ids[text], minlength=vocabulary)
+            place = torch.arange(public.length).expand_as(ids)[text]
+            places.index_put_((place, ids[text]), torch.ones(len(place)), accumulate=True)
+            # Each token once per text: of equal neighbours in a sorted row the first one is kept.
+            row = torch.where(text, ids, -1).sort(dim=1).values
+            first = torch.cat([torch.ones_like(row[:, :1], dtype=torch.bool), row[:, 1:] != row[:, :-1]], 1)
+            in_texts += torch.bincount(row[first & (row >= 0)], minlength=vocabulary)
+        allowed = torch.ones(vocabulary, dtype=torch.bool)
+        allowed[excluded] = False
+        if not allowed.any() or totals[allowed].sum() == 0:
+            raise InvalidInput("public", "hold tokens that are not special", "none", "Use ordinary text.")
+        share = torch.where(allowed, totals + 1, 0.0)
+        common = int(torch.where(allowed, totals, -1.0).argmax())
+        seen = places.sum(dim=1) > 0
+        lengths = torch.bincount(
+            torch.from_numpy(public.lengths.astype(np.int64)), minlength=public.length + 1
+        )
+        return cls(
+            log_share=(share / share.sum()).log(),
+            at_place=torch.where(seen, places.argmax(dim=1), common),
+            by_texts=torch.where(allowed, in_texts, -1.0).argsort(descending=True, stable=True),
+            log_lengths=((lengths[1:] + 1.0) / (lengths[1:] + 1.0).sum()).log(),
+            special=excluded,
+        )
+
+    def __repr__(self) -> str:
+        return f"TokenPrior({len(self.log_share)} tokens, {len(self.at_place)} places)"
+
+    def check(self, texts: EncodedTexts) -> None:
+        """The attacked texts must have as many rows, and be enough for an interval."""
+        if texts.length != len(self.at_place):
+            raise InvalidInput(
+                "prior", f"be learnt at {texts.length} rows", len(self.at_place), "Encode both alike."
+            )
+        count("texts", len(texts), at_least=FEWEST_TEXTS, remedy="Fewer give no interval: attack more.")
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What an attacker knows of the average of ``releases`` releases."""
+
+    sigma: float
+    bound: NormBound | None
+
+    @classmethod
+    def of(cls, mechanism: Mechanism | None, releases: int) -> Noise:
+        """The noise per entry; for PrivUnit that of its unbiased form, nearly Gaussian in any one row.
+
+        Edges:
+            Noise that differs between entries is refused.
+        """
+        if mechanism is None:
+            return cls(0.0, None)
+        shaped = isinstance(mechanism, MatrixGaussian) and not (
+            mechanism.row_factor.entries is None and mechanism.column_factor.entries is None
+        )
+        if shaped or isinstance(mechanism, MVG):
+            raise InvalidInput(
+                "mechanism",
+                "have the same noise in every entry for this attack",
+                mechanism.name,
+                "Use the decoder, which learns the shape.",
+            )
+        bound = Sanitizer(mechanism).bound
+        sigma: float = mechanism.sigma  # type: ignore[attr-defined]
+        return cls(sigma / math.sqrt(releases), bound)
+
+    @property
+    def by_row(self) -> bool:
+        """Whether every row has a scale of its own."""
+        return self.bound is not None and self.bound.over == "row"
+
+
+def token_table(front: AnyFront) -> nn.Module:
+    """The front's table of tokens; an image front has none and is refused."""
+    plain = front.front if isinstance(front, NarrowFront) else front
+    table: Any = plain.model.get_input_embeddings()  # type: ignore[operator]
+    if getattr(table, "num_embeddings", None) is None:
+        raise InvalidInput("front", "read tokens", "images", "There are no tokens to find.")
+    found: nn.Module = table
+    return found
+
+
+def hidden_rows(front: AnyFront, batch: dict[str, Tensor], *, device: str) -> Tensor:
+    """The hidden matrices of some texts, on the device; the front runs as at inference."""
+    front.train(False)
+    with torch.inference_mode():
+        rows: Tensor = front(**{name: value.to(device) for name, value in batch.items() if name != "labels"})
+    return rows.float().clone()
+
+
+def observed(
+    front: AnyFront, mechanism: Mechanism | None, batch: dict[str, Tensor], *, releases: int, device: str
+) -> Tensor:
+    """What a provider sees of some texts: real releases, averaged; or the hidden matrices themselves.
+
+    Edges:
+        A mechanism that cannot be released yet (`noise.released`) is simulated.
+    """
+    hidden = hidden_rows(front, batch, device=device)
+    if mechanism is None:
+        return hidden
+    if not releasable(mechanism):
+        noisy: Tensor = Sanitizer(mechanism)(hidden, draws=releases)
+        return noisy.reshape(len(hidden), releases, *hidden.shape[1:]).mean(dim=1)
+    total = np.zeros(hidden.shape, dtype=np.float64)
+    matrices = hidden.cpu().numpy()
+    for _ in range(releases):
+        total += np.stack([one.as_floats() for one in release_batch(matrices, mechanism)])
+    return torch.from_numpy((total / releases).astype(np.float32)).to(device)
+
+
+def releasable(mechanism: Mechanism) -> bool:
+    """Whether real releases of it can be made."""
+    try:
+        dequantise(np.zeros((1, 1), dtype=np.int16), mechanism)
+    except InvalidInput:
+        return False
+    return True
+
+
+def text_lengths(seen: Tensor, noise: Noise, prior: TokenPrior, *, pads_left: bool) -> Tensor:
+    r"""The likeliest length of each text, from the energy of its rows; PAD rows are zero before the noise.
+
+    Let e_i = |y_i|^2 - w sigma^2. In a row of PAD it has mean 0 and variance ``2 w sigma^4``. In a row of a
+    text of length L that was scaled to the norm C it has mean ``C^2/L``, and besides the variance ``4
+    sigma^2 C^2/L`` and that of the rows' own sizes, whose spread is taken as half their mean. The likeliest
+    L is that of normal laws with these moments and of the prior of lengths. Without a known norm, C^2 is the
+    energy seen. Without noise the last row that is not zero is the last one of the text.
+    """
+    place = torch.arange(1, seen.shape[1] + 1, device=seen.device)
+    if noise.sigma == 0:
+        text = (seen.flip(1) if pads_left else seen).ne(0).any(dim=2)
+        return (text * place).amax(dim=1).clamp_min(1)
+    energy = seen.double().square().sum(dim=2) - seen.shape[2] * noise.sigma**2
+    energy = energy.flip(1) if pads_left else energy
+    total = energy.sum(dim=1, keepdim=True).clamp_min(_SMALL)
+    if noise.bound is not None and noise.bound.how == "normalise" and not noise.by_row:
+        total = torch.full_like(total, noise.bound.norm**2)
+    mean = total / place
+    of_pad = torch.full_like(mean, 2 * seen.shape[2] * noise.sigma**4)
+    of_text = of_pad + 4 * noise.sigma**2 * mean + (_SPREAD * mean).square()
+    as_pad = _log_normal(energy[:, None, :], of_pad[..., None])
+    as_text = _log_normal(energy[:, None, :] - mean[..., None], of_text[..., None])
+    inside = place <= place[:, None]
+    fit = torch.where(inside, as_text, as_pad).sum(dim=2)
+    return (fit + prior.log_lengths.to(seen.device)).argmax(dim=1) + 1
+
+
+def _log_normal(off: Tensor, variance: Tensor) -> Tensor:
+    return -0.5 * (off.square() / variance + variance.log())
+
+
+def counted(batch: dict[str, Tensor], special: Tensor) -> Tensor:
+    """Where the tokens stand that count: no PAD, no special ones."""
+    return (batch["attention_mask"] != 0) & ~torch.isin(batch["input_ids"], special)
+
+
+def each_batch(
+    texts: EncodedTexts, size: int, progress: Progress | None
+) -> Iterator[tuple[NDArray[np.int64], dict[str, Tensor]]]:
+    """All texts, some at a time; progress is told after each."""
+    for indices in _chunks(len(texts), size):
+        yield indices, texts.batch(indices)
+        if progress is not None:
+            progress(int(indices[-1]) + 1, len(texts))
+
+
+def within_batch(
+    progress: Progress | None, indices: NDArray[np.int64], total: int
+) -> Callable[[float], None] | None:
+    """Progress inside a batch: a share of it counts as so many of its texts."""
+    if progress is None:
+        return None
+    told, first, size = progress, int(indices[0]), len(indices)
+    return lambda share: told(first + int(share * (size - 1)), total)
+
+
+def _chunks(number: int, size: int) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, number, size):
+        yield np.arange(start, min(start + size, number))
+
+
+def recall_result(
+    attack: str,
+    guesses: Tensor,
+    texts: EncodedTexts,
+    *,
+    prior: TokenPrior,
+    mechanism: Mechanism | None,
+    releases: int = 1,
+    details: dict[str, Any] | None = None,
+) -> AttackResult:
+    """Judge one guess for every row [texts, rows] of texts that cross row by row."""
+    batch = texts.batch(np.arange(len(texts)))
+    ids, text = batch["input_ids"], counted(batch, prior.special)
+    recalls = _shares((guesses.cpu() == ids) & text, text)
+    return _result(
+        attack,
+        recalls,
+        chance=float(_shares((prior.at_place == ids) & text, text).mean()),
+        hindsight=_best_fixed(ids, text),
+        mechanism=mechanism,
+        releases=releases,
+        details={"bag_recall": _found_anywhere(guesses.cpu(), ids, text), **(details or {})},
+    )
+
+
+def bag_result(
+    attack: str,
+    rankings: Tensor,
+    texts: EncodedTexts,
+    *,
+    prior: TokenPrior,
+    mechanism: Mechanism | None,
+    releases: int = 1,
+    details: dict[str, Any] | None = None,
+) -> AttackResult:
+    """Judge a ranking of tokens, best first [texts, at least rows], of texts that cross as one row."""
+    batch = texts.batch(np.arange(len(texts)))
+    ids, text = batch["input_ids"], counted(batch, prior.special)
+    bags = [set(row[kept].tolist()) for row, kept in zip(ids, text, strict=True)]
+    ranked, common = rankings.cpu().tolist(), prior.by_texts.tolist()
+    recalls = [
+        len(bag & set(row[: len(bag)])) / len(bag) for bag, row in zip(bags, ranked, strict=True) if bag
+    ]
+    fixed = [len(bag & set(common[: len(bag)])) / len(bag) for bag in bags if bag]
+    return _result(
+        attack,
+        torch.tensor(recalls, dtype=torch.float64),
+        chance=sum(fixed) / max(1, len(fixed)),
+        hindsight=_best_lists([bag for bag in bags if bag]),
+        mechanism=mechanism,
+        releases=releases,
+        details={"bag_recall": sum(recalls) / max(1, len(recalls)), **(details or {})},
+        lists=True,
+    )
+
+
+def _shares(right: Tensor, text: Tensor) -> Tensor:
+    """The share of each text that is right; texts without a token that counts are left out."""
+    tokens = text.sum(dim=1)
+    kept = tokens > 0
+    return right.sum(dim=1)[kept].double() / tokens[kept]
+
+
+def _found_anywhere(guesses: Tensor, ids: Tensor, text: Tensor) -> float:
+    found = []
+    for guessed, true, kept in zip(guesses, ids, text, strict=True):
+        bag = set(true[kept].tolist())
+        if bag:
+            found.append(len(bag & set(guessed[kept].tolist())) / len(bag))
+    return sum(found) / max(1, len(found))
+
+
+def _best_fixed(ids: Tensor, text: Tensor) -> float:
+    """The recall of the best guess per place that could have been made, chosen on these very texts."""
+    weights = (text.double() / text.sum(dim=1, keepdim=True).clamp_min(1))[text]
+    place = torch.arange(ids.shape[1]).expand_as(ids)[text]
+    totals: dict[tuple[int, int], float] = {}
+    for where, token, weight in zip(place.tolist(), ids[text].tolist(), weights.tolist(), strict=True):
+        totals[where, token] = totals.get((where, token), 0.0) + weight
+    best: dict[int, float] = {}
+    for (where, _), total in totals.items():
+        best[where] = max(best.get(where, 0.0), total)
+    return sum(best.values()) / max(1, int((text.sum(dim=1) > 0).sum()))
+
+
+def _best_lists(bags: list[set[int]]) -> float:
+    """The recall of the best list for every size of bag, chosen on these very texts."""
+    total = 0.0
+    for size in {len(bag) for bag in bags}:
+        tally: dict[int, int] = {}
+        for token in (token for bag in bags if len(bag) == size for token in bag):
+            tally[token] = tally.get(token, 0) + 1
+        total += sum(sorted(tally.values(), reverse=True)[:size]) / size
+    return total / max(1, len(bags))
+
+
+def _result(
+    attack: str,
+    recalls: Tensor,
+    *,
+    chance: float,
+    hindsight: float,
+    mechanism: Mechanism | None,
+    releases: int,
+    details: dict[str, Any],
+    lists: bool = False,
+) -> AttackResult:
+    trials = count("texts", len(recalls), at_least=FEWEST_TEXTS, remedy="Attack more texts with tokens.")
+    low, high = _interval(recalls)
+    return AttackResult(
+        attack=attack,
+        success=float(recalls.mean()),
+        chance=chance,
+        low=low,
+        high=high,
+        trials=trials,
+        ceiling=_ceiling(mechanism, releases, hindsight, lists=lists),
+        details={
+            "releases": releases,
+            "best_fixed_in_hindsight": hindsight,
+            "released": mechanism is not None and releasable(mechanism),
+            **details,
+        },
+    )
+
+
+def _interval(recalls: Tensor) -> tuple[float, float]:
+    """95 % for the mean over texts; where all are 0 or all are 1, the exact interval of that share."""
+    trials, mean = len(recalls), float(recalls.mean())
+    if mean in (0.0, 1.0):
+        return clopper_pearson(round(mean * trials), trials)
+    half = float(student.ppf(0.975, trials - 1)) * float(recalls.std()) / math.sqrt(trials)
+    return max(0.0, mean - half), min(1.0, mean + half)
+
+
+def _ceiling(mechanism: Mechanism | None, releases: int, hindsight: float, *, lists: bool) -> float | None:
+    if mechanism is None or not mechanism.guaranteed:
+        return None
+    together = compose(*[mechanism] * releases)
+    if not lists:
+        return attribute_ceiling(together, min(1.0, hindsight))
+    levels = np.linspace(0.0, 20.0, 201)
+    found = min(1.0, *(math.exp(e) * hindsight + together.delta(float(e)) for e in levels))
+    if together.gaussian_mu == 0 and 0 < hindsight < 1:
+        # Pure noise: the odds of each single event grow by e^epsilon at most, overlapping or not.
+        odds = together.epsilon() + math.log(hindsight / (1 - hindsight))
+        found = min(found, 1 / (1 + math.exp(-odds)))
+    return found

@@ -1,0 +1,215 @@
+r"""What a releasable mechanism claims about its releases, number by number, as an auditor needs it.
+
+Releases are looked at as vectors, [releases, vectors, entries]: one vector per text, or one per row where the
+bound is by row. For two bounded inputs the exact likelihood ratio of a claimed mechanism is known:
+
+* *Gaussian*: monotone in ``<y, D> / (sigma |D|)`` with D the difference. That is N(., 1), and its means for
+  the two inputs lie ``mu = |D| / sigma`` apart.
+* *PrivUnit*: the density of the real vector V is that of N(0, I) times ``a = p / (1 - q)`` where
+  ``<x, V> >= t``, and times ``b = (1 - p) / q`` elsewhere. A release is V rounded to cells of width 1/8.
+  Within a cell ``<x, V>`` is its value at the middle, with a deviation of ``1 / (8 sqrt 12)`` (a sum of many
+  small uniform errors), so the likelihood of a cell is ``b + (a - b) Phi((<x, W> - t) / tau)`` times what
+  both inputs share.
+
+Edges:
+    Inputs are bounded here anew, by plain arithmetic of our own: an auditor who asked the audited code where
+    its signal should lie would not see that code's mistakes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_expit, log_ndtr, ndtr
+
+from dp_forward.audit import laws
+from dp_forward.errors import InvalidInput
+from dp_forward.noise.released.released_matrix import dequantise
+from dp_forward.privacy import AnalyticGaussian, MatrixGaussian, Mechanism, NormBound, PrivUnit, curve
+
+__all__ = ["Claim", "GaussianClaim", "PrivUnitClaim", "as_vectors", "bounded_vectors", "claim_of"]
+
+Floats = NDArray[np.float64]
+
+_CELL: Final = 1 / 8
+_TAU: Final = _CELL / math.sqrt(12)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
+_FAR: Final = 9.0
+_MANY: Final = 4
+"""So many equal entries, or more: their rounding errors add up to one that is as good as normal."""
+
+
+class Claim(Protocol):
+    """What both kinds of mechanism tell an auditor."""
+
+    @property
+    def mechanism(self) -> Mechanism: ...
+    @property
+    def bound(self) -> NormBound: ...
+    @property
+    def deviation(self) -> float:
+        """Of the released noise in a direction that no input points to."""
+
+    def along_z(self, total: float, claimed: float, trials: int) -> float:
+        """How far the sum of so many releases along their inputs lies from the claimed one, either side."""
+
+    def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
+        """What is promised at ``delta`` for one release of each of two bounded inputs."""
+
+    def ratios(self, released: Floats, first: Floats, second: Floats) -> Floats:
+        """The log-likelihood ratio of each release, or something monotone in it."""
+
+
+@dataclass(frozen=True)
+class GaussianClaim:
+    """Uniform Gaussian noise within a norm bound."""
+
+    mechanism: MatrixGaussian | AnalyticGaussian
+    bound: NormBound
+    step: float
+
+    @property
+    def deviation(self) -> float:
+        return math.hypot(self.mechanism.sigma, self.step / math.sqrt(12))
+
+    def along_z(self, total: float, claimed: float, trials: int) -> float:
+        return laws.mean_z(total - claimed, self.deviation * math.sqrt(trials))
+
+    def mu(self, first: Floats, second: Floats) -> float:
+        """How far apart the promise lets these inputs lie: as the noise says, and never above the promise.
+
+        Inputs that differ in more rows than neighbours do are no neighbours: for them only the noise counts.
+        """
+        apart = float(np.linalg.norm(first - second)) / self.mechanism.sigma
+        return min(apart, self._promised) if self._neighbours(first, second) else apart
+
+    def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
+        neighbours = self._neighbours(first, second)
+        return curve.epsilon(delta, self._promised if neighbours else self.mu(first, second))
+
+    @property
+    def _promised(self) -> float:
+        return self.mechanism.mu / math.sqrt(self.mechanism.releases)
+
+    def _neighbours(self, first: Floats, second: Floats) -> bool:
+        unit = self.mechanism.unit
+        covered = None if unit is None else self.bound.changed_rows(unit)
+        return covered is None or int(np.sum(np.any(first != second, axis=1))) <= covered
+
+    def ratios(self, released: Floats, first: Floats, second: Floats) -> Floats:
+        difference = first - second
+        direction = difference / (self.mechanism.sigma * float(np.linalg.norm(difference)))
+        return np.asarray(np.tensordot(released, direction, axes=2))
+
+
+@dataclass(frozen=True)
+class PrivUnitClaim:
+    """PrivUnit, per text or per row."""
+
+    mechanism: PrivUnit
+    bound: NormBound
+
+    @property
+    def deviation(self) -> float:
+        return self.mechanism.sigma * math.hypot(1.0, _TAU)
+
+    def along_z(self, total: float, claimed: float, trials: int) -> float:
+        return laws.cap_sum_z(
+            total / self.mechanism.sigma,
+            trials,
+            threshold=self.mechanism.threshold,
+            log_levels=self._log_levels,
+            tau=_TAU,
+        )
+
+    @property
+    def _log_levels(self) -> tuple[float, float]:
+        """log a and log b."""
+        odds, t = self.mechanism.cap_log_odds, self.mechanism.threshold
+        above = float(log_expit(odds) - log_ndtr(-t))
+        return above, float(log_expit(-odds) - log_ndtr(t))
+
+    @cached_property
+    def cap_share(self) -> float:
+        """How often a release lies in the cap of its input: p, but for what rounding moves over its edge."""
+        t, (above, below) = self.mechanism.threshold, self._log_levels
+        u = _FAR * (_NODES + 1) / 2
+
+        def near(side: float, log_level: float) -> float:
+            s = t + side * _TAU * u
+            terms = np.exp(log_level - 0.5 * s * s) * ndtr(side * u)
+            return float(_WEIGHTS @ terms) * _FAR / 2 * _TAU / math.sqrt(2 * math.pi)
+
+        beyond = math.exp(above + float(log_ndtr(-(t + _FAR * _TAU))))
+        return beyond + near(1.0, above) + near(-1.0, below)
+
+    def largest_share(self, x: Floats) -> float:
+        """What the share in the cap may be at most, for these inputs; `cap_share` where entries are many.
+
+        With few entries that matter the rounding error is not normal, nor independent of s. It still is at
+        most ``sum |x_i| / 16``, so no release with s further than that below t is counted into the cap.
+        """
+        unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
+        spread = np.sum(unit**4, axis=1) <= 1 / _MANY
+        t, (_, below) = self.mechanism.threshold, self._log_levels
+        reach = np.sum(np.abs(unit), axis=1) * _CELL / 2
+        moved = np.exp(below) * (ndtr(reach - t) - ndtr(-t))
+        at_most = np.minimum(1.0, self.mechanism.cap_probability + moved)
+        return float(np.mean(np.where(spread, self.cap_share, at_most)))
+
+    def in_cap(self, released: Floats, own: Floats) -> NDArray[np.bool_]:
+        """Whether each vector of each release lies in the cap of its own input."""
+        return np.asarray(self._along(released, own) >= self.mechanism.threshold)
+
+    def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
+        changed = int(np.sum(np.any(first != second, axis=1)))
+        covered = self.bound.changed_rows(self.mechanism.unit) or 1
+        return self.mechanism.loss.epsilon * max(changed, covered)
+
+    def ratios(self, released: Floats, first: Floats, second: Floats) -> Floats:
+        changed = np.any(first != second, axis=1)
+        part = released[:, changed]
+        return np.asarray(self._likelihood(part, first[changed]) - self._likelihood(part, second[changed]))
+
+    def _likelihood(self, released: Floats, x: Floats) -> Floats:
+        u = (self._along(released, x) - self.mechanism.threshold) / _TAU
+        above, below = self._log_levels
+        return np.asarray(np.logaddexp(below + log_ndtr(-u), above + log_ndtr(u)).sum(axis=1))
+
+    def _along(self, released: Floats, x: Floats) -> Floats:
+        unit = x / (np.linalg.norm(x, axis=1, keepdims=True) * self.mechanism.sigma)
+        return np.asarray(np.einsum("nkd,kd->nk", released, unit))
+
+
+def claim_of(mechanism: Mechanism, *, bits: int = 16) -> GaussianClaim | PrivUnitClaim:
+    """What a mechanism claims; refused where it cannot be released."""
+    step = float(dequantise(np.ones(1, dtype=f"<i{bits // 8}"), mechanism, bits)[0])  # refuses what cannot
+    if isinstance(mechanism, PrivUnit):
+        return PrivUnitClaim(mechanism, mechanism.bound)
+    if isinstance(mechanism, MatrixGaussian | AnalyticGaussian):
+        bound = mechanism.sensitivity.bound
+        if isinstance(bound, NormBound):
+            return GaussianClaim(mechanism, bound, step)
+    raise InvalidInput("mechanism", "be one that can be released", mechanism.name, "Use privunit.")
+
+
+def as_vectors(matrices: NDArray[Any], bound: NormBound) -> Floats:
+    """[..., rows, width] as [..., vectors, entries]."""
+    array = np.asarray(matrices, dtype=np.float64)
+    return array if bound.over == "row" else array.reshape(*array.shape[:-2], 1, -1)
+
+
+def bounded_vectors(hidden: NDArray[Any], bound: NormBound) -> Floats:
+    """One hidden matrix inside the bound, by our own arithmetic; see the module."""
+    x = as_vectors(np.where(np.isfinite(hidden), hidden, 0.0), bound)
+    length = np.linalg.norm(x, axis=1, keepdims=True)
+    if bound.how == "clip":
+        return np.asarray(x * np.minimum(1.0, bound.norm / np.maximum(length, 1e-300)))
+    fixed = np.zeros_like(x)
+    fixed[:, 0] = 1.0
+    return np.asarray(bound.norm * np.where(length > 0, x / np.maximum(length, 1e-300), fixed))

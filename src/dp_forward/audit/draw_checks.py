@@ -1,0 +1,139 @@
+"""What must hold of releases besides the amount of their noise.
+
+* *one size*: every hidden matrix of one shape gives as many bytes, whatever it holds;
+* *total*: NaN, infinities, huge, tiny and zero matrices give a release like any other. An error that depends
+  on a text is a release of that text without noise;
+* *text by text*: what is released of one text does not depend on the others of its batch, to the bit. The
+  entropy is replayed for this one finding, which is what the argument of `release_batch` is for;
+* *fresh*: releases in this thread, in other threads and on both sides of a fork share no noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp_forward.audit.claims import as_vectors, bounded_vectors, claim_of
+from dp_forward.audit.findings import Finding
+from dp_forward.audit.released_bytes import opposed, shared_noise
+from dp_forward.noise.released import released_matrix as released
+from dp_forward.privacy import Mechanism
+
+__all__ = ["audit_draws", "elsewhere"]
+
+_THREADS: Final = 4
+_FORKS: Final = 3
+_EACH: Final = 4
+_PATIENCE_S: Final = 30
+
+Matrix = NDArray[Any]
+
+
+def audit_draws(
+    mechanism: Mechanism, *, rows: int = 8, width: int = 16, bits: int = 16, fork: bool = True
+) -> list[Finding]:
+    """All four, on matrices of this shape; without forks where the caller has threads that hold locks."""
+    hidden = opposed(mechanism, rows=rows, width=width)[0]
+    return [
+        *_sizes_and_totality(mechanism, hidden, bits),
+        _text_by_text(mechanism, hidden, bits),
+        *_fresh(mechanism, hidden, bits, fork),
+    ]
+
+
+def _awkward(hidden: Matrix) -> Iterator[Matrix]:
+    """Matrices that a front can give, if its weights or its text are strange enough."""
+    yield hidden
+    for value in (np.nan, np.inf, -np.inf, 1e300, 5e-324, 0.0):
+        yield np.full_like(hidden, value)
+        one = hidden.copy()
+        one[-1, -1] = value
+        yield one
+    yield hidden.astype(np.float32) * np.float32(1e30)
+
+
+def _sizes_and_totality(mechanism: Mechanism, hidden: Matrix, bits: int) -> list[Finding]:
+    sizes, refused, cases = set(), 0, list(_awkward(hidden))
+    for case in cases:
+        try:
+            sizes.add(len(released.serialise(released.release(case, mechanism, bits=bits))))
+        except Exception:  # of whatever type: the very fact is what leaks
+            refused += 1
+    return [
+        Finding("sizes of a release", 1.0, float(len(sizes))),
+        Finding("strange matrices that were not released", 0.0, float(refused)),
+    ]
+
+
+def _text_by_text(mechanism: Mechanism, hidden: Matrix, bits: int) -> Finding:
+    """Entries of one release that change with another text of the batch, under the same entropy."""
+
+    def first_of(other: Matrix) -> Matrix:
+        entropy = np.random.default_rng(1).bytes
+        batch = np.stack([hidden, other])
+        return released.release_batch(batch, mechanism, bits=bits, entropy=entropy)[0].values
+
+    alone = first_of(hidden)
+    changed = sum(int(np.sum(first_of(factor * hidden) != alone)) for factor in (1e-6, 1e6))
+    return Finding("entries that depend on another text of the batch", 0.0, float(changed))
+
+
+def _fresh(mechanism: Mechanism, hidden: Matrix, bits: int, fork: bool) -> list[Finding]:
+    claim = claim_of(mechanism, bits=bits)
+    x = bounded_vectors(hidden, claim.bound)
+    kind = np.dtype(f"<i{bits // 8}")
+    integers = [
+        np.frombuffer(data, dtype=kind) for data in elsewhere(mechanism, hidden, bits=bits, fork=fork)
+    ]
+    seen = released.dequantise(np.stack(integers).reshape(-1, *hidden.shape), mechanism, bits)
+    vectors = as_vectors(seen, claim.bound)
+    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
+    across = vectors - np.einsum("nkd,kd->nk", vectors, unit)[:, :, None] * unit
+    found = shared_noise([across.reshape(len(across), -1)], x.size - len(x))
+    return [Finding("noise shared by threads or forks", one.claimed, one.measured, one.z) for one in found]
+
+
+def elsewhere(mechanism: Mechanism, hidden: Matrix, *, bits: int = 16, fork: bool = True) -> list[bytes]:
+    """Releases of one matrix from here, from threads and, where the system can, from forks."""
+
+    def some(_: int = 0) -> bytes:
+        return b"".join(
+            released.serialise(released.release(hidden, mechanism, bits=bits)) for _ in range(_EACH)
+        )
+
+    parts = [some()]
+    if fork and hasattr(os, "fork"):
+        parts += [_in_fork(some) for _ in range(_FORKS)]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        parts += threads.map(some, range(_THREADS))
+    size = len(parts[0]) // _EACH
+    return [part[i * size : (i + 1) * size] for part in parts for i in range(len(part) // size)]
+
+
+def _in_fork(work: Any) -> bytes:
+    """What a child of this process computes; nothing, where it fails."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child only draws
+        child = os.fork()
+    if child == 0:  # pragma: no cover (another process)
+        with contextlib.suppress(BaseException):
+            os.close(reading)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(_PATIENCE_S)  # a lock that another thread held at the fork is never given back
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(work())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        found = pipe.read()
+    os.waitpid(child, 0)
+    return found

@@ -1,0 +1,312 @@
+r"""The two-point audit on released bytes: anyone can try to refute the promise.
+
+Two candidate inputs are released many times through the real `release_batch`; the integers that would leave
+are read back as whoever receives them reads them, and held against the claim:
+
+* *the ratio*: the exact log-likelihood ratio of the claimed mechanism (`claims`) is computed for every
+  release. For Gaussian noise its distance between the inputs is mu, measured with its standard error; for
+  PrivUnit the share of releases in the cap of their input is measured. Whatever the mechanism, the same
+  scores give a floor under epsilon (`epsilon_floor`).
+* *the noise*: as strong as claimed in the directions that no input points to, alike for both inputs, and
+  never shared by two releases.
+* *the signal*: the mean over many releases is the bounded input, as long as it should be and nothing beside
+  it. A residual that was kept, or a bound that was not applied, shows here.
+
+What refutes. A floor above the claimed epsilon at 99.99 % confidence, or a finding that chance explains no
+better than 4 standard errors of a normal variable, by the exact law of its statistic (`laws`): with 16 draws
+as with 4000. So an honest system fails one audit in about three thousand (six findings at 3.2e-5 each, and
+the floor at 1e-4). The floor that is *reported* has 95 % confidence; for PrivUnit, whose ratio is e^epsilon
+exactly, it would by itself refute an honest mechanism once in forty audits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, chi2
+
+from dp_forward.audit import laws
+from dp_forward.audit.claims import (
+    GaussianClaim,
+    PrivUnitClaim,
+    as_vectors,
+    bounded_vectors,
+    claim_of,
+)
+from dp_forward.audit.epsilon_floor import epsilon_floor, largest_floor
+from dp_forward.audit.findings import Finding, z_of
+from dp_forward.errors import InvalidInput
+from dp_forward.noise.released import released_matrix as released
+from dp_forward.privacy import Mechanism
+from dp_forward.privacy.checks import count
+
+__all__ = ["ReleasedAudit", "audit_matrices", "audit_released", "opposed", "shared_noise"]
+
+REPORTED: Final = 0.95
+REFUTING: Final = 0.9999
+_AT_ONCE: Final = 1 << 18
+_COMPARED: Final = 256
+
+Floats = NDArray[np.float64]
+Matrix = NDArray[Any]
+Progress = Callable[[int, int], None]
+Draw = Callable[[Matrix], Sequence[Matrix]]
+"""Integers that would leave, one matrix for each hidden matrix of a batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedAudit:
+    """What was claimed about the releases of two inputs, and what was found.
+
+    ``epsilon_lower_bound`` holds with 95 % confidence; ``epsilon_refuting_bound`` with 99.99 %, and only that
+    one refutes. ``epsilon_most_shown`` is the greatest floor that so many draws could show. ``z`` is that of
+    mu, or of the cap share.
+    """
+
+    mechanism: str
+    statistic: str
+    draws: int
+    delta: float
+    claimed_epsilon: float
+    epsilon_lower_bound: float
+    epsilon_refuting_bound: float
+    epsilon_most_shown: float
+    mu_claimed: float | None
+    mu_measured: float | None
+    cap_share_claimed: float | None
+    cap_share_measured: float | None
+    z: float
+    findings: tuple[Finding, ...]
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the promise is broken beyond chance; see the module for how often that is wrong."""
+        return bool(self.refuted_by)
+
+    @property
+    def refuted_by(self) -> tuple[str, ...]:
+        """The names of what refutes it."""
+        floor = ("epsilon floor",) if self.epsilon_refuting_bound > self.claimed_epsilon else ()
+        return floor + tuple(finding.what for finding in self.findings if finding.refuted)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "findings"}
+        return {
+            **plain,
+            "refuted": self.refuted,
+            "refuted_by": list(self.refuted_by),
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
+
+
+def opposed(mechanism: Mechanism, *, rows: int, width: int, seed: int = 0) -> tuple[Floats, Floats]:
+    """Two inputs as far apart as any two neighbours can be: x and -x, in as many rows as neighbours differ
+    in.
+
+    x points nowhere in particular: a direction along one entry would make rounding look like signal.
+    """
+    bound = claim_of(mechanism).bound
+    unit = mechanism.unit
+    first = np.random.default_rng(seed).standard_normal((rows, width))
+    first = bounded_vectors(first, bound).reshape(rows, width)
+    changed = rows if bound.over == "matrix" or unit is None else min(rows, bound.changed_rows(unit) or rows)
+    second = first.copy()
+    second[:changed] *= -1
+    return first, second
+
+
+def audit_released(
+    mechanism: Mechanism,
+    *,
+    pair: tuple[Matrix, Matrix] | None = None,
+    rows: int = 8,
+    width: int = 16,
+    draws: int = 4000,
+    bits: int = 16,
+    draw: Draw | None = None,
+    level: float = REPORTED,
+    progress: Progress | None = None,
+) -> ReleasedAudit:
+    """Release two hidden matrices ``draws`` times each, and audit the integers.
+
+    Without a ``pair`` the two lie as far apart as neighbours can (`opposed`). ``draw`` may be another sampler
+    that claims to be this mechanism; by default the product's own is audited. ``progress`` is called with the
+    releases so far and those in all.
+    """
+    draws = count("draws", draws, at_least=16, remedy="Use a few thousand.")
+    pair = opposed(mechanism, rows=rows, width=width) if pair is None else pair
+    draw = _product(mechanism, bits) if draw is None else draw
+    seen, done = [], 0
+    at_once = max(1, _AT_ONCE // max(1, pair[0].size))
+    for hidden in pair:
+        parts = []
+        for start in range(0, draws, at_once):
+            some = min(at_once, draws - start)
+            integers = np.stack(draw(np.broadcast_to(hidden, (some, *hidden.shape))))
+            parts.append(released.dequantise(integers, mechanism, bits))
+            done += some
+            if progress is not None:
+                progress(done, 2 * draws)
+        seen.append(np.concatenate(parts))
+    return audit_matrices(mechanism, seen[0], seen[1], pair=pair, bits=bits, level=level)
+
+
+def _product(mechanism: Mechanism, bits: int) -> Draw:
+    return lambda hidden: [one.values for one in released.release_batch(hidden, mechanism, bits=bits)]
+
+
+def audit_matrices(
+    mechanism: Mechanism,
+    first: Matrix,
+    second: Matrix,
+    *,
+    pair: tuple[Matrix, Matrix],
+    bits: int = 16,
+    level: float = REPORTED,
+) -> ReleasedAudit:
+    """Audit releases [draws, rows, width] of the two hidden matrices in ``pair``, as they are received."""
+    claim = claim_of(mechanism, bits=bits)
+    x, y = (bounded_vectors(np.asarray(hidden, dtype=np.float64), claim.bound) for hidden in pair)
+    if x.shape != y.shape or np.allclose(x, y, atol=1e-9):
+        raise InvalidInput(
+            "pair", "be two inputs that the bound keeps apart", "one", "Choose two other texts."
+        )
+    seen = tuple(as_vectors(matrices, claim.bound) for matrices in (first, second))
+    scores = tuple(claim.ratios(some, x, y) for some in seen)
+    delta = mechanism.shown_delta
+    law = _mu(claim, scores, x, y) if isinstance(claim, GaussianClaim) else _share(claim, seen, x, y)
+    gaussian = isinstance(claim, GaussianClaim)
+    return ReleasedAudit(
+        mechanism=mechanism.name,
+        statistic="log-likelihood ratio of the claimed mechanism",
+        draws=min(len(first), len(second)),
+        delta=delta,
+        claimed_epsilon=claim.epsilon(x, y, delta),
+        epsilon_lower_bound=epsilon_floor(*scores, delta=delta, level=level),
+        epsilon_refuting_bound=epsilon_floor(*scores, delta=delta, level=REFUTING),
+        epsilon_most_shown=largest_floor(min(len(first), len(second)), level=level),
+        mu_claimed=law.claimed if gaussian else None,
+        mu_measured=law.measured if gaussian else None,
+        cap_share_claimed=None if gaussian else law.claimed,
+        cap_share_measured=None if gaussian else law.measured,
+        z=law.z or 0.0,
+        findings=(law, *_signal(claim, seen, x, y), *_noise(claim, seen, x, y)),
+    )
+
+
+def _mu(claim: GaussianClaim, scores: tuple[Floats, ...], x: Floats, y: Floats) -> Finding:
+    """As in `two_point`: the difference of the means over the pooled deviation."""
+    first, second = scores
+    mu = claim.mu(x, y)
+    freedom = len(first) + len(second) - 2
+    squares = (len(first) - 1) * first.var(ddof=1) + (len(second) - 1) * second.var(ddof=1)
+    measured = float(first.mean() - second.mean()) / max(math.sqrt(squares / freedom), 1e-12)
+    return Finding("mu", mu, measured, laws.distance_z(measured, mu, first=len(first), second=len(second)))
+
+
+def _share(claim: PrivUnitClaim, seen: tuple[Floats, ...], x: Floats, y: Floats) -> Finding:
+    hits = np.concatenate([np.ravel(claim.in_cap(some, own)) for some, own in zip(seen, (x, y), strict=True)])
+    p = claim.largest_share(np.concatenate([x, y]))
+    return Finding("cap share", p, float(hits.mean()), laws.share_z(int(hits.sum()), len(hits), p))
+
+
+def _signal(
+    claim: GaussianClaim | PrivUnitClaim, seen: tuple[Floats, ...], x: Floats, y: Floats
+) -> list[Finding]:
+    """The mean along the input is as long as the input, and there is nothing beside it."""
+    total, claimed, trials, beside, freedom = 0.0, 0.0, 0, 0.0, 0
+    for some, own in zip(seen, (x, y), strict=True):
+        length = np.linalg.norm(own, axis=1)
+        there = length > 0
+        unit = own[there] / length[there, None]
+        mean = some.mean(axis=0)
+        along = np.sum(mean[there] * unit, axis=1)
+        total += len(some) * float(along.sum())
+        claimed += len(some) * float(length.sum())
+        trials += len(some) * int(there.sum())
+        rest = mean.copy()
+        rest[there] -= along[:, None] * unit
+        beside += len(some) * float(np.sum(rest * rest)) / claim.deviation**2
+        freedom += rest.size - int(there.sum())
+    z = claim.along_z(total, claimed, trials)
+    found = [Finding("mean along the input", 1.0, total / claimed, z)]
+    if freedom:
+        z = z_of(float(chi2.sf(beside, freedom)))
+        found.append(Finding("mean beside the input", 1.0, beside / freedom, z))
+    return found
+
+
+def _noise(
+    claim: GaussianClaim | PrivUnitClaim, seen: tuple[Floats, ...], x: Floats, y: Floats
+) -> list[Finding]:
+    """Across both inputs the noise is as strong as claimed, alike for both, and never used twice."""
+    across = [_across(some, x, y) for some in seen]
+    freedom = _dimensions(x, y)
+    if freedom < 1:
+        return []
+    first, second = (
+        float(np.mean(np.sum(a * a, axis=(1, 2)))) / freedom / claim.deviation**2 for a in across
+    )
+    counts = (len(across[0]) * freedom, len(across[1]) * freedom)
+    both = (first * counts[0] + second * counts[1]) / sum(counts)
+    unlike = laws.unlike_noise_z(first, second, freedom=counts)
+    return [
+        Finding("variance across", 1.0, both, laws.weak_noise_z(both, sum(counts))),
+        Finding("variance of one input over the other", 1.0, first / max(second, 1e-12), unlike),
+        *shared_noise([a[:_COMPARED].reshape(min(len(a), _COMPARED), -1) for a in across], freedom),
+    ]
+
+
+def _across(some: Floats, x: Floats, y: Floats) -> Floats:
+    """Each vector without what lies along either input."""
+    rest = some.copy()
+    for basis in (_basis(x, y), _basis(x, y)):  # twice: once leaves rounding errors of the first
+        for direction in basis:
+            rest -= np.einsum("nkd,kd->nk", rest, direction)[:, :, None] * direction
+    return rest
+
+
+def _basis(x: Floats, y: Floats) -> list[Floats]:
+    """Up to two orthonormal directions per vector; zeros where the inputs span less."""
+    found: list[Floats] = []
+    for one in (x, y):
+        rest = one.copy()
+        for known in found:
+            rest -= np.sum(rest * known, axis=1, keepdims=True) * known
+        length = np.linalg.norm(rest, axis=1, keepdims=True)
+        whole = np.linalg.norm(one, axis=1, keepdims=True)
+        found.append(
+            np.where(length > 1e-6 * np.maximum(whole, 1e-300), rest / np.maximum(length, 1e-300), 0)
+        )
+    return found
+
+
+def _dimensions(x: Floats, y: Floats) -> int:
+    return int(x.size - sum(np.any(direction != 0, axis=1).sum() for direction in _basis(x, y)))
+
+
+def shared_noise(noises: Sequence[Floats], dimensions: int) -> list[Finding]:
+    r"""The largest correlation of the noise of any two releases, each a row of what lies across all inputs.
+
+    For independent normal vectors in n dimensions the square of the cosine is Beta(1/2, (n - 1)/2), exactly;
+    the chance is multiplied by the number of pairs.
+
+    Edges:
+        Nothing is said in fewer than 16 dimensions: there, chance alone comes close to 1.
+    """
+    rows = np.concatenate(list(noises))
+    if dimensions < 16 or len(rows) < 2:
+        return []
+    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+    cosines = np.abs(rows @ rows.T)
+    np.fill_diagonal(cosines, 0.0)
+    largest = min(float(cosines.max()), 1 - 1e-9)
+    pairs = len(rows) * (len(rows) - 1) / 2
+    chance = pairs * float(beta.sf(largest * largest, 0.5, (dimensions - 1) / 2))
+    return [Finding("noise shared by two releases", 0.0, largest, z_of(chance))]

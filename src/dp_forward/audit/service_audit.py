@@ -1,0 +1,276 @@
+"""The end-to-end audit of a service: everything that a client sends, held against what it claims.
+
+Somebody sits between client and server (who that is, is up to the caller: a `Wire`) and keeps all bytes that
+the client sends for two candidate texts, each asked again and again under a new ledger, so that every
+question makes a fresh release. Then
+
+* *nothing but a frame*: all frames have one length, all heads of requests are the same bytes, and so are all
+  headers of frames but for the id and the time. Ids are fair coins: no bit of them leans towards a text;
+* *the frames*: their integers are audited as `audit_released` audits releases;
+* *paid once*: where answers are lost on the way, the client sends the very same integers again, and has
+  charged its ledger once;
+* *no length*: a front gives one shape for short and long texts, and rows of padding are zero.
+
+Guarantees:
+    Nothing of the service is trusted but the front's hidden matrices, from which the expected signal follows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from dp_forward.audit.claims import bounded_vectors, claim_of
+from dp_forward.audit.findings import Finding, z_of
+from dp_forward.audit.released_bytes import REPORTED, ReleasedAudit, audit_matrices
+from dp_forward.errors import InvalidInput
+from dp_forward.noise.released.released_matrix import dequantise
+from dp_forward.privacy import Mechanism
+from dp_forward.split.artifacts import UserSide
+
+__all__ = [
+    "CANDIDATES",
+    "Layout",
+    "Sent",
+    "ServiceAudit",
+    "Wire",
+    "audit_fronts",
+    "audit_service",
+    "far_apart",
+]
+
+CANDIDATES: Final = (
+    "a",
+    "a film",
+    "loud, lazy and far too long",
+    "a quiet, generous film that earns its tears",
+    "the plot with the cold scene and the tired actor",
+    "my account number is 4471 and the transfer never arrived",
+    "the cast is wonderful and the story never lets go, and by the end nobody in the room wanted to leave, "
+    "which is more than can be said of anything else that was shown this year, here or elsewhere",
+)
+"""Ours, and public; of different lengths on purpose."""
+
+_CLOCK_SLACK: Final = 2
+_FEWEST: Final = 16
+_FITTING: Final = "frames of the claimed size"
+
+Matrix = NDArray[Any]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sent:
+    """One request as it crossed: the head of the HTTP request, and its body."""
+
+    head: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where things lie in a frame: public, from the wire format."""
+
+    header_bytes: int
+    request: slice
+    time: slice
+
+
+class Wire(Protocol):
+    """Somebody between a client and a server."""
+
+    def fresh(self, text: str) -> Sent:
+        """Ask about a text under a new ledger, and give what was sent."""
+
+    def again(self, text: str) -> tuple[list[Sent], int]:
+        """Ask one text under one ledger, losing answers: all that was sent, and how often it was charged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceAudit:
+    """The audit of the frames (None where they do not hold the matrix that they claim), and all else."""
+
+    frames: ReleasedAudit | None
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @property
+    def refuted_by(self) -> tuple[str, ...]:
+        """The names of what refutes the claims."""
+        frames = () if self.frames is None else self.frames.refuted_by
+        return frames + tuple(found.what for found in self.findings if found.refuted)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether any claim is broken."""
+        return bool(self.refuted_by)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = [finding.as_dict() for finding in self.findings]
+        return {
+            "frames": None if self.frames is None else self.frames.as_dict(),
+            "findings": found,
+            "refuted": self.refuted,
+            "refuted_by": list(self.refuted_by),
+            "seconds": self.seconds,
+        }
+
+
+@torch.inference_mode()
+def hidden_matrix(user: UserSide, text: str) -> Matrix:
+    """What the front computes for a text."""
+    user.front.train(False)
+    found: torch.Tensor = user.front(**user.tokens.encode([text]))[0]
+    return found.double().cpu().numpy()
+
+
+def far_apart(user: UserSide, texts: Sequence[str] = CANDIDATES) -> tuple[str, str]:
+    """The two texts whose bounded matrices lie farthest apart: the pair that is hardest to hide."""
+    bound = claim_of(user.form.mechanism()).bound
+    inside = {text: bounded_vectors(hidden_matrix(user, text), bound) for text in texts}
+    pairs = list(itertools.combinations(inside, 2))
+    if not pairs:
+        raise InvalidInput("texts", "be two or more different ones", len(texts), "Give two texts.")
+    first, second = max(pairs, key=lambda pair: float(np.linalg.norm(inside[pair[0]] - inside[pair[1]])))
+    return first, second
+
+
+def audit_service(
+    user: UserSide,
+    wire: Wire,
+    *,
+    layout: Layout,
+    texts: tuple[str, str] | None = None,
+    draws: int = 40,
+    seconds: float = 12.0,
+    level: float = REPORTED,
+    progress: Progress | None = None,
+) -> ServiceAudit:
+    """Ask both texts up to ``draws`` times each, and audit what crossed.
+
+    Edges:
+        Ends early after ``seconds``, with at least 16 questions about each text. ``progress`` is called with
+        the questions so far and those in all.
+    """
+    if draws < _FEWEST:
+        raise InvalidInput("draws", f"be {_FEWEST} or more", draws, "Use 40.")
+    started, clock = time.monotonic(), time.time()
+    mechanism = user.form.mechanism()
+    first, second = far_apart(user) if texts is None else texts
+    pair = (hidden_matrix(user, first), hidden_matrix(user, second))
+    sent: tuple[list[Sent], list[Sent]] = ([], [])
+    for number in range(draws):
+        if number >= _FEWEST and time.monotonic() - started > seconds:
+            break
+        # Turn by turn: whatever drifts with time drifts for both.
+        for text, some in zip((first, second), sent, strict=True):
+            some.append(wire.fresh(text))
+            if progress is not None:
+                progress(len(sent[0]) + len(sent[1]), 2 * draws)
+    findings = [
+        *_plain(sent, layout, (clock, time.time())),
+        *_paid_once(wire, first, layout),
+        *audit_fronts(user),
+    ]
+    audited, fitting = _audited(mechanism, sent, layout, pair, level)
+    return ServiceAudit(frames=audited, findings=(fitting, *findings), seconds=time.monotonic() - started)
+
+
+def _audited(
+    mechanism: Mechanism,
+    sent: tuple[list[Sent], list[Sent]],
+    layout: Layout,
+    pair: tuple[Matrix, Matrix],
+    level: float,
+) -> tuple[ReleasedAudit | None, Finding]:
+    """The audit of the frames that have the size of the hidden matrix; None where too few do."""
+    payloads = [[one.body[layout.header_bytes :] for one in some] for some in sent]
+    total = sum(map(len, payloads))
+    found: tuple[ReleasedAudit | None, Finding] = (None, Finding(_FITTING, float(total), 0.0))
+    for bits in (8, 16):
+        whole = [[one for one in some if 8 * len(one) == bits * pair[0].size] for some in payloads]
+        if min(map(len, whole)) < _FEWEST:
+            continue
+        kind = np.dtype(f"<i{bits // 8}")
+        first, second = (
+            dequantise(np.frombuffer(b"".join(some), kind).reshape(-1, *pair[0].shape), mechanism, bits)
+            for some in whole
+        )
+        audit = audit_matrices(mechanism, first, second, pair=pair, bits=bits, level=level)
+        found = (audit, Finding(_FITTING, float(total), float(sum(map(len, whole)))))
+    return found
+
+
+def _plain(sent: tuple[list[Sent], list[Sent]], layout: Layout, clock: tuple[float, float]) -> list[Finding]:
+    """Lengths, heads, headers, ids and times."""
+    all_sent = sent[0] + sent[1]
+    ids = [one.body[layout.request] for one in all_sent]
+    times = [int.from_bytes(one.body[layout.time], "little") for one in all_sent]
+    early, late = clock[0] - _CLOCK_SLACK, clock[1] + _CLOCK_SLACK
+    return [
+        Finding("lengths of a frame", 1.0, float(len({len(one.body) for one in all_sent}))),
+        Finding("heads of a request", 1.0, float(len({one.head for one in all_sent}))),
+        Finding("headers of a frame", 1.0, float(len({_constant(one.body, layout) for one in all_sent}))),
+        Finding("ids that were used twice", 0.0, float(len(ids) - len(set(ids)))),
+        Finding("times that are not the clock's", 0.0, float(sum(not early <= t <= late for t in times))),
+        _fair_ids(*([one.body[layout.request] for one in some] for some in sent)),
+    ]
+
+
+def _constant(frame: bytes, layout: Layout) -> bytes:
+    """The header but for the id and the time."""
+    header = bytearray(frame[: layout.header_bytes])
+    for free in (layout.request, layout.time):
+        header[free] = bytes(free.stop - free.start)
+    return bytes(header)
+
+
+def _fair_ids(first: list[bytes], second: list[bytes]) -> Finding:
+    r"""The bit of the ids that leans most towards one text.
+
+    For fair bits, ones among a of the first and zeros among b of the second add up to Binomial(a + b, 1/2),
+    exactly; so do ones among all of them. Two tails and twice 128 bits are paid for.
+    """
+    bits = [
+        np.unpackbits(np.frombuffer(b"".join(some), np.uint8).reshape(len(some), -1), axis=1)
+        for some in (first, second)
+    ]
+    trials = len(first) + len(second)
+    leaning = bits[0].sum(axis=0, dtype=int) + (1 - bits[1].astype(int)).sum(axis=0)
+    ones = bits[0].sum(axis=0, dtype=int) + bits[1].sum(axis=0, dtype=int)
+    furthest = int(max(np.abs(2 * counts - trials).max() for counts in (leaning, ones)))
+    chance = 4 * bits[0].shape[1] * float(binom.sf((trials + furthest) // 2 - 1, trials, 0.5))
+    return Finding("the bit of the ids that leans most", 0.5, (trials + furthest) / 2 / trials, z_of(chance))
+
+
+def _paid_once(wire: Wire, text: str, layout: Layout) -> list[Finding]:
+    sent, charged = wire.again(text)
+    drawn = {one.body[layout.header_bytes :] for one in sent}
+    return [
+        Finding("releases of a text whose answer was lost", 1.0, float(len(drawn))),
+        Finding("charges of a text whose answer was lost", float(len(drawn)), float(charged)),
+    ]
+
+
+def audit_fronts(user: UserSide, texts: Sequence[str] = CANDIDATES) -> list[Finding]:
+    """Texts of all lengths give one shape, and rows of padding are zero."""
+    shapes, left = set(), 0
+    for text in texts:
+        hidden = hidden_matrix(user, text)
+        shapes.add(hidden.shape)
+        mask = user.tokens.encode([text])["attention_mask"][0].numpy()
+        if len(mask) == len(hidden):  # at `output` one row crosses, and none is padding
+            left += int(np.count_nonzero(hidden[mask == 0]))
+    return [
+        Finding("shapes that cross", 1.0, float(len(shapes))),
+        Finding("entries that are not zero in rows of padding", 0.0, float(left)),
+    ]

@@ -1,0 +1,86 @@
+"""Records in, draws out: the front, the bound, the noise and the labels of a corpus that is released."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dp_forward.corpus.draw_log import Piece
+from dp_forward.corpus.form import CorpusForm, LabelMechanism
+from dp_forward.data import EncodedTexts
+from dp_forward.noise.released.released_matrix import release_batch, release_labels, serialise
+from dp_forward.privacy import Mechanism
+from dp_forward.split.artifacts import UserSide
+
+__all__ = ["Source"]
+
+_FRONT_BATCH: Final = 64
+_NOISE_ENTRIES: Final = 1 << 16
+"""What a thread draws at a time."""
+
+
+class Source:
+    """A front on a device and the records it reads; use it as a context manager.
+
+    Guarantees:
+        Only what came out of `release_batch` and `release_labels` (or a public label) is in a piece. The
+        hidden values stay in memory, and no gradient is kept.
+    Edges:
+        The front is put into evaluation mode and moved to the device, where it stays.
+    """
+
+    def __init__(self, user: UserSide, texts: EncodedTexts, form: CorpusForm, device: torch.device) -> None:
+        self._front = user.front.to(device).train(False)
+        self._texts, self._form, self._device = texts, form, device
+        self._mechanism: Mechanism = form.mechanism()
+        # The noise takes most of the time, and its arithmetic runs outside of Python's lock.
+        self._threads = ThreadPoolExecutor(os.cpu_count())
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+    def draw(self, records: range) -> Piece:
+        """One release of each of these records. Every call draws anew: call it once for a record."""
+        batches = (
+            range(first, min(first + _FRONT_BATCH, records.stop))
+            for first in range(records.start, records.stop, _FRONT_BATCH)
+        )
+        noisy = b"".join(data for batch in batches for data in self._released(batch))
+        if len(noisy) != len(records) * self._form.record_bytes:
+            raise AssertionError("a release has another size than its form says")
+        return Piece(records.start, len(records), noisy, self._labels(records))
+
+    @torch.inference_mode()
+    def _released(self, records: range) -> Iterator[bytes]:
+        batch = self._texts.batch(records)
+        batch.pop("labels", None)
+        hidden = self._front(**{name: value.to(self._device) for name, value in batch.items()})
+        form = self._form
+        if tuple(hidden.shape) != (len(records), form.rows, form.width):
+            raise AssertionError("the front gives another shape than its form says")
+        parts = hidden.cpu().split(max(1, _NOISE_ENTRIES // (form.rows * form.width)))
+        return itertools.chain.from_iterable(self._threads.map(self._noisy, parts))
+
+    def _noisy(self, hidden: Tensor) -> list[bytes]:
+        return [serialise(one) for one in release_batch(hidden, self._mechanism, bits=self._form.bits)]
+
+    def _labels(self, records: range) -> bytes:
+        labels, how = self._texts.labels, self._form.labels
+        if how == "none" or labels is None:
+            return b""
+        known = labels[records.start : records.stop]
+        if isinstance(how, LabelMechanism):
+            known = release_labels(known, how).values
+        stored: NDArray[Any] = np.ascontiguousarray(known, dtype="<i8")
+        return stored.tobytes()

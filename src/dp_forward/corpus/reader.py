@@ -1,0 +1,391 @@
+"""A released corpus on disk: integers in safetensors files, read as a torch data set larger than memory.
+
+    OUT/manifest.json             what it is, what it promises, and the SHA-256 of every shard
+    OUT/shard-00000.safetensors   values [records, rows, width] int8 or int16, record numbers, labels if any
+
+This folder is what a user hands over. It holds no text, no token, no true length and no digest of any of
+them: a plain digest of private texts would confirm a guess at them. `corpus` in the manifest is a keyed one,
+whose secret stays with the user.
+
+Guarantees:
+    `ReleasedCorpus.open` gives the corpus as it was released or refuses it: manifest, lengths, digests,
+    shapes, and every record once, in its place. Nothing is unpickled.
+Edges:
+    Digests show accidents. Whoever writes a folder anew can write anything into it: what is read here is what
+    its maker says, and the guarantee protects the maker.
+    Record i is record i of the corpus: who is whose neighbour in a corpus is visible. Taking the order away
+    is the work of a shuffler; `ReleasedCorpus.shuffled` says in which batches the records came through one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import operator
+import os
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from dp_forward.corpus.draw_log import Piece, Shard, sync_folder
+from dp_forward.corpus.form import CorpusForm
+from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.errors import InvalidInput
+from dp_forward.noise.released.released_matrix import dequantise
+from dp_forward.privacy import Guarantee
+from dp_forward.split.artifacts import ReleaseForm
+
+__all__ = [
+    "MANIFEST",
+    "ReleasedCorpus",
+    "content_digest",
+    "file_digest",
+    "manifest_bytes",
+    "shard_bytes",
+    "shard_name",
+    "write_whole",
+]
+
+MANIFEST: Final = "manifest.json"
+_FORMAT: Final = 2
+_KEYS: Final = {"format", "name", "corpus", "form", "shards", "shuffled", "guarantee", "versions", "sha256"}
+_FIRST_KEYS: Final = _KEYS - {"shuffled"}
+"""Of format 1: its budget is spent, so it is still read."""
+_BLOCK: Final = 1 << 22
+
+
+def shard_name(number: int) -> str:
+    """The file of a shard."""
+    return f"shard-{number:05d}.safetensors"
+
+
+def shard_bytes(form: CorpusForm, pieces: Sequence[Piece], *, name: str, number: int) -> bytes:
+    """The file of a shard: a function of the pieces, so made again it is the same."""
+    span = form.span(number)
+    noisy = np.frombuffer(b"".join(piece.noisy for piece in pieces), dtype=form.integers)
+    tensors: dict[str, NDArray[Any]] = {
+        "values": noisy.reshape(len(span), form.rows, form.width),
+        "records": np.arange(span.start, span.stop, dtype=np.int64),
+    }
+    if form.labels != "none":
+        labels = b"".join(piece.labels for piece in pieces)
+        tensors["labels"] = np.frombuffer(labels, dtype="<i8").reshape(len(span))
+    # One entry only: safetensors writes several in any order, and the bytes must not depend on the day.
+    return save(tensors, metadata={"shard": f"{name}/{number}"})
+
+
+def manifest_bytes(
+    form: CorpusForm,
+    shards: Sequence[Shard],
+    *,
+    name: str,
+    corpus: str,
+    shuffled: Sequence[ShuffledBatch] | None = None,
+) -> bytes:
+    """The manifest of a finished corpus; ``shuffled`` are the batches in which all of its records came."""
+    listed = [
+        {
+            "file": shard_name(shard.number),
+            "records": shard.records,
+            "bytes": shard.bytes,
+            "sha256": shard.sha256,
+        }
+        for shard in shards
+    ]
+    content: dict[str, Any] = {
+        "format": _FORMAT,
+        "name": name,
+        "corpus": corpus,
+        "form": form.as_dict(),
+        "shards": listed,
+        "shuffled": None if shuffled is None else [batch.as_dict() for batch in shuffled],
+        "guarantee": form.guarantee().as_dict(),
+        "versions": _versions(),
+    }
+    content["sha256"] = _digest(content)
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("dp-forward", "torch", "numpy", "safetensors"):
+        with contextlib.suppress(PackageNotFoundError):  # run from its sources
+            found[package] = version(package)
+    return found
+
+
+def _digest(content: dict[str, Any]) -> str:
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """All of the file under its name, on disk, or none of it."""
+    draft = path.with_name(path.name + ".new")
+    with open(draft, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+    sync_folder(path.parent)
+
+
+class ReleasedCorpus(Dataset[dict[str, Tensor]]):
+    """A corpus of releases, one per record: train on it as often as you like, it costs nothing more.
+
+    A batch is fetched whole by `__getitems__`, so a loader needs the identity as its ``collate_fn``
+    (`dp_forward.data.ready`); a Hugging Face Trainer needs ``remove_unused_columns=False`` besides.
+
+    Guarantees:
+        Items are ``{"hidden": float32 [rows, width], "labels": int64}``, or with ``raw=True``
+        ``{"values": int8 or int16 [rows, width], "labels": int64}``, where ``hidden = values * scale``: move
+        a quarter (half) of the bytes to the GPU and scale there. No ``labels`` where none were released.
+    Edges:
+        ``labels`` are randomized where `label_transition` is not None: correct the loss for it.
+        Safe in loader workers, forked or spawned: each maps the files for itself.
+    """
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], form: CorpusForm, *, raw: bool) -> None:
+        self.folder = folder
+        self._form = form
+        self.raw = raw
+        self.name: str = manifest["name"]
+        """A random name of this release."""
+        self.key: str = manifest["corpus"]
+        """What its maker knows it by; a ledger has it under this key."""
+        self._shuffled = _shuffled(manifest)
+        mechanism = form.mechanism()
+        self._guarantee = form.guarantee()
+        self.scale = float(dequantise(np.ones((1, 1), dtype=form.integers), mechanism, form.bits)[0, 0])
+        """``hidden = values * scale``."""
+        self.label_transition: NDArray[np.float64] | None = form.transition()
+        """Row y: the probabilities of the answers to label y; None where labels are public or absent."""
+        self.bytes = sum(shard["bytes"] for shard in manifest["shards"])
+        """What the shards take on disk."""
+        self._maps: list[NDArray[Any]] | None = None
+        self.labels: NDArray[np.int64] | None = None
+        """The labels as released; None where none were."""
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        raw: bool = False,
+        verify: bool = True,
+        progress: Callable[[int], None] | None = None,
+    ) -> ReleasedCorpus:
+        """The corpus in a folder, checked.
+
+        ``verify=False`` skips the digests of the shards, for a large corpus that was checked before;
+        ``progress`` is called with the number of shards checked so far.
+        """
+        place = Path(folder)
+        manifest, form = _read_manifest(place)
+        corpus = cls(place, manifest, form, raw=raw)
+        labels = []
+        for number, listed in enumerate(manifest["shards"]):
+            labels.append(_checked(place, number, listed, form, verify=verify))
+            if progress is not None:
+                progress(number + 1)
+        if form.labels != "none":
+            corpus.labels = np.concatenate(labels)
+            corpus.labels.setflags(write=False)
+        _check_shuffled(corpus)
+        return corpus
+
+    def __len__(self) -> int:
+        return self.corpus_form.records
+
+    @property
+    def corpus_form(self) -> CorpusForm:
+        """All public settings."""
+        return self._form
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What a record is promised, proved anew from the settings."""
+        return self._guarantee
+
+    @property
+    def shuffled(self) -> tuple[ShuffledBatch, ...] | None:
+        """The sealed batches of a shuffler in which all records came; None where they did not."""
+        return self._shuffled
+
+    @property
+    def records(self) -> int:
+        """How many."""
+        return self.corpus_form.records
+
+    @property
+    def form(self) -> ReleaseForm:
+        """The noise and the names of the labels."""
+        return self.corpus_form.release
+
+    @property
+    def front_digest(self) -> str:
+        """The front that made it."""
+        return self.corpus_form.front
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        """One record, without the batch axis."""
+        number = operator.index(index)
+        if not -len(self) <= number < len(self):
+            raise IndexError("record out of range")
+        return {name: value[0] for name, value in self.__getitems__([number % len(self)]).items()}
+
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """A ready batch; torch's loader calls this one."""
+        chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
+        values = torch.from_numpy(self._fetch(chosen))
+        batch = {"values": values} if self.raw else {"hidden": values.to(torch.float32).mul_(self.scale)}
+        if self.labels is not None:
+            batch["labels"] = torch.from_numpy(self.labels[chosen])
+        return batch
+
+    def _fetch(self, chosen: NDArray[np.int64]) -> NDArray[Any]:
+        form, maps = self.corpus_form, self._mapped()
+        shards, places = np.divmod(chosen, form.shard_records)
+        found = np.empty((len(chosen), form.rows, form.width), dtype=form.integers)
+        for shard in np.unique(shards):
+            here = shards == shard
+            found[here] = maps[shard][places[here]]
+        return found
+
+    def _mapped(self) -> list[NDArray[Any]]:
+        if self._maps is None:
+            form = self.corpus_form
+            self._maps = [
+                _map(self.folder / shard_name(number), number, form) for number in range(form.shards)
+            ]
+        return self._maps
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A memory map would be pickled as all of its numbers.
+        return {**self.__dict__, "_maps": None}
+
+    def __repr__(self) -> str:
+        form = self.corpus_form
+        shape = f"{form.records} records of {form.rows} x {form.width}, int{form.bits}"
+        return f"ReleasedCorpus({shape}) -> {self.guarantee.promise}"
+
+
+def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusForm]:
+    path = place / MANIFEST
+    if not path.is_file():
+        raise InvalidInput(
+            "corpus",
+            f"hold {MANIFEST}",
+            "no such file",
+            "Finish the release with resume, or name its folder.",
+        )
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        keys = _FIRST_KEYS if manifest["format"] == 1 else _KEYS
+        known = manifest["format"] in (1, _FORMAT) and manifest.keys() == keys
+        if not known or manifest["sha256"] != _digest(manifest):
+            _refuse(MANIFEST, f"be of format {_FORMAT} and match its own digest", "something else")
+        form = CorpusForm.from_dict(manifest["form"])
+        _shuffled(manifest)
+        spans = [(shard_name(number), len(form.span(number))) for number in range(form.shards)]
+        if [(shard["file"], shard["records"]) for shard in manifest["shards"]] != spans:
+            _refuse(MANIFEST, f"list {form.shards} shards of {form.records} records", "others")
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        _refuse(MANIFEST, "be readable", "something else")
+    return manifest, form
+
+
+def _shuffled(manifest: dict[str, Any]) -> tuple[ShuffledBatch, ...] | None:
+    listed = manifest.get("shuffled")
+    return None if listed is None else tuple(map(ShuffledBatch.from_dict, listed))
+
+
+def _check_shuffled(corpus: ReleasedCorpus) -> None:
+    """The batches make up the corpus, label by label where those are public."""
+    batches, form = corpus.shuffled, corpus.corpus_form
+    if batches is None:
+        return
+    if not batches or sum(batch.records for batch in batches) != form.records:
+        _refuse(MANIFEST, f"list batches of {form.records} records in all", "others")
+    counted = [batch.by_label for batch in batches if batch.by_label is not None]
+    if form.labels != "public":
+        if counted:
+            _refuse(MANIFEST, "count labels in batches only where they are public", "counts")
+        return
+    found = np.bincount(np.asarray(corpus.labels), minlength=len(form.release.labels)).tolist()
+    even = len(counted) == len(batches) and {len(labels) for labels in counted} == {len(found)}
+    if not even or [sum(of_one) for of_one in zip(*counted, strict=True)] != found:
+        _refuse(MANIFEST, "count the labels of the corpus in its batches", "others")
+
+
+def _checked(
+    place: Path, number: int, listed: dict[str, Any], form: CorpusForm, *, verify: bool
+) -> NDArray[np.int64]:
+    """The labels of a shard that is what the manifest says; anything else is refused."""
+    name = shard_name(number)
+    path = place / name
+    if not path.is_file():
+        _refuse(name, "be in the folder", "no such file")
+    size = path.stat().st_size
+    if size != listed["bytes"]:
+        _refuse(name, f"have {listed['bytes']} bytes", size)
+    if verify and (found := file_digest(path)) != listed["sha256"]:
+        _refuse(name, f"match its digest {str(listed['sha256'])[:12]}...", f"{found[:12]}...")
+    span = form.span(number)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            keys = {"values", "records"} | (set() if form.labels == "none" else {"labels"})
+            values = file.get_slice("values")
+            kind = (values.get_dtype(), values.get_shape())
+            whole = set(file.keys()) == keys and kind == (f"I{form.bits}", [len(span), form.rows, form.width])
+            if not whole or not np.array_equal(file.get_tensor("records"), np.arange(span.start, span.stop)):
+                _refuse(name, f"hold the records {span.start} to {span.stop - 1}", "others")
+            labels = file.get_tensor("labels") if "labels" in keys else np.empty(0, dtype=np.int64)
+    except (SafetensorError, OSError):
+        _refuse(name, "be a safetensors file", "something else")
+    if labels.dtype != np.int64 or (
+        labels.size and not 0 <= labels.min() <= labels.max() < len(form.release.labels)
+    ):
+        _refuse(name, f"hold labels of 0 to {len(form.release.labels) - 1}", "others")
+    return np.asarray(labels, dtype=np.int64)
+
+
+def content_digest(data: bytes) -> str:
+    """SHA-256 of what a file will hold."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _map(path: Path, number: int, form: CorpusForm) -> NDArray[Any]:
+    """The values of a shard, not read yet."""
+    shape = (len(form.span(number)), form.rows, form.width)
+    with open(path, "rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+        start, stop = json.loads(file.read(header))["values"]["data_offsets"]
+    if stop - start != shape[0] * form.record_bytes:
+        _refuse(path.name, f"hold integers of {form.bits} bits", "others")
+    return np.asarray(np.memmap(path, form.integers, "r", 8 + header + start, shape))
+
+
+def _refuse(name: str, rule: str, value: object) -> NoReturn:
+    raise InvalidInput(name, rule, value, "Get the corpus again, or release it anew elsewhere.")

@@ -1,0 +1,202 @@
+r"""What a shuffler adds: from the batches in which releases came to a central promise, with its proof.
+
+A collector that takes records from a shuffler sees each batch as a set: no sender, no time, no order. A
+record then hides among the others of its batch, and the promise per record can be better than the local one.
+
+Proof. Neighbours are two collections that differ in one record, which is replaced (with another of the same
+label, where labels are public). How many records there are, in which batches, and with which public labels
+is the same for both, and known to the attacker.
+
+1. *One randomizer.* Every record is the output of the same local randomizer on its own input: the noise on
+   the hidden matrix, and, where labels are randomized, the answer about the label with a coin of its own.
+   Both together are one randomizer of the record. For pure noise its ratio of probabilities is at most
+   ``e^(eps_text + eps_label)`` for *any* two records, as the ratios of independent parts multiply.
+2. *One batch.* A record is in exactly one batch. The other batches are drawn from other records, with coins
+   of their own, so they tell nothing about this one: its promise is that of its batch. All records are
+   promised what the worst batch promises; nothing adds up over batches.
+3. *Clones.* Within a batch of N the theorem of Feldman, McMillan and Talwar (2021, "Hiding among the clones",
+   Theorem 3.1 for pure noise, 3.8 for Gaussian) applies: each of the N - 1 others sends, with a probability
+   of at least ``e^-eps0``, what the replaced record would have sent, before or after. See
+   `privacy.central.clones`. It needs ``eps0`` between *any* two inputs, not only between neighbours. A
+   promise per token is about texts that differ in one token, and says nothing about how like two strangers'
+   releases are. So there is no central promise here for noise that protects less than a text.
+4. *Public labels.* A label that can be seen splits a batch into one set for each label. Only the records of
+   the same label hide each other, so N is the number of those; the worst is the least that is not 0.
+5. *The smallest is the worst.* A shuffled set of N is post-processing of a shuffled set of N' < N that holds
+   the record, and the N - N' others handed over one by one. So what is proved for the smallest set holds for
+   every larger one, and one number is enough. (The formula for Gaussian noise, which holds the term
+   ``N delta0``, need not show that by itself.)
+
+Guarantees:
+    `central_reading` gives a number only for a corpus all of whose records came in batches, at the size of
+    the smallest set in which a record hides. ``upper`` is never above what the
+    local proof gives: the pure epsilon, or for Gaussian noise that at the same delta.
+Edges:
+    The sizes are what the collector wrote down. They protect nobody from a collector that lies about them;
+    a user who trusts the shuffler alone has its word that no batch is smaller than its ``least``, which with
+    public labels says nothing about one label.
+    A record that a shuffler refuses is an outcome of the randomizer as well. It only makes the count of the
+    others too low here, which is the safe side.
+
+Paper: the paper claims a central epsilon without naming who shuffles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dp_forward.corpus.form import CorpusForm, LabelMechanism
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import TEXT, Mechanism, ResponseWithPrior
+from dp_forward.privacy.checks import count
+from dp_forward.privacy.shuffling import CentralReading, shuffled_gaussian, shuffled_pure
+from dp_forward.privacy.shuffling.central_epsilon import NOBODY
+
+__all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement"]
+
+ASSUMPTIONS: Final = (
+    "the shuffler is honest: it mixes each batch, forgets who sent what, and does not collude with whoever "
+    "sees the releases",
+    "the other records of a batch are honest releases with secret noise: whoever fills a batch with records "
+    "of its own takes the hiding away",
+    "which records share a batch depends on when they came, and not on what they say",
+    "the record was sent once, and through this shuffler alone",
+)
+"""What a central promise rests on besides the local one; never printed without it."""
+
+_KEYS: Final = {"records", "by_label"}
+_FROM_SHUFFLER: Final = "Only records that came through a shuffler have a central promise."
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffledBatch:
+    """One sealed batch: how many records it holds, and where labels are public, how many of each label."""
+
+    records: int
+    by_label: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        count("records", self.records, remedy="A batch holds records.")
+        if self.by_label is None:
+            return
+        if not isinstance(self.by_label, tuple):
+            raise InvalidInput("by_label", "be a tuple of counts", type(self.by_label).__name__, "Or None.")
+        for found in self.by_label:
+            count("by_label", found, at_least=0, remedy="Count the records of each label.")
+        if sum(self.by_label) != self.records:
+            raise InvalidInput(
+                "by_label", f"sum to the {self.records} records", sum(self.by_label), "Count them again."
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"records": self.records, "by_label": None if self.by_label is None else list(self.by_label)}
+
+    @classmethod
+    def from_dict(cls, settings: Any) -> ShuffledBatch:
+        """From JSON; anything but what `as_dict` writes is refused."""
+        if not isinstance(settings, dict) or settings.keys() != _KEYS:
+            raise InvalidInput("batch", "have the keys by_label and records", "others", "Update dp-forward.")
+        by_label = settings["by_label"]
+        if not (by_label is None or isinstance(by_label, list)):
+            raise InvalidInput("by_label", "be a list of counts", type(by_label).__name__, "Or null.")
+        return cls(settings["records"], None if by_label is None else tuple(by_label))
+
+
+def central_reading(form: CorpusForm, batches: Sequence[ShuffledBatch], *, delta: float) -> CentralReading:
+    """What is proved, and what an attack shows, for a record of a corpus that came in these batches.
+
+    Edges:
+        `InvalidInput` without batches, for batches that do not make up the corpus, and for noise that
+        protects less than a text: see the module. Where nothing is gained ``upper`` says so, and is the local
+        epsilon.
+    """
+    users = min(_hiding(form, batch) for batch in _checked(form, batches))
+    text = form.mechanism()
+    if text.unit != TEXT:
+        remedy = "For less than a text there is the local promise alone."
+        raise InvalidInput("unit", "be text for a central promise", str(text.unit), remedy)
+    if isinstance(form.labels, LabelMechanism) and form.labels.releases != 1:
+        raise InvalidInput("label releases", "be 1", form.labels.releases, "A record holds one label.")
+    if text.gaussian_mu == 0:
+        return _pure(form.guarantee().mechanism, users, delta)
+    label_epsilon, labels = _answers(form)
+    return shuffled_gaussian(
+        mu=text.gaussian_mu,
+        users=users,
+        delta=delta,
+        releases=1,
+        label_epsilon=label_epsilon,
+        labels=labels,
+        label_once=True,
+        with_estimate=False,
+    )
+
+
+def central_statement(reading: CentralReading, batches: Sequence[ShuffledBatch]) -> list[str]:
+    """The central promise in sentences, what it rests on included."""
+    if not batches:
+        raise InvalidInput("batches", "be at least one", 0, _FROM_SHUFFLER)
+    sizes = [batch.records for batch in batches]
+    between = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    came = f"The records came in {len(sizes)} shuffled batch{'es' if len(sizes) > 1 else ''} of {between}."
+    least = min(_fewest(batch) for batch in batches)
+    if batches[0].by_label is not None:
+        came += f" Labels are public, so a record hides among the {least} or more of its label in its batch."
+    rests = f"This holds if {'; and if '.join(ASSUMPTIONS)}."
+    if reading.upper.trusted == NOBODY:
+        rests = f"The shuffler adds nothing proved here. It could only if {'; and if '.join(ASSUMPTIONS)}."
+    return [
+        f"About one record, replaced by another; not about all the records of a person. "
+        f"{reading.upper.statement}",
+        came,
+        reading.lower.statement,
+        rests,
+    ]
+
+
+def _checked(form: CorpusForm, batches: Sequence[ShuffledBatch]) -> Sequence[ShuffledBatch]:
+    if not batches:
+        raise InvalidInput("batches", "be at least one", 0, _FROM_SHUFFLER)
+    total = sum(batch.records for batch in batches)
+    if total != form.records:
+        raise InvalidInput("batches", f"make up the {form.records} records", total, _FROM_SHUFFLER)
+    return batches
+
+
+def _hiding(form: CorpusForm, batch: ShuffledBatch) -> int:
+    """In how large a set a record of this batch hides, itself included, at worst."""
+    if (form.labels == "public") != (batch.by_label is not None):
+        found = "none" if batch.by_label is None else "counts"
+        raise InvalidInput("by_label", "be given where labels are public", found, "And nowhere else.")
+    if batch.by_label is not None and len(batch.by_label) != len(form.release.labels):
+        rule = f"count {len(form.release.labels)} labels"
+        raise InvalidInput("by_label", rule, len(batch.by_label), "Count every label, 0 included.")
+    return _fewest(batch)
+
+
+def _fewest(batch: ShuffledBatch) -> int:
+    if batch.by_label is None:
+        return batch.records
+    return min(found for found in batch.by_label if found > 0)
+
+
+def _pure(whole: Mechanism, users: int, delta: float) -> CentralReading:
+    losses = whole.pure_losses
+    alone = len(losses) == 1 and losses[0].copies == 1
+    cap_mass = losses[0].mass if alone else None
+    return shuffled_pure(local_epsilon=whole.epsilon(), users=users, delta=delta, cap_mass=cap_mass)
+
+
+def _answers(form: CorpusForm) -> tuple[float | None, int]:
+    """The budget of the randomized label and among how many it answers; None where it says nothing.
+
+    A label outside the top k of a prior is answered by a uniform one of them: a mixture of the k answers,
+    from which a distance (being convex) is at most the largest one between two of them.
+    """
+    if not isinstance(form.labels, LabelMechanism):
+        return None, 2
+    labels = len(form.labels.top) if isinstance(form.labels, ResponseWithPrior) else form.labels.labels
+    return (form.labels.label_epsilon, labels) if labels > 1 else (None, 2)

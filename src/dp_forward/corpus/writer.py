@@ -1,0 +1,345 @@
+r"""Release a corpus: front and noise turn every record into one stored release, and the back trains on these.
+
+    OUT/           manifest.json, shard-00000.safetensors, ...   may be handed over (`shards`)
+    OUT.private/   draws, ledger                                 stays with the user: never hand it over
+
+What a record spends. Write a corpus as records x_1 .. x_N and its release as (M(x_1), .., M(x_N)), the noise
+drawn for each by itself. Two corpora that differ in record i alone give the same distribution for every other
+part, so for all events the two differ by what M(x_i) and M(x_i') differ: the whole release has the curve of M
+(with the label, of M and the label mechanism together), however large N is. Parallel composition: disjoint
+records do not add up. Releases of the *same* corpus do, since every record is in each of them.
+
+So there is one ledger per corpus, and one reservation per release of it, charged what one record spends.
+
+* `reserve` comes before any noise is drawn, under a key that is a keyed digest (HMAC) of corpus, front,
+  noise, label mechanism and bits. Its secret is drawn when a release begins and lies in the private folder,
+  so the key is the same for that release resumed, new for any other, and tells nothing about a text.
+* `ready` holds the bytes of the manifest, once every shard is on disk under its name.
+* `delivered` is noted when the manifest is on disk too.
+
+A release that is resumed, or asked again when it is complete, costs nothing and gives the same bytes. Another
+one (other folder, front, noise, bits) is charged again, and refused beyond the cap, which is by default
+exactly one release.
+
+A restart draws no second release of a record: see `drawn` for the argument. In short: draws are committed in
+small pieces, in order, once; a shard's bytes are a function of its pieces and its name appears when they are
+all there; a finished shard is never written again.
+
+Guarantees:
+    The steps above hold at every instant at which the process may be killed. `OUT` never holds two draws of a
+    record. No text, token, hidden value or true label (where labels are randomized) is written, logged or put
+    into an error.
+Edges:
+    The ledger knows corpora by what its owner says: the same texts under two ledgers, or in two overlapping
+    corpora with a ledger each, spend in both, and nobody adds that up. Corpora that share a ledger are added
+    as if they shared their records: safe, and more than they spend if they do not.
+    If OUT is lost, the release is lost: its budget is spent. A record's place in the corpus is its place in
+    the shards.
+Paper: the frozen-front regime; one stored release per record serves any number of epochs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from dp_forward.corpus.draw_log import Drawn, Shard
+from dp_forward.corpus.drawing import Source
+from dp_forward.corpus.form import CorpusForm, LabelMechanism, Labels
+from dp_forward.corpus.reader import (
+    MANIFEST,
+    ReleasedCorpus,
+    content_digest,
+    file_digest,
+    manifest_bytes,
+    shard_bytes,
+    shard_name,
+    write_whole,
+)
+from dp_forward.data import EncodedTexts
+from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
+from dp_forward.ledger import Ledger, Release, State
+from dp_forward.noise.released.released_matrix import release, release_labels, serialise
+from dp_forward.privacy.checks import count
+from dp_forward.split.artifacts import UserSide
+
+__all__ = ["ledger_of", "private_folder", "release_corpus"]
+
+_SHARD_BYTES: Final = 64 << 20
+_MOST_SHARD_RECORDS: Final = 1 << 16
+_PIECE_BYTES = 4 << 20
+_PIECE_RECORDS = 1024
+"""A piece is what a crash can cost in work: a few seconds of it."""
+
+
+def private_folder(out: str | os.PathLike[str]) -> Path:
+    """Where the user's side of a release lies: beside OUT, so that handing OUT over takes nothing with it."""
+    place = Path(out).absolute()
+    return place.with_name(place.name + ".private")
+
+
+def ledger_of(out: str | os.PathLike[str]) -> Path:
+    """The ledger of a release where none was named."""
+    return private_folder(out) / "ledger"
+
+
+def release_corpus(
+    user: UserSide,
+    texts: EncodedTexts,
+    out: str | os.PathLike[str],
+    *,
+    label_mechanism: LabelMechanism | None = None,
+    publish_labels: bool = True,
+    bits: int = 8,
+    shard_records: int | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    budget: float | None = None,
+    resume: bool = False,
+    progress: Callable[[int], None] | None = None,
+    device: str | torch.device = "cpu",
+) -> ReleasedCorpus:
+    """One release of every record into ``out``; see the module for what is promised.
+
+    Labels are stored as they are (``publish_labels``), randomized (``label_mechanism``), or not at all.
+    ``budget`` is the cap on what each record may spend in a new ledger; by default, exactly this release.
+    ``progress`` is called with the number of records whose draws are on disk.
+
+    Edges:
+        A complete release of the same corpus by the same settings is returned as it is. An incomplete one is
+        continued with ``resume`` and refused without; any other one is refused. Nothing is overwritten.
+        ``shard_records`` is by default what fits in 64 MiB, and for a release that was begun, what it has.
+    """
+    place = Path(out).absolute()
+    labels = _labels(texts, label_mechanism, publish_labels)
+    form = _form(user, texts, labels, bits, shard_records or _begun_with(place))
+    identity = _identity(form, texts)
+    with contextlib.ExitStack() as open_things:
+        drawn = open_things.enter_context(_begun(place, form, identity))
+        book, paid = _paid(place, form, drawn, ledger=ledger, budget=budget, resume=resume)
+        open_things.enter_context(book)
+        if not drawn.charged:
+            drawn.mark_charged()
+        if paid.state is State.RESERVED:
+            for draft in place.glob("*.new"):
+                draft.unlink()
+            with Source(user, texts, form, torch.device(device)) as source:
+                shards = _all_shards(place, form, drawn, source, progress)
+            manifest = manifest_bytes(form, shards, name=drawn.name, corpus=drawn.key.hex())
+            book.ready(paid.id, manifest)
+        _deliver(place, book, paid)
+    return ReleasedCorpus.open(place)
+
+
+def _labels(texts: EncodedTexts, mechanism: LabelMechanism | None, publish: bool) -> Labels:
+    if mechanism is not None and not publish:
+        raise InvalidInput(
+            "label_mechanism",
+            "be left out where no labels are stored",
+            "one",
+            "Or publish randomized labels.",
+        )
+    if mechanism is not None and texts.labels is None:
+        raise InvalidInput("label_mechanism", "have labels to randomize", "none", "Check the task.")
+    if mechanism is not None:
+        return mechanism
+    return "public" if publish and texts.labels is not None else "none"
+
+
+def _form(
+    user: UserSide, texts: EncodedTexts, labels: Labels, bits: int, shard_records: int | None
+) -> CorpusForm:
+    """The settings of the release, checked against the front and the texts."""
+    if texts.length != user.form.rows:
+        raise InvalidInput(
+            "texts", f"have the {user.form.rows} rows of the front", texts.length, "Encode with user.tokens."
+        )
+    known = texts.labels if labels != "none" else None
+    if known is not None and not 0 <= known.min() <= known.max() < len(user.form.labels):
+        rule = f"fit the {len(user.form.labels)} labels of the front"
+        raise InvalidInput("labels", rule, "a label outside", "Check the task, or the front.")
+    rows, width = 1 if user.front.cut.place == "output" else user.form.rows, user.front.width
+    if shard_records is None:
+        record = rows * width * 2
+        shard_records = min(max(1, _SHARD_BYTES // record), _MOST_SHARD_RECORDS)
+    form = CorpusForm(
+        front=user.digest,
+        release=user.form,
+        labels=labels,
+        bits=bits,
+        rows=rows,
+        width=width,
+        records=len(texts),
+        shard_records=count("shard_records", shard_records, remedy="Leave it out."),
+    )
+    form.guarantee()  # what cannot be promised is refused before anything is made,
+    blank = release(np.zeros((rows, width)), form.mechanism(), bits=bits)  # and what cannot be drawn
+    if len(serialise(blank)) != form.record_bytes:
+        raise AssertionError("a release has another size than its form says")
+    if isinstance(labels, LabelMechanism):
+        release_labels(np.zeros(1, dtype=np.int64), labels)
+    return form
+
+
+def _begun_with(place: Path) -> int | None:
+    """The records per shard of a release that was begun here."""
+    path = private_folder(place) / "draws"
+    if not path.exists():
+        return None
+    with Drawn.open(path) as drawn:
+        return int(drawn.settings["shard_records"])
+
+
+def _identity(form: CorpusForm, texts: EncodedTexts) -> bytes:
+    """Corpus, front, noise, label mechanism and bits; never leaves memory but under a key."""
+    settings = json.dumps(form.as_dict(), sort_keys=True)
+    return f"{texts.fingerprint()}\n{settings}".encode()
+
+
+def _begun(place: Path, form: CorpusForm, identity: bytes) -> Drawn:
+    """The draws of this release, begun now or before; those of another one are refused."""
+    path = private_folder(place) / "draws"
+    if path.exists():
+        drawn = Drawn.open(path)
+        try:
+            if not drawn.charged and not drawn.is_of(identity):
+                drawn.discard()  # begun, and neither charged nor drawn
+            else:
+                _check_same(drawn, form, identity)
+                return drawn
+        except BaseException:
+            drawn.close()
+            raise
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise InvalidInput(
+            "out", "be new or empty", f"{place.name}, which holds something else", "Choose another folder."
+        )
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Drawn.create(path, form.as_dict(), identity)
+
+
+def _check_same(drawn: Drawn, form: CorpusForm, identity: bytes) -> None:
+    if drawn.is_of(identity):
+        return
+    settings = form.as_dict()
+    other = [name for name in settings if drawn.settings.get(name) != settings[name]]
+    what = f"other {', '.join(other)}" if other else "another corpus"
+    raise InvalidInput("out", "be new or hold this same release", f"one of {what}", "Choose another folder.")
+
+
+def _paid(
+    place: Path,
+    form: CorpusForm,
+    drawn: Drawn,
+    *,
+    ledger: str | os.PathLike[str] | None,
+    budget: float | None,
+    resume: bool,
+) -> tuple[Ledger, Release]:
+    """The open ledger and this release in it, charged; only from here on may noise be drawn."""
+    path = ledger_of(place) if ledger is None else Path(ledger).absolute()
+    try:
+        if path.is_relative_to(place):
+            raise InvalidInput("ledger", "lie outside of out", "one in it", "What is in out is handed over.")
+        book = _ledger(path, form, budget)
+        try:
+            return book, _charged(book, form, drawn, resume)
+        except BaseException:
+            book.close()
+            raise
+    except DpForwardError:  # refused, so nothing was charged now
+        if not drawn.charged:
+            drawn.discard()
+            with contextlib.suppress(OSError):  # where something else lies in it, it stays
+                private_folder(place).rmdir()
+        raise
+
+
+def _ledger(path: Path, form: CorpusForm, budget: float | None) -> Ledger:
+    charge, delta = form.charge(), form.guarantee().delta
+    if path.exists() and budget is None:
+        return Ledger.open(path)
+    alone = charge.epsilon(delta)
+    cap = alone if budget is None else budget
+    if not path.exists() and alone > cap:  # no ledger is made that could never hold this release
+        raise BudgetExhausted(
+            f"The cap of epsilon {cap} (delta {delta}) would be passed: this release costs {alone} for every "
+            "record. Nothing was charged."
+        )
+    return Ledger.open_or_create(path, cap_epsilon=cap, delta=delta)
+
+
+def _charged(book: Ledger, form: CorpusForm, drawn: Drawn, resume: bool) -> Release:
+    known = book.find(drawn.key)
+    if drawn.charged and known is None:
+        raise InvalidInput(
+            "ledger", "be the one that this release was charged in", "another", "Name that one to resume."
+        )
+    if drawn.charged and known is not None and known.state is State.RESERVED and not resume:
+        raise InvalidInput(
+            "out", "be new, or resumed", "a release that was not finished", "Use resume to go on with it."
+        )
+    unit, protected = form.mechanism().unit, form.guarantee().mechanism.unit
+    label = " + label" if isinstance(form.labels, LabelMechanism) else ""
+    name = f"corpus: {form.mechanism().name} per {unit}{label}"
+    return book.reserve(drawn.key, form.charge(), mechanism=name, unit=protected)
+
+
+def _all_shards(
+    place: Path,
+    form: CorpusForm,
+    drawn: Drawn,
+    source: Source,
+    progress: Callable[[int], None] | None,
+) -> list[Shard]:
+    """Every shard on disk: finished ones checked, the others drawn and written."""
+    place.mkdir(parents=True, exist_ok=True)
+    for shard in drawn.shards:
+        path = place / shard_name(shard.number)
+        if not path.is_file() or path.stat().st_size != shard.bytes or file_digest(path) != shard.sha256:
+            raise InvalidInput(
+                path.name,
+                "be as it was finished",
+                "missing or changed",
+                "It is never drawn again: bring it back, or pay for another release.",
+            )
+    step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // form.record_bytes))
+    if progress is not None and drawn.next_record:
+        progress(drawn.next_record)
+    for number in range(len(drawn.shards), form.shards):
+        end = form.span(number).stop
+        while drawn.next_record < end:
+            drawn.add(source.draw(range(drawn.next_record, min(drawn.next_record + step, end))))
+            if progress is not None:
+                progress(drawn.next_record)
+        _finish(place, form, drawn, number)
+    return drawn.shards
+
+
+def _finish(place: Path, form: CorpusForm, drawn: Drawn, number: int) -> None:
+    """Give a shard its name, once; a crash in here is made good by the same bytes."""
+    path = place / shard_name(number)
+    data = shard_bytes(form, drawn.pieces(), name=drawn.name, number=number)
+    digest = content_digest(data)
+    if path.exists():
+        if file_digest(path) != digest:
+            raise InvalidInput(path.name, "be made of the draws", "something else", "Remove it, and resume.")
+    else:
+        write_whole(path, data)
+    drawn.finish(Shard(number, len(form.span(number)), len(data), digest))
+
+
+def _deliver(place: Path, book: Ledger, paid: Release) -> None:
+    """Put the manifest under its name, if it is not there, and note it."""
+    path, manifest = place / MANIFEST, book.payload(paid.id)
+    if not path.exists() and place.is_dir():
+        write_whole(path, manifest)
+    if not path.is_file() or path.read_bytes() != manifest:
+        raise InvalidInput(MANIFEST, "be as it was released", "missing or changed", "Bring it back.")
+    book.delivered(paid.id)

@@ -1,0 +1,139 @@
+r"""Released labels: randomized response that may leave the machine.
+
+`release_labels` draws from operating-system entropy with exactly the mechanism's probabilities (`coins`):
+
+1. the answer is the true label with probability ``1 / (1 + (K - 1) e^-epsilon)``, epsilon being the float of
+   the mechanism as it is, else one of the K - 1 others, all alike. The ratio of any two probabilities is
+   ``e^epsilon``, 1 or ``e^-epsilon``, with no numerical slack.
+2. With a prior, K is k, the number of labels worth answering, and a label outside them is first replaced by
+   one of them drawn uniformly: after step 1 its answer is uniform too.
+
+Guarantees:
+    Probabilities to within 2^-400, if the entropy is uniform. Coins and choices are drawn for all labels
+    alike, whatever they are; the size is ``width`` bytes per label, and width depends on K alone.
+Edges:
+    Each call draws fresh answers and is one release: draw a label once and keep it. A label outside 0..K-1
+    is refused, as no mechanism knows it.
+Paper: randomized response on labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass
+from functools import lru_cache
+from typing import Any, NoReturn, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dp_forward.errors import InvalidInput
+from dp_forward.noise.released.coins import choices, coins
+from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
+from dp_forward.noise.released.exact_normal import Entropy
+from dp_forward.privacy import Guarantee, RandomizedResponse, ResponseWithPrior
+
+__all__ = ["ReleasedLabels", "release_labels"]
+
+_BY_RELEASE = object()
+
+Labels = NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class ReleasedLabels:
+    """Answers that may leave, one for each label, and what each of them promises.
+
+    Guarantees:
+        Every instance came out of `release_labels`; its values cannot be changed, pickled or seen in a repr.
+    """
+
+    values: Labels
+    labels: int
+    guarantee: Guarantee
+    made_by: InitVar[object] = None
+
+    def __post_init__(self, made_by: object) -> None:
+        if made_by is not _BY_RELEASE:
+            raise InvalidInput(
+                "ReleasedLabels",
+                "come out of release_labels()",
+                type(self.values).__name__,
+                "Call release_labels(labels, mechanism).",
+            )
+        # An array on immutable bytes stays read-only whatever its flags are set to.
+        object.__setattr__(self, "values", np.frombuffer(self.values.astype("<i8").tobytes(), dtype="<i8"))
+
+    @property
+    def width(self) -> int:
+        """Bytes per label: 1 for up to 256 labels, 2 for up to 65536, else 4."""
+        return 1 if self.labels <= 1 << 8 else 2 if self.labels <= 1 << 16 else 4
+
+    def to_bytes(self) -> bytes:
+        """Little-endian unsigned integers of `width` bytes, in the order of the labels."""
+        return self.values.astype(f"<u{self.width}").tobytes()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("A ReleasedLabels is never pickled or copied; send to_bytes().")
+
+    def __repr__(self) -> str:
+        return f"ReleasedLabels({len(self)} of {self.labels} kinds) -> {self.guarantee.promise}"
+
+
+def release_labels(
+    labels: ArrayLike, mechanism: RandomizedResponse | ResponseWithPrior, *, entropy: Entropy | None = None
+) -> ReleasedLabels:
+    """One answer for each label (whole numbers 0..K-1); see the module."""
+    # Exact types: a subclass could promise something else than is drawn.
+    if type(mechanism) is RandomizedResponse:
+        top = np.arange(mechanism.labels)
+    elif type(mechanism) is ResponseWithPrior:
+        top = mechanism.top
+    else:
+        raise InvalidInput(
+            "mechanism",
+            "be randomized response to release labels",
+            getattr(mechanism, "name", type(mechanism).__name__),
+            "Calibrate a RandomizedResponse.",
+        )
+    entropy = keystream() if entropy is None else entropy
+    true = _checked(labels, mechanism.labels)
+    position = _position(true, top, mechanism.labels, entropy)
+    answers = top[_answered(position, len(top), mechanism.label_epsilon, entropy)]
+    return ReleasedLabels(answers, mechanism.labels, _guarantee(mechanism), made_by=_BY_RELEASE)
+
+
+def _checked(labels: ArrayLike, known: int) -> Labels:
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidInput("labels", "be a list of whole numbers", array.dtype, "Use 0..K-1.")
+    if array.size and not (array.min() >= 0 and array.max() < known):
+        raise InvalidInput("labels", f"lie in 0..{known - 1}", "a label outside", "Check the task.")
+    return array.astype(np.int64)
+
+
+def _position(true: Labels, top: Labels, known: int, entropy: Entropy) -> Labels:
+    """Where each label stands in ``top``; a uniform place for one that is not there."""
+    places = np.full(known, -1, dtype=np.int64)
+    places[top] = np.arange(len(top))
+    place = places[true]
+    if len(top) == known:  # public: no label can be outside
+        return place
+    return np.where(place < 0, choices(len(true), among=len(top), entropy=entropy), place)
+
+
+def _answered(position: Labels, kinds: int, epsilon: float, entropy: Entropy) -> Labels:
+    """Randomized response on 0..kinds-1."""
+    if kinds == 1:
+        return position
+    keep = coins(len(position), log_odds=epsilon, others=kinds - 1, entropy=entropy)
+    other = choices(len(position), among=kinds - 1, entropy=entropy)
+    return np.where(keep, position, other + (other >= position))
+
+
+@lru_cache(maxsize=16)
+def _guarantee(mechanism: RandomizedResponse | ResponseWithPrior) -> Guarantee:
+    return Guarantee(mechanism, more_assumptions=(ENTROPY_IS_SECRET,))

@@ -1,0 +1,250 @@
+r"""Released noise: what may leave the machine, as a type of its own.
+
+A `Released` is made by `release` and `release_batch` alone; it and `ReleasedLabels` are all that `serialise`
+turns into bytes. A tensor of the `Sanitizer` is simulated noise: its low bits tell the signal apart
+(docs/adr/0002); it cannot become one.
+
+Proof of the promise for PrivUnit: in `released_privunit`. For the Gaussian, let C be the norm of the bound, h
+the step of the signal's grid, and q the integer matrix of one text, so that ``h q`` has norm at most C:
+`grid.quantise` checks ``sum(q^2) <= floor((C/h)^2)`` in integers.
+
+1. q is a function of the hidden matrix, and any two such ``h q`` lie at most 2C apart (row by row, where the
+   bound is by row: 2C for each row that differs). This is the sensitivity that the mechanism was made with.
+2. ``Y = h (q + Z)`` with Z i.i.d. N(0, (sigma/h)^2) is the ideal Gaussian mechanism on ``h q``; its curve is
+   that of the mechanism's mu, a theorem about real numbers. h is a power of two, so ``sigma/h`` is exact.
+3. For an integer q, ``round(q + Z) = q + round(Z)``. So adding an *exactly rounded* Gaussian to q, then
+   rounding to the coarse step and clamping to int16 or int8, gives a function of Y and of nothing else.
+
+Post-processing costs nothing, so the release carries the mechanism's guarantee with no numerical slack: no
+float ever holds signal and noise together. (What "exactly" rests on is said in `exact_normal`.)
+
+A batch is as private as a loop: every text has its own bound and its own independent noise.
+
+Guarantees:
+    ``release`` never raises for the values of a hidden matrix (NaN, Inf, 1e300, denormals, zeros), and its
+    bytes number ``bits / 8 * rows * width``, always.
+Edges:
+    Refused: shaped noise and the baselines, which are simulated only so far. 8 bits are refused where the
+    signal would leave too little room for the noise. Each call draws fresh noise and is one release: to send
+    a text again, send the stored bytes.
+Paper: the noise layer, as it must be drawn where somebody reads the result.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import InitVar, dataclass
+from functools import lru_cache
+from typing import Any, NoReturn, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, float64
+
+from dp_forward.errors import InvalidInput
+from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
+from dp_forward.noise.released.exact_normal import Entropy
+from dp_forward.noise.released.grid import Integers, held
+from dp_forward.noise.released.released_gaussian import GaussianRelease
+from dp_forward.noise.released.released_label import ReleasedLabels, release_labels
+from dp_forward.noise.released.released_privunit import PrivUnitRelease
+from dp_forward.privacy import AnalyticGaussian, Guarantee, MatrixGaussian, Mechanism, NormBound, PrivUnit
+
+__all__ = [
+    "Released",
+    "ReleasedLabels",
+    "dequantise",
+    "release",
+    "release_batch",
+    "release_labels",
+    "serialise",
+]
+
+_BY_RELEASE = object()
+_BLOCK = 1 << 16
+"""Entries that are drawn at once: few enough for the cache of a core."""
+
+Values = NDArray[np.int16] | NDArray[np.int8]
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Released:
+    """One noisy matrix that may leave: int16 or int8 multiples of ``step``, and what they promise.
+
+    Guarantees:
+        Every instance came out of `release` or `release_batch`; its values cannot be changed, pickled or seen
+        in a repr.
+    """
+
+    values: Values
+    step: float
+    guarantee: Guarantee
+    made_by: InitVar[object] = None
+
+    def __post_init__(self, made_by: object) -> None:
+        if made_by is not _BY_RELEASE:
+            raise InvalidInput(
+                "Released",
+                "come out of release()",
+                type(self.values).__name__,
+                "Call release(hidden, mechanism).",
+            )
+        # An array on immutable bytes stays read-only whatever its flags are set to.
+        kind = f"<i{self.values.itemsize}"
+        fixed = np.frombuffer(self.values.astype(kind, copy=False).tobytes(), dtype=kind)
+        object.__setattr__(self, "values", fixed.reshape(self.values.shape))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and width."""
+        rows, width = self.values.shape
+        return rows, width
+
+    @property
+    def bits(self) -> int:
+        """Bits per entry: 16 or 8."""
+        return 8 * self.values.itemsize
+
+    def as_floats(self) -> NDArray[np.float32]:
+        """The noisy matrix itself, ``values * step``: the bounded matrix with noise, on its scale."""
+        return _scaled(self.values, self.step)
+
+    def to_bytes(self) -> bytes:
+        """Little-endian integers, row by row: bits / 8 * rows * width bytes."""
+        return self.values.tobytes()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("A Released is never pickled or copied; send to_bytes().")
+
+    def __repr__(self) -> str:
+        rows, width = self.shape
+        return f"Released({rows} x {width}, step={self.step:g}) -> {self.guarantee.promise}"
+
+
+def release(
+    hidden: NDArray[Any] | Tensor, mechanism: Mechanism, *, bits: int = 16, entropy: Entropy | None = None
+) -> Released:
+    """One release of one text's hidden matrix [rows, width]: bound, integers, exact noise; see the module."""
+    way = _way(mechanism, bits)
+    _check(hidden, axes=2, remedy="Loop over texts, or use release_batch().")
+    return _released(hidden[None], way, mechanism, bits, keystream() if entropy is None else entropy)[0]
+
+
+def release_batch(
+    hidden: NDArray[Any] | Tensor, mechanism: Mechanism, *, bits: int = 16, entropy: Entropy | None = None
+) -> list[Released]:
+    """One release of each text of [texts, rows, width], each with noise of its own; faster than a loop."""
+    way = _way(mechanism, bits)
+    _check(hidden, axes=3, remedy="Use release() for one text.")
+    at_once = max(1, _BLOCK // max(1, math.prod(hidden.shape[1:])))
+    entropy = keystream() if entropy is None else entropy
+    done: list[Released] = []
+    for start in range(0, len(hidden), at_once):
+        done += _released(hidden[start : start + at_once], way, mechanism, bits, entropy)
+    return done
+
+
+def dequantise(values: NDArray[Any], mechanism: Mechanism, bits: int = 16) -> NDArray[np.float32]:
+    """What `as_floats` gives, from stored integers of ``bits`` and any shape: for whoever receives them.
+
+    Nothing secret is needed: the step follows from the public mechanism.
+    """
+    way = _way(mechanism, bits)
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "i" or 8 * values.itemsize != bits:
+        what = getattr(values, "dtype", type(values).__name__)
+        raise InvalidInput("values", f"be int{bits}", what, "Read them in the bits they were sent in.")
+    return _scaled(values, way.step)
+
+
+def serialise(thing: object) -> bytes:
+    """The bytes of a `Released` or of `ReleasedLabels`; everything else is refused."""
+    if type(thing) is Released or type(thing) is ReleasedLabels:
+        return thing.to_bytes()
+    raise InvalidInput(
+        "thing",
+        "be a Released or ReleasedLabels",
+        type(thing).__name__,
+        "Simulated noise stays here: use release().",
+    )
+
+
+class _Way(Protocol):
+    """How a mechanism is released: rows of hidden numbers in, whole multiples of ``step`` out."""
+
+    @property
+    def bound(self) -> NormBound: ...
+    @property
+    def step(self) -> float: ...
+    def draw(self, vectors: NDArray[np.float64], *, entropy: Entropy) -> Integers: ...
+
+
+def _released(
+    hidden: NDArray[Any] | Tensor, way: _Way, mechanism: Mechanism, bits: int, entropy: Entropy
+) -> list[Released]:
+    """A release of each text: one vector per text, or one per row, as the bound says."""
+    texts, bound = _floats(hidden), way.bound
+    if bound.rows is not None and texts.shape[1] != bound.rows:
+        raise InvalidInput("hidden", f"have {bound.rows} rows", texts.shape[1], "Pad to the length n.")
+    vectors = texts.reshape(-1, texts.shape[2]) if bound.over == "row" else texts.reshape(len(texts), -1)
+    values = held(way.draw(vectors, entropy=entropy), bits=bits).reshape(texts.shape)
+    step, guarantee = way.step, _guarantee(mechanism)
+    return [Released(value, step, guarantee, made_by=_BY_RELEASE) for value in values]
+
+
+@lru_cache(maxsize=16)
+def _guarantee(mechanism: Mechanism) -> Guarantee:
+    return Guarantee(mechanism, more_assumptions=(ENTROPY_IS_SECRET,))
+
+
+def _way(mechanism: Mechanism, bits: int) -> _Way:
+    """How a mechanism is released, where it can be; a refusal for any other."""
+    if bits not in (8, 16):
+        raise InvalidInput("bits", "be 8 or 16", bits, "Use 16.")
+    # Exact types: a subclass could draw something else than it promises.
+    if type(mechanism) is PrivUnit:
+        return PrivUnitRelease(mechanism, bits)
+    if type(mechanism) is not AnalyticGaussian and type(mechanism) is not MatrixGaussian:
+        raise _refused(f"{getattr(mechanism, 'name', type(mechanism).__name__)}, simulated only so far")
+    if isinstance(mechanism, MatrixGaussian) and not (
+        mechanism.row_factor.entries is None and mechanism.column_factor.entries is None
+    ):
+        raise _refused("shaped noise, simulated only so far")
+    bound = mechanism.sensitivity.bound
+    if not isinstance(bound, NormBound):
+        raise _refused("no norm bound" if bound is None else f"{type(bound).__name__}, simulated only so far")
+    return GaussianRelease(mechanism.sigma, bound, bits)
+
+
+def _refused(value: str) -> InvalidInput:
+    return InvalidInput(
+        "mechanism",
+        "be PrivUnit, or uniform Gaussian noise within a norm bound, to be released",
+        value,
+        "Calibrate a PrivUnit with bound=normalise(1.0), unit=TEXT.",
+    )
+
+
+def _scaled(values: NDArray[Any], step: float) -> NDArray[np.float32]:
+    """One rounding to float32 at most, and none where the step is a power of two."""
+    return values.astype(np.float32) * np.float32(step)
+
+
+def _check(hidden: object, *, axes: int, remedy: str) -> None:
+    """Only the type and the shape of hidden numbers can be refused, never a value."""
+    floating = (isinstance(hidden, Tensor) and hidden.is_floating_point()) or (
+        isinstance(hidden, np.ndarray) and np.issubdtype(hidden.dtype, np.floating)
+    )
+    shape = tuple(getattr(hidden, "shape", ()))
+    if not floating or len(shape) != axes or 0 in shape[-2:]:
+        layout = (
+            "one floating-point matrix [rows, width]" if axes == 2 else "floating point [texts, rows, width]"
+        )
+        raise InvalidInput("hidden", f"be {layout}", f"{type(hidden).__name__} of shape {shape}", remedy)
+
+
+def _floats(hidden: NDArray[Any] | Tensor) -> NDArray[np.float64]:
+    if isinstance(hidden, Tensor):
+        return np.asarray(hidden.detach().to("cpu", float64).numpy())
+    with np.errstate(over="ignore"):
+        return np.asarray(hidden.astype(np.float64))

@@ -1,0 +1,115 @@
+"""The sanitizer: bound, then noise, in one call that cannot be taken apart.
+
+It is built from a mechanism of the core, and the mechanism's own bound is what it applies: there is no
+second place where a norm, a sensitivity or a sigma could be typed. What it returns has been through both
+steps; the bounded matrix itself is never handed out.
+
+Guarantees:
+    Each text of a batch goes through the reference mechanism by itself (tests/noise compares the two in
+    distribution), so a *released* draw of the same mechanism carries `guarantee`. A simulated draw is for
+    training and experiments: it is a plain tensor, and no part of this package puts a tensor on a wire.
+Edges:
+    Runs in float32 also inside autocast and returns the dtype that came in. Differentiable to the front: the
+    noise counts as a constant. ``draws=R`` gives R noisy matrices per text for one pass of the front, text by
+    text: [a, a, a, b, b, b, ...].
+Paper: the normalisation and noise between the pre-noise and post-noise layers (DP-Forward itself).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dp_forward.errors import InvalidInput
+from dp_forward.noise.bounding import bounded
+from dp_forward.noise.simulated.simulated_draws import Generators, add_gaussian, add_shaped, draw_privunit
+from dp_forward.privacy import MVG, Guarantee, MatrixGaussian, Mechanism, NormBound, PrivUnit
+from dp_forward.privacy.checks import count
+from dp_forward.privacy.gaussian import GaussianNoise
+
+__all__ = ["Sanitizer"]
+
+
+class Sanitizer(nn.Module):
+    """Bound and noise for batches of hidden matrices [batch, rows, width]."""
+
+    def __init__(self, mechanism: Mechanism, *, seed: int | None = None) -> None:
+        super().__init__()
+        self._mechanism = mechanism
+        self._bound = _own_bound(mechanism)
+        if seed is not None:
+            count("seed", seed, at_least=0, remedy="Leave it out for fresh entropy.")
+        self._generators = Generators(seed)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism whose noise this is; fixed for the life of the object."""
+        return self._mechanism
+
+    @property
+    def bound(self) -> NormBound:
+        """The mechanism's own bound."""
+        return self._bound
+
+    def guarantee(self, **details: Any) -> Guarantee:
+        """What a release through this mechanism promises; `Unproved` for a baseline without a theorem."""
+        return Guarantee(self._mechanism, **details)
+
+    def forward(self, hidden: Tensor, draws: int = 1) -> Tensor:
+        """Noisy matrices: ``draws`` of them for each text."""
+        self._check(hidden, draws)
+        with torch.autocast(device_type=hidden.device.type, enabled=False):
+            inside = bounded(hidden, self._bound)
+            if draws > 1:
+                inside = inside.repeat_interleave(draws, dim=0)
+            noisy: Tensor = self._noisy(inside)
+            return noisy.to(hidden.dtype)
+
+    # Random streams of our own cannot be traced; the bound before and the back after it can.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _noisy(self, inside: Tensor) -> Tensor:
+        mechanism = self._mechanism
+        if isinstance(mechanism, PrivUnit):
+            return draw_privunit(inside, mechanism, self._generators)
+        if isinstance(mechanism, MVG):
+            return add_shaped(inside, mechanism.exact, self._generators)
+        if isinstance(mechanism, MatrixGaussian):
+            return add_shaped(inside, mechanism, self._generators)
+        sigma: float = mechanism.sigma  # type: ignore[attr-defined]
+        return add_gaussian(inside, sigma, self._generators)
+
+    def _check(self, hidden: Tensor, draws: int) -> None:
+        if hidden.ndim != 3 or not hidden.is_floating_point():
+            raise InvalidInput(
+                "hidden",
+                "be floating point with axes batch, rows, width",
+                f"{hidden.dtype} with shape {tuple(hidden.shape)}",
+                "Take it from a front.",
+            )
+        if self._bound.rows is not None and hidden.shape[1] != self._bound.rows:
+            raise InvalidInput(
+                "hidden", f"have {self._bound.rows} rows", hidden.shape[1], "Pad to the length n."
+            )
+        count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
+
+    def extra_repr(self) -> str:
+        return repr(self._mechanism)
+
+
+def _own_bound(mechanism: Mechanism) -> NormBound:
+    """The bound that the mechanism's promise rests on."""
+    bound: object = None
+    if isinstance(mechanism, PrivUnit):
+        bound = mechanism.bound
+    elif isinstance(mechanism, GaussianNoise):
+        bound = mechanism.sensitivity.bound
+    if not isinstance(bound, NormBound):
+        raise InvalidInput(
+            "mechanism",
+            "release hidden matrices within a norm bound",
+            type(mechanism).__name__,
+            "Calibrate with bound=normalise(1.0), unit=TEXT.",
+        )
+    return bound

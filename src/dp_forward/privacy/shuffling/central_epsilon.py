@@ -1,0 +1,269 @@
+"""What a central epsilon is worth: proved, attacked or estimated, never mixed up.
+
+Three numbers answer three questions. ``upper`` is proved: no attacker learns more. ``lower`` is an
+attack: no proof can promise less. ``estimate`` is the paper's heuristic. Each carries its kind and
+the trusted part without which it means nothing, and an object of one kind cannot stand in the
+place of another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+from dp_forward.privacy.rounding import shown_down, shown_up
+from dp_forward.privacy.shuffling.clones import shuffled_epsilon
+from dp_forward.privacy.shuffling.lower_bound import (
+    attack_epsilon,
+    sampler_attack_epsilon,
+    shuffled_pure_lower,
+)
+from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
+from dp_forward.privacy.shuffling.sampler import sampler_epsilon
+from dp_forward.privacy.shuffling.shuffled_gaussian import (
+    Curve,
+    amplified_epsilon,
+    curve_epsilon,
+    record_curve,
+)
+
+__all__ = [
+    "NOBODY",
+    "SAMPLER",
+    "SHUFFLER",
+    "CentralBound",
+    "CentralReading",
+    "sampled_gaussian",
+    "shuffled_gaussian",
+    "shuffled_pure",
+]
+
+Kind = Literal["proved", "attack", "estimate"]
+
+SHUFFLER: Final = "a shuffler that strips identity and order"
+SAMPLER: Final = "a sampler that draws users uniformly and anonymously"
+NOBODY: Final = "none"
+
+_KINDS: Final = ("proved", "attack", "estimate")
+_TRUSTED: Final = (SHUFFLER, SAMPLER, NOBODY)
+
+
+@dataclass(frozen=True)
+class CentralBound:
+    """One number about the central epsilon, with what it rests on.
+
+    ``epsilon`` is None where there is no such number; ``statement`` then says why.
+    """
+
+    kind: Kind
+    epsilon: float | None
+    delta: float
+    trusted: str
+    statement: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise InvalidInput("kind", f"be one of {', '.join(_KINDS)}", self.kind, "Name it.")
+        if self.trusted not in _TRUSTED:
+            raise InvalidInput("trusted", "name the trusted part", self.trusted, "Or use NOBODY.")
+        checks.delta(self.delta, zero=True)
+        if self.epsilon is not None:
+            checks.nonnegative("epsilon", self.epsilon, remedy="Use None where there is none.")
+
+
+@dataclass(frozen=True)
+class CentralReading:
+    """The proved upper bound, the attack's lower bound and the paper's estimate, side by side.
+
+    Guarantees:
+        Each place holds its own kind, so an estimate can never be read as a proof.
+    """
+
+    upper: CentralBound
+    lower: CentralBound
+    estimate: CentralBound
+
+    def __post_init__(self) -> None:
+        places = (("upper", "proved"), ("lower", "attack"), ("estimate", "estimate"))
+        for name, kind in places:
+            found = getattr(self, name).kind
+            if found != kind:
+                raise InvalidInput(name, f"be of kind {kind}", found, "Do not swap the bounds.")
+
+
+def _attacked(epsilon: float, delta: float, trusted: str) -> CentralBound:
+    statement = "The attack that was tried finds nothing here."
+    if epsilon > 0:
+        statement = f"An attack shows that no proof can promise an epsilon below {shown_down(epsilon, 4)}."
+    return CentralBound("attack", epsilon, delta, trusted, statement)
+
+
+def _estimated(
+    delta: float, *, mu: float, users: int, epochs: int, labelled: bool, wanted: bool
+) -> CentralBound:
+    if not wanted:
+        statement = "The paper's estimate was not asked for."
+        return CentralBound("estimate", None, delta, NOBODY, statement)
+    epsilon = paper_estimate(delta, mu=mu, users=users, epochs=epochs)
+    statement = f"The paper would print {epsilon:.4g} here; it is an estimate without a theorem"
+    statement += ", and it leaves the labels out." if labelled else "."
+    return CentralBound("estimate", epsilon, delta, NOBODY, statement)
+
+
+def _checked_label(label_epsilon: float | None, labels: int) -> None:
+    if label_epsilon is not None:
+        checks.epsilon(label_epsilon, name="label_epsilon")
+        checks.count("labels", labels, at_least=2, remedy="Two labels or more.")
+
+
+def _amplified(delta: float, users: int, bundle: Curve) -> CentralBound:
+    """The best proof for shuffled Gaussian bundles: the clones, or what holds without them."""
+    epsilon = amplified_epsilon(delta, users=users, local_delta=bundle)
+    if epsilon is not None:
+        statement = f"Through {SHUFFLER}, epsilon {shown_up(epsilon, 4)} at delta {delta:.4g} is proved."
+        return CentralBound("proved", epsilon, delta, SHUFFLER, statement)
+    epsilon = curve_epsilon(delta, bundle)
+    statement = (
+        f"No amplification is proved; the local epsilon {shown_up(epsilon, 4)} at delta {delta:.4g} "
+        "holds with or without a shuffler."
+    )
+    return CentralBound("proved", epsilon, delta, NOBODY, statement)
+
+
+def shuffled_gaussian(
+    *,
+    mu: float,
+    users: int,
+    delta: float,
+    releases: int = 1,
+    label_epsilon: float | None = None,
+    labels: int = 2,
+    label_once: bool = False,
+    with_estimate: bool = True,
+) -> CentralReading:
+    """Gaussian releases, ``releases`` of each user, every round through a trusted shuffler.
+
+    With ``label_epsilon`` each release carries a label by randomized response: a fresh one each
+    time, or with ``label_once`` the same one, drawn once.
+
+    Guarantees:
+        ``upper`` counts all releases of a user as one bundle of ``sqrt(releases) * mu``, and is
+        never above the local epsilon of that bundle: whoever sees everything unshuffled knows
+        more.
+    """
+    delta = checks.delta(delta, zero=False)
+    mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
+    users = checks.count("users", users, remedy="Pass the number of people who are shuffled.")
+    releases = checks.count("releases", releases, remedy="Pass the releases of each user.")
+    _checked_label(label_epsilon, labels)
+    bundle = record_curve(
+        mu=math.sqrt(releases) * mu,
+        label_epsilon=label_epsilon,
+        labels=labels,
+        draws=1 if label_once else releases,
+    )
+    lower = attack_epsilon(
+        delta,
+        mu=mu,
+        users=users,
+        releases=releases,
+        label_epsilon=label_epsilon,
+        labels=labels,
+        label_once=label_once,
+    )
+    return CentralReading(
+        upper=_amplified(delta, users, bundle),
+        lower=_attacked(lower, delta, SHUFFLER),
+        estimate=_estimated(
+            delta,
+            mu=mu,
+            users=users,
+            epochs=releases,
+            labelled=label_epsilon is not None,
+            wanted=with_estimate,
+        ),
+    )
+
+
+def shuffled_pure(
+    *, local_epsilon: float, users: int, delta: float, cap_mass: float | None = None
+) -> CentralReading:
+    """Pure releases, one of each user, through a trusted shuffler.
+
+    ``cap_mass`` is the cap probability of PrivUnit or the keep probability of randomized
+    response; with it there is an attack as well. The paper has no estimate for pure releases.
+
+    Guarantees:
+        ``upper`` is never above ``local_epsilon``.
+    """
+    delta = checks.delta(delta, zero=True)
+    upper = shuffled_epsilon(delta, local_epsilon=local_epsilon, users=users)
+    proved = f"Through {SHUFFLER}, epsilon {shown_up(upper, 4)} at delta {delta:.4g} is proved."
+    if shown_up(upper, 4) == shown_up(local_epsilon, 4):
+        proved += " That is the local epsilon: the shuffler gains nothing here."
+    if cap_mass is None:
+        unknown = "No attack was computed: that would need the cap mass of the mechanism."
+        lower = CentralBound("attack", None, delta, SHUFFLER, unknown)
+    else:
+        lower = _attacked(
+            shuffled_pure_lower(delta, local_epsilon=local_epsilon, cap_mass=cap_mass, users=users),
+            delta,
+            SHUFFLER,
+        )
+    none = "The paper has no estimate for pure releases."
+    return CentralReading(
+        upper=CentralBound("proved", upper, delta, SHUFFLER, proved),
+        lower=lower,
+        estimate=CentralBound("estimate", None, delta, NOBODY, none),
+    )
+
+
+def sampled_gaussian(
+    *,
+    mu: float,
+    users: int,
+    delta: float,
+    epochs: int,
+    label_epsilon: float | None = None,
+    labels: int = 2,
+    with_estimate: bool = True,
+) -> CentralReading:
+    """Fresh Gaussian releases of users drawn one by one, ``epochs * users`` times, by a sampler.
+
+    Edges:
+        ``upper.epsilon`` is None where ``delta`` is too small for any finite proof.
+    """
+    delta = checks.delta(delta, zero=False)
+    mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
+    users = checks.count("users", users, remedy="Pass the number of people who may be drawn.")
+    epochs = checks.count("epochs", epochs, remedy="Pass the passes over the data.")
+    _checked_label(label_epsilon, labels)
+    steps = epochs * users
+    release = record_curve(mu=mu, label_epsilon=label_epsilon, labels=labels)
+    epsilon = sampler_epsilon(delta, users=users, steps=steps, local_delta=release)
+    lower = sampler_attack_epsilon(
+        delta, mu=mu, users=users, steps=steps, label_epsilon=label_epsilon, labels=labels
+    )
+    return CentralReading(
+        upper=_sampled(epsilon, delta),
+        lower=_attacked(lower, delta, SAMPLER),
+        estimate=_estimated(
+            delta,
+            mu=mu,
+            users=users,
+            epochs=epochs,
+            labelled=label_epsilon is not None,
+            wanted=with_estimate,
+        ),
+    )
+
+
+def _sampled(epsilon: float, delta: float) -> CentralBound:
+    if not math.isfinite(epsilon):
+        none = f"No finite epsilon is proved at delta {delta:.4g}."
+        return CentralBound("proved", None, delta, NOBODY, none)
+    statement = f"Through {SAMPLER}, epsilon {shown_up(epsilon, 4)} at delta {delta:.4g} is proved."
+    return CentralBound("proved", epsilon, delta, SAMPLER, statement)

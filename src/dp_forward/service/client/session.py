@@ -1,0 +1,365 @@
+"""One question to a server, from the text to the answer, without touching the network.
+
+`Exchange.ask` is a generator: it yields what the network must do (`Call`, `Pause`), is sent a `Reply` (or is
+thrown `NoReply`), and returns the `Answer`. `client` drives it, blocking or not; the logic is here, once.
+
+The order of one question, each step on disk before the next:
+
+1. the manifest of the server is held against the policy: refused here, no text has been read;
+2. the text becomes tokens, and the tokens a key (`asked`);
+3. `reserve`: charged, or known already, or `BudgetExhausted` and nothing leaves;
+4. the release is drawn, put into a frame, and stored with `ready`;
+5. the stored bytes are sent; on a network failure, the same bytes again;
+6. the answer is checked and kept, and the release noted as `delivered`.
+
+Guarantees:
+    No byte that depends on a text is yielded before its charge is on disk. All integers that are ever
+    yielded for one key are the stored ones: at most one draw of a text leaves, whatever is retried, killed or
+    run side by side. A retry sends identical bytes; a question that is asked again hours later has a new
+    header, since servers refuse an old time.
+    Within a process a text is drawn for once. A draw that a crash took before it was stored, or that came
+    second to another process's, was seen by nobody; which one is kept does not depend on what was drawn.
+    No error or repr holds a text, a token, a hidden value or the server's token.
+Edges:
+    A text that is longer than n tokens is cut: the server cannot tell, the user is told (`Answer.truncated`).
+    A release that is sent again looks the same, so a server learns that a text was asked again. Epsilon does
+    not bound that: it bounds what is learnt about the text. `recall` sends nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from dp_forward.errors import InvalidInput
+from dp_forward.ledger import LARGEST_CAP, Ledger, State, Summary
+from dp_forward.noise.released.released_matrix import Released, dequantise, release
+from dp_forward.service.client.answer_cache import Asked
+from dp_forward.service.protocol.frame import HEADER_BYTES, frame_of, parse_frame
+from dp_forward.service.protocol.policy import Policy, Terms
+from dp_forward.service.protocol.sansio import Call, Patience, Reply, ServerRefused, Steps, json_of, sent
+from dp_forward.split.artifacts import UserSide
+
+__all__ = ["Answer", "Exchange", "Look", "Text"]
+
+Text = str | tuple[str, str]
+"""What is asked about: one text, or a pair of them in one release."""
+
+_ANSWER_BYTES: Final = 1 << 20
+_MANIFEST_BYTES: Final = 1 << 20
+_SUM_SLACK: Final = 1e-3
+_FRESH_SECONDS: Final = 6 * 3600
+"""Servers refuse frames with an old time, so a stored release gets a new header after this long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the server answered, and what it cost.
+
+    ``charge`` is the epsilon that was charged for it now, alone: 0 where the text was paid for before.
+    ``resent`` says that no new release was made: the stored one was sent again, or its stored answer used.
+    ``truncated`` says that the text was longer than the front reads. ``remaining`` is the lesser of what the
+    cap and, where there is one, the budget of this day leave.
+    """
+
+    label: str
+    probabilities: dict[str, float]
+    charge: float
+    spent: float
+    remaining: float
+    resent: bool
+    truncated: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Look:
+    """What the two parties see of a text, for the eyes of its owner only; nothing of it is sent.
+
+    ``hidden`` [rows, width] is what the front computes, ``noisy`` the release as the provider reads it (None
+    where the text was never released at this epsilon), ``tokens`` what the front read.
+    """
+
+    tokens: Mapping[str, Tensor]
+    hidden: Tensor
+    noisy: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Text:
+    """A text as the front reads it, under the key by which the ledger knows it."""
+
+    tokens: Mapping[str, Tensor]
+    key: bytes
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Paid:
+    """A stored frame: paid for, to be sent as it is."""
+
+    frame: bytes
+    release_id: int
+    charged_now: bool
+    drawn_now: bool
+    delivered: bool
+
+
+class Exchange:
+    """The user's side of the service, but for the network. Threads may share one; so may forks."""
+
+    def __init__(
+        self,
+        user: UserSide,
+        policy: Policy,
+        *,
+        server: str,
+        ledger: str | os.PathLike[str],
+        budget: float | None = None,
+        budget_per_day: float | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._policy = policy
+        self._user = user
+        self._server = server
+        self._patience = patience or Patience()
+        self._manifest: object = None
+        self._terms: dict[float, Terms] = {}
+        self._turn, self._process = threading.Lock(), os.getpid()
+        user.front.train(False)
+        path = Path(ledger).resolve()
+        self._ledger = _ledger(path, policy, budget, budget_per_day)
+        try:
+            self._asked = Asked(path, self._ledger)
+        except BaseException:
+            self._ledger.close()
+            raise
+
+    @property
+    def policy(self) -> Policy:
+        """What this user allows; it does not change."""
+        return self._policy
+
+    def __repr__(self) -> str:
+        return f"Exchange({self._ledger!r})"
+
+    def close(self) -> None:
+        """Give the ledger back."""
+        self._ledger.close()
+
+    def summary(self) -> Summary:
+        """Where the ledger stands."""
+        return self._ledger.summary()
+
+    def greet(self, epsilon: float | None = None) -> Steps[Terms]:
+        """The terms with this server, at the front's own epsilon or a smaller one; it is asked once."""
+        wanted = self.policy.epsilon if epsilon is None else float(epsilon)
+        if wanted not in self._terms:
+            policy = self.policy if epsilon is None else self.policy.with_epsilon(wanted)
+            found = yield from self._greeted()
+            self._terms[wanted] = policy.read(found)
+            self._manifest = found
+        return self._terms[wanted]
+
+    def offered(self) -> Steps[tuple[float, ...]]:
+        """The epsilons at which the server answers and the front allows it, greatest first."""
+        return self.policy.offered((yield from self._greeted()))
+
+    def _greeted(self) -> Steps[object]:
+        """The manifest that was agreed to, or what the server says now."""
+        if self._manifest is not None:
+            return self._manifest
+        return json_of((yield from sent(Call("GET", "/v1/manifest", _MANIFEST_BYTES), self._patience)))
+
+    def ask(
+        self, text: Text, *, epsilon: float | None = None, recall: bool = False, name: str = "text"
+    ) -> Steps[Answer]:
+        """One question, about a text or a pair.
+
+        With ``recall``, a stored answer of this server is given without asking again.
+        """
+        _check(text, name)
+        terms = yield from self.greet(epsilon)
+        read = self._read(text, terms, name)
+        if recall and (known := self._recalled(read)) is not None:
+            return self._answer(*known, read, terms, paid=None)
+        paid = self._pay(read, terms)
+        request, frame = _fresh(paid.frame, int(time.time()))
+        reply = yield from sent(Call("POST", "/v1/answer", _ANSWER_BYTES, frame), self._patience)
+        label, probabilities = _checked(reply, self.policy.labels, request)
+        self._asked.keep(read.key, self._server, label, probabilities)
+        if not paid.delivered:
+            self._ledger.delivered(paid.release_id)
+        return self._answer(label, probabilities, read, terms, paid=paid)
+
+    def look(self, text: Text, *, epsilon: float | None = None, name: str = "text") -> Steps[Look]:
+        """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
+        _check(text, name)
+        terms = yield from self.greet(epsilon)
+        read = self._read(text, terms, name)
+        known = self._ledger.find(read.key)
+        noisy = None
+        if known is not None and known.state is not State.RESERVED:
+            values = parse_frame(self._ledger.payload(known.id)).values
+            noisy = torch.from_numpy(dequantise(values, terms.mechanism, self.policy.bits))
+        return Look(read.tokens, self._hidden(read.tokens), noisy)
+
+    def _read(self, text: Text, terms: Terms, name: str) -> _Text:
+        """From here on a text is touched."""
+        fixed, policy, failed = self._user.tokens, self.policy, False
+        parts = [[part] for part in ((text,) if isinstance(text, str) else text)]
+        with self._alone():  # a fast tokenizer must not be used by two threads at once
+            try:
+                tokens = fixed.encode(*parts)
+                # One more than fits is enough to know that it does not.
+                just_more = {"truncation": True, "max_length": policy.rows + 1}
+                long = fixed.tokenizer(*parts, **just_more)["input_ids"][0]
+                alone = [fixed.tokenizer(part, **just_more)["input_ids"][0] for part in parts]
+                bare = fixed.tokenizer([""])["input_ids"][0]
+            except Exception:  # of any type, and its message may hold the text
+                failed = True
+        if failed:
+            raise InvalidInput(name, "be text that the tokenizer reads", "something else", "Check it.")
+        if any(len(part) <= len(bare) for part in alone):
+            raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
+        public = {"front": policy.front, "noise": terms.noise.as_dict(), "bits": policy.bits}
+        return _Text(tokens, self._asked.key(tokens, public), len(long) > policy.rows)
+
+    def _recalled(self, read: _Text) -> tuple[str, dict[str, float]] | None:
+        known = self._asked.recall(read.key, self._server)
+        return known if known is not None and known[0] in self.policy.labels else None
+
+    def _pay(self, read: _Text, terms: Terms) -> _Paid:
+        """Charge, draw, store, in this order; or what was stored before."""
+        ledger, name = self._ledger, f"ask: {terms.mechanism.name} per {terms.mechanism.unit}"
+        with self._alone():
+            known = ledger.find(read.key)
+            paid = ledger.reserve(read.key, terms.charge, mechanism=name, unit=terms.mechanism.unit)
+            if paid.state is State.RESERVED:
+                frame = ledger.ready(paid.id, self._frame(self._drawn(read.tokens, terms)))
+            else:
+                frame = ledger.payload(paid.id)
+        return _Paid(
+            frame,
+            paid.id,
+            charged_now=known is None,
+            drawn_now=paid.state is State.RESERVED,
+            delivered=paid.state is State.DELIVERED,
+        )
+
+    def _drawn(self, tokens: Mapping[str, Tensor], terms: Terms) -> Released:
+        """One release; only ever called for a charge that has none."""
+        return release(self._hidden(tokens), terms.mechanism, bits=self.policy.bits)
+
+    @torch.inference_mode()
+    def _hidden(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        hidden: Tensor = self._user.front(**tokens)
+        if tuple(hidden.shape) != (1, self.policy.matrix_rows, self.policy.width):
+            raise AssertionError("the front gives another shape than the policy says")
+        return hidden[0]
+
+    def _frame(self, released: Released) -> bytes:
+        return frame_of(
+            released,
+            cut=self.policy.cut,
+            front=self.policy.front,
+            request=secrets.token_bytes(16),
+            time=int(time.time()),
+        )
+
+    def _answer(
+        self, label: str, probabilities: dict[str, float], read: _Text, terms: Terms, *, paid: _Paid | None
+    ) -> Answer:
+        summary = self._ledger.summary()
+        charged = paid is not None and paid.charged_now
+        return Answer(
+            label=label,
+            probabilities=probabilities,
+            charge=terms.charge.epsilon(summary.delta) if charged else 0.0,
+            spent=summary.spent,
+            remaining=summary.usable,
+            resent=paid is None or not paid.drawn_now,
+            truncated=read.truncated,
+        )
+
+    def _alone(self) -> threading.Lock:
+        """One thread at a time; a lock that was held at a fork is never given back in the child."""
+        if self._process != os.getpid():
+            self._turn, self._process = threading.Lock(), os.getpid()
+        return self._turn
+
+
+def _ledger(path: Path, policy: Policy, budget: float | None, per_day: float | None) -> Ledger:
+    """The ledger, made where there is none; it must be able to hold this kind of release."""
+    if path.exists():
+        ledger = Ledger.open(path)
+    elif budget is None and per_day is None:
+        raise InvalidInput(
+            "budget", "be given for a new ledger", "none", "Say how much may be spent in all, such as 50."
+        )
+    else:
+        cap = LARGEST_CAP if budget is None else budget
+        ledger = Ledger.open_or_create(path, cap_epsilon=cap, delta=policy.delta, per_day=per_day)
+    kept = (("budget", "cap", budget, ledger.cap), ("budget_per_day", "cap per day", per_day, ledger.per_day))
+    try:
+        for name, word, wanted, found in kept:
+            if wanted is not None and wanted != found:
+                remedy = "A cap is never changed: leave it out, or use another ledger."
+                raise InvalidInput(name, f"be the ledger's {word}, {found or 'none'}", wanted, remedy)
+        own = policy.terms()
+        own.charge.epsilon(ledger.delta)  # refuses Gaussian noise in a ledger with delta 0,
+        ledger.check_unit(own.mechanism.unit)  # and a promise per token in a ledger of texts
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def _check(text: object, name: str) -> None:
+    parts = text if isinstance(text, tuple) else (text,)
+    if len(parts) != (2 if isinstance(text, tuple) else 1):
+        raise InvalidInput(name, "be a string or a pair of them", f"{len(parts)} parts", "Give two texts.")
+    for part in parts:
+        if not isinstance(part, str):
+            raise InvalidInput(name, "be a string", type(part).__name__, "Decode it first.")
+        if not part.strip():
+            raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
+
+
+def _fresh(frame: bytes, now: int) -> tuple[bytes, bytes]:
+    """The request id and the bytes to send: the stored ones, or, days later, the same integers under a new id
+    and time. Those are the same release: nothing is drawn, and nothing is learnt from it that was not before.
+    """
+    header = parse_frame(frame).header
+    if abs(now - header.time) <= _FRESH_SECONDS:
+        return header.request, frame
+    header = replace(header, request=secrets.token_bytes(16), time=now)
+    return header.request, header.pack() + frame[HEADER_BYTES:]
+
+
+def _checked(reply: Reply, labels: tuple[str, ...], request: bytes) -> tuple[str, dict[str, float]]:
+    """The label and the probabilities, if this is an answer to this request at all."""
+    found = json_of(reply)
+    match found:
+        case {"label": str(label), "probabilities": dict(given), "request": str(echoed)} if (
+            label in labels and echoed == request.hex() and given.keys() == set(labels)
+        ):
+            values = [given[name] for name in labels]
+            sound = all(type(value) in (int, float) and 0 <= value <= 1 for value in values)
+            if sound and abs(sum(values) - 1) <= _SUM_SLACK:
+                return label, {name: float(given[name]) for name in labels}
+    raise ServerRefused(
+        "The server's answer does not fit the request. The release is kept, and is resent free."
+    )

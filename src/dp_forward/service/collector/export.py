@@ -1,0 +1,153 @@
+"""From a collection to a corpus that a back trains on: the same folder as a user's own release.
+
+The records lie in the order of their ids, which are random: the order in which they came is forgotten.
+
+Guarantees:
+    ``out`` holds the whole corpus or is not there. The same state of a collection gives the same records in
+    the same order. Records of a batch that is not sealed are left out, all of them. Every record is read
+    against its digest.
+    The corpus lists its batches (`ReleasedCorpus.shuffled`) only where *every* record came in a sealed one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from dp_forward.corpus.draw_log import Piece, Shard, sync_folder
+from dp_forward.corpus.form import CorpusForm
+from dp_forward.corpus.reader import (
+    MANIFEST,
+    ReleasedCorpus,
+    content_digest,
+    manifest_bytes,
+    shard_bytes,
+    shard_name,
+    write_whole,
+)
+from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.errors import InvalidInput
+from dp_forward.service.collector.collection import RECORDS, Collection, counts
+from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.record import record_digest
+
+__all__ = ["export_corpus"]
+
+_SHARD_BYTES: Final = 64 << 20
+_MOST_SHARD_RECORDS: Final = 1 << 16
+_DIGESTS: Final = """SELECT digest FROM records
+WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
+_RECORDS: Final = """SELECT request, digest, label, noisy FROM records
+WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
+
+
+def export_corpus(
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> ReleasedCorpus:
+    """All records of a collection that are complete, as a corpus in ``out``, which must be new or empty.
+
+    ``progress`` is called with the number of records written so far. A collection may be added to meanwhile;
+    what is exported is its state at the beginning.
+    """
+    place = Path(out).absolute()
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise InvalidInput("out", "be new or empty", place.name, "Choose another folder.")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = place.with_name(f".{place.name}.{secrets.token_hex(8)}.new")
+    with Collection.open(folder) as collection, collection.snapshot() as moment:
+        draft.mkdir()
+        try:
+            _write(draft, collection.form, moment, progress)
+            ReleasedCorpus.open(draft, verify=False)
+            os.replace(draft, place)  # takes the place of an empty folder, and of nothing else
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+    sync_folder(place.parent)
+    return ReleasedCorpus.open(place)
+
+
+def _write(
+    folder: Path,
+    form: CollectionForm,
+    moment: sqlite3.Connection,
+    progress: Callable[[int], None] | None,
+) -> None:
+    found = counts(moment)
+    if not found["records"]:
+        waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
+        raise InvalidInput("collection", "hold complete records", waiting, "Collect more first.")
+    corpus = form.corpus_form(found["records"], _shard_records(form))
+    key = _key(moment)
+    name = key[:32]
+    rows, shards = _rows(moment, corpus), []
+    for number in range(corpus.shards):
+        span = corpus.span(number)
+        piece = _piece(rows, span)
+        data = shard_bytes(corpus, [piece], name=name, number=number)
+        write_whole(folder / shard_name(number), data)
+        shards.append(Shard(number, len(span), len(data), content_digest(data)))
+        if progress is not None:
+            progress(span.stop)
+    manifest = manifest_bytes(corpus, shards, name=name, corpus=key, shuffled=_batches(moment, form))
+    write_whole(folder / MANIFEST, manifest)
+
+
+def _shard_records(form: CollectionForm) -> int:
+    manifest = form.manifest
+    values = manifest.matrix_rows * manifest.width * 2
+    return min(max(1, _SHARD_BYTES // values), _MOST_SHARD_RECORDS)
+
+
+def _key(moment: sqlite3.Connection) -> str:
+    """What the corpus is known by: a digest of all that is in it, as it is public to its owner anyway."""
+    digest = hashlib.sha256(b"dp-forward/collected/1\0")
+    for row in moment.execute(_DIGESTS):
+        digest.update(row[0])
+    return digest.hexdigest()
+
+
+def _rows(moment: sqlite3.Connection, corpus: CorpusForm) -> Iterator[tuple[bytes, int | None]]:
+    """The integers and the label of each record, in the order of the ids."""
+    labelled = corpus.labels != "none"
+    for request, digest, label, noisy in moment.execute(_RECORDS):
+        sound = len(noisy) == corpus.record_bytes and (label is not None) == labelled
+        if not sound or record_digest(request, noisy, label) != digest:
+            raise InvalidInput(RECORDS, "hold each record as it came", "a damaged one", "Bring it back.")
+        yield noisy, label
+
+
+def _piece(rows: Iterator[tuple[bytes, int | None]], span: range) -> Piece:
+    noisy, labels = bytearray(), []
+    for _, (values, label) in zip(span, rows, strict=False):
+        noisy += values
+        if label is not None:
+            labels.append(label)
+    return Piece(span.start, len(span), bytes(noisy), np.asarray(labels, dtype="<i8").tobytes())
+
+
+def _batches(moment: sqlite3.Connection, form: CollectionForm) -> list[ShuffledBatch] | None:
+    """The batches, where every record is in one."""
+    alone = moment.execute("SELECT EXISTS (SELECT 1 FROM records WHERE batch IS NULL)").fetchone()[0]
+    if alone:
+        return None
+    listed = []
+    for batch, records in moment.execute("SELECT batch, records FROM batches ORDER BY batch").fetchall():
+        by_label = None
+        if form.labels == "public":
+            query = "SELECT label, count(*) FROM records WHERE batch = ? GROUP BY label"
+            found = dict(moment.execute(query, (batch,)).fetchall())
+            by_label = tuple(found.get(label, 0) for label in range(len(form.manifest.labels)))
+        listed.append(ShuffledBatch(records, by_label))
+    return listed

@@ -1,0 +1,162 @@
+"""What a collector wants: which releases, with which labels, and whether a shuffler takes them.
+
+It holds the *choice* of noise (the manifest) and of the labels' noise, never a sigma: both parties calibrate
+anew. `CollectionForm.corpus_form` is what the records will be once they lie in a corpus.
+
+Edges:
+    One corpus has one noise: a collection takes its manifest's own epsilon alone. What comes from the network
+    goes through `from_dict`, where every defect is a `WireError` that repeats nothing of what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from dp_forward.corpus.form import CorpusForm, Labels
+from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.privacy.checks import count
+from dp_forward.service.protocol.frame import WireError
+from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.service.protocol.record import RECORD_LABEL_BYTES
+from dp_forward.split.artifacts import ReleaseForm
+
+__all__ = ["MOST_BODY_BYTES", "MOST_BODY_RECORDS", "CollectionForm"]
+
+MOST_BODY_BYTES: Final = 8 << 20
+"""No body of records is longer."""
+MOST_BODY_RECORDS: Final = 256
+"""No body holds more records."""
+_VERSION: Final = 1
+_KEYS: Final = {"version", "manifest", "labels", "shuffler"}
+_LEAST_HIDING: Final = 2
+"""A batch of one hides nobody."""
+_MOST_HIDING: Final = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CollectionForm:
+    """What every record of a collection looks like; see the module.
+
+    ``shuffler_least`` is None where the collector itself takes the records; else a shuffler takes them, and
+    passes them on in batches of at least so many.
+
+    Guarantees:
+        A form that exists has a guarantee (`corpus_form`), and a record of it fits into one body.
+    """
+
+    manifest: Manifest
+    labels: Labels
+    shuffler_least: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.manifest.epsilons:
+            raise InvalidInput(
+                "manifest",
+                "ask for one noise",
+                f"{1 + len(self.manifest.epsilons)}",
+                "Use CollectionForm.of.",
+            )
+        self.corpus_form(1, 1).guarantee()  # refuses labels that do not fit, and what cannot be promised
+        if self.record_bytes > MOST_BODY_BYTES:
+            rule = f"take at most {MOST_BODY_BYTES} bytes"
+            raise InvalidInput("record", rule, self.record_bytes, "Cut where less crosses, or use 8 bits.")
+        if self.shuffler_least is not None:
+            remedy = "One record alone is not hidden."
+            if (
+                count("shuffler_least", self.shuffler_least, at_least=_LEAST_HIDING, remedy=remedy)
+                > _MOST_HIDING
+            ):
+                raise InvalidInput(
+                    "shuffler_least", f"be at most {_MOST_HIDING}", "more", "Nobody waits so long."
+                )
+
+    @classmethod
+    def of(cls, manifest: Manifest, labels: Labels, *, shuffler_least: int | None = None) -> CollectionForm:
+        """The form for what a server answers: its own epsilon, and none of the smaller ones."""
+        return cls(manifest=replace(manifest, epsilons=()), labels=labels, shuffler_least=shuffler_least)
+
+    def with_shuffler(self, least: int | None) -> CollectionForm:
+        """The same records, towards a shuffler (or without one)."""
+        return replace(self, shuffler_least=least)
+
+    @property
+    def record_bytes(self) -> int:
+        """How long every record is."""
+        return self.manifest.frame_bytes + RECORD_LABEL_BYTES
+
+    @property
+    def label_count(self) -> int | None:
+        """How many labels there are; None where none are collected. For `parse_record`."""
+        return None if self.labels == "none" else len(self.manifest.labels)
+
+    @property
+    def body_records(self) -> int:
+        """How many records fit into one body."""
+        return min(MOST_BODY_RECORDS, MOST_BODY_BYTES // self.record_bytes)
+
+    def corpus_form(self, records: int, shard_records: int) -> CorpusForm:
+        """The form of a corpus of so many of these records."""
+        manifest = self.manifest
+        return CorpusForm(
+            front=manifest.front,
+            release=ReleaseForm(noise=manifest.noise, rows=manifest.rows, labels=manifest.labels),
+            labels=self.labels,
+            bits=manifest.bits,
+            rows=manifest.matrix_rows,
+            width=manifest.width,
+            records=records,
+            shard_records=shard_records,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        least = self.shuffler_least
+        return {
+            "version": _VERSION,
+            "manifest": self.manifest.as_dict(),
+            "labels": self.corpus_form(1, 1).as_dict()["labels"],
+            "shuffler": None if least is None else {"least": least},
+        }
+
+    @classmethod
+    def from_dict(cls, settings: object) -> CollectionForm:
+        """From what a collector sent, as JSON reads it; anything but a sound form is a `WireError`."""
+        if not isinstance(settings, Mapping) or set(settings) != _KEYS:
+            raise WireError(
+                "collection", f"A collection has the keys {', '.join(sorted(_KEYS))} and no others"
+            )
+        if type(settings["version"]) is not int or settings["version"] != _VERSION:
+            raise WireError("version", f"Version {_VERSION} of collections is spoken here, not the server's")
+        manifest = Manifest.from_dict(settings["manifest"])
+        try:
+            labels = _labels(manifest, settings["labels"])
+            made = cls(manifest=manifest, labels=labels, shuffler_least=_least(settings["shuffler"]))
+            if made.as_dict() != dict(settings):
+                raise ValueError("written otherwise")
+        except DpForwardError as error:
+            name = getattr(error, "name", "labels")
+            raise WireError("collection", f"The collection is not sound: see its {name}") from None
+        except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError):
+            raise WireError("collection", "The collection holds a value that makes no sense") from None
+        return made
+
+    def __repr__(self) -> str:
+        how = self.as_dict()["labels"]["how"]
+        by = "" if self.shuffler_least is None else f", shuffled {self.shuffler_least} or more at a time"
+        return f"CollectionForm({self.manifest!r}, labels {how}{by})"
+
+
+def _labels(manifest: Manifest, settings: Any) -> Labels:
+    """Read as a corpus reads them."""
+    blank = CollectionForm(manifest=manifest, labels="none").corpus_form(1, 1).as_dict()
+    return CorpusForm.from_dict({**blank, "labels": settings}).labels
+
+
+def _least(settings: Any) -> int | None:
+    if settings is None:
+        return None
+    if set(settings) != {"least"} or type(settings["least"]) is not int:
+        raise ValueError("no shuffler")
+    return int(settings["least"])

@@ -1,0 +1,355 @@
+"""The wire: one release as one frame of bytes (docs/wire-format.md).
+
+A frame is a header of 128 bytes and then ``rows * width`` little-endian integers, row by row; nothing else.
+Its length follows from the model alone, so it tells nothing about a text.
+
+Guarantees:
+    `frame_of` takes a `Released` and nothing else, and reads step, epsilon and delta off it: nobody types a
+    number of the promise. `parse_frame` gives a `Frame` or raises `WireError`, for any bytes whatever.
+    A `Header` that exists obeys every rule of the format, and ``Header.unpack(data).pack() == data``.
+Edges:
+    A header is a *claim* of whoever sent it. It promises the receiver nothing about the noise inside.
+    The first frame of a process loads torch, for the grammar of cuts lives in `split`; the import does not.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp_forward.errors import DpForwardError, InvalidInput
+
+if TYPE_CHECKING:
+    from dp_forward.noise.released.released_matrix import Released
+    from dp_forward.service.protocol.manifest import Manifest
+
+__all__ = [
+    "HEADER_BYTES",
+    "MOST_ENTRIES",
+    "VERSION",
+    "Frame",
+    "Header",
+    "WireError",
+    "frame_bytes",
+    "frame_of",
+    "parse_frame",
+]
+
+HEADER_BYTES: Final = 128
+MAGIC: Final = b"DPFW"
+VERSION: Final = 1
+MOST_ENTRIES: Final = 1 << 24
+"""The most integers in one frame: 16 Mi."""
+LEAST_STEP: Final = 2.0**-120
+LARGEST_STEP: Final = 2.0**100
+"""Between these, every integer times the step is an ordinary float32."""
+LATEST: Final = 1 << 40
+"""Unix seconds lie below this: any clock fits, and no arithmetic on them overflows."""
+MECHANISMS: Final = {"privunit": 1, "matrix-gaussian": 2, "gaussian": 3}
+"""The mechanisms that can be released, with their numbers on the wire."""
+
+_NAMES: Final = {number: name for name, number in MECHANISMS.items()}
+_LAYOUT: Final = struct.Struct("<4sBBBBIIddd24s32s16sQ8s")
+_CUT_BYTES: Final = 24
+_CUT_LETTERS: Final = re.compile(rb"[a-z][a-z0-9._]*")
+_NOTHING: Final = bytes(8)
+_HEX: Final = re.compile(r"[0-9a-f]{64}")
+SAME: Final = 1e-9
+"""Two machines may disagree in the last digits of one calibration; another budget differs by far more."""
+
+Values = NDArray[np.int8] | NDArray[np.int16]
+
+
+class WireError(DpForwardError):
+    """Bytes or a manifest that break the protocol; ``code`` is the reason as one short word.
+
+    The codes of a frame: type, length, magic, version, dtype, mechanism, reserved, shape, step, budget, cut,
+    front, request, time. Of a manifest: manifest. No message holds a value of a release.
+    """
+
+    exit_code = 4
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Header:
+    """What a frame says about itself; see the module. ``front`` and ``request`` are 32 and 16 bytes."""
+
+    bits: int
+    mechanism: str
+    rows: int
+    width: int
+    step: float
+    epsilon: float
+    delta: float
+    cut: str
+    front: bytes
+    request: bytes
+    time: int
+
+    def __post_init__(self) -> None:
+        if not _whole(self.bits) or self.bits not in (8, 16):
+            raise WireError("dtype", "A frame holds integers of 8 or 16 bits")
+        if not isinstance(self.mechanism, str) or self.mechanism not in MECHANISMS:
+            raise WireError("mechanism", f"The mechanism of a frame is one of {', '.join(MECHANISMS)}")
+        self._check_shape()
+        self._check_numbers()
+        if not isinstance(self.cut, str) or _cut_read(_cut_written(self.cut)) != self.cut:
+            raise WireError("cut", f"The cut of a frame is a cut that fits {_CUT_BYTES} bytes")
+        if not isinstance(self.front, bytes) or len(self.front) != 32:
+            raise WireError("front", "The digest of the front has 32 bytes")
+        if not isinstance(self.request, bytes) or len(self.request) != 16:
+            raise WireError("request", "The id of a request has 16 bytes")
+        if not _whole(self.time) or not 0 <= self.time < LATEST:
+            raise WireError("time", f"The time of a frame is in unix seconds, below {LATEST}")
+
+    def _check_shape(self) -> None:
+        rows, width = self.rows, self.width
+        if not (_whole(rows) and _whole(width) and rows >= 1 and width >= 1 and rows * width <= MOST_ENTRIES):
+            raise WireError("shape", f"A frame has 1 to {MOST_ENTRIES} entries, as rows times width")
+
+    def _check_numbers(self) -> None:
+        if not (_real(self.step) and LEAST_STEP <= self.step <= LARGEST_STEP):
+            raise WireError("step", "The step of a frame lies in [2^-120, 2^100]")
+        if not (_real(self.epsilon) and 0 < self.epsilon < math.inf):
+            raise WireError("budget", "The epsilon of a frame is a finite number above 0")
+        # -0.0 would be a second spelling of 0.
+        if not (_real(self.delta) and 0 <= self.delta < 1 and math.copysign(1.0, self.delta) > 0):
+            raise WireError("budget", "The delta of a frame lies in [0, 1)")
+        if (self.mechanism == "privunit") != (self.delta == 0):
+            raise WireError("budget", "The delta of a frame is 0 for privunit and above 0 for Gaussian noise")
+
+    @property
+    def payload_bytes(self) -> int:
+        """How many bytes follow the header."""
+        return self.rows * self.width * self.bits // 8
+
+    def pack(self) -> bytes:
+        """The 128 bytes."""
+        return _LAYOUT.pack(
+            MAGIC,
+            VERSION,
+            self.bits,
+            MECHANISMS[self.mechanism],
+            0,
+            self.rows,
+            self.width,
+            self.step,
+            self.epsilon,
+            self.delta,
+            _cut_written(self.cut),
+            self.front,
+            self.request,
+            self.time,
+            _NOTHING,
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Header:
+        """The header in exactly 128 bytes; anything else is a `WireError`."""
+        if not isinstance(data, bytes):
+            raise WireError("type", f"A header comes as bytes, not as {type(data).__name__}")
+        if len(data) != HEADER_BYTES:
+            raise WireError("length", f"A header has {HEADER_BYTES} bytes, not {len(data)}")
+        raw = _Raw(*_LAYOUT.unpack(data))
+        if raw.magic != MAGIC:
+            raise WireError("magic", "These bytes are no dp-forward frame")
+        if raw.version != VERSION:
+            raise WireError("version", f"Version {VERSION} of the format is spoken here, not {raw.version}")
+        if raw.mechanism not in _NAMES:
+            raise WireError("mechanism", f"No mechanism has the number {raw.mechanism}")
+        if raw.reserved or raw.tail != _NOTHING:
+            raise WireError("reserved", "The reserved bytes of a header are 0")
+        cut = _cut_read(raw.cut)
+        if cut is None:
+            raise WireError("cut", "The cut in the header is none that exists")
+        return cls(
+            bits=raw.bits,
+            mechanism=_NAMES[raw.mechanism],
+            rows=raw.rows,
+            width=raw.width,
+            step=raw.step,
+            epsilon=raw.epsilon,
+            delta=raw.delta,
+            cut=cut,
+            front=raw.front,
+            request=raw.request,
+            time=raw.time,
+        )
+
+    @classmethod
+    def as_asked(cls, manifest: Manifest, *, request: bytes, time: int = 0) -> Header:
+        """The header that a manifest asks for, at its own epsilon."""
+        return cls(
+            bits=manifest.bits,
+            mechanism=manifest.noise.mechanism,
+            rows=manifest.matrix_rows,
+            width=manifest.width,
+            step=manifest.step,
+            epsilon=manifest.epsilon,
+            delta=manifest.delta,
+            cut=manifest.cut,
+            front=bytes.fromhex(manifest.front),
+            request=request,
+            time=time,
+        )
+
+    def fits(self, manifest: Manifest) -> str | None:
+        """The first thing in which this header is not what the manifest asks for, in words; None if it fits.
+
+        Guarantees:
+            The manifest's side of epsilon, delta and step is calibrated from its choice of noise, never read.
+        Edges:
+            The rule for the budget is equality with one of the manifest's offers, not "at most": integers of
+            another step mean something else. Numbers are equal within 1e-9 of their size. That the numbers
+            agree proves no noise.
+        """
+        for name, here, there in (
+            ("bits", self.bits, manifest.bits),
+            ("rows", self.rows, manifest.matrix_rows),
+            ("width", self.width, manifest.width),
+            ("mechanism", self.mechanism, manifest.noise.mechanism),
+            ("cut", self.cut, manifest.cut),
+            ("front", self.front.hex()[:12], manifest.front[:12]),
+        ):
+            if here != there:
+                return f"{name}: the frame has {here}, the manifest asks for {there}"
+        if self.front.hex() != manifest.front:
+            return "front: the frame and the manifest name two fronts"
+        offer = manifest.offer_with(self.epsilon)
+        if offer is None:
+            return f"epsilon: the frame has {self.epsilon!r}, the manifest asks for {manifest.epsilon!r}"
+        for name, claimed, wanted in (("delta", self.delta, offer.delta), ("step", self.step, offer.step)):
+            if not math.isclose(claimed, wanted, rel_tol=SAME, abs_tol=0.0):
+                return f"{name}: the frame has {claimed!r}, the manifest asks for {wanted!r}"
+        return None
+
+    def __repr__(self) -> str:
+        budget = f"epsilon={self.epsilon:g}, delta={self.delta:g}"
+        return f"Header({self.rows} x {self.width} int{self.bits} at {self.cut}, {self.mechanism}, {budget})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """A frame as it was received: the header, and the integers [rows, width], which cannot be written to."""
+
+    header: Header
+    values: Values = field(repr=False)
+
+
+def frame_of(released: Released, *, cut: str, front: str, request: bytes, time: int) -> bytes:
+    """The frame of one release; ``front`` is the hex digest of the front, ``request`` 16 bytes.
+
+    Guarantees:
+        The bytes number ``128 + rows * width * bits / 8``, whatever the text was.
+    Edges:
+        `InvalidInput` for anything but a `Released`: arrays and tensors never leave. `WireError` for a cut,
+        digest, id or time that the format cannot hold. It draws nothing: to send again, send the same bytes.
+    """
+    from dp_forward.noise.released.released_matrix import Released, serialise
+
+    # The exact type, for a subclass could hand out other bytes.
+    if type(released) is not Released:
+        remedy = "Simulated noise stays here: use release()."
+        raise InvalidInput("released", "be a Released", type(released).__name__, remedy)
+    if not isinstance(front, str) or _HEX.fullmatch(front) is None:
+        raise WireError("front", "The digest of the front is 64 hex digits in lower case")
+    rows, width = released.shape
+    promise = released.guarantee
+    header = Header(
+        bits=released.bits,
+        mechanism=promise.mechanism.name,
+        rows=rows,
+        width=width,
+        step=float(released.step),
+        epsilon=float(promise.epsilon),
+        delta=float(promise.delta),
+        cut=cut,
+        front=bytes.fromhex(front),
+        request=request,
+        time=time,
+    )
+    return header.pack() + serialise(released)
+
+
+def parse_frame(data: bytes) -> Frame:
+    """The frame in these bytes; every defect is a `WireError`."""
+    if not isinstance(data, bytes):
+        raise WireError("type", f"A frame comes as bytes, not as {type(data).__name__}")
+    if len(data) < HEADER_BYTES:
+        raise WireError("length", f"A frame has more than {HEADER_BYTES} bytes, not {len(data)}")
+    header = Header.unpack(data[:HEADER_BYTES])
+    whole = HEADER_BYTES + header.payload_bytes
+    if len(data) != whole:
+        raise WireError("length", f"A frame with this header has {whole} bytes, not {len(data)}")
+    # On immutable bytes, so the array is read-only whatever its flags are set to.
+    values: Values = np.frombuffer(data, dtype=f"<i{header.bits // 8}", offset=HEADER_BYTES)
+    return Frame(header, values.reshape(header.rows, header.width))
+
+
+def frame_bytes(*, rows: int, width: int, bits: int) -> int:
+    """How long a frame of this shape is; a receiver reads no more than that."""
+    return HEADER_BYTES + rows * width * bits // 8
+
+
+class _Raw(NamedTuple):
+    """The header, field by field, as it lies in the bytes."""
+
+    magic: bytes
+    version: int
+    bits: int
+    mechanism: int
+    reserved: int
+    rows: int
+    width: int
+    step: float
+    epsilon: float
+    delta: float
+    cut: bytes
+    front: bytes
+    request: bytes
+    time: int
+    tail: bytes
+
+
+def _whole(value: object) -> bool:
+    return type(value) is int
+
+
+def _real(value: object) -> bool:
+    return type(value) is float
+
+
+def _cut_written(cut: str) -> bytes:
+    """The field of a cut. `encoder.12.attention_norm` has 25 letters, so its last word is cut short."""
+    return cut.replace("attention_norm", "attn_norm").encode("ascii", "replace").ljust(_CUT_BYTES, b"\0")
+
+
+@lru_cache(maxsize=1024)
+def _cut_read(data: bytes) -> str | None:
+    """The cut that a field names, if it is one, written in the one way that counts."""
+    from dp_forward.split.cut import parse_cut
+
+    word = data.rstrip(b"\0")
+    if len(data) != _CUT_BYTES or _CUT_LETTERS.fullmatch(word) is None:
+        return None
+    cut = word.decode("ascii").replace("attn_norm", "attention_norm")
+    try:
+        found = str(parse_cut(cut))
+    except InvalidInput:
+        return None
+    return found if _cut_written(found) == data else None

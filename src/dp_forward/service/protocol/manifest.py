@@ -1,0 +1,305 @@
+"""The manifest: what a server says it wants, so that a client can refuse before it touches a text.
+
+It holds the *choice* of noise, never a sigma, a step or a proved epsilon. Both parties calibrate it anew, so
+a server cannot make a client believe in a number.
+
+Guarantees:
+    A manifest that exists asks for noise that can be released in its ``bits`` on ``matrix_rows x width``, at
+    a cut where its unit makes sense. ``epsilon``, ``delta`` and ``step`` are those of such a release.
+    Whatever else it answers to (``epsilons``) has more noise than that, and is otherwise the same.
+Edges:
+    What comes from the network goes through `from_dict`: every defect is a `WireError` whose message holds
+    nothing that the server wrote. Sound is not agreed: whether the wanted noise is *enough* is for the
+    client's policy to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy.checks import count
+from dp_forward.service.protocol.frame import (
+    LARGEST_STEP,
+    LEAST_STEP,
+    MECHANISMS,
+    MOST_ENTRIES,
+    SAME,
+    VERSION,
+    WireError,
+    frame_bytes,
+)
+
+if TYPE_CHECKING:
+    from dp_forward.privacy import Mechanism
+    from dp_forward.split.artifacts import ProviderSide
+
+__all__ = ["Manifest", "Offer"]
+
+_HEX: Final = re.compile(r"[0-9a-f]{64}")
+_MOST_ROWS: Final = 1 << 16
+_MOST_LABELS: Final = 1 << 16
+_LONGEST_LABEL: Final = 200
+_MOST_OFFERS: Final = 16
+_MORE_NOISE: Final = (0.5, 0.25)
+"""The shares of its epsilon at which a server answers too, where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Noise that a server answers to, with the numbers of such a release, calibrated here."""
+
+    noise: NoiseChoice
+    mechanism: Mechanism = field(repr=False)
+    epsilon: float
+    delta: float
+    step: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Manifest:
+    """What one server answers to; see the module.
+
+    ``rows`` is how many tokens a text is cut or padded to, ``matrix_rows x width`` what crosses (one row at
+    the cut `output`), ``front`` the hex digest of the one front that this back belongs to. ``noise`` is what
+    the back was trained for; ``epsilons`` are smaller ones that it answers too, less accurately: how private
+    a text shall be is for its owner to say.
+    """
+
+    noise: NoiseChoice
+    rows: int
+    matrix_rows: int
+    width: int
+    bits: int
+    cut: str
+    front: str
+    labels: tuple[str, ...]
+    epsilons: tuple[float, ...] = ()
+    version: int = VERSION
+    epsilon: float = field(init=False, compare=False)
+    """What one release is proved to be, by this machine's own calibration."""
+    delta: float = field(init=False, compare=False)
+    step: float = field(init=False, compare=False)
+    offers: tuple[Offer, ...] = field(init=False, compare=False)
+    """All that is answered, the least noise first."""
+
+    def __post_init__(self) -> None:
+        self._check_shape()
+        self._check_names()
+        self._check_noise()
+        self._calibrate()
+
+    def _check_shape(self) -> None:
+        for name in ("rows", "matrix_rows", "width"):
+            count(name, getattr(self, name), remedy="It is what the back was made for.")
+        if self.rows > _MOST_ROWS or self.matrix_rows * self.width > MOST_ENTRIES:
+            rule = f"have at most {_MOST_ROWS} rows and {MOST_ENTRIES} entries"
+            raise InvalidInput("rows", rule, f"{self.matrix_rows} x {self.width}", "Take shorter texts.")
+        if type(self.bits) is not int or self.bits not in (8, 16):
+            raise InvalidInput("bits", "be 8 or 16", repr(self.bits), "Use 16.")
+        if type(self.version) is not int or self.version != VERSION:
+            raise InvalidInput("version", f"be {VERSION}", repr(self.version), "Update the older side.")
+
+    def _check_names(self) -> None:
+        from dp_forward.split.cut import parse_cut
+
+        cut = parse_cut(self.cut if isinstance(self.cut, str) and len(self.cut) < 64 else "")
+        expected = 1 if cut.place == "output" else self.rows
+        if self.matrix_rows != expected:
+            rule = f"be {expected} at {cut} with {self.rows} tokens"
+            raise InvalidInput("matrix_rows", rule, self.matrix_rows, "One row crosses at output only.")
+        if not isinstance(self.front, str) or _HEX.fullmatch(self.front) is None:
+            rule = "be the SHA-256 of a front, 64 hex digits in lower case"
+            raise InvalidInput("front", rule, "something else", "It is digest_front in split.json.")
+        if not isinstance(self.labels, tuple) or not 1 <= len(self.labels) <= _MOST_LABELS:
+            raise InvalidInput(
+                "labels", f"number 1 to {_MOST_LABELS}", "others", "Name what the back answers."
+            )
+        # They are shown to a user: no line breaks, no terminal codes, no books.
+        if not all(_showable(label) for label in self.labels) or len(set(self.labels)) < len(self.labels):
+            rule = f"be different printable words of at most {_LONGEST_LABEL} letters"
+            raise InvalidInput("labels", rule, "others", "Rename them.")
+
+    def _check_noise(self) -> None:
+        from dp_forward.split.cut import parse_cut
+
+        noise = self.noise
+        if type(noise) is not NoiseChoice or noise.mechanism not in MECHANISMS:
+            wanted = getattr(noise, "mechanism", type(noise).__name__)
+            rule = f"be one that can be released: {', '.join(MECHANISMS)}"
+            raise InvalidInput("mechanism", rule, wanted, "Train with privunit.")
+        # Further in, one token moves every row, and a bound by row would promise what it does not keep.
+        if noise.protects.tokens is not None and not parse_cut(self.cut).row_local:
+            rule = "be text at a cut where rows mix"
+            raise InvalidInput("unit", rule, str(noise.protects), "Cut at embeddings or encoder.1.qkv.")
+
+    def _calibrate(self) -> None:
+        """The numbers of each release, read off one of nothing; what is refused there is refused here."""
+        own, more = self.noise.epsilon, self.epsilons
+        known = isinstance(more, tuple) and len(more) < _MOST_OFFERS
+        # Written so that a NaN is refused.
+        if not known or not all(a > b > 0 for a, b in zip((own, *more), more, strict=False)):
+            rule = f"fall from {own}, fewer than {_MOST_OFFERS}"
+            raise InvalidInput("epsilons", rule, "others", "More noise may be answered, never less.")
+        choices = (self.noise, *(replace(self.noise, epsilon=epsilon) for epsilon in more))
+        object.__setattr__(self, "offers", tuple(map(self._offer, choices)))
+        for name in ("epsilon", "delta", "step"):
+            object.__setattr__(self, name, getattr(self.offers[0], name))
+
+    def _offer(self, noise: NoiseChoice) -> Offer:
+        from dp_forward.noise import release
+
+        rows = self.matrix_rows if noise.bound.over == "row" else 1
+        mechanism = noise.build()
+        blank = release(np.zeros((rows, 1)), mechanism, bits=self.bits)
+        epsilon, delta = blank.guarantee.epsilon, blank.guarantee.delta
+        if not (math.isfinite(epsilon) and LEAST_STEP <= blank.step <= LARGEST_STEP):
+            raise InvalidInput("noise", "fit a frame", "a step or epsilon beyond it", "Use a norm near 1.")
+        return Offer(noise, mechanism, float(epsilon), float(delta), float(blank.step))
+
+    def offer_with(self, epsilon: float) -> Offer | None:
+        """The offer whose releases are proved to be this epsilon, within one part in 10^9."""
+        for offer in self.offers:
+            if math.isclose(epsilon, offer.epsilon, rel_tol=SAME, abs_tol=0.0):
+                return offer
+        return None
+
+    def mechanism(self) -> Mechanism:
+        """The noise that the back was trained for."""
+        return self.offers[0].mechanism
+
+    @property
+    def frame_bytes(self) -> int:
+        """How long every frame for this server is."""
+        return frame_bytes(rows=self.matrix_rows, width=self.width, bits=self.bits)
+
+    @classmethod
+    def of(
+        cls,
+        provider: ProviderSide,
+        front_digest: str,
+        *,
+        bits: int | None = None,
+        epsilons: Sequence[float] | None = None,
+    ) -> Manifest:
+        """What a provider's folder asks for; ``bits`` is 8 where the noise leaves room for it, else 16.
+
+        ``epsilons`` are by default a half and a quarter of its own, where such noise can be released.
+
+        Edges:
+            `InvalidInput` for an undefended model, or for noise that cannot be released.
+        """
+        form, cut = provider.form, provider.back.cut
+        form.mechanism()  # refuses an undefended model, in its own words
+        assert form.noise is not None
+        settings: dict[str, Any] = {
+            "noise": form.noise,
+            "rows": form.rows,
+            "matrix_rows": 1 if cut.place == "output" else form.rows,
+            "width": provider.back.width,
+            "cut": str(cut),
+            "front": front_digest,
+            "labels": form.labels,
+        }
+        found = cls(bits=bits or 16, **settings)
+        if bits is None:
+            # With 16 it was sound, so where 8 are refused, they leave too little room.
+            with contextlib.suppress(InvalidInput):
+                found = cls(bits=8, **settings)
+        if epsilons is not None:
+            return replace(found, epsilons=tuple(map(float, epsilons)))
+        return found._with_more_noise()
+
+    def _with_more_noise(self) -> Manifest:
+        found: list[float] = []
+        for share in _MORE_NOISE:
+            epsilon = self.noise.epsilon * share
+            with contextlib.suppress(DpForwardError):
+                self._offer(replace(self.noise, epsilon=epsilon))
+                found.append(epsilon)
+        return replace(self, epsilons=tuple(found))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "version": self.version,
+            "noise": asdict(self.noise),
+            "rows": self.rows,
+            "matrix_rows": self.matrix_rows,
+            "width": self.width,
+            "bits": self.bits,
+            "cut": self.cut,
+            "front": self.front,
+            "labels": list(self.labels),
+            "epsilons": list(self.epsilons),
+        }
+
+    @classmethod
+    def from_dict(cls, settings: object) -> Manifest:
+        """From what a server sent, as JSON reads it; anything but a sound manifest is a `WireError`."""
+        known = {f.name for f in fields(cls) if f.init}
+        if not isinstance(settings, Mapping) or set(settings) != known:
+            raise WireError("manifest", f"A manifest has the keys {', '.join(sorted(known))} and no others")
+        version = settings["version"]
+        if type(version) is not int or version != VERSION:
+            raise WireError("version", f"Version {VERSION} of the protocol is spoken here, not the server's")
+        noise, labels, epsilons = settings["noise"], settings["labels"], settings["epsilons"]
+        if not isinstance(noise, Mapping) or set(noise) != {f.name for f in fields(NoiseChoice)}:
+            raise WireError(
+                "manifest", "The noise of a manifest has the keys of a choice of noise, all of them"
+            )
+        if not _plain(noise) or not isinstance(labels, list) or not _numbers(epsilons):
+            raise WireError("manifest", "The manifest holds a value of the wrong type")
+        read = {"labels": tuple(labels), "epsilons": tuple(map(float, epsilons))}
+        try:
+            return cls(**{**settings, **read, "noise": NoiseChoice.from_dict(noise)})
+        except DpForwardError as error:
+            name = getattr(error, "name", "noise")
+            raise WireError("manifest", f"The manifest is not sound: see its {name}") from None
+        except (TypeError, ValueError, ArithmeticError, AttributeError):
+            raise WireError("manifest", "The manifest holds a value that makes no sense") from None
+
+    def __repr__(self) -> str:
+        shape = f"{self.matrix_rows} x {self.width} int{self.bits} at {self.cut}"
+        return f"Manifest({shape}, front {self.front[:12]}...) -> {self.mechanism().promise()}"
+
+
+def _showable(label: object) -> bool:
+    return isinstance(label, str) and 1 <= len(label) <= _LONGEST_LABEL and label.isprintable()
+
+
+def _numbers(found: object) -> bool:
+    return (
+        isinstance(found, list)
+        and len(found) < _MOST_OFFERS
+        and all(type(value) in (int, float) and abs(value) <= MOST_ENTRIES for value in found)
+    )
+
+
+def _plain(noise: Mapping[Any, Any]) -> bool:
+    """Whether the noise holds JSON's scalars, each of its own kind and of a sane size."""
+    kinds: dict[str, tuple[type, ...]] = {
+        "mechanism": (str,),
+        "epsilon": (float, int),
+        "delta": (float, int),
+        "unit": (str,),
+        "norm": (float, int),
+        "how": (str,),
+        "threshold_share": (float, int, type(None)),
+        "rows": (int, type(None)),
+        "columns": (int, type(None)),
+    }
+    return all(
+        type(value) in kinds[name]
+        and not (isinstance(value, str) and len(value) > 64)
+        and not (isinstance(value, int) and abs(value) > MOST_ENTRIES)
+        for name, value in noise.items()
+    )

@@ -1,0 +1,231 @@
+"""What a user allows: the noise, the shape and the front, taken from the user's own folder.
+
+A server says what it wants in its manifest. Nothing of that is believed or taken over: the manifest is held
+against the policy, field by field, before a text is touched. Either they agree, and the release is made as
+the *policy* says, or the server is refused.
+
+A user may want more noise than the front was trained with (`Policy.with_epsilon`); a server answers that if
+its manifest lists it. A server may ask for more noise, and the user may allow that (``allow_more_noise``):
+then the release is made with the smaller epsilon or delta, which costs less. Everything else that differs is
+refused, also where it might be as private (another threshold, another bound): whether it is, is not for the
+server to say.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.noise.released.released_matrix import release
+from dp_forward.privacy import Mechanism, NoiseChoice
+from dp_forward.privacy.charge import Charge
+from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.split.artifacts import UserSide
+
+__all__ = ["Policy", "ProtocolMismatch", "Terms", "shown"]
+
+_LONGEST_SHOWN: Final = 60
+_SAME: Final = ("rows", "matrix_rows", "width", "bits", "cut", "front", "labels")
+
+
+class ProtocolMismatch(DpForwardError):
+    """A server and a user who do not speak of the same release."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What policy and manifest agreed on: the noise, calibrated here, and what one release costs."""
+
+    noise: NoiseChoice
+    mechanism: Mechanism
+    charge: Charge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What one release may look like; it belongs to the user.
+
+    ``rows`` is the fixed number of tokens n, ``matrix_rows`` x ``width`` what crosses, ``front`` the digest
+    of the user's front.
+
+    Guarantees:
+        `agree` returns only terms that promise at least what ``noise`` promises, with a mechanism that is
+        calibrated from the user's own choice. No value of a manifest is taken over but a smaller epsilon or
+        delta.
+    Edges:
+        8 or 16 bits are as private: the rounding comes after the noise.
+    """
+
+    noise: NoiseChoice
+    rows: int
+    matrix_rows: int
+    width: int
+    bits: int
+    cut: str
+    front: str
+    labels: tuple[str, ...]
+    allow_more_noise: bool = False
+
+    @classmethod
+    def of(cls, user: UserSide, *, bits: int | None = None, allow_more_noise: bool = False) -> Policy:
+        """The policy that a user's folder states; what cannot be released is refused here.
+
+        ``bits`` is by default 8 where the noise fits into them, else 16.
+        """
+        noise = user.form.noise
+        mechanism = user.form.mechanism()  # refuses a front without noise
+        if noise is None:  # pragma: no cover - said above
+            raise AssertionError("a form without noise gave a mechanism")
+        matrix_rows = 1 if user.front.cut.place == "output" else user.form.rows
+        return cls(
+            noise=noise,
+            rows=user.form.rows,
+            matrix_rows=matrix_rows,
+            width=user.front.width,
+            bits=_bits(mechanism, (matrix_rows, user.front.width), bits),
+            cut=str(user.front.cut),
+            front=user.digest,
+            labels=user.form.labels,
+            allow_more_noise=allow_more_noise,
+        )
+
+    @property
+    def epsilon(self) -> float:
+        """The largest epsilon that one release may have."""
+        return self.noise.epsilon
+
+    @property
+    def delta(self) -> float:
+        """The largest delta that one release may have."""
+        return self.noise.delta or 0.0
+
+    def with_epsilon(self, epsilon: float) -> Policy:
+        """The same with more noise; a front never allows less than it says."""
+        if not (math.isfinite(epsilon) and 0 < epsilon <= self.epsilon):
+            raise InvalidInput(
+                "epsilon",
+                f"be above 0 and at most the front's {self.epsilon}",
+                epsilon,
+                "Less is more private.",
+            )
+        more = replace(self, noise=replace(self.noise, epsilon=float(epsilon)))
+        _bits(more.noise.build(), (self.matrix_rows, self.width), self.bits)
+        return more
+
+    def offered(self, found: object) -> tuple[float, ...]:
+        """The epsilons that a server's manifest answers and this policy allows, greatest first."""
+        manifest = self._manifest(found)
+        listed = (manifest.noise.epsilon, *manifest.epsilons)
+        return tuple(epsilon for epsilon in listed if epsilon <= self.epsilon)
+
+    def terms(self) -> Terms:
+        """The user's own terms."""
+        return _terms(self.noise)
+
+    def read(self, found: object) -> Terms:
+        """`agree`, for what a server sent as JSON."""
+        return self.agree(self._manifest(found))
+
+    def _manifest(self, found: object) -> Manifest:
+        if not isinstance(found, dict):
+            raise _unreadable()
+        # Shapes first: a sound manifest is calibrated on its shape, and that may be a huge one.
+        self._compare({name: found.get(name) for name in _SAME})
+        try:
+            return Manifest.from_dict(found)
+        except DpForwardError:
+            raise _unreadable() from None
+
+    def agree(self, manifest: Manifest) -> Terms:
+        """The terms of a release for this server, or `ProtocolMismatch`."""
+        self._compare({name: getattr(manifest, name) for name in _SAME})
+        wanted = manifest.noise
+        if self.epsilon in manifest.epsilons:
+            wanted = replace(wanted, epsilon=self.epsilon)
+        if wanted == self.noise:
+            return self.terms()
+        for name in ("mechanism", "unit", "norm", "how", "threshold_share", "rows", "columns"):
+            if getattr(wanted, name) != getattr(self.noise, name):
+                raise _refused(f"noise: {name}", getattr(self.noise, name), getattr(wanted, name))
+        return self._with_more_noise(wanted)
+
+    def _compare(self, theirs: dict[str, object]) -> None:
+        for name, given in theirs.items():
+            mine = getattr(self, name)
+            value = tuple(given) if isinstance(given, list) else given
+            if type(value) is not type(mine) or value != mine:
+                raise _refused(name, mine, value)
+
+    def _with_more_noise(self, wanted: NoiseChoice) -> Terms:
+        """Only epsilon and delta differ."""
+        budgets = {"epsilon": (self.epsilon, wanted.epsilon), "delta": (self.delta, wanted.delta or 0.0)}
+        for name, (mine, theirs) in budgets.items():
+            # Written so that a NaN is refused.
+            if not (math.isfinite(theirs) and theirs <= mine):
+                raise ProtocolMismatch(
+                    f"The server wants less noise: {name} {shown(theirs)} where the front allows {mine}. "
+                    "Nothing was read, drawn or charged."
+                )
+        if not self.allow_more_noise:
+            name, (mine, theirs) = next((n, pair) for n, pair in budgets.items() if pair[0] != pair[1])
+            raise ProtocolMismatch(
+                f"The server wants more noise: {name} {shown(theirs)} where the front says {mine}. Allow it "
+                "with allow_more_noise, if its answers are still of use."
+            )
+        own = self.terms()
+        try:
+            more = _terms(replace(self.noise, epsilon=wanted.epsilon, delta=wanted.delta))
+        except (DpForwardError, ArithmeticError):
+            more = None
+        if more is None or not _costs_no_more(more.charge, own.charge):
+            raise ProtocolMismatch("The server wants noise that cannot be made. Nothing was read or charged.")
+        return more
+
+
+def _terms(noise: NoiseChoice) -> Terms:
+    mechanism = noise.build()
+    return Terms(noise, mechanism, mechanism.charge())
+
+
+def _costs_no_more(charge: Charge, own: Charge) -> bool:
+    return bool(charge) and charge.epsilon_units <= own.epsilon_units and charge.mu2_units <= own.mu2_units
+
+
+def _bits(mechanism: Mechanism, shape: tuple[int, int], bits: int | None) -> int:
+    """So many bits, tried on a matrix of zeros: what cannot be drawn is refused before there is a text."""
+    blank = np.zeros(shape)
+    if bits is None:
+        try:
+            return release(blank, mechanism, bits=8).bits
+        except InvalidInput:
+            bits = 16
+    return release(blank, mechanism, bits=bits).bits
+
+
+def _unreadable() -> ProtocolMismatch:
+    return ProtocolMismatch(
+        "The server's manifest is not one of this version of dp-forward. Nothing was read, drawn or charged."
+    )
+
+
+def _refused(name: str, mine: object, theirs: object) -> ProtocolMismatch:
+    return ProtocolMismatch(
+        f"The server wants another release: {name} {shown(theirs)} where the front has {shown(mine)}. "
+        "Nothing was read, drawn or charged; check that the server belongs to this front."
+    )
+
+
+def shown(value: object) -> str:
+    """A value from outside on one short printable line: it may hold anything."""
+    if isinstance(value, tuple | list):
+        text = ", ".join(shown(item) for item in value[:8]) + (", ..." if len(value) > 8 else "")
+    else:
+        text = str(value)
+    text = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text[:200])
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."

@@ -1,0 +1,196 @@
+"""From the bytes of one frame to its answer: the one path for HTTP and WebSocket alike.
+
+In this order: length, format, manifest, time, replay, noise, queue, back. What is cheap to refuse is refused
+first, and an id is remembered only for a frame that passed every check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dp_forward.errors import InvalidInput
+from dp_forward.service.protocol.frame import Header, WireError, parse_frame
+from dp_forward.service.protocol.manifest import Manifest, Offer
+from dp_forward.service.server.batching import Batcher
+from dp_forward.service.server.metrics import Metrics
+from dp_forward.service.server.noise_check import NoiseCheck
+from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.replay_cache import ReplayMemory
+from dp_forward.service.server.settings import ServerSettings
+from dp_forward.split.artifacts import ProviderSide
+
+__all__ = ["Answering", "BackRunner", "Noisy"]
+
+_log = logging.getLogger("dp_forward.service")
+
+_CODES = {"bits": "dtype", "rows": "shape", "width": "shape", "epsilon": "budget", "delta": "budget"}
+"""The fields of a header whose code is not their name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Noisy:
+    """The integers of one frame, and what one step of them is."""
+
+    values: NDArray[Any] = field(repr=False)
+    step: float
+
+
+class BackRunner:
+    """The back as a function from integers to probabilities; runs in the batcher's thread."""
+
+    def __init__(self, provider: ProviderSide, manifest: Manifest) -> None:
+        self._back = provider.back.eval()
+        self._labels = manifest.labels
+        weight = next(self._back.parameters(), None)
+        self._device = torch.device("cpu") if weight is None else weight.device
+        # A back that cannot answer is refused at the start, not at the first request.
+        blank = np.zeros((manifest.matrix_rows, manifest.width), dtype=np.int8)
+        found = self._logits([Noisy(blank, manifest.step)])
+        if found is None or tuple(found.shape) != (1, len(self._labels)):
+            shape = "none" if found is None else tuple(found.shape[1:])
+            rule = f"answer with one number for each of the {len(self._labels)} labels"
+            raise InvalidInput("back", rule, shape, "Serve the back of a classifier.")
+
+    def __call__(self, batch: Sequence[Noisy]) -> list[NDArray[np.float64]]:
+        """Probabilities of each request, in the order of the labels."""
+        logits = self._logits(batch)
+        if logits is None:
+            raise RuntimeError("no logits")
+        return list(torch.softmax(logits.double(), dim=-1).cpu().numpy())
+
+    def _logits(self, batch: Sequence[Noisy]) -> torch.Tensor | None:
+        noisy = np.empty((len(batch), *batch[0].values.shape), dtype=np.float32)
+        for place, item in zip(noisy, batch, strict=True):
+            np.multiply(item.values, np.float32(item.step), out=place)
+        with torch.inference_mode():
+            output = self._back(torch.from_numpy(noisy).to(self._device))
+        found = getattr(output, "logits", None)
+        return found if isinstance(found, torch.Tensor) else None
+
+
+class Answering:
+    """What a server does with a frame; see the module."""
+
+    def __init__(
+        self,
+        provider: ProviderSide,
+        *,
+        front_digest: str,
+        settings: ServerSettings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
+        self.metrics = Metrics()
+        self._settings, self._clock = settings, clock
+        shape = {"rows": self.manifest.matrix_rows, "width": self.manifest.width, "bits": self.manifest.bits}
+        self._noise_checks = {
+            offer.epsilon: NoiseCheck.of(offer.mechanism, step=offer.step, **shape)
+            for offer in self.manifest.offers
+        }
+        if not all(check.tells for check in self._noise_checks.values()):
+            _log.warning("so few numbers cross that a client without noise may not be noticed")
+        self._memory = ReplayMemory(settings.remembered, most_bytes=settings.remembered_mib << 20)
+        self.batcher: Batcher[Noisy, NDArray[np.float64]] = Batcher(
+            BackRunner(provider, self.manifest),
+            max_batch=settings.max_batch,
+            max_wait_ms=settings.max_wait_ms,
+            queue=settings.queue,
+            on_batch=self.metrics.batches.observe,
+        )
+        self.metrics.waiting = lambda: self.batcher.waiting
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is answered to; everybody who asks is told this one."""
+        return self._manifest
+
+    async def answer(self, data: bytes) -> bytes:
+        """The answer as JSON, or `Refused`; every outcome is counted, once."""
+        began = time.perf_counter()
+        try:
+            outcome, answer = await self._answer(data)
+        except WireError as error:
+            self.metrics.outcomes[error.code] += 1
+            raise Refused(error.code, error.message) from None
+        except Refused as refusal:
+            self.metrics.outcomes[refusal.code] += 1
+            raise
+        self.metrics.outcomes[outcome] += 1
+        self.metrics.seconds.observe(time.perf_counter() - began)
+        return answer
+
+    async def _answer(self, data: bytes) -> tuple[str, bytes]:
+        if len(data) != self.manifest.frame_bytes:
+            rule = f"A frame for this server has {self.manifest.frame_bytes} bytes, not {len(data)}"
+            raise WireError("length", rule)
+        frame = parse_frame(data)
+        offer = self._offer_for(frame.header)
+        digest = hashlib.sha256(data).digest()
+        known = self._memory.find(frame.header.request, digest=digest)
+        if known is not None:
+            if known.answer is not None:
+                return "resent", known.answer
+            if known.pending is not None:
+                return "resent", await asyncio.shield(known.pending)
+        self._noise_checks[offer.epsilon](frame.values)
+        computed = self.batcher.submit(Noisy(frame.values, offer.step))
+        pending = _then(computed, lambda found: self._written(frame.header.request, found))
+        self._memory.begin(frame.header.request, digest=digest, pending=pending)
+        # Shielded: whoever hangs up must not take the answer from the one who retries.
+        return "ok", await asyncio.shield(pending)
+
+    def _offer_for(self, header: Header) -> Offer:
+        """The noise that a header claims, if it is one that is answered and the time fits."""
+        problem = header.fits(self.manifest)
+        if problem is not None:
+            field = problem.partition(":")[0]
+            raise WireError(_CODES.get(field, field), f"This is not what the manifest asks for: {problem}")
+        age = self._clock() - header.time
+        if not -self._settings.newest_s <= age <= self._settings.oldest_s:
+            when = "ahead of" if age < 0 else "behind"
+            raise WireError("time", f"The time of the frame lies too far {when} the server's")
+        offer = self.manifest.offer_with(header.epsilon)
+        assert offer is not None  # for it fits
+        return offer
+
+    def _written(self, request: bytes, found: NDArray[np.float64]) -> bytes:
+        if not np.all(np.isfinite(found)):
+            raise Refused("back", "The back failed on this request.")
+        labels, numbers = self.manifest.labels, found.tolist()
+        answer = {
+            "label": labels[int(found.argmax())],
+            "probabilities": dict(zip(labels, numbers, strict=True)),
+            "request": request.hex(),
+        }
+        return json.dumps(answer, allow_nan=False).encode()
+
+
+def _then(computed: asyncio.Future[Any], change: Callable[[Any], bytes]) -> asyncio.Future[bytes]:
+    """A future of the changed result."""
+    after: asyncio.Future[bytes] = computed.get_loop().create_future()
+
+    def done(before: asyncio.Future[Any]) -> None:
+        if after.done():
+            return
+        if before.cancelled():
+            after.cancel()
+            return
+        try:
+            after.set_result(change(before.result()))
+        except Exception as error:
+            after.set_exception(error)
+
+    computed.add_done_callback(done)
+    after.add_done_callback(lambda end: end.cancelled() or end.exception())
+    return after

@@ -1,0 +1,235 @@
+r"""Does the spread of a payload fit the noise that it claims? It finds the client that forgot its noise.
+
+In units of the noise's deviation a release is ``y = a + z + r``: the bounded matrix a, noise z, and rounding
+with every ``|r_i| <= step / (2 sigma) = u <= 1/16``. For a few fixed projections P of rank k (all entries,
+each row, the mean of each column) ``|P y|`` must lie between two limits, which hold for *every* text:
+
+* *Gaussian.* ``|P z|^2`` is chi-square with k degrees. With the signal it is noncentral, which is only larger
+  (in the stochastic order), and ``|P a| <= A``. So with chi-square quantiles l and h,
+
+  .. math:: \sqrt{l} - |P r| \le |P y| \le \sqrt{h} + A + |P r| .
+
+* *PrivUnit.* The density of V is at most ``R = max(p/(1-q), (1-p)/q)`` times that of N(0, I), whatever x is.
+  An event of probability r/R under N(0, I) has at most r under V: central quantiles, and no signal. By row,
+  the rows are independent vectors with an R each, so this is used for single rows only. The length of a whole
+  vector has a better lower limit: ``|V|^2 = s^2 + |G - <x, G> x|^2``, the latter chi-square with D - 1; that
+  of n rows together, chi-square with D - n.
+
+``|P r|`` is at most ``u sqrt(k)`` for entries as they are, ``u sqrt(rows * width)`` for means of columns.
+
+*Clamping* matters with int8 alone. With L the largest integer: if no ``|z_i|`` passes L, which fails with
+``2 D Q(L)`` at most, clamping moves an entry by no more than ``|a_i|``. Then A counts twice, and the lower
+limits hold as they are. For PrivUnit: if no ``|V_i|`` passes L (``2 D Q(L) R``), nothing is clamped.
+Where so many entries cross that ``M = 2 D Q(L)`` is no longer rare, one entry may pass L, up to L' with
+``2 D Q(L') = 1e-11``: all limits are moved outwards by L' - L, and two such entries have less than M^2 / 2.
+
+Guarantees:
+    An honest release is refused with a probability of at most `NoiseCheck.false_refusals`, which is below
+    1e-9: a union bound over all tests and clamping, with every quantile checked by its own tail.
+Edges:
+    Few numbers tell little: below about 60 entries (`NoiseCheck.tells`) nothing is sure. It is no defence
+    against a client that lies: noise can be faked, and who fakes it harms nobody but himself. It reads what
+    the server was given anyway, so it costs no privacy.
+Paper: not in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, log_expit, log_ndtr, ndtri
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import Mechanism, NormBound, PrivUnit
+from dp_forward.service.server.refusals import Refused
+
+__all__ = ["MOST_FALSE_REFUSALS", "Limits", "NoiseCheck"]
+
+MOST_FALSE_REFUSALS: Final = 1e-9
+_FOR_TESTS: Final = 4e-10
+"""What the tests may use up; the rest is left for clamping."""
+_SAFE: Final = 1e-6
+"""How far a quantile is moved outwards, relatively: far beyond its error, far below what matters."""
+_RARE: Final = 1e-11
+_SMALLEST: Final = 1e-290
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where ``|P y|`` must lie, and how often an honest one does not, at most."""
+
+    low: float
+    high: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class NoiseCheck:
+    """The test for one shape and one mechanism; made once, run for every frame."""
+
+    rows: int
+    width: int
+    per_deviation: float
+    """One integer step in units of the noise's deviation: step / sigma."""
+    whole: Limits | None
+    each_row: Limits | None
+    column_means: Limits | None
+    clamped: float
+    """The probability that clamping matters."""
+    tells: bool
+    """Whether the bounded matrix itself, sent without noise, is always refused."""
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, *, rows: int, width: int, step: float, bits: int) -> NoiseCheck:
+        """The test for releases of this mechanism, with this step, in these bits."""
+        sigma, bound = getattr(mechanism, "sigma", None), _bound(mechanism)
+        if not isinstance(sigma, float) or bound is None:
+            raise InvalidInput("mechanism", "be one that is released", mechanism.name, "Use privunit.")
+        by_row, unit, length = bound.over == "row", step / sigma, bound.norm / sigma
+        log_ratio, signal = 0.0, length * (2 if bits == 8 else 1)
+        if isinstance(mechanism, PrivUnit):
+            log_ratio, signal = _log_ratio(mechanism), 0.0
+        largest = ((1 << (bits - 1)) - 1) * unit
+        beyond, clamped = _clamping(rows * width, largest, log_ratio)
+        vectors = math.sqrt(rows) if by_row else 1.0
+        one, rounding = rows == 1, 0.5 * unit * (1 + 1e-6)
+        cases = {
+            "whole": _Case(rows * width, signal * vectors, rounding * math.sqrt(rows * width), log_ratio),
+            "each_row": _Case(width, signal, rounding * math.sqrt(width), log_ratio, times=rows),
+            "column_means": _Case(width, signal * vectors, rounding * math.sqrt(rows * width), log_ratio),
+        }
+        skipped = {"each_row", "column_means"} if one else set()
+        if isinstance(mechanism, PrivUnit):
+            cases["whole"] = replace(cases["whole"], fewer=rows if by_row else 1)
+            if by_row:
+                cases["each_row"] = replace(cases["each_row"], fewer=1)
+                # The ratio of all rows together is no use.
+                cases["whole"] = replace(cases["whole"], log_ratio=log_ratio if one else math.inf)
+                skipped |= {"column_means"}
+        cases = {name: replace(case, beyond=beyond) for name, case in cases.items()}
+        rate = _FOR_TESTS / (2 * (len(cases) - len(skipped)))
+        found = {name: _limits(case, rate) for name, case in cases.items() if name not in skipped}
+        whole, row = found.get("whole"), found.get("each_row")
+        check = cls(
+            rows=rows,
+            width=width,
+            per_deviation=unit,
+            whole=whole,
+            each_row=row,
+            column_means=found.get("column_means"),
+            clamped=clamped,
+            # Without noise the length is the bound's, but for the rounding.
+            tells=(whole is not None and whole.low > length * vectors + cases["whole"].rounding)
+            or (row is not None and by_row and row.low > length + cases["each_row"].rounding),
+        )
+        if not check.false_refusals < MOST_FALSE_REFUSALS:
+            raise InvalidInput(
+                "bits", f"hold {rows} x {width} entries without clamping", bits, "Use bits=16 for so many."
+            )
+        return check
+
+    @property
+    def false_refusals(self) -> float:
+        """At most so often is an honest release refused."""
+        tests = (self.whole, self.each_row, self.column_means)
+        return self.clamped + sum(limits.rate for limits in tests if limits is not None)
+
+    def __call__(self, values: NDArray[Any]) -> None:
+        """Nothing for a spread that fits; else `Refused` with the code no_noise or too_much_noise."""
+        exact = values.astype(np.int64)
+        by_row = np.sum(exact * exact, axis=1)
+        columns = np.sum(exact, axis=0)
+        self._compare(self.whole, np.sum(by_row, keepdims=True), "matrix")
+        self._compare(self.each_row, by_row, "row")
+        if self.column_means is not None:
+            means = columns.astype(np.float64)
+            self._compare(self.column_means, np.sum(means * means, keepdims=True) / self.rows, "mean")
+
+    def _compare(self, limits: Limits | None, squares: NDArray[Any], what: str) -> None:
+        if limits is None:
+            return
+        lengths = np.sqrt(squares.astype(np.float64)) * self.per_deviation
+        if lengths.min() < limits.low:
+            raise Refused("no_noise", f"The {what} has too little spread for the noise that it claims.")
+        if lengths.max() > limits.high:
+            code = "no_noise" if what == "mean" else "too_much_noise"
+            raise Refused(code, f"The {what} has a spread that the noise it claims does not have.")
+
+
+def _bound(mechanism: Mechanism) -> NormBound | None:
+    if isinstance(mechanism, PrivUnit):
+        return mechanism.bound
+    bound = getattr(getattr(mechanism, "sensitivity", None), "bound", None)
+    return bound if isinstance(bound, NormBound) else None
+
+
+def _log_ratio(mechanism: PrivUnit) -> float:
+    """log R: how much denser than N(0, I) a raw vector can be."""
+    t, odds = mechanism.threshold, mechanism.cap_log_odds
+    inside = float(log_expit(odds)) - float(log_ndtr(-t))
+    outside = float(log_expit(-odds)) - float(log_ndtr(t))
+    return max(0.0, inside, outside) + 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One projection of rank ``degrees``, looked at ``times`` times; see the module."""
+
+    degrees: int
+    signal: float
+    rounding: float
+    log_ratio: float
+    times: int = 1
+    beyond: float = 0.0
+    fewer: int | None = None
+    """For the length of whole vectors of PrivUnit: how many there are."""
+
+
+def _limits(case: _Case, rate: float) -> Limits:
+    """Its limits, each end at ``rate`` in all."""
+    each = rate / case.times
+    high, above = _upper(case.degrees, each, case.log_ratio)
+    if case.fewer is None:
+        low, below = _lower(case.degrees, each, case.log_ratio)
+    else:
+        low, below = _lower(case.degrees - case.fewer, each, 0.0)
+    low = math.sqrt(low) - case.rounding - case.beyond
+    if low <= 0:
+        low, below = 0.0, 0.0
+    most = math.sqrt(high) + case.signal + case.rounding + case.beyond
+    return Limits(low, most, (below + above) * case.times)
+
+
+# A root-finder's result is checked by the tail itself, and given up where it is on the wrong side.
+
+
+def _lower(degrees: int, rate: float, log_ratio: float) -> tuple[float, float]:
+    """A lower limit of a chi-square, and the rate at which honest ones lie below."""
+    tail = rate * math.exp(-min(log_ratio, 700.0))
+    if tail < _SMALLEST or degrees < 1:
+        return 0.0, 0.0
+    limit = 2 * float(gammaincinv(0.5 * degrees, tail)) * (1 - _SAFE)
+    below = float(gammainc(0.5 * degrees, limit / 2))
+    return (limit, below * math.exp(log_ratio)) if below <= tail else (0.0, 0.0)
+
+
+def _upper(degrees: int, rate: float, log_ratio: float) -> tuple[float, float]:
+    """An upper limit of a chi-square, and the rate at which honest ones lie above."""
+    tail = rate * math.exp(-min(log_ratio, 700.0))
+    if tail < _SMALLEST:
+        return math.inf, 0.0
+    limit = 2 * float(gammainccinv(0.5 * degrees, tail)) * (1 + _SAFE)
+    above = float(gammaincc(0.5 * degrees, limit / 2))
+    return (limit, above * math.exp(log_ratio)) if above <= tail else (math.inf, 0.0)
+
+
+def _clamping(entries: int, largest: float, log_ratio: float) -> tuple[float, float]:
+    """How far beyond the largest integer one entry may lie, and how rarely that is not enough."""
+    expected = math.exp(min(0.0, math.log(2 * entries) + float(log_ndtr(-largest)) + log_ratio))
+    if expected <= _RARE or log_ratio > 0:
+        return 0.0, expected
+    return float(-ndtri(_RARE / (2 * entries))) * (1 + _SAFE) - largest, expected**2 / 2 + _RARE

@@ -1,0 +1,88 @@
+"""How a server reads what it is posted, and how it says no: one way for frames, records and batches.
+
+Guarantees:
+    Nothing is read before the token, the kind and the announced length are right; then no more than allowed,
+    and not for longer. Nothing of a body is logged, shown or kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Callable
+from typing import Final
+
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect, HTTPConnection
+
+from dp_forward.service.server.refusals import Refused
+
+__all__ = ["OCTETS", "Guard", "check_head", "read_body", "refusal"]
+
+OCTETS: Final = "application/octet-stream"
+
+
+class Guard:
+    """Who may ask."""
+
+    def __init__(self, token: str | None, *others: str) -> None:
+        """Whoever has the token, or one of the others; everybody where ``token`` is None."""
+        tokens = () if token is None else (token, *others)
+        self._wanted = [f"Bearer {known}".encode() for known in tokens]
+
+    def __call__(self, connection: HTTPConnection) -> None:
+        """`Refused` without the token; the comparison takes as long whatever was sent."""
+        if not self._wanted:
+            return
+        given = connection.headers.get("authorization", "").encode("utf-8", "replace")
+        if not sum([hmac.compare_digest(given, wanted) for wanted in self._wanted]):
+            raise Refused("token", "This server answers with its token only. Send it as a bearer token.")
+
+
+def check_head(
+    request: Request, check_length: Callable[[int], None], *, what: str = "A frame", kind: str = OCTETS
+) -> None:
+    """All that can be refused before a byte of the body is read; ``check_length`` raises `Refused`."""
+    head = request.headers
+    if any(word.strip().lower() != "identity" for word in head.getlist("content-encoding")):
+        raise Refused("compressed", f"{what} is never compressed. Leave Content-Encoding out.")
+    if head.get("content-type", "").partition(";")[0].strip().lower() != kind:
+        raise Refused("content_type", f"{what} comes as {kind}.")
+    length = head.get("content-length")
+    if length is None:
+        return
+    # int() would take +1, 1_0 and digits of other scripts.
+    if not (length.isascii() and length.isdigit() and len(length) <= 18):
+        raise Refused("length", "Content-Length is not a number.")
+    check_length(int(length))
+
+
+async def read_body(request: Request, most: int, *, seconds: float, what: str = "A frame") -> bytes:
+    """The body, of at most so many bytes."""
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise Refused("too_long", f"{what} for this server has at most {most} bytes.")
+                parts.append(part)
+    except TimeoutError:
+        raise Refused("slow", f"The body took longer than {seconds:g} seconds.") from None
+    except ClientDisconnect:
+        raise Refused("length", "The body ended early.") from None
+    return b"".join(parts)
+
+
+def refusal(refused: Refused, *, close: bool = False) -> Response:
+    """The response that says no."""
+    headers = {}
+    if refused.retry_after is not None:
+        headers["retry-after"] = str(refused.retry_after)
+    if refused.code == "token":
+        headers["www-authenticate"] = "Bearer"
+    if close:
+        headers["connection"] = "close"
+    body = json.dumps(refused.as_dict())
+    return Response(body, refused.status, headers=headers, media_type="application/json")

@@ -1,0 +1,192 @@
+"""From the store to the collector: one batch at a time, whole, and as often as it takes.
+
+A batch is on disk before its first byte leaves. It goes in pieces of records in the order of their new ids;
+each piece is noted when the collector has it; then the batch is sealed and deleted here.
+
+Guarantees:
+    Nothing leaves before ``least`` records wait, and then only as part of a batch. What is sent again, after
+    a failure of the network or of this process, is the same records under the same ids, which the collector
+    knows: each is there once, and the batch counts only when all are.
+Edges:
+    When a batch is made, and how large it is, can be seen by the collector and on the network. A collector
+    that refuses or is away stops nothing but the sending: the batch stays, is tried again, and the records
+    that come meanwhile make the next one larger.
+    If it refuses to seal, all records are sent again, in case it was brought back from an older copy.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from types import TracebackType
+from typing import Any, Final, Self
+
+from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.service.client.transport import Line
+from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.record import ID_BYTES
+from dp_forward.service.protocol.sansio import (
+    Call,
+    Patience,
+    ServerRefused,
+    ServerUnavailable,
+    Steps,
+    json_of,
+    sent,
+)
+from dp_forward.service.shuffler.shuffler_store import ShuffleStore
+
+__all__ = ["Collector", "Forwarder", "batch_steps"]
+
+_log = logging.getLogger("dp_forward.service")
+
+_FORM_BYTES: Final = 1 << 20
+_REPLY_BYTES: Final = 1 << 16
+_ID_AT: Final = slice(96, 96 + ID_BYTES)
+_AGAIN_SECONDS: Final = 15.0
+"""Between two rounds of attempts, when a round has failed."""
+
+
+def batch_steps(store: ShuffleStore, *, at_once: int, patience: Patience) -> Steps[int]:
+    """Send the batch on its way, if there is one; how many records it had."""
+    batch = store.batch
+    if batch is None:
+        return 0
+    place = f"/v1/batches/{batch.name.hex()}"
+    while piece := store.piece(most=at_once):
+        call = Call("POST", f"{place}/records", _REPLY_BYTES, b"".join(piece))
+        _check_taken(json_of((yield from sent(call, patience))), len(piece))
+        store.acknowledge(piece[-1][_ID_AT])
+    seal = json.dumps({"records": batch.records}).encode()
+    try:
+        call = Call("POST", f"{place}/seal", _REPLY_BYTES, seal, "application/json")
+        reply = yield from sent(call, patience)
+        if json_of(reply) != {"sealed": True}:
+            raise ServerRefused("The collector's answer to a seal makes no sense.")
+    except ServerRefused:
+        store.acknowledge(b"")
+        raise
+    store.finish()
+    return batch.records
+
+
+def _check_taken(answer: Any, records: int) -> None:
+    found = [answer.get(name) for name in ("stored", "known")] if isinstance(answer, dict) else []
+    counts = [number for number in found if type(number) is int and number >= 0]
+    if len(counts) != 2 or sum(counts) != records:
+        raise ServerRefused("The collector's answer to records makes no sense.")
+
+
+class Collector:
+    """The line to one collector."""
+
+    def __init__(
+        self, address: str, *, token: str, patience: Patience | None = None, transport: Any = None
+    ) -> None:
+        self.patience = patience or Patience(longest=10.0, timeout=30.0)
+        self.stopping = threading.Event()
+        """Set it, and pauses end at once."""
+        self._line = Line(address, token=token, patience=self.patience, transport=transport, pause=self._wait)
+        self.drive, self.close = self._line.drive, self._line.close
+
+    def form(self) -> CollectionForm:
+        """What the collector wants.
+
+        Edges:
+            `WireError` for a form that makes no sense, `InvalidInput` for that of another shuffler,
+            `ServerUnavailable` where there is no answer for a while.
+        """
+
+        def steps() -> Steps[Any]:
+            return json_of((yield from sent(Call("GET", "/v1/collection", _FORM_BYTES), self.patience)))
+
+        try:
+            form = CollectionForm.from_dict(self.drive(steps()))
+        except ServerUnavailable:
+            raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
+        if form.shuffler_least is not None:
+            found = "a shuffler"
+            raise InvalidInput("collector", "collect by itself", found, "Name the collector behind it.")
+        return form
+
+    def _wait(self, seconds: float) -> None:
+        if self.stopping.wait(seconds):
+            raise ServerRefused("The shuffler stops.")
+
+
+class Forwarder:
+    """The thread that makes batches and sends them; use it as a context manager, or `start` and `stop`."""
+
+    def __init__(self, store: ShuffleStore, collector: Collector, *, at_once: int) -> None:
+        self._store, self._collector = store, collector
+        self._at_once = at_once
+        self._due = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.batches = 0
+        """Sealed since the start."""
+        self.records = 0
+        """In these batches."""
+        self.failures = 0
+        """Rounds of attempts that failed."""
+
+    def start(self) -> None:
+        """Begin; a batch that an earlier process left is sent first."""
+        self._thread = threading.Thread(target=self._run, name="dpf-forward", daemon=True)
+        self._due.set()
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Records have come: see whether a batch is due."""
+        self._due.set()
+
+    def stop(self, seconds: float) -> None:
+        """End after the request that is under way; what is not sent stays in the store."""
+        self._collector.stopping.set()
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def once(self) -> int:
+        """Send what is on its way, then what is due; how many records were sealed."""
+        done = 0
+        while self._store.batch is not None or self._store.make_batch():
+            steps = batch_steps(self._store, at_once=self._at_once, patience=self._collector.patience)
+            sealed = self._collector.drive(steps)
+            self.batches, self.records, done = self.batches + 1, self.records + sealed, done + sealed
+            if self._collector.stopping.is_set():
+                break
+        return done
+
+    def _run(self) -> None:
+        while not self._collector.stopping.is_set():
+            self._due.wait()
+            self._due.clear()
+            if self._collector.stopping.is_set():
+                return
+            try:
+                self.once()
+            except ServerUnavailable:
+                self._failed("the collector gives no answer")
+            except DpForwardError as error:
+                self._failed(str(error))
+            except Exception as error:  # its message could hold anything
+                self._failed(type(error).__name__)
+
+    def _failed(self, why: str) -> None:
+        """The batch is on disk, and tried again after a while."""
+        if self._collector.stopping.is_set():
+            return
+        self.failures += 1
+        _log.warning("a batch waits to be sent: %s", why)
+        self._collector.stopping.wait(_AGAIN_SECONDS)
+        self._due.set()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(30.0)

@@ -1,0 +1,170 @@
+"""What the page can be told: where things stand, one answer, and what could be read from its release.
+
+Plain dictionaries for JSON. Every number that people read as a promise is rounded so that it never flatters.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dp_forward.errors import BudgetExhausted, InvalidInput
+from dp_forward.ledger import Summary
+from dp_forward.privacy.guarantee import Guarantee, percent_up
+from dp_forward.privacy.rounding import shown_down, shown_up
+from dp_forward.service.client.client import Client, Look
+from dp_forward.service.server.refusals import Refused
+
+__all__ = ["Desk", "Reconstruct", "Reconstruction"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Reconstruction:
+    """What was read from one matrix: words, each right or wrong, and the share of the text that was found."""
+
+    words: tuple[tuple[str, bool], ...]
+    recall: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "words": [{"word": word, "right": right} for word, right in self.words],
+            "recall": self.recall,
+        }
+
+
+class Reconstruct(Protocol):
+    """Reads matrices as a provider could; it is handed in, since the service knows no attack."""
+
+    @property
+    def how(self) -> str:
+        """What it does, and where it falls short, in plain words."""
+
+    @property
+    def pooled(self) -> bool:
+        """Whether it names words near one vector, and not a token for every row."""
+
+    @property
+    def prepared(self) -> float | None:
+        """How far it is, from 0 to 1; None if it failed."""
+
+    def __call__(self, look: Look) -> tuple[Reconstruction, Reconstruction | None]:
+        """What is read without noise, and from the release, if there is one."""
+
+
+class Desk:
+    """One client and one way to read its releases, for one page.
+
+    Guarantees:
+        One question at a time; a second one is refused and not queued. Only `ask` charges.
+    """
+
+    def __init__(self, client: Client, reconstruct: Reconstruct, *, server: str) -> None:
+        self._client, self._reconstruct, self._server = client, reconstruct, server
+        self._asking, self._reading = threading.Lock(), threading.Lock()
+        self._offers: dict[float, dict[str, Any]] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Where things stand; speaks to the server once."""
+        policy = self._client.policy
+        return {
+            "server": self._server,
+            "rows": policy.rows,
+            "cut": policy.cut,
+            "epsilons": [self._offer(epsilon) for epsilon in self._client.offered_epsilons()],
+            "budget": _budget(self._client.summary()),
+            "reconstruction": {
+                "how": self._reconstruct.how,
+                "pooled": self._reconstruct.pooled,
+                "prepared": self._reconstruct.prepared,
+            },
+        }
+
+    def ask(self, text: str, epsilon: float) -> dict[str, Any]:
+        """One answer, and what it cost."""
+        if not self._asking.acquire(blocking=False):
+            raise Refused("busy", "Another question is on its way. Ask again when it is answered.")
+        try:
+            offer = self._offer(self._offered(epsilon))
+            answer = self._client.ask(text, epsilon=epsilon)
+        except BudgetExhausted:
+            left = _number(shown_down(self._client.summary().usable))
+            raise BudgetExhausted(
+                f"The budget is used up: {left} is left, too little for a release of epsilon {epsilon:g}. "
+                "Nothing was sent or charged. A smaller epsilon may fit, and a text that was asked before is "
+                "free."
+            ) from None
+        finally:
+            self._asking.release()
+        return {
+            "label": answer.label,
+            "probabilities": answer.probabilities,
+            "charge": answer.charge,
+            "shown_charge": _number(shown_up(answer.charge)),
+            "resent": answer.resent,
+            "truncated": answer.truncated,
+            "budget": _budget(self._client.summary()),
+            **offer,
+        }
+
+    def look(self, text: str, epsilon: float) -> dict[str, Any]:
+        """What could be read; charges and sends nothing."""
+        prepared = self._reconstruct.prepared
+        if prepared is None or prepared < 1:
+            return {"prepared": prepared}
+        with self._reading:
+            without, noisy = self._reconstruct(self._client.look(text, epsilon=self._offered(epsilon)))
+        return {
+            "prepared": prepared,
+            "without": without.as_dict(),
+            "with": None if noisy is None else noisy.as_dict(),
+        }
+
+    def _offered(self, epsilon: float) -> float:
+        offered = self._client.offered_epsilons()
+        if epsilon not in offered:
+            listed = ", ".join(f"{one:g}" for one in offered)
+            raise InvalidInput("epsilon", f"be one of {listed}", "another", "Reload the page.")
+        return epsilon
+
+    def _offer(self, epsilon: float) -> dict[str, Any]:
+        """What a release at this epsilon promises; calibrated once."""
+        if epsilon not in self._offers:
+            self._offers[epsilon] = self._promised(epsilon)
+        return self._offers[epsilon]
+
+    def _promised(self, epsilon: float) -> dict[str, Any]:
+        promised = Guarantee(self._client.policy.with_epsilon(epsilon).terms().mechanism)
+        tokens = None if promised.unit is None else promised.unit.tokens
+        pair = "texts" if tokens is None else f"texts that differ in {_tokens(tokens)}"
+        return {
+            "epsilon": epsilon,
+            "guess_rate": promised.guess_rate,
+            "guess": f"Whoever sees this release tells two candidate {pair} apart at most "
+            f"{percent_up(promised.guess_rate)} of the time; a coin has 50 %.",
+            "promise": promised.promise,
+        }
+
+
+def _tokens(many: int) -> str:
+    return "one token" if many == 1 else f"{many} tokens in a row"
+
+
+def _budget(summary: Summary) -> dict[str, Any]:
+    today = summary.remaining_today
+    return {
+        "spent": summary.spent,
+        "remaining": summary.remaining,
+        "cap": summary.cap,
+        "shown_today": None if today is None else _number(shown_down(today)),
+        "shown": {
+            "spent": _number(shown_up(summary.spent)),
+            "remaining": _number(shown_down(summary.remaining)),
+            "cap": _number(shown_down(summary.cap)),
+        },
+    }
+
+
+def _number(shown: str) -> str:
+    return shown.removesuffix(".0")

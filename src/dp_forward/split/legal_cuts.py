@@ -1,0 +1,112 @@
+"""Which cuts a given model allows, and what would cross at each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from dp_forward.errors import InvalidInput
+from dp_forward.split.cut import POINTS, Cut, nearest, parse_cut
+from dp_forward.split.cut_modules import projected_width
+from dp_forward.split.families import base_of, family_of, readout_of
+
+__all__ = ["CutInfo", "blocks_of", "check_cut", "legal_cuts"]
+
+
+@dataclass(frozen=True, slots=True)
+class CutInfo:
+    """A legal cut of one model: what crosses, and what is lost or local there."""
+
+    cut: Cut
+    rows: str
+    width: int
+    residual_dropped: bool
+    row_local: bool
+    exact: bool
+    """Whether the halves give the whole model's output bit for bit on a CPU. Not where a residual is dropped;
+    nor at `output` of a causal classifier, whose head Hugging Face applies to all rows before it picks the
+    last one: a product with one row rounds differently than one with many (about 1e-7)."""
+
+    @property
+    def shape(self) -> str:
+        """The one tensor that crosses, per record."""
+        return f"{self.rows} x {self.width}"
+
+
+def blocks_of(model: Any) -> list[nn.Module]:
+    """The blocks in the order in which they run; a shared block stands as often as it runs."""
+    family, base = family_of(model), base_of(model)
+    stored = list(base.get_submodule(family.blocks))
+    if not family.shared_blocks:
+        return stored
+    steps = base.config.num_hidden_layers
+    return [stored[int(step / (steps / len(stored)))] for step in range(steps)]
+
+
+def legal_cuts(model: Any) -> list[CutInfo]:
+    """Every legal cut of a model, from the text to the head.
+
+    Guarantees: `carve` takes each of them, and no other.
+    Edges: a group of several ALBERT layers (`inner_group_num` above 1) can only be cut between groups;
+    `output` needs a head that reads one row, so a masked LM and a bare model without a pooler have none.
+    """
+    return [_info(model, cut) for cut in _cuts(model)]
+
+
+def check_cut(model: Any, cut: str | Cut) -> CutInfo:
+    """The cut, if it is legal for this model.
+
+    Edges: otherwise one line with the rule, the value and the nearest legal cuts.
+    """
+    names = [str(legal) for legal in _cuts(model)]
+    parsed = parse_cut(cut, among=names)
+    if str(parsed) in names:
+        return _info(model, parsed)
+    raise InvalidInput("cut", _rule(model, parsed), str(parsed), nearest(str(parsed), names))
+
+
+def _cuts(model: Any) -> list[Cut]:
+    inside = [point for point in POINTS if point != "qkv"]
+    if getattr(base_of(model).config, "inner_group_num", 1) != 1:
+        inside = []
+    cuts = [Cut("embeddings")]
+    if inside:
+        cuts.append(Cut("encoder", 1, "qkv"))
+    for k in range(1, len(blocks_of(model)) + 1):
+        cuts += [*(Cut("encoder", k, point) for point in inside), Cut("encoder", k)]
+    return cuts if readout_of(model) is None else [*cuts, Cut("output")]
+
+
+def _rule(model: Any, cut: Cut) -> str:
+    depth = len(blocks_of(model))
+    if cut.place == "output":
+        return f"be at rows of the encoder, since {type(model).__name__} has no head that reads one row"
+    if cut.block is not None and cut.block > depth:
+        return f"name a block from 1 to {depth}"
+    return "lie between groups, since a group here holds several layers"
+
+
+def _info(model: Any, cut: Cut) -> CutInfo:
+    config = base_of(model).config
+    readout = readout_of(model) if cut.place == "output" else None
+    width = int(config.hidden_size)
+    if cut.point == "qkv":
+        width = _qkv_width(model)
+    elif readout == "pooler":
+        width = int(getattr(config, "pooler_output_size", None) or width)
+    return CutInfo(
+        cut=cut,
+        rows="1" if cut.place == "output" else "n",
+        width=width,
+        residual_dropped=cut.drops_residual,
+        row_local=cut.row_local,
+        exact=not cut.drops_residual and readout != "last",
+    )
+
+
+def _qkv_width(model: Any) -> int:
+    wiring = family_of(model).wiring
+    attention = blocks_of(model)[0].get_submodule(wiring.attention)
+    return sum(projected_width(attention.get_submodule(name)) for name in wiring.qkv)

@@ -1,0 +1,187 @@
+"""Cutting a model in two, physically.
+
+Both halves are copies made by `copy.deepcopy` with a memo in which the modules of the other half are
+already answered: by a `Passage` where rows go by, by a shorter list of blocks, or by part of a block. So
+what belongs to the other side is never copied, and everything that stays is Hugging Face's own class. The
+caller's model is only read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from dp_forward.errors import InvalidInput
+from dp_forward.split.cut import Cut
+from dp_forward.split.cut_modules import BlockHead, BlockTail, Passage, Pick, PooledBase, QkvHead, Repeats
+from dp_forward.split.families import Family, base_of, family_of, head_of, readout_of
+from dp_forward.split.halves import Back, Front, Origin
+from dp_forward.split.legal_cuts import blocks_of, check_cut
+
+__all__ = ["Back", "Front", "carve"]
+
+Memo = dict[int, Any]
+
+
+def carve(model: Any, cut: str | Cut, *, allow_vocabulary_head: bool = False) -> tuple[Front, Back]:
+    """The two halves of a Hugging Face model at a cut.
+
+    Guarantees: at every cut that `legal_cuts` calls exact, `back(front(x))` is the whole model's output bit
+    for bit, for inputs without padding in eval mode on a CPU. Neither half shares memory with the other or
+    with `model`, which is left untouched. Mode (train or eval), dtype, device and `requires_grad` are kept.
+    Edges: the decoder of a masked LM has one row per token, and is usually the token table itself. A back
+    that holds it is refused unless `allow_vocabulary_head` says that the provider may have it; then it is
+    a copy, tied to nothing. ALBERT's shared block becomes one copy per half, and one more where it is cut
+    through.
+    """
+    head = head_of(model)
+    info = check_cut(model, cut)
+    if head == "masked_lm" and not allow_vocabulary_head:
+        raise InvalidInput(
+            "model",
+            "have a head without a vocabulary, or the back would hold one row per token",
+            type(model).__name__,
+            "Pass allow_vocabulary_head=True if the provider may hold that table.",
+        )
+    origin = Origin(
+        architecture=type(model).__name__,
+        settings=copy.deepcopy(model.config.to_dict()),
+        family=family_of(model),
+        head=head,
+        readout=readout_of(model),
+    )
+    front = Front(_front_model(model, info.cut), info, origin)
+    back = Back(_back_model(model, info.cut), info, origin)
+    front.train(model.training)
+    back.train(model.training)
+    return front, back
+
+
+def _front_model(model: Any, cut: Cut) -> nn.Module:
+    family, base, blocks = family_of(model), base_of(model), blocks_of(model)
+    memo: Memo = {}
+    kept, point = _front_extent(cut, len(blocks))
+    parts = [copy.deepcopy(block, memo) for block in blocks[:kept]]
+    if point is not None:
+        head = QkvHead if point == "qkv" else BlockHead
+        parts.append(head(blocks[kept], _picker(blocks[kept], base, memo), family.wiring, point))
+    _answer(base, family.blocks, _container(parts, family), memo)
+    if cut.place != "output":
+        for path in family.final:
+            _answer(base, path, Passage(), memo)
+    half: nn.Module = copy.deepcopy(base, memo)
+    pooled = cut.place == "output" and readout_of(model) == "pooler"
+    if getattr(half, "pooler", None) is not None and not pooled:
+        half.register_module("pooler", None)
+    _settle(half, family, range(len(parts)))
+    return half
+
+
+def _back_model(model: Any, cut: Cut) -> nn.Module:
+    family, base, blocks = family_of(model), base_of(model), blocks_of(model)
+    if cut.place == "output":
+        return _back_at_output(model, base, family)
+    memo: Memo = {}
+    start, point = _back_extent(cut)
+    parts: list[nn.Module] = []
+    if point is not None:
+        block = blocks[start - 1]
+        parts.append(BlockTail(block, _picker(block, base, memo), family.wiring, point))
+    parts += [copy.deepcopy(block, memo) for block in blocks[start:]]
+    _answer(base, family.blocks, _container(parts, family), memo)
+    _answer_entry(base, family, cut, memo)
+    half: nn.Module = copy.deepcopy(model, memo)
+    _settle(half, family, range(len(blocks) - len(parts), len(blocks)))
+    _give_pad_token(half)
+    _untie(half)
+    return half
+
+
+def _back_at_output(model: Any, base: Any, family: Family) -> nn.Module:
+    memo: Memo = {}
+    memo[id(base)] = PooledBase(copy.deepcopy(base.config, memo), bare=model is base)
+    half: nn.Module = copy.deepcopy(model, memo)
+    _settle(half, family, range(0))
+    _give_pad_token(half)
+    return half
+
+
+def _front_extent(cut: Cut, depth: int) -> tuple[int, str | None]:
+    """How many whole blocks the front keeps, and up to which point it runs the next one."""
+    if cut.block is None:
+        return (0 if cut.place == "embeddings" else depth), None
+    if cut.point in {None, "ffn_norm"}:
+        return cut.block, None
+    return cut.block - 1, cut.point
+
+
+def _back_extent(cut: Cut) -> tuple[int, str | None]:
+    """How many blocks are gone or cut through, and at which point of the last of them the back starts."""
+    return cut.block or 0, None if cut.point == "ffn_norm" else cut.point
+
+
+def _picker(block: nn.Module, base: Any, memo: Memo) -> Pick:
+    """Copies of single modules of a block that is cut through.
+
+    They have a memo of their own, because where a block is shared (ALBERT) the copy that runs whole must
+    not be taken apart; only the settings stay one object for the whole half.
+    """
+    own: Memo = {id(base.config): copy.deepcopy(base.config, memo)}
+    return lambda path: copy.deepcopy(block.get_submodule(path), own)
+
+
+def _container(parts: Sequence[nn.Module], family: Family) -> nn.Module:
+    return Repeats(parts) if family.shared_blocks else nn.ModuleList(parts)
+
+
+def _answer(base: Any, path: str, answer: nn.Module, memo: Memo) -> None:
+    """Let the copy have `answer` where the model has the module at `path`."""
+    memo[id(base.get_submodule(path))] = answer
+
+
+def _answer_entry(base: Any, family: Family, cut: Cut, memo: Memo) -> None:
+    for path in family.entry:
+        if path in dict(base.named_modules()):  # ELECTRA projects only where the widths differ
+            _answer(base, path, Passage(), memo)
+    if family.dtype_probe:
+        _answer(base, family.entry[0], Passage(probe=family.dtype_probe, dtype=base.dtype), memo)
+    if family.fold_qkv and cut.point == "qkv":
+        _answer(base, family.fold_qkv, nn.Unflatten(-1, (3, base.config.hidden_size)), memo)
+
+
+def _settle(half: Any, family: Family, kept: range) -> None:
+    """Let the copied settings say what the half holds, and switch off every output but the one."""
+    configs = {id(module.config): module.config for module in half.modules() if hasattr(module, "config")}
+    for config in configs.values():
+        types = getattr(config, "layer_types", None)
+        if types is not None:
+            config.layer_types = [types[index] for index in kept]
+        config.num_hidden_layers = len(kept)
+        if family.shared_blocks:
+            # Hugging Face picks group i * groups / layers for step i; equal numbers make that step i.
+            config.num_hidden_groups = len(kept)
+        config.use_cache = False
+        config.output_hidden_states = False
+        config.output_attentions = False
+        config.return_dict = True
+
+
+def _give_pad_token(half: Any) -> None:
+    """Causal classifiers refuse a batch without one; where rows are given, they never compare with it."""
+    if getattr(half.config, "pad_token_id", None) is None:
+        half.config.pad_token_id = 0
+
+
+def _untie(half: Any) -> None:
+    """Forget ties to the tables that stayed in the front, and hold every tensor under one name."""
+    ties = dict(getattr(half, "all_tied_weights_keys", None) or {})
+    names = set(half.state_dict())
+    for target, source in ties.items():
+        if {target, source} <= names:
+            owner, _, name = source.rpartition(".")
+            delattr(half.get_submodule(owner), name)
+    half.all_tied_weights_keys = {}
+    half.config.tie_word_embeddings = False

@@ -1,0 +1,122 @@
+"""Accuracy over repeated draws of the noise, with an interval.
+
+One draw per text says little: the noise decides much of a single answer. Every text is answered ``draws``
+times with fresh noise, and the texts are the sample: the interval is Wilson's at 95 %, with as many
+observations as the spread *between* texts is worth. So it covers both which texts were met and which noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+from dp_forward.train.noisy_model import ThroughNoise
+from dp_forward.train.training_loop import Batched
+
+__all__ = ["Accuracy", "accuracy_of", "accuracy_over_draws", "commonest_share", "wilson"]
+
+_MOST_AT_ONCE = 1024
+_Z = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A mean over texts and draws, and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    draws: int
+    texts: int
+    by_draw: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+
+def accuracy_over_draws(
+    module: ThroughNoise,
+    records: Batched,
+    *,
+    draws: int = 10,
+    batch: int = 64,
+    device: torch.device | str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Accuracy:
+    """How often the module is right about ``records``; the front reads each text once."""
+    checks.count("draws", draws, remedy="Use 10 or more.")
+    if not len(records):
+        raise InvalidInput("records", "be at least one", 0, "Check the split.")
+    if module.sanitizer is None or module.clean:
+        draws = 1
+    device = next(module.parameters()).device if device is None else torch.device(device)
+    was_training = module.training
+    module.eval()
+    order, trim = _reading_order(module, records)
+    right = []
+    for start in range(0, len(records), batch):
+        end = min(start + batch, len(records))
+        right.append(_answered(module, records.batch(order[start:end], trim=trim), draws, device))
+        if progress is not None:
+            progress(end)
+    module.train(was_training)
+    return accuracy_of(np.concatenate(right))
+
+
+def _reading_order(module: ThroughNoise, records: Batched) -> tuple[list[int], bool]:
+    """Texts of like length together, cut to the longest, where padding lies on the right: it saves time."""
+    lengths = getattr(records, "lengths", None)
+    if lengths is None or module.front.pads_left:
+        return list(range(len(records))), False
+    return np.argsort(lengths, kind="stable").tolist(), True
+
+
+@torch.inference_mode()
+def _answered(
+    module: ThroughNoise, batch: dict[str, torch.Tensor], draws: int, device: torch.device | str
+) -> NDArray[np.float64]:
+    """[texts, draws]: 1 where the answer was right."""
+    batch = {name: value.to(device) for name, value in batch.items()}
+    labels = batch.pop("labels")
+    hidden = module.hidden(batch.get("input_ids"), batch.get("attention_mask"), batch.get("token_type_ids"))
+    at_once = max(1, min(draws, _MOST_AT_ONCE // len(labels)))
+    columns = []
+    for done in range(0, draws, at_once):
+        times = min(at_once, draws - done)
+        noisy = module.crossed(hidden, times=times)
+        answers = module.back(noisy).logits.argmax(dim=-1).reshape(len(labels), times)
+        columns.append((answers == labels[:, None]).double().cpu().numpy())
+    return np.concatenate(columns, axis=1)
+
+
+def accuracy_of(right: NDArray[np.float64]) -> Accuracy:
+    """From [texts, draws] of right (1) and wrong (0) answers."""
+    texts, draws = right.shape
+    by_text = right.mean(axis=1)
+    mean = float(by_text.mean())
+    error = float(by_text.std(ddof=1)) / math.sqrt(texts) if texts > 1 else 0.0
+    worth = max(texts, mean * (1 - mean) / error**2) if error > 0 else float(texts)
+    low, high = wilson(mean, worth)
+    return Accuracy(mean, low, high, draws, texts, tuple(float(x) for x in right.mean(axis=0)))
+
+
+def commonest_share(labels: NDArray[np.int64] | None) -> float:
+    """How often the most frequent label stands among these: what naming it always would reach."""
+    if labels is None or not len(labels):
+        raise InvalidInput("labels", "be at least one", 0, "Check the split.")
+    return float(np.bincount(labels).max()) / len(labels)
+
+
+def wilson(mean: float, observations: float) -> tuple[float, float]:
+    """Wilson's 95 % interval for a rate."""
+    z2 = _Z**2 / observations
+    centre = (mean + z2 / 2) / (1 + z2)
+    half = _Z / (1 + z2) * math.sqrt(mean * (1 - mean) / observations + z2 / (4 * observations))
+    return max(0.0, centre - half), min(1.0, centre + half)

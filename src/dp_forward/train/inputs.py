@@ -1,0 +1,217 @@
+"""What a run works on: the model cut in two, and the records as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dp_forward.data import FixedLength
+from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.pieces import pieces
+from dp_forward.data.records import Record
+from dp_forward.data.sources import read_records
+from dp_forward.data.tasks import Task, find_task
+from dp_forward.errors import InvalidInput
+from dp_forward.split.artifacts import ReleaseForm
+from dp_forward.split.load_model import load_model, model_folder
+from dp_forward.split.pair import Split, split_model
+from dp_forward.train.plan import Plan
+from dp_forward.train.published import load_published, published_shape, starts_before_releases
+
+_AT_ONCE = 1024
+_MOST_IN_COMMON = 0.1
+"""The share of private texts that may be among the public ones by accident: short phrases."""
+
+__all__ = [
+    "Material",
+    "Texts",
+    "check_public_task",
+    "cut_model",
+    "gather",
+    "load_tokenizer",
+    "read_texts",
+    "sample",
+]
+
+Texts = EncodedTexts
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """Model and records of a run.
+
+    Guarantees:
+        Whoever makes it, the public texts are not the private ones, and every split has labels that fit.
+    """
+
+    task: Task
+    pair: Split
+    tokens: FixedLength
+    form: ReleaseForm
+    train: Texts
+    evaluation: Texts
+    public: Texts | None
+
+    def __post_init__(self) -> None:
+        self.form.refuse_mixed_rows(row_local=self.pair.front.row_local, cut=self.pair.cut)
+        if self.public is not None:
+            _refuse_same_texts(self.train, self.public)
+        _check_labels(self.task, self.train, self.evaluation)
+
+
+def gather(plan: Plan, *, progress: Callable[[str, int], None] | None = None) -> Material:
+    """Load and cut the model, read the splits; the same plan gives the same halves on every start."""
+    task = find_task(plan.task)
+    pair, tokens, form = cut_model(plan)
+
+    def texts(of: Task, split: str, limit: int | None, words: int = 0) -> Texts:
+        name = f"reading {of.name} {split}"
+        tell = None if progress is None else lambda done: progress(name, done)
+        return read_texts(
+            of,
+            split,
+            tokens,
+            source=plan.data.get(of.name),
+            limit=limit,
+            words=words,
+            treebank=task.treebank,
+            progress=tell,
+        )
+
+    train = texts(task, "train", plan.train_limit)
+    evaluation = texts(task, plan.evaluation_split, plan.evaluation_limit)
+    public = None
+    if plan.public_task is not None:
+        public_task = find_task(plan.public_task)
+        check_public_task(task, public_task)
+        public = texts(public_task, "train", plan.public_limit, plan.public_words or 0)
+    return Material(task, pair, tokens, form, train, evaluation, public)
+
+
+def check_public_task(task: Task, public_task: Task) -> None:
+    """Refuse a public task whose labels mean something else."""
+    if public_task.labels != task.labels:
+        raise InvalidInput(
+            "public_task",
+            f"have the labels of {task.name}: {', '.join(task.labels)}",
+            ", ".join(public_task.labels),
+            "Its records train the same head.",
+        )
+
+
+def _refuse_same_texts(private: Texts, public: Texts) -> None:
+    """Private texts under the name of a public task are refused; what meets by accident is no harm.
+
+    A front that depends on fixed public texts does not depend on the private ones, also where a short phrase
+    is in both. Where many are, the "public" texts are the private ones.
+    """
+
+    def rows(texts: Texts) -> list[bytes]:
+        found = []
+        for start in range(0, len(texts), _AT_ONCE):
+            chosen = range(start, min(start + _AT_ONCE, len(texts)))
+            found += [row.tobytes() for row in texts.batch(chosen)["input_ids"].numpy()]
+        return found
+
+    known, own = set(rows(public)), rows(private)
+    common = sum(row in known for row in own)
+    if common > _MOST_IN_COMMON * len(own):
+        raise InvalidInput(
+            "public_task",
+            "have other texts than the task",
+            f"{common} of {len(own)} private texts in it",
+            "They would train the front as they are: name other public data.",
+        )
+
+
+def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseForm]:
+    """The model in two halves, its tokens and the form of a release."""
+    import transformers
+
+    task = find_task(plan.task)
+    # The head and the maps start from random weights: a run that is continued must meet the same ones.
+    transformers.set_seed(plan.seed)
+    pair, tokenizer = _halves(plan, labels=len(task.labels))
+    assert plan.rows is not None
+    front = pair.front
+    tokens = FixedLength(tokenizer, plan.rows, causal=front.pads_left, most_positions=front.max_rows)
+    form = ReleaseForm(noise=plan.noise, rows=plan.rows, labels=task.labels)
+    return pair, tokens, form
+
+
+def _halves(plan: Plan, *, labels: int) -> tuple[Split, Any]:
+    """The model cut in two, or the halves of a run; and the tokenizer."""
+    assert plan.cut is not None
+    if published_shape(plan.model) is not None:
+        shape: dict[str, Any] = {"cut": plan.cut, "width": plan.width or 0, "labels": labels}
+        return load_published(plan.model, before_releases=starts_before_releases(plan), **shape)
+    model = load_model(plan.model, labels=labels)
+    # A checkpoint may be stored in half precision; weights that train are kept in float32.
+    model.to(torch.float32)  # type: ignore[arg-type]
+    return split_model(model, plan.cut, width=plan.width or None), load_tokenizer(plan.model)
+
+
+def read_texts(
+    task: Task,
+    split: str,
+    tokens: FixedLength,
+    *,
+    source: str | None = None,
+    limit: int | None = None,
+    words: int = 0,
+    treebank: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Texts:
+    """A split as token ids; ``limit`` takes a sample of it, the same each time.
+
+    ``words`` cuts long texts into sentence-like pieces of at most so many words (public texts only); with
+    ``treebank`` they are written as the private texts are.
+    """
+    records: Iterable[Record] = read_records(task, split, source=source)
+    if words:
+        records = pieces(records, most_words=words, treebank=treebank)
+    if limit is not None:
+        records = sample(records, limit)
+    return EncodedTexts.from_records(records, tokens, progress=progress)
+
+
+def sample(records: Iterable[Record], size: int) -> list[Record]:
+    """``size`` records drawn evenly from a stream of unknown length, in their order; the same each time.
+
+    A sample, and not the first ones: files are often sorted by label.
+    """
+    random = np.random.default_rng(0)
+    kept: list[tuple[int, Record]] = []
+    for number, record in enumerate(records):
+        if number < size:
+            kept.append((number, record))
+        elif (place := int(random.integers(number + 1))) < size:
+            kept[place] = (number, record)
+    return [record for _, record in sorted(kept, key=lambda item: item[0])]
+
+
+def load_tokenizer(model: str) -> Any:
+    """The tokenizer of a model; no code of others is run."""
+    import transformers
+
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder(model))
+    except (OSError, ValueError):
+        raise InvalidInput("model", "come with a tokenizer", model, "Check the spelling.") from None
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _check_labels(task: Task, *splits: Texts) -> None:
+    for texts in splits:
+        if texts.labels is None:
+            raise InvalidInput(
+                "task", "have labels in the splits that are used", task.name, "Name another split."
+            )
+        if int(texts.labels.max()) >= len(task.labels):
+            raise InvalidInput("task", f"have {len(task.labels)} labels", "more", "Check the data.")

@@ -1,1 +1,0 @@
-"""The training path: loss, noise, Trainer, averages, LoRA."""

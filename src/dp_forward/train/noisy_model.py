@@ -1,0 +1,148 @@
+"""Front, bound, noise and back as one module with the loss that trains them.
+
+    loss = loss(back(noise(bound(front(text))))) + weight * loss(auxiliary(pooled clean hidden at the cut))
+
+The auxiliary head reads the hidden matrix *before* the noise. It makes the front put the label into few
+directions, which survive the noise; it is used while the front trains and is thrown away afterwards. So it
+belongs only where the front may see the texts: on public data, or in `end-to-end`, which protects none.
+
+Guarantees:
+    In evaluation, and in training unless ``clean`` is set, the back reads noisy matrices only.
+Edges:
+    The front may be given batches cut to their longest text: the rows missing up to ``rows`` are PAD, and PAD
+    rows are zero at the cut (`split.Front`), so zeros are put there. What crosses has ``rows`` rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dp_forward.noise import Sanitizer
+from dp_forward.noise.bounding import bounded
+from dp_forward.split.halves import Back
+from dp_forward.split.pair import Split
+from dp_forward.split.width_maps import NarrowBack, NarrowFront
+from dp_forward.train.label_loss import LabelLoss
+
+__all__ = ["AuxiliaryHead", "ThroughNoise", "new_parameters_of", "pooled_rows"]
+
+
+class ThroughNoise(nn.Module):
+    """What the Trainer trains wherever the front trains, or is evaluated."""
+
+    def __init__(
+        self,
+        pair: Split,
+        sanitizer: Sanitizer | None,
+        *,
+        rows: int,
+        labels: int,
+        draws: int = 1,
+        auxiliary_weight: float = 0.0,
+        auxiliary_alone: bool = False,
+        loss: LabelLoss | None = None,
+    ) -> None:
+        super().__init__()
+        self.front, self.back, self.sanitizer = pair.front, pair.back, sanitizer
+        self.rows = 1 if pair.cut.place == "output" else rows
+        self.draws = draws
+        self.auxiliary_weight = auxiliary_weight
+        self.auxiliary = AuxiliaryHead(pair, labels) if auxiliary_weight else None
+        self.auxiliary_alone = auxiliary_alone and self.auxiliary is not None
+        """Whether the blocks of the front learn from the auxiliary loss alone."""
+        self.loss = LabelLoss() if loss is None else loss
+        self.clean = False
+        """Whether the noise is left out (the bound stays): for a warm-up, and to measure what it costs."""
+
+    # Named one by one: Trainer would read `**inputs` as "this model scales its own loss".
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Logits, and the loss where labels are given; ``draws`` noisy matrices per text while training."""
+        wide, hidden = self._read(input_ids, attention_mask, token_type_ids)
+        times = self.draws if self.training and self.sanitizer is not None and not self.clean else 1
+        logits: Tensor = self.back(self.crossed(hidden, times=times)).logits
+        if labels is None:
+            return {"logits": logits}
+        repeated = labels.repeat_interleave(times, dim=0) if times > 1 else labels
+        loss = self.loss(logits, repeated)
+        if self.training and self.auxiliary is not None:
+            inside = hidden if self.sanitizer is None else bounded(hidden, self.sanitizer.bound)
+            told = self.auxiliary(wide, inside, attention_mask)
+            loss = loss + self.auxiliary_weight * self.loss(told, labels)
+        return {"loss": loss, "logits": logits}
+
+    def hidden(self, input_ids: Tensor | None, mask: Tensor | None, types: Tensor | None) -> Tensor:
+        """The front's matrix, with all ``rows`` rows."""
+        return self._read(input_ids, mask, types)[1]
+
+    def _read(
+        self, input_ids: Tensor | None, mask: Tensor | None, types: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The hidden matrix before the map M1 (where there is one), and after it with all ``rows`` rows."""
+        front = self.front
+        inner = front.front if isinstance(front, NarrowFront) else front
+        wide: Tensor = inner(input_ids=input_ids, attention_mask=mask, token_type_ids=types)
+        crossing = wide.detach() if self.auxiliary_alone and self.training else wide
+        hidden: Tensor = front.narrow(crossing) if isinstance(front, NarrowFront) else crossing
+        missing = self.rows - hidden.shape[1]
+        return wide, functional.pad(hidden, (0, 0, 0, missing)) if missing > 0 else hidden
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """Those that start from random weights: the maps, the head, the auxiliary head."""
+        found = [] if self.auxiliary is None else list(self.auxiliary.parameters())
+        if isinstance(self.front, NarrowFront):
+            found += list(self.front.narrow.parameters())
+        return found + new_parameters_of(self.back)
+
+    def crossed(self, hidden: Tensor, *, times: int = 1) -> Tensor:
+        """What the back reads: ``times`` noisy matrices for each text."""
+        if self.sanitizer is None:
+            return hidden
+        if self.clean:
+            with torch.autocast(device_type=hidden.device.type, enabled=False):
+                return bounded(hidden, self.sanitizer.bound).to(hidden.dtype)
+        noisy: Tensor = self.sanitizer(hidden, draws=times)
+        return noisy
+
+
+class AuxiliaryHead(nn.Module):
+    """A linear label head on the clean hidden matrix at the cut; used in training only.
+
+    After some blocks it reads the mean row before the map M1. At `embeddings`, where a row knows one token,
+    it reads the sum of the bounded rows: what a linear back could read if there were no noise.
+    """
+
+    def __init__(self, pair: Split, labels: int) -> None:
+        super().__init__()
+        front = pair.front
+        self._sums_rows = pair.cut.place == "embeddings"
+        inner = front.front if isinstance(front, NarrowFront) else front
+        self.read = nn.Linear(front.width if self._sums_rows else inner.width, labels)
+
+    def forward(self, wide: Tensor, inside: Tensor, mask: Tensor | None) -> Tensor:
+        """Logits for a batch."""
+        pooled = inside.sum(dim=1) if self._sums_rows else pooled_rows(wide, mask)
+        logits: Tensor = self.read(pooled.to(self.read.weight.dtype))
+        return logits
+
+
+def pooled_rows(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean over the rows of a text; rows of PAD are zero and do not count."""
+    if mask is None or hidden.shape[1] == 1:
+        return hidden.mean(dim=1)
+    return hidden.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def new_parameters_of(back: Back | NarrowBack) -> list[nn.Parameter]:
+    """The map M2 and the head of a back."""
+    found = list(back.widen.parameters()) if isinstance(back, NarrowBack) else []
+    model = back.back.model if isinstance(back, NarrowBack) else back.model
+    body = f"{getattr(model, 'base_model_prefix', '')}."
+    return found + [value for name, value in model.named_parameters() if not name.startswith(body)]

@@ -1,0 +1,125 @@
+"""A checkpoint as a masked LM, with or without a head of its own, and back to an ordinary checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dp_forward.errors import InvalidInput
+from dp_forward.split.families import FAMILIES
+from dp_forward.split.load_model import model_folder
+
+__all__ = ["MaskedLM", "load_masked_lm", "save_checkpoint"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskedLM:
+    """A whole model with a masked-LM head, and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+    has_head: bool
+    """Whether the checkpoint had the head; else it starts from random weights."""
+    unused: dict[str, nn.Module]
+    """Parts of the checkpoint that masked LM does not read (BERT's pooler): kept for who comes after."""
+
+    def head(self) -> Iterator[nn.Parameter]:
+        """The parameters that are not the base model's; a tied decoder is the base model's."""
+        base = {id(parameter) for parameter in self.model.base_model.parameters()}
+        return (parameter for parameter in self.model.parameters() if id(parameter) not in base)
+
+
+def load_masked_lm(name: str) -> MaskedLM:
+    """The model of a folder, of a Hugging Face name or `minilm`, in float32, with a masked-LM head.
+
+    Edges:
+        Refused are families without a masked LM (causal models, images), a checkpoint that lacks weights
+        below the head, and a tokenizer with more tokens than the model has rows for.
+    """
+    import transformers
+
+    folder = model_folder(name)
+    try:
+        with _quiet():
+            settings = transformers.AutoConfig.from_pretrained(folder)
+            _check_family(settings)
+            loader: Any = transformers.AutoModelForMaskedLM
+            model, found = loader.from_pretrained(
+                folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+            )
+            unused = _unused(folder, model)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        rule = "be a folder or a name that Hugging Face can load, with its tokenizer"
+        raise InvalidInput("model", rule, name, "Check the spelling, or go online.") from None
+    missing = set(found["missing_keys"])
+    below = sorted(key for key in missing if key.startswith(f"{model.base_model_prefix}."))
+    if below:
+        raise InvalidInput("model", "hold all weights below its head", f"no {below[0]}", "Get it again.")
+    if len(tokenizer) > model.config.vocab_size:
+        rule = f"know at most the model's {model.config.vocab_size} tokens"
+        raise InvalidInput("tokenizer", rule, len(tokenizer), "Use the tokenizer of the checkpoint.")
+    return MaskedLM(model=model, tokenizer=tokenizer, has_head=not missing, unused=unused)
+
+
+def save_checkpoint(model: Any, folder: Path, *, unused: dict[str, nn.Module], tokenizer: str) -> None:
+    """An ordinary checkpoint: model.safetensors, config.json and the tokenizer of ``tokenizer``."""
+    import transformers
+
+    for name, part in unused.items():
+        setattr(model.base_model, name, part)
+    model.save_pretrained(folder)
+    for name in unused:
+        delattr(model.base_model, name)
+        setattr(model.base_model, name, None)
+    # Loaded anew: the one that was used remembers how it was called last.
+    transformers.AutoTokenizer.from_pretrained(model_folder(tokenizer)).save_pretrained(folder)
+
+
+def _check_family(settings: Any) -> None:
+    family = FAMILIES.get(settings.model_type)
+    if family is None or not family.masked_lm:
+        known = ", ".join(row.model_type for row in FAMILIES.values() if row.masked_lm)
+        raise InvalidInput(
+            "model",
+            f"be of a family with a masked LM ({known})",
+            settings.model_type,
+            "A causal model has none.",
+        )
+
+
+def _unused(folder: str, model: Any) -> dict[str, nn.Module]:
+    """Modules that the bare model has and the base of the masked LM has not, if the checkpoint holds them."""
+    import transformers
+
+    bare, found = transformers.AutoModel.from_pretrained(
+        folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+    )
+    missing = {key.split(".")[0] for key in found["missing_keys"]}
+    return {
+        name: part
+        for name, part in bare.named_children()
+        if getattr(model.base_model, name, None) is None and name not in missing
+    }
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A head that is missing is expected here; Hugging Face's table of it would read like a fault."""
+    from transformers.utils import logging as untyped
+
+    logging: Any = untyped
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -1,0 +1,202 @@
+"""The provider's training: the back learns from collected releases, without a front and without a text.
+
+    corpus of releases ──┬── 90 % ──► back, by the loss that knows how labels were randomized
+                         └── 10 % held out ──► how often the trained back is right
+
+Everything here is a function of the releases, so it costs no privacy: the promise is that of the corpus,
+whatever the plan, and however often it is trained. The result is RUN/back, which `dpf serve` serves.
+
+Edges:
+    The texts are not here. So the accuracy is that of one noisy matrix per record, there is none without
+    noise, and whether the front depends on the released texts cannot be looked up: the report says so.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, file_digest
+from dp_forward.errors import InvalidInput
+from dp_forward.split.artifacts import hand_over_back
+from dp_forward.split.device import device_of
+from dp_forward.split.halves import Back
+from dp_forward.split.width_maps import NarrowBack
+from dp_forward.train.label_loss import LabelLoss
+from dp_forward.train.lora import add_lora, merge_lora
+from dp_forward.train.ranks import is_first, wait_for_everyone
+from dp_forward.train.release_dataset import FromReleases, Stored
+from dp_forward.train.releases_plan import ReleasesPlan
+from dp_forward.train.releases_report import build_releases_report, write_releases_report
+from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.starting_point import check_fits, copy_front, load_start
+from dp_forward.train.training_loop import FitSettings, Progress, fit
+
+__all__ = ["finetune_from_releases", "held_out_records"]
+
+_STAGE = "task"
+_KEPT = "releases"
+_CURVE_RECORDS = 2000
+"""How many held-out records the learning curve is drawn from; the final accuracy uses all."""
+_READ_AT_ONCE = 512
+_HELD_OUT_STREAM = 7
+
+
+def finetune_from_releases(
+    plan: ReleasesPlan,
+    *,
+    folder: Path,
+    exported: Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train a back on a released corpus and write it to ``folder``; returns the report.
+
+    ``exported`` is a corpus that was made for this run from the collection at ``plan.releases``. It is moved
+    to RUN/releases, so that a killed run goes on with the same records while the collection grows.
+
+    Guarantees:
+        Nothing is written before corpus and back were found to fit. A killed run is resumed from its last
+        checkpoint. A complete one gives its report again.
+    """
+    started = time.perf_counter()
+    start = load_start(plan.model)
+    kept = folder / _KEPT
+    collected = exported is not None or (kept / MANIFEST).is_file()
+    source = kept if (kept / MANIFEST).is_file() else exported or Path(plan.releases)
+    corpus = _opened(source, progress)
+    check_fits(start, corpus)
+    plan = plan.filled(str(start.back.cut))
+    train, held = held_out_records(len(corpus), share=plan.held_out, seed=plan.seed)
+    # A collection grows, so it is known by its place; the records of this run lie in RUN/releases.
+    identity = str(Path(plan.releases).resolve()) if collected else file_digest(source / MANIFEST)
+    digest = plan.digest(back=start.digest, corpus=identity)
+    with RunFolder.opened(folder, plan.as_dict(), digest, resume=resume) as place:
+        if place.complete:
+            return place.report
+        if source == exported:
+            if is_first():
+                os.replace(exported, kept)
+            wait_for_everyone()
+            corpus = ReleasedCorpus.open(kept, verify=False)
+        job = _Job(plan, start.back, corpus, place=place, progress=progress)
+        facts = job.train(train, held)
+        report = build_releases_report(
+            plan,
+            corpus,
+            start,
+            held=held,
+            predicted=job.predict(held),
+            stages={_STAGE: facts},
+            digest=digest,
+            seconds=time.perf_counter() - started,
+        )
+        if is_first():
+            hand_over_back(start.back, corpus.form, place.path, front_digest=corpus.front_digest)
+            if start.front is not None:
+                copy_front(start.front, place.path / "front")
+            write_releases_report(report, place)
+            place.drop_stages()
+        wait_for_everyone()
+        return report
+
+
+def held_out_records(records: int, *, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which records train and which are held out: by the seed alone, each record in one of the two."""
+    held = int(np.ceil(share * records))
+    if held >= records:
+        raise InvalidInput(
+            "held_out", f"leave some of the {records} records to train on", share, "Use 0, or collect more."
+        )
+    order = np.random.default_rng((seed, _HELD_OUT_STREAM)).permutation(records)
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
+def _opened(folder: Path, progress: Progress | None) -> ReleasedCorpus:
+    tell = progress
+    return ReleasedCorpus.open(
+        folder, progress=None if tell is None else lambda done: tell("checking shards", done, 0, {})
+    )
+
+
+class _Job:
+    """One training in progress."""
+
+    def __init__(
+        self,
+        plan: ReleasesPlan,
+        back: Back | NarrowBack,
+        corpus: ReleasedCorpus,
+        *,
+        place: RunFolder,
+        progress: Progress | None,
+    ) -> None:
+        self.plan, self.back, self.corpus = plan, back, corpus
+        self.place, self.progress = place, progress
+
+    def train(self, chosen: NDArray[np.int64], held: NDArray[np.int64]) -> dict[str, Any]:
+        """Train the back, or put back what an earlier process trained; what was logged."""
+        done = self.place.stage_result(_STAGE)
+        if done is not None:
+            self.back.load_state_dict(done[0])
+            return done[1]
+        if self.plan.lora_rank:
+            add_lora(self.back, rank=self.plan.lora_rank)
+        outcome = fit(
+            FromReleases(self.back, LabelLoss(self.corpus.label_transition)),
+            Stored(self.corpus, chosen),
+            Stored(self.corpus, _for_the_curve(held)) if len(held) else None,
+            _settings(self.plan),
+            stage=_STAGE,
+            folder=self.place.checkpoints(_STAGE),
+            progress=self.progress,
+        )
+        if self.plan.lora_rank:
+            merge_lora(self.back)
+        facts = asdict(outcome)
+        self.place.finish_stage(_STAGE, self.back.state_dict(), facts)
+        return facts
+
+    @torch.inference_mode()
+    def predict(self, held: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What the trained back says of each held-out record."""
+        device = device_of()
+        back, records = self.back.to(device).eval(), Stored(self.corpus, held)
+        answers = np.empty(len(held), dtype=np.int64)
+        for first in range(0, len(held), _READ_AT_ONCE):
+            last = min(first + _READ_AT_ONCE, len(held))
+            noisy = records.batch(range(first, last))["hidden"]
+            answers[first:last] = back(noisy.to(device)).logits.argmax(dim=-1).cpu().numpy()
+            if self.progress is not None:
+                self.progress("evaluating", last, len(held), {})
+        return answers
+
+
+def _for_the_curve(held: NDArray[np.int64]) -> NDArray[np.int64]:
+    if len(held) <= _CURVE_RECORDS:
+        return held
+    places = np.linspace(0, len(held) - 1, _CURVE_RECORDS).astype(np.int64)
+    return np.asarray(held[places], dtype=np.int64)
+
+
+def _settings(plan: ReleasesPlan) -> FitSettings:
+    assert plan.epochs is not None
+    assert plan.batch is not None
+    assert plan.learning_rate is not None
+    return FitSettings(
+        epochs=plan.epochs,
+        batch=plan.batch,
+        learning_rate=plan.learning_rate,
+        head_learning_rate=plan.head_learning_rate,
+        weight_decay=plan.weight_decay,
+        average=plan.average,
+        seed=plan.seed,
+        precision=plan.precision,
+    )

@@ -1,0 +1,82 @@
+"""The learned decoder: reads mixed rows without noise, and no more than the prior under much of it."""
+
+import pytest
+import torch
+
+from attacks.inversion.inversion_cases import PRIOR, PUBLIC, SECRET, front, noise
+from dp_forward.attacks.inversion.decoder import Decoder, invert_with, train_decoder
+from dp_forward.errors import InvalidInput
+
+SMALL = {"prior": PRIOR, "steps": 150, "batch": 64, "rate": 3e-3, "inner": 32, "layers": 1}
+
+
+@pytest.fixture(scope="module")
+def undefended() -> Decoder:
+    return train_decoder(front("encoder.1"), None, PUBLIC, **SMALL)
+
+
+def test_without_noise_a_cut_that_mixes_rows_is_read(undefended: Decoder) -> None:
+    result = invert_with(undefended, front("encoder.1"), None, SECRET)
+    assert result.success > 0.85
+    assert result.chance < 0.3
+    assert undefended.losses[-1] < undefended.losses[0] / 3
+    assert "no noise" in repr(undefended)
+
+
+@pytest.mark.parametrize("mechanism", ["privunit", "matrix-gaussian"])
+def test_under_strong_noise_the_prior_is_left(mechanism: str) -> None:
+    strong = noise(0.5, mechanism)
+    decoder = train_decoder(front("encoder.1"), strong, PUBLIC, **SMALL | {"steps": 60})
+    result = invert_with(decoder, front("encoder.1"), strong, SECRET)
+    assert result.success < 0.3
+    assert result.low < result.chance + 0.05
+    assert result.within_ceiling
+    assert result.details["released"]
+
+
+def test_averaged_releases_are_read_better() -> None:
+    mechanism, attacked = noise(24.0), front("embeddings")
+    recalls = []
+    for average in (1, 8):
+        decoder = train_decoder(attacked, mechanism, PUBLIC, average=average, **SMALL | {"steps": 80})
+        result = invert_with(decoder, attacked, mechanism, SECRET)
+        assert result.details["releases"] == average
+        recalls.append(result.success)
+    assert recalls[1] > recalls[0] + 0.2
+
+
+def test_the_one_row_at_the_output_tells_the_bag_of_tokens() -> None:
+    attacked = front("output")
+    decoder = train_decoder(attacked, None, PUBLIC, **SMALL)
+    read = invert_with(decoder, attacked, None, SECRET)
+    assert read.success == pytest.approx(read.details["bag_recall"])
+    assert read.low > read.chance
+    strong = noise(0.5)
+    blind = invert_with(train_decoder(attacked, strong, PUBLIC, **SMALL), attacked, strong, SECRET)
+    assert blind.success < read.success - 0.1
+    assert blind.low < blind.chance + 0.1
+
+
+def test_training_leaves_the_caller_its_random_numbers_and_repeats_its_weights() -> None:
+    read = front("embeddings")  # made before the seed is set, since making it draws weights
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    told: list[tuple[int, int]] = []
+    settings = SMALL | {"steps": 3}
+    first = train_decoder(read, None, PUBLIC, progress=lambda *step: told.append(step), **settings)
+    assert torch.equal(torch.rand(1), expected)
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    again = train_decoder(read, None, PUBLIC, **settings)
+    assert first.losses == again.losses
+
+
+def test_a_decoder_of_something_else_is_refused(undefended: Decoder) -> None:
+    with pytest.raises(InvalidInput, match="trained at this cut"):
+        invert_with(undefended, front("embeddings"), None, SECRET)
+    with pytest.raises(InvalidInput, match="trained at this cut"):
+        invert_with(undefended, front("encoder.1"), noise(1.0), SECRET)
+    with pytest.raises(InvalidInput, match="texts"):
+        invert_with(undefended, front("encoder.1"), None, SECRET.subset(range(5)))
+    with pytest.raises(InvalidInput, match="steps"):
+        train_decoder(front("embeddings"), None, PUBLIC, **SMALL | {"steps": 0})

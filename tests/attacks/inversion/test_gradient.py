@@ -1,0 +1,85 @@
+"""Inversion by gradient: reads everything without noise, nothing under much of it."""
+
+import numpy as np
+import pytest
+import torch
+
+from attacks.inversion.inversion_cases import PRIOR, PUBLIC, SECRET, front, noise
+from dp_forward.attacks.inversion.gradient import entry_rows, fit_linear_map, invert_by_gradient, soft_tokens
+from dp_forward.attacks.inversion.recall import token_table
+from dp_forward.errors import InvalidInput
+
+BATCH = {k: v for k, v in SECRET.batch(np.arange(6)).items() if k != "labels"}
+
+
+@pytest.mark.parametrize("cut", ["embeddings", "encoder.1"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert"])
+def test_hard_tokens_through_the_hook_are_the_front_itself(family: str, cut: str) -> None:
+    attacked = front(cut, family=family)
+    with torch.no_grad():
+        true = attacked(**BATCH)
+        rows = token_table(attacked)(BATCH["input_ids"])
+        with soft_tokens(attacked, rows):
+            soft = attacked(**BATCH | {"input_ids": torch.zeros_like(BATCH["input_ids"])})
+        assert torch.equal(soft, true)
+        assert torch.equal(attacked(**BATCH), true), "the hook is gone"
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "electra"])
+def test_the_rows_of_the_first_block_are_those_of_the_cut_at_embeddings(family: str) -> None:
+    with torch.no_grad():
+        deep, shallow = front("encoder.2", family=family), front("embeddings", family=family)
+        text = BATCH["attention_mask"] != 0
+        assert torch.equal(entry_rows(deep, BATCH)[text], shallow(**BATCH)[text])
+
+
+@pytest.mark.parametrize(
+    ("family", "cut", "width"),
+    [("bert", "embeddings", None), ("bert", "encoder.1", None), ("roberta", "embeddings", 16)],
+)
+def test_without_noise_tokens_are_read(family: str, cut: str, width: int | None) -> None:
+    attacked = front(cut, family=family, width=width)
+    result = invert_by_gradient(attacked, None, SECRET, prior=PRIOR, steps=80, rate=0.2, batch=40)
+    assert result.success > 0.97
+    assert all(p.requires_grad for p in attacked.parameters()), "the front is left as it was"
+
+
+@pytest.mark.parametrize("cut", ["embeddings", "encoder.1"])
+@pytest.mark.parametrize("mechanism", ["privunit", "matrix-gaussian"])
+def test_under_strong_noise_little_is_read(mechanism: str, cut: str) -> None:
+    result = invert_by_gradient(front(cut), noise(1.0, mechanism), SECRET, prior=PRIOR, steps=40, batch=40)
+    assert result.success < 0.25
+    assert result.low < result.chance + 0.05
+    assert result.within_ceiling
+
+
+def test_under_weak_noise_the_bound_alone_hides_nothing() -> None:
+    weak = noise(3000.0, "matrix-gaussian")
+    result = invert_by_gradient(front("embeddings"), weak, SECRET, prior=PRIOR, steps=80, batch=40)
+    assert result.success > 0.9
+
+
+def test_a_linear_map_leads_back_to_the_rows_of_the_first_block() -> None:
+    deep = front("encoder.1")
+    told: list[tuple[int, int]] = []
+    found = fit_linear_map(deep, None, PUBLIC, progress=lambda *step: told.append(step))
+    assert 0 < found.error < 0.5
+    assert told[-1] == (len(PUBLIC), len(PUBLIC))
+    result = invert_by_gradient(deep, None, SECRET, prior=PRIOR, through=found, steps=60, batch=40)
+    assert result.success > 0.8
+    assert result.details["map_error"] == found.error
+    blind = fit_linear_map(deep, noise(0.5), PUBLIC)
+    assert blind.error > found.error
+    defended = invert_by_gradient(deep, noise(0.5), SECRET, prior=PRIOR, through=blind, steps=20, batch=40)
+    assert defended.success < 0.25
+
+
+@pytest.mark.parametrize(
+    ("family", "cut", "reason"),
+    [("bert", "output", "output"), ("gpt2", "embeddings", "causal")],
+)
+def test_what_does_not_fit_is_refused(family: str, cut: str, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{reason}.*decoder"):
+        invert_by_gradient(front(cut, family=family), None, SECRET, prior=PRIOR)
+    with pytest.raises(InvalidInput, match="steps"):
+        invert_by_gradient(front("embeddings"), None, SECRET, prior=PRIOR, steps=0)

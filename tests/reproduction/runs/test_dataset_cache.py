@@ -1,0 +1,92 @@
+"""Texts are read once, and cut where fewer rows are wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_task
+from dp_forward.train.plan import Plan
+from reproduction.runs import dataset_cache as module
+from reproduction.runs.dataset_cache import Shelf
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """A model folder whose tokenizer reads, and data in files: single texts and pairs."""
+    model = tiny_task.write_checkpoint(tmp_path / "model")
+    task = tiny_task.write_task(tmp_path / "sst2", train=40, validation=8)
+    pairs = tmp_path / "qqp"
+    pairs.mkdir()
+    some = tiny_task.sentences(16, seed=5)
+    lines = [f"{text}\t{text[::-1]} film\t{label}" for text, label in some]
+    head = "question1\tquestion2\tis_duplicate"
+    for split in ("train", "validation"):
+        (pairs / f"{split}.tsv").write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+    return str(model), {"sst2": str(task), "qqp": str(pairs)}
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every real read."""
+    seen: list[int] = []
+    real = module.read_texts
+
+    def counted(task: Any, split: str, tokens: Any, **others: Any) -> Any:
+        seen.append(tokens.length)
+        return real(task, split, tokens, **others)
+
+    monkeypatch.setattr(module, "read_texts", counted)
+    return seen
+
+
+def test_fewer_rows_are_cut_and_equal_to_reading(world: tuple[str, dict[str, str]], reads: list[int]) -> None:
+    model, data = world
+    shelf = Shelf(data)
+    shelf.texts("sst2", "train", model=model, rows=12)
+    assert shelf.texts("sst2", "train", model=model, rows=12).length == 12
+    cut = shelf.texts("sst2", "train", model=model, rows=6)
+    assert reads == [12]
+    read = Shelf(data).texts("sst2", "train", model=model, rows=6)
+    assert reads == [12, 6]
+    assert cut.fingerprint() == read.fingerprint()
+    assert (read.lengths == 6).any(), "some texts were cut"
+
+
+def test_pairs_are_read_again(world: tuple[str, dict[str, str]], reads: list[int]) -> None:
+    model, data = world
+    shelf = Shelf(data)
+    shelf.texts("qqp", "train", model=model, rows=12)
+    found = shelf.texts("qqp", "train", model=model, rows=8)
+    assert reads == [12, 8]
+    assert found.fingerprint() == Shelf(data).texts("qqp", "train", model=model, rows=8).fingerprint()
+
+
+def test_another_choice_of_texts_is_read_again(world: tuple[str, dict[str, str]], reads: list[int]) -> None:
+    model, data = world
+    shelf = Shelf(data)
+    shelf.texts("sst2", "train", model=model, rows=12)
+    assert len(shelf.texts("sst2", "train", model=model, rows=6, limit=10)) == 10
+    assert len(shelf.texts("sst2", "validation", model=model, rows=6)) == 8
+    assert shelf.texts("sst2", "train", model=model, rows=16).length == 16, "more rows cannot be cut"
+    assert reads == [12, 6, 6, 16]
+
+
+def test_what_was_prepared_is_not_read_again(world: tuple[str, dict[str, str]], reads: list[int]) -> None:
+    model, data = world
+    plan = Plan.from_dict({"task": "sst2", "model": model, "rows": 12, "epsilon": 8.0})
+    shelf = Shelf(data)
+    shelf.prepare(plan, model)
+    assert reads == [12, 12]
+    train, evaluation, public = shelf._splits(plan, model)
+    assert reads == [12, 12]
+    assert (len(train), len(evaluation), public) == (40, 8, None)
+
+
+def test_a_name_can_lie_in_a_folder(world: tuple[str, dict[str, str]]) -> None:
+    model, data = world
+    shelf = Shelf(data, models={"a-name": model})
+    named = shelf.texts("sst2", "train", model="a-name", rows=6)
+    assert named.fingerprint() == shelf.texts("sst2", "train", model=model, rows=6).fingerprint()

@@ -1,0 +1,152 @@
+"""Every kind of step, carried out at the small size: its results fill the cells that ask for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reproduction.jobs import FIRST, KINDS, Step, in_order
+from reproduction.runs.dataset_cache import Shelf
+from reproduction.runs.result_file import Results
+from reproduction.runs.runners import reader_of
+from reproduction.runs.smoke import few_cells, small, smoke_data, smoke_model
+from reproduction.runs.workers import Outcome, run_steps
+from reproduction.tables.catalogue import tables
+from reproduction.tables.table import Cell, Table
+
+
+@dataclass(frozen=True)
+class Done:
+    """One step of each sort, run; and all tables with small steps in their cells."""
+
+    outcome: Outcome
+    steps: tuple[Step, ...]
+    lines: Mapping[str, Mapping[str, Any]]
+    cells: tuple[Cell, ...]
+    folder: Path
+
+    def of(self, kind: str, **settings: Any) -> list[Mapping[str, Any]]:
+        """Results of the steps of this kind with these settings."""
+        return [
+            self.lines[step.digest]["result"]
+            for step in self.steps
+            if step.kind == kind and settings.items() <= step.settings.items()
+        ]
+
+
+def sorts(step: Step) -> tuple[object, ...]:
+    after = [earlier.kind for earlier in step.after]
+    return (step.kind, *after, step.settings.get("regime"), step.settings.get("mechanism") == "none")
+
+
+def one_of_each(found: Mapping[str, Table]) -> list[Step]:
+    """The first step of every sort among the few cells; what it builds on comes with it."""
+    every = in_order(small(step) for table in found.values() for step in few_cells(table))
+    first: dict[object, Step] = {}
+    for step in every:
+        first.setdefault(sorts(step), step)
+    return in_order(first.values())
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    folder = tmp_path_factory.mktemp("reproduced")
+    found = tables(smoke_model(folder / "model"))
+    steps = one_of_each(found)
+    results = Results(folder / "results.jsonl")
+    outcome = run_steps(
+        steps, results=results, work=folder / "work", shelf=Shelf(smoke_data(folder / "data"))
+    )
+    cells = tuple(
+        replace(cell, steps=tuple(small(step) for step in cell.steps))
+        for table in found.values()
+        for cell in table.cells
+        if cell.steps
+    )
+    return Done(outcome, tuple(steps), results.lines(), cells, folder)
+
+
+def test_every_kind_was_done(done: Done) -> None:
+    assert done.outcome == Outcome(done=len(done.steps))
+    assert {step.kind for step in done.steps} == set(KINDS)
+    regimes = {step.settings.get("regime") for step in done.steps if step.kind == "finetune"}
+    assert regimes == {"end-to-end", "public-front", "release-once"}
+
+
+def test_every_metric_that_a_cell_asks_for_is_there(done: Done) -> None:
+    results = {digest: line["result"] for digest, line in done.lines.items()}
+    asked = {(cell.steps[0].kind, cell.metric) for cell in done.cells}
+    filled = {(cell.steps[0].kind, cell.metric) for cell in done.cells if cell.value(results).parts}
+    missing = {metric for _, metric in asked - filled}
+    on_a_gpu = {metric for _, metric in asked if metric.endswith(".memory_mib")}
+    assert missing <= on_a_gpu, "memory is measured on a GPU only"
+    assert len(filled) > 10
+
+
+def test_a_metric_has_its_interval(done: Done) -> None:
+    results = {digest: line["result"] for digest, line in done.lines.items()}
+    shown = [(cell, cell.value(results)) for cell in done.cells if cell.metric in ("accuracy", "success")]
+    alone = [(cell, value) for cell, value in shown if value.parts and len(cell.steps) == 1]
+    assert {cell.metric for cell, _ in alone} == {"accuracy", "success"}
+    for _, value in alone:
+        assert value.low is not None
+        assert value.high is not None
+        assert 0 <= value.low <= value.value <= value.high <= 1
+
+
+def test_an_end_to_end_run_says_that_it_protects_no_training_text(done: Done) -> None:
+    found = done.of("finetune", regime="end-to-end")
+    assert len(found) >= 3
+    for result in found:
+        assert "Training texts: NOT protected" in result["promise"]
+        assert "proved" not in result
+        assert "central" not in json.dumps(result).lower()
+
+
+def test_a_released_run_says_what_covers_text_and_label(done: Done) -> None:
+    found = done.of("finetune", regime="release-once")
+    for result, epsilon in zip(found, ("2.0", "6.197"), strict=True):
+        assert f"Training texts: {epsilon}-LDP per record" in result["promise"]
+        assert "NOT protected" not in result["promise"]
+
+
+def test_queries_promise_the_epsilon_that_was_asked_for(done: Done) -> None:
+    for step in done.steps:
+        if step.kind == "queries":
+            promise = done.lines[step.digest]["result"]["promise"]
+            assert promise == f"Queries: ({step.settings['epsilon']}, 1e-05)-LDP per text."
+
+
+def test_the_baseline_tells_the_central_epsilon_of_its_accountant(done: Done) -> None:
+    (result,) = done.of("baseline")
+    assert 0 < result["proved"]["epsilon"] <= 1.0
+    assert "added or removed" in result["proved"]["notion"]
+
+
+def test_a_result_holds_no_text_and_no_path_of_the_data(done: Done) -> None:
+    stored = (done.folder / "results.jsonl").read_text()
+    sentences = (done.folder / "data" / "sst2" / "train.tsv").read_text().splitlines()[1:]
+    assert len(sentences) > 50
+    for sentence in sentences:
+        assert json.dumps(sentence.split("\t")[0].strip('"'))[1:-1] not in stored
+    assert str(done.folder / "data") not in stored
+    assert str(done.folder / "work") not in stored
+
+
+def test_every_line_says_where_it_comes_from(done: Done) -> None:
+    for step in done.steps:
+        line = done.lines[step.digest]
+        assert line["after"] == [earlier.digest for earlier in step.after]
+        assert line["settings"] == json.loads(json.dumps(dict(step.settings)))
+        assert {"torch", "transformers", "hardware"} <= line["provenance"].keys()
+
+
+def test_the_tokenizer_is_that_of_the_model_at_the_root() -> None:
+    base = Step("finetune", {"model": "minilm"})
+    later = Step("finetune", {"model": FIRST}, (base,))
+    assert reader_of(later) == reader_of(Step("queries", {}, (later,))) == "minilm"

@@ -1,0 +1,264 @@
+"""Steps side by side, with made-up work: what is finished stays, and a failure costs its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dp_forward.errors import InvalidInput
+from reproduction.jobs import Step
+from reproduction.runs import workers as module
+from reproduction.runs.dataset_cache import Shelf
+from reproduction.runs.result_file import Results
+from reproduction.runs.workers import Outcome, Told, run_steps
+
+Run = Callable[..., Outcome]
+both = pytest.mark.parametrize("workers", [1, 2])
+
+
+def step(name: str, *after: Step, kind: str = "attribute", **settings: Any) -> Step:
+    """Work that the made-up `carry_out` understands."""
+    return Step(kind, {"name": name, **settings}, after)
+
+
+def made_up(step: Step, *, folder: Path, after: list[Path], shelf: Shelf) -> dict[str, Any]:
+    """Notes the call in a file that processes share; needs what it builds on; may take long, or fail."""
+    begun = time.monotonic()
+    with Path(shelf.data["calls"]).open("a") as calls:
+        calls.write(step.settings["name"] + "\n")
+    folder.mkdir()
+    (folder / "weights").write_text("large")
+    assert all((earlier / "weights").is_file() for earlier in after)
+    time.sleep(step.settings.get("seconds", 0.0))
+    if step.settings.get("fails"):
+        raise ValueError("a text of somebody")
+    return {"name": step.settings["name"], "began": begun, "ended": time.monotonic()}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(module, "carry_out", made_up)
+    monkeypatch.setattr(module, "provenance", dict)
+    monkeypatch.setattr(module, "_weights", lambda step, shelf: {})
+
+    def call(*steps: Step, **settings: Any) -> Outcome:
+        shelf = Shelf({"calls": str(tmp_path / "calls")})
+        return run_steps(steps, results=store(tmp_path), work=tmp_path / "work", shelf=shelf, **settings)
+
+    return call
+
+
+def store(folder: Path) -> Results:
+    return Results(folder / "results.jsonl")
+
+
+def calls(folder: Path) -> list[str]:
+    path = folder / "calls"
+    return path.read_text().split() if path.exists() else []
+
+
+def folders(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "work").iterdir())
+
+
+@both
+def test_what_is_finished_is_not_done_again(run: Run, tmp_path: Path, workers: int) -> None:
+    first, second = step("a"), step("b")
+    assert run(first, first, second, workers=workers) == Outcome(done=2)
+    assert sorted(calls(tmp_path)) == ["a", "b"]
+    assert run(second, step("a"), step("c"), workers=workers) == Outcome(done=1, known=2)
+    assert sorted(calls(tmp_path)) == ["a", "b", "c"]
+
+
+@both
+def test_a_failure_costs_itself_and_what_builds_on_it(run: Run, tmp_path: Path, workers: int) -> None:
+    broken = step("broken", fails=True)
+    later = step("later", broken)
+    last = step("last", later)
+    told: list[Told] = []
+    outcome = run(last, step("a"), broken, later, step("b", step("a")), workers=workers, tell=told.append)
+    assert (outcome.done, outcome.left) == (2, 0)
+    assert outcome.failed.keys() == {broken.digest, later.digest, last.digest}
+    assert outcome.failed[broken.digest].startswith("ValueError (test_workers.py:")
+    for stopped in (later, last):
+        assert outcome.failed[stopped.digest] == f"what it builds on failed ({broken.digest[:12]})"
+    assert sorted(calls(tmp_path)) == ["a", "b", "broken"]
+    assert store(tmp_path).by_digest().keys() == {step("a").digest, step("b", step("a")).digest}
+    assert [(t.done, t.total) for t in told] == [(number, 5) for number in range(1, 6)]
+    assert sum(t.error is not None for t in told) == 3
+    assert folders(tmp_path) == [], "a failure leaves nothing behind"
+
+
+@both
+def test_only_our_own_errors_are_told_in_words(
+    run: Run, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """A message of another library may quote a text."""
+
+    def refuses(step: Step, **_: Any) -> dict[str, Any]:
+        if step.settings["name"] == "ours":
+            raise InvalidInput("rows", "be whole", 0.5, "Use 64.")
+        raise KeyError("a text of somebody")
+
+    monkeypatch.setattr(module, "carry_out", refuses)
+    ours, other = step("ours"), step("other")
+    failed = run(ours, other, workers=workers).failed
+    assert "`rows` must be whole" in failed[ours.digest]
+    assert failed[other.digest].startswith("KeyError (")
+    assert "somebody" not in failed[other.digest]
+
+
+def test_a_failed_step_is_tried_again_next_time(run: Run, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert len(run(step("broken", fails=True)).failed) == 1
+    assert calls(tmp_path) == ["broken", "broken"]
+
+
+@both
+def test_what_a_step_builds_on_is_made_first_and_tidied_last(run: Run, tmp_path: Path, workers: int) -> None:
+    base = step("base")
+    middle = step("middle", base)
+    assert run(step("top", middle), step("other", base), workers=workers) == Outcome(done=4)
+    done = calls(tmp_path)
+    assert done.index("base") == 0
+    assert done.index("middle") < done.index("top")
+    assert folders(tmp_path) == [], "weights are large"
+
+
+def test_a_base_whose_folder_is_gone_is_remade(run: Run, tmp_path: Path) -> None:
+    base = step("base")
+    assert run(base, step("one", base)) == Outcome(done=2)
+    assert run(base, step("two", base)) == Outcome(done=2, known=1)
+    assert calls(tmp_path) == ["base", "one", "base", "two"]
+    assert len(store(tmp_path).by_digest()) == 3
+
+
+def test_a_base_whose_folder_is_there_is_not_remade(run: Run, tmp_path: Path) -> None:
+    base = step("base", seconds=0.25)
+    top = step("top", base)
+    assert run(top, seconds=0.2) == Outcome(done=1, left=1)
+    assert run(top) == Outcome(done=1)
+    assert calls(tmp_path) == ["base", "top"]
+
+
+def test_a_folder_without_its_mark_is_not_trusted(run: Run, tmp_path: Path) -> None:
+    """It is what a crash leaves in the middle of a step."""
+    base = step("base")
+    half = module._folder(tmp_path / "work", base)
+    half.mkdir(parents=True)
+    (half / "weights").write_text("half of them")
+    run(step("top", base))
+    assert calls(tmp_path) == ["base", "top"]
+
+
+@both
+def test_without_time_nothing_starts_and_all_is_left(run: Run, tmp_path: Path, workers: int) -> None:
+    assert run(step("a"), step("b", step("c")), workers=workers, seconds=0) == Outcome(left=3)
+    assert calls(tmp_path) == []
+
+
+def test_what_was_running_when_time_ran_out_is_not_left(run: Run, tmp_path: Path) -> None:
+    steps = [step(str(number), seconds=0.2 + 0.1 * number) for number in range(4)]
+    assert run(*steps, workers=2, seconds=0.1) == Outcome(done=2, left=2)
+    assert len(calls(tmp_path)) == 2
+
+
+def test_a_step_that_measures_time_runs_alone(run: Run, tmp_path: Path) -> None:
+    others = [step(str(number), seconds=0.1) for number in range(4)]
+    speeds = [step(f"speed {number}", kind="speed", seconds=0.1) for number in range(2)]
+    run(*speeds, *others, workers=2)
+    found = store(tmp_path).by_digest()
+    times = {digest: (result["began"], result["ended"]) for digest, result in found.items()}
+
+    def beside(one: Step) -> int:
+        began, ended = times[one.digest]
+        return sum(begun < ended and began < end for begun, end in times.values()) - 1
+
+    assert [beside(one) for one in speeds] == [0, 0]
+    assert any(beside(one) for one in others), "the rest does run side by side"
+
+
+def test_a_killed_worker_fails_its_step_and_the_rest_is_left(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(step: Step, **_: Any) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    monkeypatch.setattr(module, "carry_out", dies)
+    outcome = run(*(step(str(number)) for number in range(5)), workers=2)
+    assert outcome.done == 0
+    assert set(outcome.failed.values()) == {"its process was killed"}
+    assert len(outcome.failed) + outcome.left == 5
+    assert outcome.left > 0
+
+
+def test_a_kill_loses_only_what_was_running(run: Run, tmp_path: Path) -> None:
+    """The whole group at once, as when a machine is taken away."""
+    steps = [step(str(number), seconds=0.15) for number in range(12)]
+
+    def doomed() -> None:
+        os.setsid()
+        run(*steps, workers=2)
+
+    process = multiprocessing.get_context("fork").Process(target=doomed)
+    process.start()
+    until = time.monotonic() + 30
+    while len(store(tmp_path).lines()) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert process.pid is not None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL
+    kept = {entry["settings"]["name"] for entry in store(tmp_path).lines().values()}
+    assert 2 <= len(kept) < 12
+    before = len(calls(tmp_path))
+    assert run(*steps, workers=2) == Outcome(done=12 - len(kept), known=len(kept))
+    assert kept.isdisjoint(calls(tmp_path)[before:])
+    assert len(store(tmp_path).lines()) == 12
+
+
+HANGS_IF_THREADS_ARE_FORKED = """
+import os
+import sys
+from pathlib import Path
+import torch
+from reproduction.runs import workers
+from reproduction.runs.dataset_cache import Shelf
+from reproduction.jobs import Step
+from reproduction.runs.result_file import Results
+
+def work(step, **_):
+    return {"sum": float(torch.randn(2000, 400).exp().sum())}
+
+workers.carry_out, workers.provenance, os.cpu_count = work, dict, lambda: 8
+workers._weights = lambda step, shelf: {}
+torch.set_num_threads(4)
+torch.randn(2000, 400).exp().sum()
+folder = Path(sys.argv[1])
+steps = [Step("attribute", {"n": n}) for n in range(2)]
+print(workers.run_steps(steps, results=Results(folder / "r"), work=folder, shelf=Shelf({}), workers=2).done)
+"""
+
+
+def test_a_parent_that_computed_with_threads_can_still_fork(tmp_path: Path) -> None:
+    without_limit = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-c", HANGS_IF_THREADS_ARE_FORKED, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=without_limit, start_new_session=True
+    ) as child:
+        try:
+            out, _ = child.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            pytest.fail("a worker waits for threads that it does not have")
+    assert out.strip() == "2"

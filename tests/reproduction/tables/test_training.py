@@ -1,0 +1,42 @@
+"""What pre-training gains, from the results of both starts."""
+
+from typing import Any
+
+from reproduction.model_setup import Subject
+from reproduction.tables.training import pretraining
+
+TABLE = pretraining(Subject())
+
+
+def value(row: str, results: dict[str, dict[str, Any]]) -> object:
+    cell = TABLE.at(row, "4")
+    assert cell is not None
+    return cell.value(results).value
+
+
+def test_a_gain_is_the_difference_of_two_means_in_points() -> None:
+    ours = next(row for row in TABLE.rows if row.startswith("pre-trained") and row.endswith("(ours)"))
+    results: dict[str, dict[str, Any]] = {}
+    for row, accuracies in (("as published", (0.63, 0.65)), (ours, (0.70, 0.71))):
+        cell = TABLE.at(row, "4")
+        assert cell is not None
+        for step, accuracy in zip(cell.steps, accuracies, strict=True):
+            results[step.digest] = {"accuracy": accuracy}
+    assert value(f"gain: {ours}", results) == "+6.5 points"
+    missing = TABLE.at("as published", "4")
+    assert missing is not None
+    del results[missing.steps[1].digest]
+    assert value(f"gain: {ours}", results) is None, "never from different numbers of seeds"
+
+
+def test_only_the_share_of_the_noise_differs_between_the_two_noisy_starts() -> None:
+    starts = [
+        row for row in TABLE.rows if "noise" in row and not row.startswith(("gain", "pre-trained without"))
+    ]
+    assert len(starts) == 2
+    plans = []
+    for row in starts:
+        cell = TABLE.at(row, "8")
+        assert cell is not None
+        plans.append(cell.steps[0].after[0].settings)
+    assert {name for name in plans[0] if plans[0][name] != plans[1][name]} == {"least_noise"}

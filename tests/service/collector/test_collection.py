@@ -1,0 +1,278 @@
+"""A collection has each record once, on disk, whole; and what is exported is what was pushed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sqlite3
+import stat
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dp_forward.corpus.reader import ReleasedCorpus
+from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import RandomizedResponse
+from dp_forward.service.collector.collection import RECORDS, Collection
+from dp_forward.service.collector.export import export_corpus
+from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.record import Record, parse_record
+from dp_forward.service.server.refusals import Refused
+from service.collector.collect_cases import form, parsed, record, stored
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    return Collection.create(tmp_path / "collected", form())
+
+
+def some(number: int, **settings) -> list[Record]:
+    return [parsed(record(i, label=i % 3, **settings)) for i in range(number)]
+
+
+def multiset(corpus: ReleasedCorpus) -> list[tuple[bytes, int]]:
+    batch = ReleasedCorpus.open(corpus.folder, raw=True).__getitems__(range(len(corpus)))
+    labels = [None] * len(corpus) if "labels" not in batch else batch["labels"].tolist()
+    return sorted((v.tobytes(), label) for v, label in zip(batch["values"].numpy(), labels, strict=True))
+
+
+def test_a_record_is_stored_once(collection: Collection) -> None:
+    records = some(5)
+    assert collection.add(records) == (5, 0)
+    assert collection.add(records[2:] + some(1)) == (1, 3)
+    assert collection.add([records[0], records[0]]) == (0, 2)
+    assert len(collection) == 6 == len(stored(collection))
+    again = Collection.open(collection.folder)
+    assert len(again) == 6
+    assert again.form.as_dict() == collection.form.as_dict()
+
+
+def test_the_same_id_with_another_record_stores_nothing(collection: Collection) -> None:
+    first = some(1)
+    collection.add(first)
+    before = stored(collection)
+    forged = parsed(record(9, request=first[0].request))
+    with pytest.raises(Refused) as error:
+        collection.add([*some(3), forged, *some(2)])
+    assert (error.value.code, error.value.status) == ("replayed", 409)
+    relabelled = parse_record(first[0].data[:-4] + (2).to_bytes(4, "little"), labels=3)
+    with pytest.raises(Refused, match="already"):
+        collection.add([relabelled])
+    twin = some(1)[0]
+    with pytest.raises(Refused):  # two of one id in one body
+        collection.add([twin, parsed(record(3, request=twin.request))])
+    assert stored(collection) == before
+
+
+def test_files_are_for_their_owner_alone(collection: Collection) -> None:
+    collection.add(some(2))
+    files = list(collection.folder.iterdir())
+    assert {path.name for path in files} >= {"collection.json", RECORDS, RECORDS + "-wal"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert stat.S_IMODE(collection.folder.stat().st_mode) == 0o700
+
+
+def test_it_is_written_through_to_the_disk(collection: Collection) -> None:
+    with collection._reading() as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_a_full_disk_refuses_and_stores_nothing(collection: Collection) -> None:
+    collection.add(some(2))
+    before = stored(collection)
+    with collection._reading() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(Refused) as error:
+        collection.add(some(40))
+    assert (error.value.code, error.value.status) == ("full", 507)
+    assert error.value.retry_after
+    assert stored(collection) == before
+    with collection._reading() as connection:
+        connection.execute("PRAGMA max_page_count = 100000")
+    assert collection.add(some(40)) == (40, 0)
+
+
+def test_threads_share_one(collection: Collection) -> None:
+    shared = some(20)
+    found: list[tuple[int, int]] = []
+    threads = [threading.Thread(target=lambda: found.append(collection.add(shared))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(new for new, _ in found) == 20 == len(collection)
+
+
+def test_a_kill_leaves_whole_bodies(collection: Collection) -> None:
+    bodies = [some(8) for _ in range(30)]
+    collection.close()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            mine = Collection.open(collection.folder)
+            for body in bodies:
+                mine.add(body)
+                os.write(write, b".")
+        finally:
+            os._exit(1)
+    os.close(write)
+    acknowledged = len(os.read(read, 5))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    while more := os.read(read, 100):
+        acknowledged += len(more)
+    os.close(read)
+    there = {row[0] for row in stored(Collection.open(collection.folder))}
+    whole = [all(r.request in there for r in body) for body in bodies]
+    assert len(there) % 8 == 0
+    assert len(there) == 8 * sum(whole)
+    assert all(whole[:acknowledged]), "what was acknowledged is on disk"
+
+
+def test_a_folder_is_one_collection(tmp_path: Path, collection: Collection) -> None:
+    folder = collection.folder
+    assert Collection.open_or_create(folder, form()).folder == folder
+    with pytest.raises(InvalidInput, match="labels"):
+        Collection.open_or_create(folder, form("none"))
+    with pytest.raises(InvalidInput, match="new or empty"):
+        Collection.create(folder, form())
+    with pytest.raises(InvalidInput, match=r"collection\.json"):
+        Collection.open(tmp_path / "nothing")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a-file").write_text("mine")
+    with pytest.raises(InvalidInput, match="new or empty"):
+        Collection.create(tmp_path / "other", form())
+    (folder / RECORDS).unlink()
+    with pytest.raises(InvalidInput, match="Bring it back"):
+        Collection.open(folder)
+    (folder / "collection.json").write_text("{")
+    with pytest.raises(InvalidInput, match="readable"):
+        Collection.open(folder)
+
+
+def test_a_maker_that_was_killed_is_taken_over(collection: Collection) -> None:
+    (collection.folder / "collection.json").unlink()
+    assert Collection.open_or_create(collection.folder, form()).add(some(1)) == (1, 0)
+    (collection.folder / "collection.json").unlink()
+    with pytest.raises(InvalidInput, match="new or empty"):  # records without a form are never given one
+        Collection.open_or_create(collection.folder, form())
+
+
+# --- batches and export -------------------------------------------------------------------------------------
+
+
+def test_a_sealed_batch_has_exactly_its_records(collection: Collection) -> None:
+    batch, records = secrets.token_bytes(16), some(4)
+    collection.add(records, batch)
+    with pytest.raises(Refused) as error:
+        collection.seal(batch, 5)
+    assert (error.value.code, error.value.status) == ("batch", 409)
+    collection.seal(batch, 4)
+    collection.seal(batch, 4)
+    with pytest.raises(Refused):
+        collection.seal(batch, 3)
+    with pytest.raises(Refused, match="sealed"):
+        collection.add(some(1), batch)
+    assert collection.add(records, batch) == (0, 4), "a retry is free"
+    with pytest.raises(Refused, match="already"):  # one record, one place
+        collection.add(records[:1], secrets.token_bytes(16))
+    with pytest.raises(Refused, match="already"):
+        collection.add(records[:1])
+    with pytest.raises(InvalidInput):
+        collection.seal(b"short", 1)
+
+
+def test_an_export_is_what_was_collected_in_another_order(collection: Collection, tmp_path: Path) -> None:
+    records = some(30)
+    collection.add(records)
+    seen: list[int] = []
+    corpus = export_corpus(collection.folder, tmp_path / "corpus", progress=seen.append)
+    assert multiset(corpus) == sorted((r.noisy, r.label) for r in records)
+    in_order = corpus.__getitems__(range(30))["labels"].tolist()
+    assert in_order == [r.label for r in sorted(records, key=lambda r: r.request)]
+    assert in_order != [r.label for r in records], "the control: they came in another order"
+    assert corpus.shuffled is None
+    assert seen == [30]
+    assert corpus.guarantee.as_dict() == form().corpus_form(30, 30).guarantee().as_dict()
+    again = export_corpus(collection.folder, tmp_path / "again")
+    assert {p.name: p.read_bytes() for p in again.folder.iterdir()} == {
+        p.name: p.read_bytes() for p in corpus.folder.iterdir()
+    }
+
+
+def test_an_unsealed_batch_is_never_exported(collection: Collection, tmp_path: Path) -> None:
+    first, second, third = (secrets.token_bytes(16) for _ in range(3))
+    one, two = some(7), some(5)
+    collection.add(one, first)
+    with pytest.raises(InvalidInput, match="complete records"):
+        export_corpus(collection.folder, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    collection.add(two, second)
+    collection.add(some(3), third)
+    collection.seal(first, 7)
+    collection.seal(second, 5)
+    assert collection.summary() == {"records": 12, "waiting": 3, "batches": 2}
+    corpus = export_corpus(collection.folder, tmp_path / "corpus")
+    assert multiset(corpus) == sorted((r.noisy, r.label) for r in one + two)
+    counted = {ShuffledBatch(7, (3, 2, 2)), ShuffledBatch(5, (2, 2, 1))}
+    assert corpus.shuffled is not None
+    assert set(corpus.shuffled) == counted
+    collection.add(some(1))  # straight from a user: now not every record was shuffled
+    assert export_corpus(collection.folder, tmp_path / "mixed").shuffled is None
+
+
+@pytest.mark.parametrize("labels", ["none", RandomizedResponse(1.0, 3)])
+def test_other_labels_are_exported_as_they_were_collected(tmp_path: Path, labels) -> None:
+    collection = Collection.create(tmp_path / "c", form(labels))
+    batch = secrets.token_bytes(16)
+    wanted = None if labels == "none" else 2
+    records = [parse_record(record(i, label=wanted), labels=form(labels).label_count) for i in range(4)]
+    collection.add(records, batch)
+    collection.seal(batch, 4)
+    corpus = export_corpus(collection.folder, tmp_path / "corpus")
+    assert (corpus.labels is None) == (wanted is None)
+    assert (corpus.label_transition is None) == (labels == "none")
+    assert corpus.shuffled == (ShuffledBatch(4, None),)
+    assert multiset(corpus) == sorted((r.noisy, r.label) for r in records)
+
+
+def test_an_export_is_all_or_nothing(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection.add(some(6))
+    with sqlite3.connect(collection.folder / RECORDS) as connection:
+        connection.execute("UPDATE records SET label = (label + 1) % 3 WHERE rowid = 4")
+    with pytest.raises(InvalidInput, match="damaged"):
+        export_corpus(collection.folder, tmp_path / "corpus")
+    assert not [path for path in tmp_path.iterdir() if path.name != collection.folder.name]
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "x").touch()
+    with pytest.raises(InvalidInput, match="new or empty"):
+        export_corpus(collection.folder, tmp_path / "taken")
+
+
+def test_several_shards_hold_every_record_once(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dp_forward.service.collector.export._MOST_SHARD_RECORDS", 4)
+    records = some(10)
+    collection.add(records)
+    corpus = export_corpus(collection.folder, tmp_path / "corpus")
+    assert corpus.corpus_form.shards == 3
+    assert multiset(corpus) == sorted((r.noisy, r.label) for r in records)
+
+
+def test_a_repr_tells_no_record(collection: Collection) -> None:
+    records = some(1)
+    collection.add(records)
+    assert "collected" in repr(collection)
+    assert records[0].request.hex() not in repr(collection)
+    assert isinstance(collection.form, CollectionForm)
+    assert not np.array_equal(records[0].values, some(1)[0].values), "the control: noise is drawn anew"

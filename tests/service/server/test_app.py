@@ -1,0 +1,606 @@
+"""The server answers what fits its manifest, refuses the rest by name, and never fails on bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import gc
+import gzip
+import ipaddress
+import json
+import logging
+import secrets
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from dp_forward.errors import InvalidInput
+from dp_forward.noise import Released, release, release_batch
+from dp_forward.privacy import NoiseChoice
+from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
+from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.service.server.app import make_app, run_server
+from dp_forward.service.server.settings import ServerSettings, read_token
+from dp_forward.split import carve
+from dp_forward.split.artifacts import ProviderSide, ReleaseForm
+from tiny_models import tiny
+
+ROWS, WIDTH, LABELS = 9, 32, ("bad", "so so", "good")
+FRONT, CUT = "ab" * 32, "encoder.2"
+NOISE = NoiseChoice(epsilon=8.0)
+TOKEN = "a-token-of-enough-letters"
+FRAME = {"content-type": "application/octet-stream"}
+
+
+@pytest.fixture(scope="module")
+def provider() -> ProviderSide:
+    back = carve(tiny("bert"), CUT)[1]
+    return ProviderSide(back, ReleaseForm(noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
+
+
+@pytest.fixture(scope="module")
+def manifest(provider: ProviderSide) -> Manifest:
+    return Manifest.of(provider, FRONT)
+
+
+@pytest.fixture
+def app(provider: ProviderSide) -> FastAPI:
+    return make_app(provider, front_digest=FRONT, settings=ServerSettings())
+
+
+@pytest.fixture
+def client(app: FastAPI) -> Iterator[TestClient]:
+    with TestClient(app) as made:
+        yield made
+
+
+def released(manifest: Manifest, seed: int = 0) -> Released:
+    hidden = np.random.default_rng(seed).normal(size=(ROWS, WIDTH))
+    return release(hidden, manifest.mechanism(), bits=manifest.bits)
+
+
+def framed(made: Released, *, request: bytes | None = None, **changes: Any) -> bytes:
+    settings = {"cut": CUT, "front": FRONT, "time": int(time.time())} | changes
+    return frame_of(made, request=request or secrets.token_bytes(16), **settings)
+
+
+def good(manifest: Manifest, **changes: Any) -> bytes:
+    return framed(released(manifest), **changes)
+
+
+def direct(provider: ProviderSide, made: Released) -> np.ndarray[Any, Any]:
+    with torch.inference_mode():
+        logits = provider.back(torch.from_numpy(made.as_floats())[None]).logits
+    return torch.softmax(logits.double(), dim=-1)[0].numpy()
+
+
+def changed(frame: bytes, **fields: Any) -> bytes:
+    return replace(Header.unpack(frame[:HEADER_BYTES]), **fields).pack() + frame[HEADER_BYTES:]
+
+
+def refused(response: Any, status: int, code: str) -> None:
+    assert (response.status_code, response.json()["error"]) == (status, code)
+    assert response.json().keys() == {"error", "message"}
+    assert "\n" not in response.json()["message"]
+
+
+def test_the_manifest_is_what_a_client_can_read(client: TestClient, manifest: Manifest) -> None:
+    assert Manifest.from_dict(client.get("/v1/manifest").json()) == manifest
+
+
+def test_an_answer_is_what_the_back_says(
+    client: TestClient, manifest: Manifest, provider: ProviderSide
+) -> None:
+    made = released(manifest)
+    frame = framed(made, request=b"0123456789abcdef")
+    response = client.post("/v1/answer", content=frame, headers=FRAME)
+    assert response.status_code == 200
+    found, wanted = response.json(), direct(provider, made)
+    assert found.keys() == {"label", "probabilities", "request"}
+    assert found["request"] == b"0123456789abcdef".hex()
+    assert found["label"] == LABELS[int(wanted.argmax())]
+    np.testing.assert_allclose([found["probabilities"][label] for label in LABELS], wanted, atol=1e-6)
+
+
+def over(app: FastAPI) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
+
+
+def test_more_noise_is_answered_by_its_own_step_and_checked_by_its_own_spread(
+    client: TestClient, provider: ProviderSide, manifest: Manifest
+) -> None:
+    hidden = np.random.default_rng(3).normal(size=(ROWS, WIDTH))
+    for offer in manifest.offers:
+        made = release(hidden, offer.mechanism, bits=manifest.bits)
+        found = client.post("/v1/answer", content=framed(made), headers=FRAME)
+        assert found.status_code == 200, found.text
+        noisy = torch.from_numpy(np.asarray(made.values, dtype=np.float32) * np.float32(made.step))
+        with torch.inference_mode():
+            wanted = torch.softmax(provider.back(noisy[None]).logits.double(), -1)[0]
+        assert list(found.json()["probabilities"].values()) == pytest.approx(wanted.tolist(), abs=1e-6)
+    least, most = manifest.offers[0], manifest.offers[-1]
+    data = framed(release(hidden, least.mechanism, bits=manifest.bits))
+    header = replace(
+        Header.unpack(data[:HEADER_BYTES]), epsilon=most.epsilon, delta=most.delta, step=most.step * 1.0
+    )
+    scale = least.step / most.step  # the same spread in the other's integers: too little noise for its claim
+    fewer = np.rint(np.frombuffer(data[HEADER_BYTES:], np.int8) * scale).astype(np.int8)
+    found = client.post("/v1/answer", content=header.pack() + fewer.tobytes(), headers=FRAME)
+    assert (found.status_code, found.json()["error"]) == (422, "no_noise")
+
+
+def test_batched_answers_equal_single_ones(provider: ProviderSide, manifest: Manifest) -> None:
+    app = make_app(provider, front_digest=FRONT, settings=ServerSettings(max_wait_ms=20, max_batch=16))
+    hidden = np.random.default_rng(7).normal(size=(48, ROWS, WIDTH))
+    made = release_batch(hidden, manifest.mechanism(), bits=manifest.bits)
+
+    async def ask() -> list[httpx.Response]:
+        async with over(app) as client:
+            posts = [client.post("/v1/answer", content=framed(one), headers=FRAME) for one in made]
+            return await asyncio.gather(*posts)
+
+    responses = asyncio.run(ask())
+    assert app.state.answering.metrics.batches.count < 12  # they were in fact batched
+    for one, response in zip(made, responses, strict=True):
+        found = list(response.json()["probabilities"].values())
+        np.testing.assert_allclose(found, direct(provider, one), atol=1e-5)
+    spread = np.std([list(response.json()["probabilities"].values()) for response in responses], axis=0)
+    assert spread.max() > 1e-3  # the control: answers of different requests do differ
+
+
+def test_a_bad_request_never_fails_its_neighbours(app: FastAPI, manifest: Manifest) -> None:
+    frames = [good(manifest) for _ in range(30)]
+    for i in range(0, 30, 3):
+        frames[i] = frames[i][:HEADER_BYTES] + bytes(len(frames[i]) - HEADER_BYTES)
+
+    async def ask() -> list[int]:
+        async with over(app) as client:
+            posts = [client.post("/v1/answer", content=frame, headers=FRAME) for frame in frames]
+            return [response.status_code for response in await asyncio.gather(*posts)]
+
+    assert asyncio.run(ask()) == [422 if i % 3 == 0 else 200 for i in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"epsilon": 8.5}, "budget"),
+        ({"epsilon": 3.0}, "budget"),
+        ({"mechanism": "gaussian", "delta": 1e-5}, "mechanism"),
+        ({"cut": "encoder.1"}, "cut"),
+        ({"front": bytes(32)}, "front"),
+        ({"step": 0.5}, "step"),
+        ({"rows": WIDTH, "width": ROWS}, "shape"),
+        ({"time": 5}, "time"),
+        ({"time": 4_000_000_000}, "time"),
+    ],
+)
+def test_a_header_that_does_not_fit_is_refused_by_name(
+    client: TestClient, manifest: Manifest, fields: dict[str, Any], code: str
+) -> None:
+    frame = changed(good(manifest), **fields)
+    refused(client.post("/v1/answer", content=frame, headers=FRAME), 400, code)
+
+
+def test_wrong_lengths_types_and_encodings_are_refused(client: TestClient, manifest: Manifest) -> None:
+    frame = good(manifest)
+    post = client.post
+    refused(post("/v1/answer", content=frame[:-1], headers=FRAME), 400, "length")
+    refused(post("/v1/answer", content=b"", headers=FRAME), 400, "length")
+    refused(post("/v1/answer", content=frame + b"0", headers=FRAME), 413, "too_long")
+    refused(post("/v1/answer", content=frame), 415, "content_type")
+    refused(post("/v1/answer", json={"a": 1}), 415, "content_type")
+    zipped = FRAME | {"content-encoding": "gzip"}
+    refused(post("/v1/answer", content=gzip.compress(frame), headers=zipped), 415, "compressed")
+    twice = [*FRAME.items(), ("content-encoding", "identity"), ("content-encoding", "gzip")]
+    refused(post("/v1/answer", content=frame, headers=twice), 415, "compressed")
+    refused(client.get("/v1/answer"), 405, "method")
+    refused(client.get("/docs"), 404, "not_found")
+    assert post("/v1/answer", content=frame, headers=FRAME).status_code == 200
+
+
+def call(app: FastAPI, receive: Callable[[], Awaitable[dict[str, Any]]]) -> tuple[int, dict[str, Any]]:
+    """A request without Content-Length, body part by body part."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/v1/answer",
+        "raw_path": b"/v1/answer",
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "server": ("server", 80),
+        "client": ("client", 1),
+        "headers": [(b"content-type", FRAME["content-type"].encode())],
+    }
+    asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
+    assert (b"connection", b"close") in sent[0]["headers"]
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+def test_an_endless_body_is_read_no_further_than_a_frame(app: FastAPI, manifest: Manifest) -> None:
+    read = 0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal read
+        read += 64
+        return {"type": "http.request", "body": bytes(64), "more_body": True}
+
+    status, body = call(app, receive)
+    assert (status, body["error"]) == (413, "too_long")
+    assert read <= manifest.frame_bytes + 64
+
+
+def test_a_slow_body_is_given_up(provider: ProviderSide) -> None:
+    app = make_app(provider, front_digest=FRONT, settings=ServerSettings(body_seconds=0.1))
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.03)
+        return {"type": "http.request", "body": b"D", "more_body": True}
+
+    began = time.perf_counter()
+    status, body = call(app, receive)
+    assert (status, body["error"]) == (408, "slow")
+    assert time.perf_counter() - began < 2
+
+
+def test_a_client_that_forgot_the_noise_is_refused(client: TestClient, manifest: Manifest) -> None:
+    frame, mechanism = good(manifest), manifest.mechanism()
+    hidden = np.random.default_rng(0).normal(size=(ROWS, WIDTH))
+    bare = np.rint(NOISE.bound.apply(hidden) / manifest.step).astype(f"<i{manifest.bits // 8}")
+    assert np.linalg.norm(bare * manifest.step) == pytest.approx(mechanism.bound.norm, rel=0.5)  # type: ignore[attr-defined]
+    refused(
+        client.post("/v1/answer", content=frame[:HEADER_BYTES] + bare.tobytes(), headers=FRAME),
+        422,
+        "no_noise",
+    )
+
+
+def test_a_retry_gets_the_same_answer_and_an_id_stands_for_one_release(
+    app: FastAPI, client: TestClient, manifest: Manifest
+) -> None:
+    frame = good(manifest, request=bytes(16))
+    first = client.post("/v1/answer", content=frame, headers=FRAME)
+    again = [client.post("/v1/answer", content=frame, headers=FRAME) for _ in range(5)]
+    assert {one.content for one in again} == {first.content}
+    assert app.state.answering.metrics.batches.count == 1  # it was computed once
+    refused(
+        client.post("/v1/answer", content=good(manifest, request=bytes(16)), headers=FRAME), 409, "replayed"
+    )
+    assert client.post("/v1/answer", content=frame, headers=FRAME).content == first.content
+
+
+def test_a_refused_frame_does_not_take_an_id(client: TestClient, manifest: Manifest) -> None:
+    frame = good(manifest, request=b"x" * 16)
+    silent = frame[:HEADER_BYTES] + bytes(len(frame) - HEADER_BYTES)
+    refused(client.post("/v1/answer", content=silent, headers=FRAME), 422, "no_noise")
+    assert client.post("/v1/answer", content=frame, headers=FRAME).status_code == 200
+
+
+def test_twins_in_flight_are_computed_once(app: FastAPI, manifest: Manifest) -> None:
+    frame = good(manifest)
+
+    async def ask() -> set[bytes]:
+        async with over(app) as client:
+            posts = [client.post("/v1/answer", content=frame, headers=FRAME) for _ in range(8)]
+            return {response.content for response in await asyncio.gather(*posts)}
+
+    assert len(asyncio.run(ask())) == 1
+    assert app.state.answering.metrics.outcomes == {"ok": 1, "resent": 7}
+    assert app.state.answering.metrics.batches.lines("b")[0] == 'b_bucket{le="1"} 1'
+
+
+def test_too_many_at_once_are_told_to_come_back(provider: ProviderSide, manifest: Manifest) -> None:
+    settings = ServerSettings(queue=4, max_batch=2, max_wait_ms=20)
+    app = make_app(provider, front_digest=FRONT, settings=settings)
+    frames = [good(manifest) for _ in range(40)]
+
+    async def ask(some: list[bytes]) -> list[httpx.Response]:
+        async with over(app) as client:
+            posts = [client.post("/v1/answer", content=frame, headers=FRAME) for frame in some]
+            return await asyncio.gather(*posts)
+
+    responses = asyncio.run(ask(frames))
+    busy = [frame for frame, one in zip(frames, responses, strict=True) if one.status_code == 429]
+    assert {one.status_code for one in responses} == {200, 429}
+    assert all(one.headers["retry-after"] == "1" for one in responses if one.status_code == 429)
+    for i in range(0, len(busy), 4):
+        assert {one.status_code for one in asyncio.run(ask(busy[i : i + 4]))} == {200}
+
+
+@pytest.fixture
+def guarded(provider: ProviderSide) -> Iterator[TestClient]:
+    app = make_app(provider, front_digest=FRONT, settings=ServerSettings(token=TOKEN))
+    with TestClient(app) as made:
+        yield made
+
+
+def test_without_the_token_nothing_is_told(guarded: TestClient, manifest: Manifest) -> None:
+    frame = good(manifest)
+    for given in (None, TOKEN, f"Bearer {TOKEN}x", "é"):
+        headers = {} if given is None else {"authorization": given.encode()}
+        refused(guarded.get("/v1/manifest", headers=headers), 401, "token")
+        refused(guarded.get("/metrics", headers=headers), 401, "token")
+        refused(guarded.post("/v1/answer", content=frame, headers={**FRAME, **headers}), 401, "token")
+        with (
+            pytest.raises(WebSocketDisconnect),
+            guarded.websocket_connect("/v1/stream", headers=headers),
+        ):
+            pass
+    right = {"authorization": f"Bearer {TOKEN}"}
+    assert guarded.get("/healthz").json() == {"status": "ok"}
+    assert guarded.post("/v1/answer", content=frame, headers=FRAME | right).status_code == 200
+    with guarded.websocket_connect("/v1/stream", headers=right) as stream:
+        stream.send_bytes(good(manifest))
+        assert stream.receive_json()["label"] in LABELS
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "provider.example", "127.0.0.1.example"])
+def test_off_loopback_a_token_and_tls_are_needed(host: str, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("cert.pem", "key.pem")]
+    for file in files:
+        file.touch()
+    tls = {"tls_cert": files[0], "tls_key": files[1]}
+    for missing in ({}, {"token": TOKEN}, tls):
+        with pytest.raises(InvalidInput, match="loopback"):
+            ServerSettings(host=host, **missing)  # type: ignore[arg-type]
+    assert ServerSettings(host=host, token=TOKEN, **tls).tls  # type: ignore[arg-type]
+
+
+def test_settings_refuse_what_makes_no_sense_and_hide_the_token(tmp_path: Path) -> None:
+    for wrong in ({"port": 70_000}, {"queue": 0}, {"token": "short"}, {"tls_cert": "a"}, {"body_seconds": 0}):
+        with pytest.raises(InvalidInput):
+            ServerSettings(**wrong)  # type: ignore[arg-type]
+    assert TOKEN not in repr(ServerSettings(token=TOKEN))
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    assert read_token(tmp_path / "token") == TOKEN
+    with pytest.raises(InvalidInput, match="token file"):
+        read_token(tmp_path / "none")
+    assert ServerSettings(host="localhost").host == ServerSettings(host="::1", token=TOKEN).host.replace(
+        "::1", "localhost"
+    )
+
+
+def test_a_stream_answers_many_frames_by_their_ids(
+    client: TestClient, manifest: Manifest, provider: ProviderSide
+) -> None:
+    hidden = np.random.default_rng(8).normal(size=(100, ROWS, WIDTH))
+    made = release_batch(hidden, manifest.mechanism(), bits=manifest.bits)
+    ids = [i.to_bytes(16, "big") for i in range(100)]
+    with client.websocket_connect("/v1/stream") as stream:
+        for one, request in zip(made, ids, strict=True):
+            stream.send_bytes(framed(one, request=request))
+        found = [stream.receive_json() for _ in ids]
+    by_id = {one["request"]: one["probabilities"] for one in found}
+    assert by_id.keys() == {request.hex() for request in ids}
+    for one, request in zip(made, ids, strict=True):
+        np.testing.assert_allclose(list(by_id[request.hex()].values()), direct(provider, one), atol=1e-5)
+
+
+def test_a_stream_refuses_one_frame_and_goes_on(client: TestClient, manifest: Manifest) -> None:
+    frame = good(manifest, request=b"y" * 16)
+    with client.websocket_connect("/v1/stream") as stream:
+        for message, code, request in (
+            (b"", "length", None),
+            (frame[:-1], "length", (b"y" * 16).hex()),
+            (b"X" + frame[1:], "magic", (b"y" * 16).hex()),
+            (changed(frame, epsilon=9.0), "budget", (b"y" * 16).hex()),
+        ):
+            stream.send_bytes(message)
+            found = stream.receive_json()
+            assert (found["error"], found["request"]) == (code, request)
+        stream.send_text("hello")
+        assert stream.receive_json()["error"] == "content_type"
+        stream.send_bytes(frame)
+        assert stream.receive_json()["label"] in LABELS
+
+
+def test_the_metrics_count_outcomes_batches_and_times(client: TestClient, manifest: Manifest) -> None:
+    frame = good(manifest)
+    client.post("/v1/answer", content=frame, headers=FRAME)
+    client.post("/v1/answer", content=frame, headers=FRAME)
+    client.post("/v1/answer", content=b"X" + frame[1:], headers=FRAME)
+    response = client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = response.text.splitlines()
+    for line in (
+        'dpf_requests_total{outcome="ok"} 1',
+        'dpf_requests_total{outcome="resent"} 1',
+        'dpf_requests_total{outcome="magic"} 1',
+        "dpf_batch_size_count 1",
+        "dpf_request_seconds_count 2",
+        'dpf_request_seconds_bucket{le="+Inf"} 2',
+        "dpf_queue 0",
+    ):
+        assert line in lines
+    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(names) == len(set(names)) == 5
+    assert all(line.startswith("#") or len(line.rsplit(" ", 1)) == 2 for line in lines)
+
+
+def test_a_fuzzed_body_is_refused_and_never_a_failure(app: FastAPI, manifest: Manifest) -> None:
+    """2,000 bodies: random bytes, flipped bits, cut and glued frames, in all orders."""
+    random = np.random.default_rng(11)
+    frame = good(manifest)
+
+    def fuzzed(i: int) -> bytes:
+        data = bytearray(frame)
+        match i % 5:
+            case 0:
+                return random.bytes(int(random.integers(0, 2 * len(frame))))
+            case 1:
+                for at in random.integers(0, HEADER_BYTES, size=int(random.integers(1, 4))):
+                    data[at] ^= 1 << int(random.integers(0, 8))
+            case 2:
+                start = int(random.integers(0, HEADER_BYTES))
+                data[start : start + 8] = random.bytes(8)
+                return bytes(data[: len(frame)])
+            case 3:
+                data[HEADER_BYTES:] = random.bytes(len(frame) - HEADER_BYTES)
+            case _:
+                return frame[: int(random.integers(0, len(frame)))] + random.bytes(
+                    int(random.integers(0, 40))
+                )
+        return bytes(data)
+
+    async def ask() -> list[int]:
+        async with over(app) as client:
+            return [
+                (await client.post("/v1/answer", content=fuzzed(i), headers=FRAME)).status_code
+                for i in range(2000)
+            ]
+
+    statuses = asyncio.run(ask())
+    assert max(statuses) < 500
+    assert sum(status == 200 for status in statuses) < 200  # only flips of the id or of the clock's low bits
+    assert {400, 413, 422} <= set(statuses)
+    assert asyncio.run(_status(app, good(manifest))) == 200
+
+
+async def _status(app: FastAPI, frame: bytes) -> int:
+    async with over(app) as client:
+        return (await client.post("/v1/answer", content=frame, headers=FRAME)).status_code
+
+
+def test_a_payload_is_never_logged(
+    client: TestClient, manifest: Manifest, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    frame = good(manifest, request=b"zzzzzzzzzzzzzzzz")
+    client.post("/v1/answer", content=frame, headers=FRAME)
+    client.post("/v1/answer", content=frame[:-1] + b"Q", headers=FRAME)
+    logged = "".join(record.getMessage() for record in caplog.records if "dp_forward" in record.name)
+    assert logged == ""
+    assert frame[-16:].hex() not in caplog.text
+    assert str(list(frame[-4:])) not in caplog.text
+
+
+def test_a_back_that_cannot_answer_is_refused_at_the_start(provider: ProviderSide) -> None:
+    few = replace(provider, form=replace(provider.form, labels=("yes", "no")))
+    with pytest.raises(InvalidInput, match="2 labels"):
+        make_app(few, front_digest=FRONT, settings=ServerSettings())
+    bare = replace(provider, form=replace(provider.form, noise=None))
+    with pytest.raises(InvalidInput, match="noise"):
+        make_app(bare, front_digest=FRONT, settings=ServerSettings())
+
+
+def test_answered_requests_leave_no_tasks_and_no_payloads_behind(
+    app: FastAPI, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batcher, seen, kept = app.state.answering.batcher, list[weakref.ref[Any]](), list[Any]()
+    submit = batcher.submit
+
+    def watched(values: Any) -> Any:
+        seen.append(weakref.ref(values.values))
+        if len(seen) == 20:
+            kept.append(values)  # the control: one that is held is seen to live
+        return submit(values)
+
+    monkeypatch.setattr(batcher, "submit", watched)
+    frames = [good(manifest) for _ in range(50)]
+
+    async def ask() -> int:
+        async with over(app) as client:
+            for frame in frames:
+                await client.post("/v1/answer", content=frame, headers=FRAME)
+        await asyncio.sleep(0.01)
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(ask()) == 1
+    gc.collect()
+    assert [i for i, one in enumerate(seen, 1) if one() is not None] == [20]
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, signed by itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dp-forward test")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(days=1))
+    builder = builder.not_valid_after(now + datetime.timedelta(days=1))
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    cert = builder.sign(key, hashes.SHA256())
+    files = folder / "cert.pem", folder / "key.pem"
+    files[0].write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return files
+
+
+def test_over_loopback_with_tls_and_a_token_it_answers_and_stops_in_order(
+    provider: ProviderSide, manifest: Manifest, tmp_path: Path
+) -> None:
+    """The one test with sockets: HTTP, a stream, a message that is too long, and the end."""
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import connect
+
+    cert, key = _certificate(tmp_path)
+    settings = ServerSettings(port=0, token=TOKEN, tls_cert=cert, tls_key=key)
+    app = make_app(provider, front_digest=FRONT, settings=settings)
+    said: list[str] = []
+    servers: list[Any] = []
+    listening = threading.Event()
+
+    def ready(server: Any) -> None:
+        servers.append(server)
+        listening.set()
+
+    thread = threading.Thread(
+        target=run_server, args=(app, settings), kwargs={"say": said.append, "ready": ready}, daemon=True
+    )
+    thread.start()
+    assert listening.wait(10)
+    line = json.loads(said[0])
+    assert line.keys() == {"address", "host", "port", "tls", "token"}
+    assert line["address"] == f"https://127.0.0.1:{line['port']}"
+    assert TOKEN not in said[0]
+    trusted = ssl.create_default_context(cafile=str(cert))
+    right = {"authorization": f"Bearer {TOKEN}"}
+    try:
+        with httpx.Client(base_url=line["address"], verify=trusted, headers=right) as client:
+            assert client.post("/v1/answer", content=good(manifest), headers=FRAME).status_code == 200
+            long = client.post("/v1/answer", content=bytes(1 << 20), headers=FRAME)
+            refused(long, 413, "too_long")
+        url = line["address"].replace("https", "wss") + "/v1/stream"
+        with connect(url, ssl=trusted, additional_headers=right, proxy=None) as stream:
+            for _ in range(10):
+                stream.send(good(manifest))
+            assert all(json.loads(stream.recv(5))["label"] in LABELS for _ in range(10))
+            stream.send(bytes(manifest.frame_bytes + 1))
+            with pytest.raises(ConnectionClosed):
+                stream.recv(5)
+    finally:
+        servers[0].should_exit = True
+        thread.join(10)
+    assert not thread.is_alive()
+    assert app.state.answering.batcher.stopping

@@ -1,0 +1,465 @@
+"""A shuffler passes each record on once, in a batch, in an order that nobody chose, under a new id."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from scipy.stats import chi2
+
+from dp_forward.errors import InvalidInput, LedgerUnavailable
+from dp_forward.service.collector.body_reader import RecordReader
+from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.routes import add_collecting
+from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.sansio import Call, Patience, Reply, ServerRefused, Steps
+from dp_forward.service.server.metrics import Metrics
+from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Guard
+from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.shuffler import shuffler_store as store_module
+from dp_forward.service.shuffler.forwarding import Collector, Forwarder, batch_steps
+from dp_forward.service.shuffler.shuffler_app import Shuffling, make_shuffler_app
+from dp_forward.service.shuffler.shuffler_store import ShuffleStore, fresh_ids
+from service.shuffler.shuffle_cases import (
+    OCTETS,
+    TOKEN,
+    changed,
+    collector_app,
+    content,
+    form,
+    made,
+    manifest,
+    read,
+    running,
+    stored,
+)
+
+MOST = 10_000
+LOCAL = ServerSettings(port=0)
+QUICK = Patience(attempts=2, first=0.01, longest=0.02, timeout=5.0)
+
+
+def opened(folder: Path, least: int = 50) -> ShuffleStore:
+    return ShuffleStore.open_or_create(folder, form(), least=least)
+
+
+def collecting(folder: Path) -> TestClient:
+    """The collector's routes alone, without a socket."""
+    app = FastAPI()
+    collection = Collection.open_or_create(folder, form())
+    add_collecting(app, collection, Guard(None), LOCAL, metrics=Metrics(), shuffler_token=TOKEN)
+    return TestClient(app, headers={"authorization": f"Bearer {TOKEN}"})
+
+
+def answered(client: TestClient, call: Call) -> Reply:
+    kind = {"content-type": "application/json"} if call.path.endswith("/seal") else OCTETS
+    found = client.post(call.path, content=call.body, headers=kind)
+    return Reply(found.status_code, found.content)
+
+
+def finish(steps: Steps[int], client: TestClient, said: list[bytes]) -> None:
+    """Drive the steps to their end, and note what was said."""
+    given = None
+    while True:
+        try:
+            call = steps.send(given)
+        except StopIteration:
+            return
+        assert isinstance(call, Call)
+        said.append(call.body or b"")
+        given = answered(client, call)
+
+
+def bytes_of(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+
+
+# ---------------------------------------------------------------------------------------------- on loopback
+
+
+def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_path: Path) -> None:
+    users = [made(20, seed=seed) for seed in range(3)]
+    collector = collector_app(tmp_path / "collected", LOCAL)
+    with running(collector, LOCAL) as behind:
+        line = Collector(behind, token=TOKEN, patience=QUICK)
+        wanted = line.form()
+        with closing(opened(tmp_path / "shuffle")) as store:
+            forwarder = Forwarder(store, line, at_once=25)
+            app = make_shuffler_app(store, forwarder, wanted, settings=LOCAL, most=MOST)
+            with running(app, LOCAL) as before, httpx.Client(base_url=before) as client:
+                offered = CollectionForm.from_dict(client.get("/v1/collection").json())
+                assert (offered.shuffler_least, offered.manifest) == (50, manifest())
+                for user in users[:2]:
+                    reply = client.post("/v1/records", content=b"".join(user), headers=OCTETS)
+                    assert reply.json() == {"stored": 20, "known": 0}
+                time.sleep(0.3)
+                assert stored(tmp_path / "collected") == []  # below the least nothing leaves
+                assert not any(
+                    b"batches" in name.encode() for name in collector.state.answering.metrics.records
+                )
+                assert "dpf_shuffle_waiting 40" in client.get("/metrics").text
+                client.post("/v1/records", content=b"".join(users[2]), headers=OCTETS)
+                until = time.monotonic() + 20
+                while forwarder.batches == 0 and time.monotonic() < until:
+                    time.sleep(0.01)
+                assert "dpf_shuffle_waiting 0" in client.get("/metrics").text
+                again = client.post("/v1/records", content=b"".join(users[0]), headers=OCTETS)
+                assert again.json() == {"stored": 0, "known": 20}
+        line.close()
+    sent = list(itertools.chain(*users))
+    found = stored(tmp_path / "collected")
+    assert Counter(inside for _, inside, _ in found) == Counter(map(content, sent))
+    assert len({batch for _, _, batch in found} - {None}) == 1
+    assert not {request for request, _, _ in found} & {record[96:112] for record in sent}
+    with Collection.open(tmp_path / "collected") as collection:
+        assert collection.summary() == {"records": 60, "waiting": 0, "batches": 1}
+
+
+# ----------------------------------------------------------------------------------- what survives a crash
+
+
+CALLS = 4
+"""60 records in pieces of 20, and the seal."""
+
+
+@pytest.mark.parametrize(("calls", "arrives"), [(k, a) for k in range(CALLS) for a in (False, True)])
+def test_a_crash_anywhere_neither_loses_nor_doubles_a_record(
+    tmp_path: Path, calls: int, arrives: bool
+) -> None:
+    """Killed at call number ``calls``, before it arrives or before its answer does."""
+    records = made(60)
+    collector = collecting(tmp_path / "collected")
+    store = opened(tmp_path / "first")
+    store.add(read(records), most=MOST)
+    assert store.make_batch()
+    said: list[bytes] = []
+    steps = batch_steps(store, at_once=20, patience=QUICK)
+    call = next(steps)
+    for _ in range(calls):
+        assert isinstance(call, Call)
+        said.append(call.body or b"")
+        call = steps.send(answered(collector, call))
+    if arrives:
+        assert isinstance(call, Call)
+        said.append(call.body or b"")
+        answered(collector, call)
+    # What a kill leaves is what the files hold at this moment: nothing is flushed or closed.
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    if calls < CALLS - 1:
+        assert not Collection.open(tmp_path / "collected").summary()["records"]  # unsealed: never exported
+
+    with closing(opened(tmp_path / "second")) as again:
+        finish(batch_steps(again, at_once=20, patience=QUICK), collector, said)
+        assert (again.waiting, again.batch) == (0, None)
+        assert again.add(read(records), most=MOST) == (0, 60)
+    store.close()
+    found = stored(tmp_path / "collected")
+    assert Counter(inside for _, inside, _ in found) == Counter(map(content, records))
+    assert Collection.open(tmp_path / "collected").summary() == {"records": 60, "waiting": 0, "batches": 1}
+    assert len(said) == CALLS + arrives  # what was acknowledged is not said again
+    # Whatever was said twice was said in the same bytes.
+    by_start: dict[bytes, bytes] = {}
+    for body in said:
+        assert by_start.setdefault(body[:112], body) == body
+    assert len(by_start) == CALLS
+
+
+def test_a_crash_before_the_batch_leaves_all_records_waiting(tmp_path: Path) -> None:
+    records = made(60)
+    store = opened(tmp_path / "first")
+    store.add(read(records), most=MOST)
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    with closing(opened(tmp_path / "second")) as again:
+        assert (again.waiting, again.batch) == (60, None)
+        assert again.add(read(records), most=MOST) == (0, 60)
+    store.close()
+
+
+def test_a_batch_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(opened(tmp_path)) as store:
+        store.add(read(made(60)), most=MOST)
+        done = []
+
+        def failing(data: bytes, request: bytes) -> bytes:
+            done.append(request)
+            if len(done) == 40:
+                raise LedgerUnavailable("the disk is full")
+            return data
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, "with_new_id", failing)
+            with pytest.raises(LedgerUnavailable):
+                store.make_batch()
+        assert (store.waiting, store.batch, store.piece(most=5)) == (60, None, [])
+        assert store.make_batch()
+        assert len(store.piece(most=100)) == 60
+
+
+def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
+    with closing(opened(tmp_path / "shuffle", least=20)) as store:
+        store.add(read(made(20)), most=MOST)
+        store.make_batch()
+        steps = batch_steps(store, at_once=10, patience=QUICK)
+        call: Any = next(steps)
+        first = collecting(tmp_path / "lost")
+        for _ in range(2):
+            call = steps.send(answered(first, call))
+        restored = collecting(tmp_path / "restored")
+        with pytest.raises(ServerRefused):
+            steps.send(answered(restored, call))
+        finish(batch_steps(store, at_once=10, patience=QUICK), restored, [])
+    assert Collection.open(tmp_path / "restored").summary() == {"records": 20, "waiting": 0, "batches": 1}
+
+
+def test_a_collector_that_refuses_or_is_away_costs_nothing(tmp_path: Path) -> None:
+    weather: Iterator[int] = iter([401, 503, 503])
+    line = Collector(
+        "http://127.0.0.1:1",
+        token=TOKEN,
+        patience=QUICK,
+        transport=httpx.MockTransport(lambda request: httpx.Response(next(weather), json={"error": "x"})),
+    )
+    with closing(opened(tmp_path, least=20)) as store:
+        store.add(read(made(20)), most=MOST)
+        forwarder = Forwarder(store, line, at_once=20)
+        for _ in range(2):
+            with pytest.raises(Exception, match=r"token|attempts"):
+                forwarder.once()
+            assert store.batch is not None
+            assert len(store.piece(most=100)) == 20
+        # While one is on its way, the next ones gather.
+        store.add(read(made(30, seed=1)), most=MOST)
+        assert not store.make_batch()
+        assert store.waiting == 30
+
+
+# ------------------------------------------------------------------------------------------------ the order
+
+
+def spread(counts: Counter[Any], cells: int) -> float:
+    """How far counts are from equal, as a p-value."""
+    expected = counts.total() / cells
+    statistic = sum((n - expected) ** 2 for n in counts.values()) / expected
+    statistic += expected * (cells - len(counts))
+    return float(chi2.sf(statistic, cells - 1))
+
+
+def counting() -> Any:
+    numbers = itertools.count(1 << 64)
+    return lambda size: next(numbers).to_bytes(size, "big")
+
+
+def test_every_order_is_as_likely() -> None:
+    old = [bytes([i]) * 16 for i in range(6)]
+    orders = Counter(tuple(request[0] for _, request in fresh_ids(old)) for _ in range(36_000))
+    assert spread(orders, 720) > 1e-6
+    # The control: ids that grow keep the order, and the same test sees it.
+    draw = counting()
+    kept = Counter(tuple(request[0] for _, request in fresh_ids(old, draw)) for _ in range(3600))
+    assert spread(kept, 720) < 1e-6
+
+
+def places(folder: Path, rounds: int) -> Counter[int]:
+    """Where in its batch the record with the least id comes out."""
+    found: Counter[int] = Counter()
+    base = read(made(6))
+    with closing(opened(folder, least=6)) as store:
+        for number in range(rounds):
+            ids = [(number * 6 + i).to_bytes(16, "big") for i in range(6)]
+            records = [changed(one.data, request=new) for one, new in zip(base, ids, strict=True)]
+            store.add(read(records), most=MOST)
+            store.make_batch()
+            found[[content(one) for one in store.piece(most=6)].index(content(records[0]))] += 1
+            store.finish()
+    return found
+
+
+def test_a_record_comes_out_anywhere_in_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spread(places(tmp_path / "fair", 90), 6) > 1e-6
+    draw = counting()
+    monkeypatch.setattr(store_module, "fresh_ids", lambda old: fresh_ids(sorted(old), draw))
+    assert spread(places(tmp_path / "kept", 30), 6) < 1e-6
+
+
+def test_two_equal_ids_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LedgerUnavailable):
+        fresh_ids([b"a" * 16, b"b" * 16], lambda size: b"c" * size)
+    with pytest.raises(LedgerUnavailable):
+        fresh_ids([b"a" * 16], lambda size: b"a" * size)
+
+
+# ---------------------------------------------------------------------------------------- what is forgotten
+
+
+def test_no_old_id_is_left_in_the_files_after_a_batch(tmp_path: Path) -> None:
+    records = made(300)
+    old = [record[96:112] for record in records]
+    with closing(opened(tmp_path)) as store:
+        for start in range(0, 300, 15):
+            store.add(read(records[start : start + 15]), most=MOST)
+        before = bytes_of(tmp_path)
+        assert all(request in before for request in old)  # the control: this search finds them
+        store.make_batch()
+        after = bytes_of(tmp_path)
+        assert not any(request in after for request in old)
+        new = [one[96:112] for one in store.piece(most=300)]
+        assert all(request in after for request in new)
+        assert store.add(read(records[:5]), most=MOST) == (0, 5)
+        store.finish()
+        gone = bytes_of(tmp_path)
+        assert not any(request in gone for request in new)
+        assert not any(content(record)[40:80] in gone for record in records)
+    assert (tmp_path / "shuffle.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+def test_headers_of_a_batch_are_alike_whatever_machine_wrote_them(tmp_path: Path) -> None:
+    records = made(20)
+    wanted = manifest()
+    odd = [
+        changed(one, epsilon=wanted.epsilon * (1 + 1e-12), step=wanted.step * (1 + 1e-12)) for one in records
+    ]
+    with closing(opened(tmp_path, least=20)) as store:
+        store.add(read(odd[:10] + records[10:]), most=MOST)
+        assert store.add(read(records), most=MOST) == (0, 20)  # the same record, whoever wrote its header
+        store.make_batch()
+        sent = store.piece(most=20)
+    assert len({one[:96] + one[112:128] for one in sent}) == 1
+    assert {one[112:120] for one in sent} == {bytes(8)}
+    assert Counter(map(content, sent)) == Counter(map(content, records))
+
+
+# ------------------------------------------------------------------------------------------ what is refused
+
+
+def test_the_same_id_with_another_content_is_refused_whole(tmp_path: Path) -> None:
+    records = made(3)
+    other = made(1, seed=9, ids=[records[0][96:112]])
+    with closing(opened(tmp_path)) as store:
+        store.add(read(records[:1]), most=MOST)
+        with pytest.raises(Refused) as refused:
+            store.add(read([*records[1:], *other]), most=MOST)
+        assert (refused.value.code, refused.value.status) == ("replayed", 409)
+        assert store.waiting == 1
+
+
+def test_a_full_store_refuses_new_records_and_knows_old_ones(tmp_path: Path) -> None:
+    records = made(60)
+    with closing(opened(tmp_path)) as store:
+        store.add(read(records[:50]), most=55)
+        store.make_batch()  # those on their way count too
+        with pytest.raises(Refused) as refused:
+            store.add(read(records[50:]), most=55)
+        assert (refused.value.status, refused.value.retry_after) == (429, 30)
+        assert store.waiting == 0
+        assert store.add(read(records[:50]), most=55) == (0, 50)
+        assert store.add(read(records[50:55]), most=55) == (5, 0)
+
+
+def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Path) -> None:
+    with closing(opened(tmp_path, least=50)) as store:
+        store.add(read(made(5)), most=MOST)
+        with pytest.raises(InvalidInput, match="another process"):
+            opened(tmp_path)
+    with pytest.raises(InvalidInput, match="this collection"):
+        ShuffleStore.open_or_create(tmp_path, form("none"), least=50)
+    with pytest.raises(InvalidInput, match="`least`"):
+        opened(tmp_path, least=49)
+    with pytest.raises(InvalidInput):
+        opened(tmp_path / "new", least=1)
+    with closing(opened(tmp_path, least=60)) as store:
+        assert (store.waiting, store.least) == (5, 60)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"time": 1}, "time"),
+        ({"epsilon": 9.0}, "budget"),
+        ({"front": b"x" * 32}, "front"),
+    ],
+)
+def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str, Any], code: str) -> None:
+    records = made(3)
+    line = Collector("http://127.0.0.1:1", token=TOKEN, patience=QUICK)
+    with closing(opened(tmp_path)) as store:
+        app = make_shuffler_app(
+            store, Forwarder(store, line, at_once=5), form(), settings=ServerSettings(token=TOKEN), most=MOST
+        )
+        with TestClient(app, headers={"authorization": f"Bearer {TOKEN}"}) as client:
+            body = b"".join([*records[:2], changed(records[2], **change)])
+            refused = client.post("/v1/records", content=body, headers=OCTETS)
+            assert (refused.status_code, refused.json()["error"]) == (400, code)
+            assert "Record 2" in refused.json()["message"]
+            bare = records[0][:128] + bytes(len(records[0]) - 128)
+            found = client.post("/v1/records", content=bare, headers=OCTETS)
+            assert found.json()["error"] == "no_noise"
+            assert store.waiting == 0
+            assert client.get("/healthz", headers={"authorization": ""}).status_code == 200
+            for page in ("/metrics", "/v1/collection"):
+                assert client.get(page, headers={"authorization": ""}).status_code == 401
+            assert client.get("/v1/batches").status_code == 404
+
+
+def test_a_shuffler_is_not_put_behind_another(tmp_path: Path) -> None:
+    page = form().with_shuffler(5).as_dict()
+    line = Collector(
+        "http://127.0.0.1:1",
+        token=TOKEN,
+        transport=httpx.MockTransport(lambda _: httpx.Response(200, json=page)),
+    )
+    with pytest.raises(InvalidInput, match="collect by itself"):
+        line.form()
+
+
+def test_adding_and_batching_side_by_side_keeps_every_record(tmp_path: Path) -> None:
+    users = [made(24, seed=seed) for seed in range(4)]
+    seen: list[bytes] = []
+    with closing(opened(tmp_path, least=10)) as store:
+
+        def push(records: list[bytes]) -> None:
+            for start in range(0, 24, 3):
+                store.add(read(records[start : start + 3]), most=MOST)
+
+        threads = [threading.Thread(target=push, args=(user,)) for user in users]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads) or store.waiting >= 10:
+            if store.make_batch():
+                seen += store.piece(most=1000)
+                store.finish()
+        rest = store.waiting
+    sent = Counter(map(content, itertools.chain(*users)))
+    assert len(seen) + rest == 96
+    assert not Counter(map(content, seen)) - sent
+
+
+def test_what_senders_and_collectors_are_told_cannot_be_replaced(tmp_path: Path) -> None:
+    store, other = opened(tmp_path / "store"), form("none")
+    collection = Collection.open_or_create(tmp_path / "collection", form())
+    for owner, name, value in (
+        (store, "least", 2),
+        (store, "waiting", 10**6),
+        (collection, "form", other),
+        (RecordReader(form()), "form", other),
+        (Shuffling(store, None, form(), most=MOST), "form", other),  # type: ignore[arg-type]
+        (form(), "shuffler_least", 10**6),
+        (manifest(), "epsilon", 0.1),
+        (manifest().offers[0], "epsilon", 0.1),
+    ):
+        with pytest.raises(AttributeError):
+            setattr(owner, name, value)
+    assert store.least == 50
+    store.close()
+    collection.close()

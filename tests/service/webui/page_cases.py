@@ -1,0 +1,135 @@
+"""A tiny provider and a tiny user's page, both listening on loopback in threads of the test."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+import tiny_user
+from dp_forward.attacks.nearest_row import NearestTokens
+from dp_forward.cli.ui import Reader
+from dp_forward.privacy import NoiseChoice
+from dp_forward.service.client.client import Client, Patience
+from dp_forward.service.server.app import make_app, run_server
+from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.webui.ui_listener import run_page
+from dp_forward.service.webui.ui_service import Desk
+from dp_forward.split.artifacts import load_provider_side, load_user_side
+
+EPSILON = 8.0
+QUICK = Patience(attempts=2, first=0.0, longest=0.0)
+
+
+def write_run(folder: Path, *, cut: str = "embeddings", unit: str = "text") -> Path:
+    """RUN/front and RUN/back."""
+    noise = NoiseChoice(epsilon=EPSILON, unit=unit, rows=None if unit == "text" else 12)
+    return tiny_user.write_user(folder, noise=noise, cut=cut, width=None)
+
+
+@contextmanager
+def _listening(run: Callable[..., None], *arguments: Any, **settings: Any) -> Iterator[dict[str, Any]]:
+    listens, told = threading.Event(), dict[str, Any]()
+
+    def ready(server: Any) -> None:
+        told["server"] = server
+        listens.set()
+
+    def say(line: str) -> None:
+        told.update(json.loads(line))
+
+    thread = threading.Thread(
+        target=run, args=arguments, kwargs={**settings, "say": say, "ready": ready}, daemon=True
+    )
+    thread.start()
+    assert listens.wait(30)
+    try:
+        yield told
+    finally:
+        told["server"].should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def provider(run: Path) -> Iterator[str]:
+    """The real server of the back; its address."""
+    settings = ServerSettings(port=0)
+    digest = load_user_side(run / "front").digest
+    app = make_app(load_provider_side(run / "back"), front_digest=digest, settings=settings)
+    with _listening(run_server, app, settings) as told:
+        yield told["address"]
+
+
+@dataclass
+class Page:
+    """A page that listens, and the client behind it."""
+
+    address: str
+    client: Client
+    reader: Reader
+
+    @property
+    def origin(self) -> str:
+        return self.address.partition("/#key=")[0]
+
+    @property
+    def key(self) -> str:
+        return self.address.partition("#key=")[2]
+
+    def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        """As the page's own script asks; ``headers`` on top, an empty one is left out."""
+        usual = {"content-type": "application/json", "x-dpf-key": self.key, "origin": self.origin}
+        given = usual | {name.replace("_", "-"): value for name, value in headers.items()}
+        content = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
+        sent = {name: value for name, value in given.items() if value}
+        return httpx.post(self.origin + path, content=content, headers=sent, trust_env=False, timeout=30)
+
+    def ask(self, text: str, epsilon: float = EPSILON, **headers: str) -> httpx.Response:
+        return self.post("/api/ask", {"text": text, "epsilon": epsilon}, **headers)
+
+
+@contextmanager
+def page(
+    run: Path, server: str, ledger: Path, *, budget: float | None, prepare: bool = True
+) -> Iterator[Page]:
+    """The page for a user of this run."""
+    user = load_user_side(run / "front")
+    noise = user.form.noise
+    reader = Reader(NearestTokens(user), by_row=noise is not None and noise.bound.over == "row")
+    if prepare:
+        reader.prepare()
+    with (
+        Client(user, server=server, ledger=ledger, budget=budget, patience=QUICK) as client,
+        _listening(run_page, Desk(client, reader, server=server), port=0) as told,
+    ):
+        yield Page(told["address"], client, reader)
+
+
+@contextmanager
+def elsewhere() -> Iterator[str]:
+    """A page of somebody else, at another origin of this machine; its address."""
+
+    class Foreign(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<title>elsewhere</title><link rel=icon href=data:,><body>")
+
+        def log_message(self, *words: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://localhost:{server.server_port}/"
+        server.shutdown()
+        thread.join(30)

@@ -1,0 +1,328 @@
+"""The page's own server: answers for its key alone, and whatever comes from elsewhere spends nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dp_forward.errors import InvalidInput
+from dp_forward.service.webui.ui_app import MOST_BYTES
+from dp_forward.service.webui.ui_listener import run_page
+from dp_forward.service.webui.ui_security import HEADERS
+from service.webui import page_cases
+from service.webui.page_cases import EPSILON, Page
+
+TEXT = "a lovely warm film"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return page_cases.write_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def server(run: Path) -> Iterator[str]:
+    with page_cases.provider(run) as address:
+        yield address
+
+
+@pytest.fixture
+def page(run: Path, server: str, tmp_path: Path) -> Iterator[Page]:
+    with page_cases.page(run, server, tmp_path / "ledger", budget=20.0) as listening:
+        yield listening
+
+
+@pytest.fixture(scope="module")
+def shared(run: Path, server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """For tests in which nothing is charged; this is checked at the end."""
+    ledger = tmp_path_factory.mktemp("shared") / "ledger"
+    with page_cases.page(run, server, ledger, budget=20.0) as listening:
+        yield listening
+        assert listening.client.summary().releases == 0
+
+
+# What is told
+
+
+def test_the_state_says_what_is_offered_and_what_is_left(shared: Page, server: str) -> None:
+    state = shared.post("/api/state").json()
+    assert [offer["epsilon"] for offer in state["epsilons"]] == [8.0, 4.0, 2.0]
+    assert state["server"] == server
+    assert state["rows"] == 12
+    assert state["budget"]["shown"] == {"spent": "0", "remaining": "20", "cap": "20"}
+    assert state["reconstruction"]["prepared"] == 1.0
+
+
+def test_an_answer_comes_with_its_charge_and_its_guess_rate(page: Page) -> None:
+    found = page.ask(TEXT, 2.0).json()
+    assert found["label"] in ("bad", "good")
+    assert sum(found["probabilities"].values()) == pytest.approx(1)
+    assert (found["charge"], found["resent"], found["truncated"]) == (2.0, False, False)
+    assert found["budget"]["remaining"] == 18.0
+    assert page.client.summary().spent == 2.0
+    # e^2 / (1 + e^2) = 0.88079..., rounded up
+    assert "two candidate texts apart at most 88.1 % of the time; a coin has 50 %" in found["guess"]
+
+
+def test_the_same_text_again_costs_nothing_and_is_answered_the_same(page: Page) -> None:
+    first, again = page.ask(TEXT).json(), page.ask(TEXT).json()
+    assert (first["charge"], again["charge"], again["resent"]) == (EPSILON, 0.0, True)
+    assert again["probabilities"] == first["probabilities"]
+    other = page.ask(TEXT, 4.0).json()
+    assert (other["charge"], other["resent"]) == (4.0, False)
+
+
+def test_a_long_text_is_said_to_be_cut(page: Page) -> None:
+    assert page.ask(" ".join(["film"] * 40)).json()["truncated"]
+
+
+def test_what_could_be_read_is_all_without_noise_and_comes_from_the_sent_bytes_with_it(page: Page) -> None:
+    question = {"text": TEXT, "epsilon": EPSILON}
+    before = page.post("/api/look", question).json()
+    assert [word["word"] for word in before["without"]["words"]] == TEXT.split()
+    assert before["without"]["recall"] == 1.0
+    assert before["with"] is None
+    assert page.client.summary().releases == 0  # to look charges nothing
+    page.ask(TEXT)
+    after = page.post("/api/look", question).json()
+    assert after["without"] == before["without"]
+    assert len(after["with"]["words"]) == 4
+    assert page.post("/api/look", question).json() == after  # one release, so one reading
+    assert page.client.summary().releases == 1
+
+
+def test_a_reconstruction_on_its_way_says_how_far_it_is(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = page_cases.write_run(tmp_path_factory.mktemp("inner"), cut="encoder.1")
+    with (
+        page_cases.provider(run) as server,
+        page_cases.page(run, server, tmp_path / "ledger", budget=8.0, prepare=False) as page,
+    ):
+        question = {"text": TEXT, "epsilon": EPSILON}
+        assert page.post("/api/look", question).json() == {"prepared": 0.0}
+        assert "approximation" in page.post("/api/state").json()["reconstruction"]["how"]
+        page.reader.prepare()
+        found = page.post("/api/look", question).json()
+        assert found["prepared"] == 1.0
+        assert len(found["without"]["words"]) == 4
+
+
+def test_a_promise_per_token_speaks_of_texts_that_differ_in_one(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = page_cases.write_run(tmp_path_factory.mktemp("token"), unit="token")
+    with (
+        page_cases.provider(run) as server,
+        page_cases.page(run, server, tmp_path / "ledger", budget=8.0) as page,
+    ):
+        found = page.ask(TEXT).json()
+        assert "two candidate texts that differ in one token apart at most 99.97 %" in found["guess"]
+        read = page.post("/api/look", {"text": TEXT, "epsilon": EPSILON}).json()
+        assert read["without"]["recall"] == 1.0
+        assert len(read["with"]["words"]) == 4
+
+
+# What is refused in plain words
+
+
+def test_an_exhausted_budget_is_told_and_nothing_is_sent(page: Page) -> None:
+    for text in ("a film", "the film"):
+        assert page.ask(text).status_code == 200
+    refused = page.ask("the lovely film")
+    assert refused.status_code == 402
+    assert refused.json()["error"] == "budget"
+    assert "used up: 4 is left" in refused.json()["message"]
+    assert page.client.summary().releases == 2
+    assert page.ask("a film").json()["charge"] == 0.0
+    assert page.ask("the lovely film", 4.0).json()["budget"]["remaining"] == 0.0
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "\u200b"])
+def test_nothing_to_read_is_told(shared: Page, text: str) -> None:
+    refused = shared.ask(text)
+    assert (refused.status_code, refused.json()["error"]) == (422, "text")
+    assert shared.client.summary().releases == 0
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 9.0, -1, 0, 1e300, True, "8", None])
+def test_only_an_offered_epsilon_is_asked_with(shared: Page, epsilon: Any) -> None:
+    refused = shared.ask(TEXT, epsilon)
+    assert refused.status_code in (400, 422)
+    assert shared.client.summary().releases == 0
+
+
+def test_a_server_that_is_away_is_told(run: Path, tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        away = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with page_cases.page(run, away, tmp_path / "ledger", budget=8.0) as page:
+            for answer in (page.post("/api/state"), page.ask(TEXT)):
+                assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
+            assert page.client.summary().releases == 0
+
+
+BODIES: list[Any] = [b"", b"null", b"[]", b"{", b"\xff", b"[" * 10_000, {"text": "a film"}]
+BODIES += [{"text": 7, "epsilon": 8.0}, {"text": "a film", "epsilon": 8.0, "more": 1}]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_another_body_is_refused(shared: Page, body: Any) -> None:
+    refused = shared.post("/api/ask", body)
+    assert (refused.status_code, refused.json()["error"]) == (400, "body")
+    assert shared.client.summary().releases == 0
+
+
+def test_a_huge_body_is_not_read(shared: Page) -> None:
+    refused = shared.ask("film " * MOST_BYTES)
+    assert (refused.status_code, refused.json()["error"]) == (413, "too_long")
+
+
+def test_one_question_at_a_time(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_its_way, go_on = threading.Event(), threading.Event()
+    ask = page.client.ask
+
+    def slow(text: str, **settings: Any) -> Any:
+        on_its_way.set()
+        assert go_on.wait(30)
+        return ask(text, **settings)
+
+    monkeypatch.setattr(page.client, "ask", slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(page.ask, TEXT)
+        assert on_its_way.wait(30)
+        second = page.ask("the dull film")
+        go_on.set()
+        assert first.result().status_code == 200
+    assert (second.status_code, second.json()["error"]) == (429, "busy")
+    assert page.client.summary().releases == 1
+
+
+def test_an_error_that_nobody_foresaw_is_told_without_its_message(
+    shared: Page, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(text: str, **settings: Any) -> Any:
+        raise RuntimeError(f"cannot read {text}")
+
+    monkeypatch.setattr(shared.client, "ask", broken)
+    refused = shared.ask("zebracrossing film")
+    assert (refused.status_code, refused.json()["error"]) == (500, "internal")
+    told = capfd.readouterr()
+    assert "zebracrossing" not in refused.text + told.out + told.err
+
+
+# Who is kept out
+
+
+STRANGERS: dict[str, tuple[dict[str, str], int]] = {
+    "no key": ({"x_dpf_key": ""}, 401),
+    "another key": ({"x_dpf_key": "AAAAAAAAAAAAAAAAAAAAAA"}, 401),
+    "a rebound name": ({"host": "evil.example"}, 403),
+    "a rebound name with our port": ({"host": "evil.example:PORT"}, 403),
+    "our address without the port": ({"host": "127.0.0.1"}, 403),
+    "another page": ({"origin": "https://evil.example"}, 403),
+    "a page without an origin": ({"origin": "null"}, 403),
+    "another port of this machine": ({"origin": "http://127.0.0.1:1"}, 403),
+    "an older browser's other page": ({"origin": "", "sec_fetch_site": "cross-site"}, 403),
+    "another port, by metadata": ({"origin": "", "sec_fetch_site": "same-site"}, 403),
+    "a form": ({"content_type": "text/plain"}, 415),
+    "a form with fields": ({"content_type": "application/x-www-form-urlencoded"}, 415),
+    "no type": ({"content_type": ""}, 415),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_stranger_is_refused_and_nothing_is_charged(shared: Page, stranger: str) -> None:
+    headers, status = STRANGERS[stranger]
+    port = shared.origin.rpartition(":")[2]
+    given = {name: value.replace("PORT", port) for name, value in headers.items()}
+    for path in ("/api/ask", "/api/look", "/api/state"):
+        refused = shared.post(path, {"text": TEXT, "epsilon": EPSILON}, **given)
+        assert refused.status_code == status
+        assert refused.json().keys() == {"error", "message"}
+    assert shared.client.summary().releases == 0
+
+
+def test_the_control_is_answered_by_name_too(page: Page) -> None:
+    port = page.origin.rpartition(":")[2]
+    own = f"http://localhost:{port}"
+    assert (
+        page.ask(TEXT, host=f"localhost:{port}", origin=own, sec_fetch_site="same-origin").status_code == 200
+    )
+
+
+def test_two_hosts_are_none(shared: Page) -> None:
+    port = int(shared.origin.rpartition(":")[2])
+    lines = (
+        "GET / HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        "Host: evil.example",
+        "Connection: close",
+        "",
+        "",
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        assert connection.recv(64).split()[1] in (b"400", b"403")
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "GET", "PUT"])
+def test_nobody_is_told_that_other_pages_may_ask(shared: Page, method: str) -> None:
+    asked = {"origin": "https://evil.example", "access-control-request-headers": "x-dpf-key"}
+    for headers in (asked, {"x-dpf-key": shared.key, "content-type": "application/json"}):
+        found = httpx.request(method, shared.origin + "/api/ask", headers=headers, trust_env=False)
+        assert found.status_code in (403, 405, 401)
+        assert not any(name.startswith("access-control") for name in found.headers)
+
+
+def test_every_response_forbids_what_comes_from_elsewhere(shared: Page) -> None:
+    responses = [
+        httpx.get(shared.origin + path, trust_env=False) for path in ("/", "/page.css", "/page.js", "/no")
+    ]
+    assert [response.status_code for response in responses] == [200, 200, 200, 404]
+    responses += [shared.post("/api/state"), shared.post("/api/state", x_dpf_key="")]
+    for response in responses:
+        for name, value in HEADERS.items():
+            assert response.headers[name] == value
+        assert "set-cookie" not in response.headers
+    policy = responses[0].headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_the_page_holds_nothing_from_elsewhere_and_no_key(shared: Page) -> None:
+    for path in ("/", "/page.css", "/page.js"):
+        text = httpx.get(shared.origin + path, trust_env=False).text
+        assert shared.key not in text
+        assert "http:" not in text
+        assert "https:" not in text
+        assert "innerHTML" not in text
+        assert "style=" not in text
+
+
+def test_every_start_has_another_key_of_128_bits(run: Path, server: str, tmp_path: Path) -> None:
+    keys = set()
+    for _ in range(2):
+        with page_cases.page(run, server, tmp_path / "ledger", budget=20.0) as page:
+            keys.add(page.key)
+            assert page.address.startswith("http://127.0.0.1:")
+    assert len(keys) == 2
+    assert all(len(key) == 22 for key in keys)
+
+
+def test_only_this_machine_is_listened_to(shared: Page) -> None:
+    port = int(shared.origin.rpartition(":")[2])
+    with pytest.raises(InvalidInput, match="free"):
+        run_page(object(), port=port)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="65536"):
+        run_page(object(), port=1 << 16)  # type: ignore[arg-type]
+    # Bound to 127.0.0.1 and not to all addresses: another loopback address finds nobody.
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", port), timeout=5)
