@@ -1,0 +1,363 @@
+"""SQLite databases: how a file is made, opened, locked, and survives a fork.
+
+Four traps of SQLite decide how this module is written:
+
+* A connection must not live across a fork. Even a child that leaves the parent's connection alone and opens
+  its own shares the library's memory of the parent's locks: when the parent then closes, it deletes the
+  write-ahead log under the child, whose committed rows are gone. Detecting the fork afterwards is too late,
+  so every connection is closed *before* a fork and reopened at need.
+* Closing any descriptor of the file drops all locks that this process has on it. So nothing here reads the
+  file by other means than SQLite.
+* Up to SQLite 3.51.2 a checkpoint that runs beside another connection's commit can, rarely, lose committed
+  rows (sqlite.org/wal.html, "the WAL-reset bug"). So automatic checkpoints are off, and ours hold the write
+  lock.
+* A stale ``-wal`` file beside a new database would be replayed into it. So a database is not made where one
+  lies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from dp_forward.errors import DpForwardError
+from dp_forward.storage.files import sync_folder
+
+__all__ = ["Database", "Problem", "create_database"]
+
+_OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
+_SIDECARS: Final = ("-wal", "-shm", "-journal")
+_BEFORE_READING: Final = (
+    "trusted_schema = OFF",  # a hostile file's views and triggers run no functions
+    "cell_size_check = ON",
+    "mmap_size = 0",
+    "temp_store = MEMORY",
+)
+_BEFORE_WRITING: Final = (
+    "synchronous = FULL",
+    "fullfsync = ON",  # macOS: through the disk's own cache
+    "checkpoint_fullfsync = ON",
+    "foreign_keys = ON",
+    "wal_autocheckpoint = 0",  # see `Database._checkpoint`
+)
+_NOT_DAMAGE: Final = {
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOLFS,
+    sqlite3.SQLITE_AUTH,
+}
+
+Kind = Literal["busy", "full", "unavailable", "damaged", "exists", "missing", "gone", "forked", "closed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a database cannot be used; its owner turns it into an error of its own.
+
+    ``kind``: another process holds it (busy), the disk is full, it cannot be read or written (unavailable),
+    it is damaged or something else, it exists already or does not exist, it was moved or replaced or used by
+    another process meanwhile (gone), the process was forked behind Python's back (forked), it was closed.
+    ``detail`` is a short word for people. SQLite's own message is not in it: for a damaged row it can hold a
+    column's contents.
+    """
+
+    kind: Kind
+    detail: str = ""
+
+
+Refuse = Callable[[Problem], DpForwardError]
+
+
+def _problem(error: Exception) -> Problem:
+    code = getattr(error, "sqlite_errorcode", None)
+    name = getattr(error, "sqlite_errorname", "an unreadable column")
+    kind: Kind = "damaged"
+    if code is not None:
+        plain = code & 0xFF
+        if plain in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            kind = "busy"
+        elif plain == sqlite3.SQLITE_FULL:
+            kind = "full"
+        elif plain in _NOT_DAMAGE:
+            kind = "unavailable"
+    return Problem(kind, name)
+
+
+@contextlib.contextmanager
+def _translated(refuse: Refuse) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter for damaged text
+        problem = _problem(error)
+    else:
+        return
+    raise refuse(problem)
+
+
+def create_database(path: Path, fill: Callable[[sqlite3.Connection], object], *, refuse: Refuse) -> None:
+    """Make a new database for its owner only, complete or not at all; ``fill`` writes its tables and rows.
+
+    Guarantees:
+        ``path`` appears by one exclusive link to a file that is already filled and on disk, so no crash
+        leaves half a database there and of two makers one is refused ("exists").
+    Edges:
+        A crash may leave a hidden temporary file in the folder; it is never read.
+    """
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise refuse(Problem("unavailable", f"SQLite 3.37 or later is needed, not {sqlite3.sqlite_version}"))
+    for place in (path, *_beside(path)):
+        if place.exists():
+            raise refuse(Problem("exists", place.name))
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    problem = None
+    try:
+        with _translated(refuse):
+            _fill(draft, fill, refuse)
+        os.link(draft, path)
+        sync_folder(path.parent)
+    except FileExistsError:
+        problem = Problem("exists", path.name)
+    except OSError as error:
+        problem = Problem("unavailable", error.strerror or "an error of the disk")
+    finally:
+        for place in (draft, *_beside(draft)):
+            place.unlink(missing_ok=True)
+    if problem is not None:
+        raise refuse(problem)
+
+
+def _beside(path: Path) -> list[Path]:
+    return [path.with_name(path.name + suffix) for suffix in _SIDECARS]
+
+
+def _fill(draft: Path, fill: Callable[[sqlite3.Connection], object], refuse: Refuse) -> None:
+    # Made by hand and not by SQLite: for its owner's eyes only.
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    with contextlib.closing(_connect(draft, 0)) as connection:
+        with _began(connection, "BEGIN IMMEDIATE"):
+            fill(connection)
+        _settle(connection, refuse)
+    sync_folder(draft)  # the file's own bytes
+
+
+def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode=rw",  # never makes a file
+        uri=True,
+        timeout=busy_seconds,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    for pragma in _BEFORE_READING:
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def _settle(connection: sqlite3.Connection, refuse: Refuse) -> None:
+    """Turn on the write-ahead log and full synchronisation."""
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise refuse(Problem("unavailable", f"no write-ahead log, mode {mode}"))
+    for pragma in _BEFORE_WRITING:
+        connection.execute(f"PRAGMA {pragma}")
+
+
+@contextlib.contextmanager
+def _began(connection: sqlite3.Connection, how: str) -> Iterator[None]:
+    connection.execute(how)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+        raise
+
+
+class Database:
+    """One SQLite file, as one connection that threads take in turns.
+
+    ``check`` looks at an opened file before anything is written to it and raises where it is not what the
+    owner made. ``exclusive`` keeps every other process out from the first use to `close`, at once and without
+    waiting. ``forget`` overwrites what is deleted. ``checkpoint_every`` is how many commits the log may hold.
+
+    Guarantees:
+        A transaction that ends without an error is on disk. The file is the same one from the first
+        transaction to the last. Forks are safe for the parent and for the child. Every error of SQLite goes
+        through ``refuse``.
+    Edges:
+        An exclusive file is given back for the moment of a fork. Where another process used it meanwhile,
+        the next transaction is refused ("gone"), for what its owner remembers of it may be wrong.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        refuse: Refuse,
+        check: Callable[[sqlite3.Connection], object] | None = None,
+        busy_seconds: float = 30.0,
+        exclusive: bool = False,
+        forget: bool = False,
+        checkpoint_every: int = 256,
+    ) -> None:
+        self.path = path.resolve()
+        self.lock = threading.RLock()
+        self.snapshot_lock = threading.RLock()
+        self._refuse, self._check = refuse, check
+        self._busy_seconds = 0.0 if exclusive else busy_seconds
+        self._exclusive, self._forget = exclusive, forget
+        self._checkpoint_every = checkpoint_every
+        self._connection: sqlite3.Connection | None = None
+        self._process = self._commits = 0
+        self._closed = False
+        if not self.path.exists():
+            raise refuse(Problem("missing"))
+        status = self.path.stat()
+        if not status.st_size:
+            raise refuse(Problem("damaged", "an empty file"))
+        self._identity = (status.st_dev, status.st_ino)
+        self._left: tuple[int, int] | None = None
+        with _open_lock:
+            _open_databases.add(self)
+        if exclusive:
+            with self.lock, _translated(refuse):
+                self._connected()
+
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+        """All or nothing: committed at the end of the block, rolled back on any error."""
+        with self.lock, _translated(self._refuse):
+            connection = self._connected()
+            with _began(connection, "BEGIN IMMEDIATE" if write else "BEGIN"):
+                yield connection
+            if write:
+                self._checkpoint(connection)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """One moment of the file, on a read-only connection of its own; other threads write meanwhile."""
+        with self.snapshot_lock, _translated(self._refuse):
+            with self.lock:
+                self._connected()
+                own = self._open()
+            with contextlib.closing(own):
+                own.execute("PRAGMA query_only = ON")
+                with _began(own, "BEGIN"):
+                    own.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # the moment is now
+                    yield own
+
+    def empty_log(self) -> None:
+        """Move the write-ahead log into the file and cut it to nothing: it holds what was deleted."""
+        with self.lock, _translated(self._refuse):
+            if self._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                raise self._refuse(Problem("busy"))
+
+    def close(self) -> None:
+        """Give the file back. Closing twice is harmless."""
+        with self.lock:
+            self._closed = True
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connection; the next transaction opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._left = self._state()
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Now and then, move the log into the main file; the last one to close does so too.
+
+        FULL takes the write lock first, so no commit runs beside it. It is housekeeping: what was committed
+        is safe in the log, so its failure is no failure of the transaction.
+        """
+        self._commits += 1
+        if self._commits % self._checkpoint_every == 0:
+            with contextlib.suppress(sqlite3.OperationalError):
+                connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+
+    def _open(self) -> sqlite3.Connection:
+        """A connection to a file that is the owner's; anything else is left as it was and refused."""
+        connection = _connect(self.path, self._busy_seconds)
+        try:
+            if self._exclusive:
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            if self._check is not None:
+                self._check(connection)
+            _settle(connection, self._refuse)
+            if self._forget:
+                connection.execute("PRAGMA secure_delete = ON")
+            if self._exclusive:
+                with _began(connection, "BEGIN EXCLUSIVE"):
+                    pass
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._closed:
+            raise self._refuse(Problem("closed"))
+        if self._connection is not None and self._process != os.getpid():
+            raise self._refuse(Problem("forked"))
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            raise self._refuse(Problem("gone", "is gone")) from None
+        if (status.st_dev, status.st_ino) != self._identity:
+            raise self._refuse(Problem("gone", "was replaced by another one"))
+        if self._connection is None:
+            if self._exclusive and self._left not in (None, self._state()):
+                raise self._refuse(Problem("gone", "was used by another process"))
+            self._connection, self._process = self._open(), os.getpid()
+        return self._connection
+
+    def _state(self) -> tuple[int, int] | None:
+        """What any write by another process changes."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size
+
+
+_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_open_lock = threading.Lock()
+_held: list[Database] = []
+
+
+def _before_fork() -> None:
+    """Wait for running transactions, then leave no connection for the child to inherit."""
+    _open_lock.acquire()
+    for database in list(_open_databases):
+        database.snapshot_lock.acquire()
+        database.lock.acquire()
+        _held.append(database)
+        database.disconnect()
+
+
+def _after_fork() -> None:
+    while _held:
+        database = _held.pop()
+        database.lock.release()
+        database.snapshot_lock.release()
+    _open_lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

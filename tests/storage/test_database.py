@@ -1,0 +1,231 @@
+"""The one way to open SQLite: whole files, durable commits, forks."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from dp_forward.errors import InvalidInput
+from dp_forward.storage.database import Database, Problem, create_database
+
+
+class Refusal(InvalidInput):
+    def __init__(self, problem: Problem) -> None:
+        super().__init__("file", "be usable", problem.kind, problem.detail)
+        self.kind = problem.kind
+
+
+def fill(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY) STRICT")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    place = tmp_path / "rows.sqlite"
+    create_database(place, fill, refuse=Refusal)
+    return place
+
+
+def count(path: Path) -> int:
+    """As another process would: with a connection of its own, opened in a child."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        with sqlite3.connect(path) as connection:
+            os.write(writing, str(connection.execute("SELECT count(*) FROM rows").fetchone()[0]).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return int(os.read(reading, 20))
+
+
+def insert(database: Database, number: int) -> None:
+    with database.transaction(write=True) as connection:
+        connection.execute("INSERT INTO rows VALUES (?)", (number,))
+
+
+def in_child(work) -> int:
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def forked_with_open(path: Path, opened) -> int:
+    """Rows of a parent and of its child that both wrote around a fork, and of a parent that closed first."""
+    parent = opened(path)
+    insert(parent, 1)
+    written, closed = os.pipe(), os.pipe()
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            own = opened(path)
+            insert(own, 2)
+            os.write(written[1], b".")
+            os.read(closed[0], 1)  # the parent has closed: what the child writes now must stay too
+            insert(own, 3)
+            code = 0
+        finally:
+            os._exit(code)  # killed: nothing is closed
+    os.read(written[0], 1)
+    parent.close()
+    os.write(closed[1], b".")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return count(path)
+
+
+class Unguarded:
+    """The negative control: a connection that simply lives across the fork."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection.execute("PRAGMA journal_mode = WAL")
+
+    def transaction(self, *, write: bool):
+        assert write
+        return self.connection
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def test_a_fork_with_an_open_database_loses_no_committed_row(tmp_path: Path) -> None:
+    for trial in range(20):
+        place = tmp_path / f"{trial}.sqlite"
+        create_database(place, fill, refuse=Refusal)
+        assert forked_with_open(place, lambda path: Database(path, refuse=Refusal)) == 3
+
+
+def test_the_fork_test_catches_a_connection_that_lives_across_the_fork(tmp_path: Path) -> None:
+    lost = 0
+    for trial in range(20):
+        place = tmp_path / f"{trial}.sqlite"
+        create_database(place, fill, refuse=Refusal)
+        lost += forked_with_open(place, Unguarded) < 3
+    assert lost > 0
+
+
+def test_the_parent_goes_on_after_a_fork_and_so_does_the_child(path: Path) -> None:
+    database = Database(path, refuse=Refusal)
+    insert(database, 1)
+    assert in_child(lambda: insert(database, 2)) == 0
+    insert(database, 3)
+    assert count(path) == 3
+
+
+def test_an_exclusive_database_keeps_others_out_until_it_is_closed(path: Path) -> None:
+    database = Database(path, refuse=Refusal, exclusive=True)
+    with pytest.raises(Refusal) as caught:
+        Database(path, refuse=Refusal, exclusive=True)
+    assert caught.value.kind == "busy"
+    database.close()
+    Database(path, refuse=Refusal, exclusive=True).close()
+
+
+def test_an_exclusive_database_that_a_forked_child_used_is_refused(path: Path) -> None:
+    database = Database(path, refuse=Refusal, exclusive=True)
+    insert(database, 1)
+    assert in_child(lambda: None) == 0
+    insert(database, 2)  # the child left it alone
+    assert in_child(lambda: (insert(database, 3), database.close())) == 0
+    with pytest.raises(Refusal) as caught:
+        insert(database, 4)
+    assert caught.value.kind == "gone"
+
+
+def test_a_transaction_is_all_or_nothing(path: Path) -> None:
+    database = Database(path, refuse=Refusal)
+
+    def fails() -> None:
+        with database.transaction(write=True) as connection:
+            connection.execute("INSERT INTO rows VALUES (1)")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert count(path) == 0
+
+
+def test_a_snapshot_does_not_see_what_is_written_meanwhile_and_cannot_write(path: Path) -> None:
+    database = Database(path, refuse=Refusal)
+    insert(database, 1)
+    with database.snapshot() as connection:
+        writer = threading.Thread(target=insert, args=(database, 2))
+        writer.start()
+        writer.join()
+        assert connection.execute("SELECT count(*) FROM rows").fetchone() == (1,)
+        with pytest.raises(sqlite3.OperationalError):
+            connection.execute("INSERT INTO rows VALUES (9)")
+    assert count(path) == 2
+
+
+def test_an_existing_file_is_never_made_again(path: Path) -> None:
+    with pytest.raises(Refusal) as caught:
+        create_database(path, fill, refuse=Refusal)
+    assert caught.value.kind == "exists"
+
+
+def test_a_stale_log_beside_the_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.sqlite-wal").write_bytes(b"stale")
+    with pytest.raises(Refusal) as caught:
+        create_database(tmp_path / "rows.sqlite", fill, refuse=Refusal)
+    assert caught.value.kind == "exists"
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind"),
+    [
+        (lambda path: path.unlink(), "gone"),
+        (lambda path: (path.unlink(), path.write_bytes(b"another")), "gone"),
+    ],
+)
+def test_a_file_that_is_moved_while_in_use_is_refused(path: Path, harm, kind: str) -> None:
+    database = Database(path, refuse=Refusal)
+    insert(database, 1)
+    harm(path)
+    with pytest.raises(Refusal) as caught:
+        insert(database, 2)
+    assert caught.value.kind == kind
+
+
+def test_what_is_no_database_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    place = tmp_path / "notes.txt"
+    place.write_bytes(b"not a database, whatever its name says" * 100)
+    with pytest.raises(Refusal) as caught, Database(place, refuse=Refusal).transaction(write=False):
+        pass
+    assert caught.value.kind == "damaged"
+    assert place.read_bytes().startswith(b"not a database")
+
+
+def test_no_refusal_repeats_the_words_of_sqlite(path: Path) -> None:
+    database = Database(path, refuse=Refusal)
+    with pytest.raises(Refusal) as caught, database.transaction(write=True) as connection:
+        connection.execute("INSERT INTO rows VALUES ('a secret text')")
+    assert "secret" not in str(caught.value)
+
+
+def test_what_was_deleted_is_overwritten_where_the_owner_wants_it_forgotten(tmp_path: Path) -> None:
+    def with_words(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE words (word TEXT) STRICT")
+
+    found = {}
+    for forget in (True, False):
+        place = tmp_path / f"{forget}.sqlite"
+        create_database(place, with_words, refuse=Refusal)
+        database = Database(place, refuse=Refusal, forget=forget)
+        if not forget:  # what SQLite does by itself depends on how it was built
+            with database.transaction(write=False) as connection:
+                connection.execute("PRAGMA secure_delete = OFF")
+        for statement in ("INSERT INTO words VALUES ('remember-me')", "DELETE FROM words"):
+            with database.transaction(write=True) as connection:
+                connection.execute(statement)
+        database.empty_log()
+        database.close()
+        found[forget] = b"remember-me" in place.read_bytes()
+    assert found == {True: False, False: True}
