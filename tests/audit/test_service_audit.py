@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from dp_forward.cli.audit_wire import layout
 
 from audit.mutants import World, world
 from dp_forward.audit.claims import bounded_vectors
@@ -16,7 +17,6 @@ from dp_forward.audit.service_audit import (
     far_apart,
     hidden_matrix,
 )
-from dp_forward.cli.audit_wire import layout
 from dp_forward.errors import InvalidInput
 
 

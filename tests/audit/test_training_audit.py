@@ -3,7 +3,7 @@
 import torch
 
 import tiny_models
-from dp_forward.audit.training_audit import audit_training
+from audit.training_audit import audit_training
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import NoiseChoice
 from dp_forward.split.pair import split_model

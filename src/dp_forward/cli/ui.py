@@ -16,7 +16,7 @@ from dp_forward.cli import options
 from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Server, UserFront
 
 if TYPE_CHECKING:
-    from dp_forward.attacks.nearest_row import NearestTokens, Reading
+    from dp_forward.attacks.inversion.nearest_token import NearestTokens, Reading
     from dp_forward.service.client.client import Look
     from dp_forward.service.webui.ui_service import Reconstruction
 
@@ -51,7 +51,7 @@ def ui(
 
     Example: dpf ui run/front --server http://127.0.0.1:8765 --ledger my.ledger --budget 50
     """
-    from dp_forward.attacks.nearest_row import NearestTokens
+    from dp_forward.attacks.inversion.nearest_token import NearestTokens
     from dp_forward.service.client.client import Client, Patience
     from dp_forward.service.server.settings import read_token
     from dp_forward.service.webui.ui_listener import run_page
@@ -143,7 +143,7 @@ class Reader:
         """Give up after the next few tokens."""
         self._stopping.set()
 
-    def _go_on(self, done: int, total: int) -> None:
+    def _go_on(self, done: int) -> None:
         if self._stopping.is_set():
             raise _Stopped
 
@@ -151,8 +151,7 @@ class Reader:
 def _shown(reading: Reading) -> Reconstruction:
     from dp_forward.service.webui.ui_service import Reconstruction
 
-    words = tuple((guess.word, guess.right) for guess in reading.guesses)
-    return Reconstruction(words=words, recall=reading.recall)
+    return Reconstruction(words=reading.words, recall=reading.recall)
 
 
 @contextmanager
