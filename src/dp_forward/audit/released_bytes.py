@@ -13,10 +13,10 @@ are read back as whoever receives them reads them, and held against the claim:
   it. A residual that was kept, or a bound that was not applied, shows here.
 
 What refutes. A floor above the claimed epsilon at 99.99 % confidence, or a finding that chance explains no
-better than 4 standard errors of a normal variable, by the exact law of its statistic (`findings`): with 16 draws
-as with 4000. So an honest system fails one audit in about three thousand (six findings at 3.2e-5 each, and
-the floor at 1e-4). The floor that is *reported* has 95 % confidence; for PrivUnit, whose ratio is e^epsilon
-exactly, it would by itself refute an honest mechanism once in forty audits.
+better than 4 standard errors of a normal variable, by the exact law of its statistic (`findings`): with 16
+draws as with 4000. So an honest system fails one audit in about three thousand (six findings at 3.2e-5 each,
+and the floor at 1e-4). The floor that is *reported* has 95 % confidence; for PrivUnit, whose ratio is
+e^epsilon exactly, it would by itself refute an honest mechanism once in forty audits.
 """
 
 from __future__ import annotations
