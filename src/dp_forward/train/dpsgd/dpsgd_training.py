@@ -46,7 +46,7 @@ from dp_forward.train.dpsgd.private_optimizer import (
     make_private,
     set_trainable,
 )
-from dp_forward.train.memory import peak_memory_mib, start_counting_memory
+from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -23,7 +23,7 @@ from dp_forward.train.evaluation import Accuracy, accuracy_of, commonest_share
 from dp_forward.train.inputs import load_tokenizer, read_texts
 from dp_forward.train.plan_base import check_settings
 from dp_forward.train.provenance import provenance
-from dp_forward.train.report import spoken, write_report
+from dp_forward.train.report import with_subjects, write_report
 from dp_forward.train.run_folder import RunFolder
 from dp_forward.train.training_loop import Progress
 
@@ -91,7 +91,7 @@ def run_baseline(
 ) -> dict[str, Any]:
     """Train with DP-SGD, write RUN/model (an ordinary checkpoint) and the report; returns the report."""
     settings = plan.settings
-    with RunFolder.opened(folder, plan.as_dict(), plan.digest(), resume=resume) as place:
+    with RunFolder.opened(folder, plan, resume=resume) as place:  # type: ignore[arg-type]
         if place.complete:
             return place.report
         started = time.perf_counter()
@@ -197,7 +197,7 @@ def _report(
         "accuracy_of_commonest_label": commonest,
         "draws": 1,
         "texts": accuracy.texts,
-        "training_records": records,
+        "records": records,
         "regime": "dp-sgd",
         "guarantee": {
             "regime": "dp-sgd",
@@ -205,7 +205,7 @@ def _report(
             "training": training,
             "labels": None,
             "statements": statements,
-            "statement": " ".join(spoken(statements)),
+            "statement": " ".join(with_subjects(statements)),
         },
         "notes": notes,
         "seconds": seconds,
