@@ -163,8 +163,8 @@ def record_id(secret: bytes, number: int) -> bytes:
 def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> ReleasedCorpus:
     """The corpus, whole, and exactly as the ledger knows it."""
     if not private_folder(place).is_dir():
-        found = "one without its private folder"
-        raise InvalidInput("out", "be a release of your own", found, "Push from where it was made.")
+        without = "one without its private folder"
+        raise InvalidInput("out", "be a release of your own", without, "Push from where it was made.")
     corpus = ReleasedCorpus.open(place, raw=True)
     try:
         key = bytes.fromhex(corpus.key)

@@ -220,8 +220,7 @@ class ShufflerStore:
             connection.execute("INSERT INTO shuffled VALUES (?)", (tag,))
         connection.execute("DELETE FROM waiting")
         batch = Batch(secrets.token_bytes(ID_BYTES), len(old), b"")
-        row = (batch.name, batch.records, batch.acknowledged)
-        connection.execute("INSERT INTO batch VALUES (1, ?, ?, ?)", row)
+        connection.execute("INSERT INTO batch VALUES (1, ?, ?, ?)", (batch.name, batch.records, b""))
         return batch
 
     def piece(self, *, most: int) -> list[bytes]:
