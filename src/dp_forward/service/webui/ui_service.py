@@ -50,7 +50,7 @@ class Reconstructor(Protocol):
     def prepared(self) -> float | None:
         """How far it is, from 0 to 1; None if it failed."""
 
-    def __call__(self, look: Look) -> tuple[Reconstruction, Reconstruction | None]:
+    def __call__(self, preview: Look) -> tuple[Reconstruction, Reconstruction | None]:
         """What is read without noise, and from the release, if there is one."""
 
 
