@@ -12,15 +12,14 @@ from typing import Any
 
 import torch
 
-from dp_forward.data import FixedLength
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data import FixedLength, read_texts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
-from dp_forward.split.device import device_of
-from dp_forward.split.load_model import load_model
+from dp_forward.split.device import pick_device
+from dp_forward.split.load_model import load_model, load_tokenizer
 from dp_forward.train.dpsgd.dpsgd_training import DpSgdOutcome, DpSgdSettings, train_dpsgd
 from dp_forward.train.evaluation import Accuracy, accuracy_of, commonest_share
-from dp_forward.train.inputs import load_tokenizer, read_texts
 from dp_forward.train.plan import check_settings
 from dp_forward.train.provenance import provenance
 from dp_forward.train.report import spoken, write_report
@@ -100,7 +99,7 @@ def run_baseline(
         train, evaluation = _texts(plan, tokenizer, progress)
         model: Any = load_model(plan.model, labels=len(task.labels))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
-        model.to(device_of(), torch.float32)
+        model.to(pick_device(), torch.float32)
         outcome = train_dpsgd(
             model,
             train,
