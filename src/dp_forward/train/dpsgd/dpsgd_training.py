@@ -9,15 +9,21 @@ says so in words, and every outcome carries them.
 
 Guarantees:
     ``epsilon`` is what Opacus's accountant says of the steps that were taken, those before an interruption
-    included, and is at most the epsilon asked for.
+    included, and is at most the epsilon asked for. What was spent is never forgotten: a checkpoint whose
+    accountant's history does not fit its number of steps, or whose tensors do not fit their digest, is
+    refused, not repaired.
 Edges:
-    A folder that holds the checkpoint of another run is refused, and so is a second start without ``resume``.
+    A run is resumed after its last finished epoch. No state of a random generator is stored: the noise is
+    drawn anew, and the steps lost with the interruption were never shown to anyone and are not charged.
+    Opacus's own checkpoints are not used: they are pickles, which can run code when they are read.
 Paper: the DP-SGD rows of its tables (Section 6); ours uses Opacus 1.6.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +31,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor
 
 from dp_forward.data import FixedLength
 from dp_forward.data.encoded import EncodedTexts
@@ -41,13 +49,6 @@ from dp_forward.train.dpsgd.accounting import (
     noise_multiplier_for,
     sampling,
 )
-from dp_forward.train.dpsgd.dpsgd_checkpoint import (
-    Checkpoint,
-    load_checkpoint,
-    restore,
-    save_checkpoint,
-    weights_digest,
-)
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, make_private, set_trainable
 from dp_forward.train.evaluation import Accuracy, accuracy_of, commonest_share
@@ -60,6 +61,9 @@ from dp_forward.train.run_folder import RunFolder
 __all__ = ["DpSgdOutcome", "run_dpsgd", "statement_of", "train_dpsgd"]
 
 _STAGE = "dp-sgd"
+
+Stored = tuple[dict[str, Tensor], dict[str, Any]]
+"""Tensors and facts of a finished epoch, as the run folder holds them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,22 +98,14 @@ def run_dpsgd(
         model: Any = load_model(plan.model, labels=len(find_task(plan.task).labels))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
         model.to(device_of(), torch.float32)
-        checkpoints = place.checkpoints("dpsgd")
-        outcome = train_dpsgd(
-            model,
-            train,
-            evaluation,
-            plan,
-            folder=checkpoints,
-            resume=checkpoints.exists(),
-            progress=progress,
-        )
+        outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)
         outcome.model.save_pretrained(place.path / "model")
         tokenizer.save_pretrained(place.path / "model")
         report = _report(
             plan, outcome, train=train, evaluation=evaluation, seconds=time.perf_counter() - started
         )
         write_report(report, place)
+        place.drop_stages()
         return report
 
 
@@ -119,65 +115,64 @@ def train_dpsgd(
     evaluation: EncodedTexts,
     plan: DpSgdPlan,
     *,
-    folder: Path | None = None,
-    resume: bool = False,
+    place: RunFolder | None = None,
     progress: Progress | None = None,
     accountant: Accountant = "prv",
 ) -> DpSgdOutcome:
     """Train ``model``, whose own weights change, with DP-SGD on ``train``; accuracy is on ``evaluation``.
 
-    With a ``folder`` every epoch is stored there; ``resume`` takes up the last one.
+    Every epoch is stored in ``place``, and what is stored there is not trained again.
     """
     for name, records in (("train", train), ("evaluation", evaluation)):
         _check_labels(name, records, labels=int(model.config.num_labels))
     rate, per_epoch = sampling(len(train), plan.batch)
-    run = {
-        "settings": {**plan.deciding(), "accountant": accountant},
-        "model_digest": "" if folder is None else weights_digest(model),
-        "records": len(train),
-    }
-    earlier = None if folder is None else _earlier(folder, run, resume=resume)
-    noise = noise_multiplier_for(
-        plan.epsilon,
-        delta=plan.delta,
-        sample_rate=rate,
-        steps=plan.epochs * per_epoch,
-        accountant=accountant,
-    )
-    torch.manual_seed(plan.seed + (earlier.steps if earlier else 0))
+    steps = plan.epochs * per_epoch
+    run = {"model": _digest(model.state_dict()), "records": len(train), "accountant": accountant}
+    earlier = None if place is None else _stored_epoch(place, run, plan.epochs)
+    if earlier is None:
+        noise, taken = _noise_for(plan, rate, steps, accountant), 0
+    else:
+        noise, taken = earlier[1]["noise_multiplier"], earlier[1]["steps"]
+    torch.manual_seed(plan.seed + taken)
     trained = set_trainable(model, plan.trainable, lora_rank=plan.lora_rank)
     private = _private(trained, train, plan, noise, accountant)
     if len(private.loader) != per_epoch:
         raise InvalidInput("opacus", f"draw {per_epoch} batches an epoch", len(private.loader), "Use 1.6.")
-    if earlier is not None:
-        restore(earlier, private, trained)
-    history = list(earlier.history) if earlier else []
+    history = [] if earlier is None else _restore(earlier, private, trained)
     start_counting_memory(private.device)
-
     for epoch in range(len(history) + 1, plan.epochs + 1):
-        loss = _epoch(private, plan, progress)
+        loss = _train_epoch(private, plan, progress)
         _check_finite(trained)
         accuracy = float(_right_answers(private.module, evaluation).mean())
         history.append({"step": private.steps, "epoch": epoch, "loss": loss, "accuracy": accuracy})
         if progress is not None:
-            numbers = {"loss": loss, "accuracy": accuracy}
-            progress(_STAGE, private.steps, plan.epochs * per_epoch, numbers)
-        if folder is not None:
-            save_checkpoint(folder, run, private, trained, history)
+            progress(_STAGE, private.steps, steps, {"loss": loss, "accuracy": accuracy})
+        if place is not None:
+            _store_epoch(place, run, private, trained, history)
+    return _outcome(private, plan, history, accountant)
 
-    spent = epsilon_of(
-        private.accountant.history, delta=plan.delta, accountant=accountant, near=plan.epsilon
-    )
-    steps, module = private.steps, private.remove_hooks()
+
+def _outcome(
+    private: PrivateTraining, plan: DpSgdPlan, history: list[dict[str, float]], accountant: Accountant
+) -> DpSgdOutcome:
+    spent = private.accountant.history
+    epsilon = epsilon_of(spent, delta=plan.delta, accountant=accountant, near=plan.epsilon)
+    noise, steps = float(private.optimizer.noise_multiplier), private.steps
+    module = private.remove_hooks()
     return DpSgdOutcome(
         history=history,
-        epsilon=spent,
+        epsilon=epsilon,
         noise_multiplier=noise,
-        sample_rate=rate,
+        sample_rate=sampling(len(private.records), plan.batch)[0],
         steps=steps,
         peak_memory_mib=peak_memory_mib(private.device),
         statement=statement_of(
-            plan, epsilon=spent, noise_multiplier=noise, steps=steps, records=len(train), accountant=accountant
+            plan,
+            epsilon=epsilon,
+            noise_multiplier=noise,
+            steps=steps,
+            records=len(private.records),
+            accountant=accountant,
         ),
         model=module.merge_and_unload() if plan.trainable == "lora" else module,
     )
@@ -228,6 +223,12 @@ def _read(
     )
 
 
+def _noise_for(plan: DpSgdPlan, rate: float, steps: int, accountant: Accountant) -> float:
+    return noise_multiplier_for(
+        plan.epsilon, delta=plan.delta, sample_rate=rate, steps=steps, accountant=accountant
+    )
+
+
 def _private(
     trained: Any, train: EncodedTexts, plan: DpSgdPlan, noise: float, accountant: Accountant
 ) -> PrivateTraining:
@@ -244,7 +245,7 @@ def _private(
     )
 
 
-def _epoch(private: PrivateTraining, plan: DpSgdPlan, progress: Progress | None) -> float:
+def _train_epoch(private: PrivateTraining, plan: DpSgdPlan, progress: Progress | None) -> float:
     """One pass of Poisson batches; the mean loss."""
     private.module.train()
     total, texts = torch.zeros((), device=private.device), 0
@@ -286,18 +287,85 @@ def _check_finite(trained: Any) -> None:
         raise InvalidInput("weights", "stay finite", "NaN or Inf", "Use a smaller learning_rate.")
 
 
-def _earlier(folder: Path, run: dict[str, Any], *, resume: bool) -> Checkpoint | None:
-    """The checkpoint to resume from, if it is this run's."""
-    found = load_checkpoint(folder)
-    if found is None:
-        return None
-    if not resume:
-        raise InvalidInput("folder", "be new", "one that holds a run", "Resume it, or use another folder.")
-    for name, value in run.items():
-        if found.run[name] != value:
-            rule = f"hold a run with the same {name}"
-            raise InvalidInput("folder", rule, "another", "Use the plan, data and model it has.")
-    return found
+def _store_epoch(
+    place: RunFolder,
+    run: Mapping[str, object],
+    private: PrivateTraining,
+    trained: Any,
+    history: list[dict[str, float]],
+) -> None:
+    """Store the end of an epoch; then the one before goes."""
+    tensors = {f"weights.{name}": p for name, p in trained.named_parameters() if p.requires_grad}
+    for index, entry in private.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value for name, value in entry.items()}
+    facts = {
+        **run,
+        "digest": _digest(tensors),
+        "noise_multiplier": float(private.optimizer.noise_multiplier),
+        "steps": private.steps,
+        "accountant_history": private.accountant.history,
+        "history": history,
+    }
+    place.finish_stage(_epoch_stage(len(history)), tensors, facts)
+    place.drop_stage(_epoch_stage(len(history) - 1))
+
+
+def _stored_epoch(place: RunFolder, run: Mapping[str, object], epochs: int) -> Stored | None:
+    """Tensors and facts of the last stored epoch; another run's, or a damaged one, is refused."""
+    found = "something else"
+    try:
+        numbers = range(epochs, 0, -1)
+        stored = next(filter(None, (place.stage_result(_epoch_stage(number)) for number in numbers)), None)
+        if stored is None:
+            return None
+        tensors, facts = stored
+        other = [name for name, value in run.items() if facts[name] != value]
+        spent, noise = facts["accountant_history"], facts["noise_multiplier"]
+        honest = spent and all(used == noise and steps > 0 for used, _, steps in spent)
+        if not honest or sum(steps for _, _, steps in spent) != facts["steps"]:
+            found = "an accountant's history that does not fit its steps"
+        elif _digest(tensors) != facts["digest"]:
+            found = "changed tensors"
+        elif other:
+            rule, remedy = f"hold a run with the same {other[0]}", "Use the plan, data and model it has."
+            raise InvalidInput("out", rule, "another", remedy)
+        else:
+            return stored
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+    raise InvalidInput("out", "hold a checkpoint as it was written", found, "Start in a new folder.")
+
+
+def _restore(stored: Stored, private: PrivateTraining, trained: Any) -> list[dict[str, float]]:
+    """Put back weights, optimizer and what was spent; returns the learning curve so far."""
+    tensors, facts = stored
+    state: dict[int, dict[str, Tensor]] = {}
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "weights":
+                trained.get_parameter(rest).copy_(tensor)
+            else:
+                index, _, entry = rest.partition(".")
+                state.setdefault(int(index), {})[entry] = tensor
+    groups = private.optimizer.state_dict()["param_groups"]
+    private.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    private.accountant.history = [tuple(entry) for entry in facts["accountant_history"]]
+    return list(facts["history"])
+
+
+def _epoch_stage(epoch: int) -> str:
+    return f"dpsgd-epoch-{epoch:04d}"
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Digest of names, types, shapes and values."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def _report(
