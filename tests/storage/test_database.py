@@ -338,3 +338,23 @@ def test_a_fork_waits_for_the_transactions_of_other_threads(path: Path) -> None:
     with database.transaction(write=False) as connection:
         assert connection.execute("SELECT count(*) FROM rows WHERE number < 5").fetchone() == (5,)
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_deleted_database_leaves_nothing_behind(path: Path) -> None:
+    database = Database(path, refuse=Refusal, exclusive=True)
+    insert(database, 1)
+    database.delete()
+    assert list(path.parent.iterdir()) == []
+    create_database(path, fill, refuse=Refusal)
+    assert count(path) == 0
+
+
+def test_a_file_with_a_rollback_journal_is_opened_and_keeps_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    with sqlite3.connect(path) as connection:
+        fill(connection)
+        connection.execute("INSERT INTO rows VALUES (1)")
+    database = Database(path, refuse=Refusal, exclusive=True)
+    insert(database, 2)
+    database.close()
+    assert count(path) == 2

@@ -15,7 +15,7 @@ from dp_forward.cli.plan_options import (
     LabelPrior,
     data_paths,
     numbers,
-    told_if_finished,
+    warn_if_finished,
 )
 from dp_forward.cli.progress_bars import Bars
 
@@ -87,7 +87,7 @@ def release(
     labels = label_mechanism_for(
         label_epsilon, numbers("label-prior", label_prior), labels=len(user.form.labels)
     )
-    with told_if_finished(out, MANIFEST), Bars() as bars:
+    with warn_if_finished(out, MANIFEST), Bars() as bars:
         texts = read_texts(
             chosen,
             split,

@@ -28,13 +28,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from dp_forward.corpus.draw_log import sync_folder
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.collection_spec import CollectionForm
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.refusals import Refused
+from dp_forward.storage.files import sync_folder
 
 __all__ = ["BATCH_BYTES", "FORM", "RECORDS", "Collection"]
 

@@ -49,12 +49,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dp_forward.corpus.draw_log import sync_folder
 from dp_forward.errors import InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.service.protocol.collection_spec import CollectionForm
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header
 from dp_forward.service.protocol.record import Record, with_new_id
 from dp_forward.service.server.refusals import Refused
+from dp_forward.storage.files import sync_folder
 from dp_forward.storage.locked import LockedFile
 
 __all__ = ["Batch", "ShuffleStore", "fresh_ids"]
