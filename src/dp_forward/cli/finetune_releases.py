@@ -46,7 +46,7 @@ def _exported(releases: Path, out: Path, bars: Bars) -> Iterator[Path | None]:
     if not (releases / _COLLECTION).is_file() or (out / "releases" / _MANIFEST).is_file():
         yield None
         return
-    from dp_forward.service.collector.export import export_corpus
+    from dp_forward.service.collector.corpus_export import export_corpus
 
     beside = next(folder for folder in out.absolute().parents if folder.is_dir())
     with tempfile.TemporaryDirectory(prefix=".dpf-", dir=beside) as draft:

@@ -21,7 +21,7 @@ from dp_forward.cli.progress_bars import Bars
 
 if TYPE_CHECKING:
     from dp_forward.corpus.form import CorpusForm, Labels
-    from dp_forward.service.client.upload import Pushed
+    from dp_forward.service.client.upload import UploadResult
 
 __all__ = ["release"]
 
@@ -160,7 +160,7 @@ def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] 
     return None
 
 
-def _told(pushed: Pushed, form: CorpusForm) -> tuple[dict[str, Any], list[str]]:
+def _told(pushed: UploadResult, form: CorpusForm) -> tuple[dict[str, Any], list[str]]:
     """What came of pushing, as JSON and in words; a central epsilon only where a shuffler hides a record."""
     from dataclasses import replace
 
