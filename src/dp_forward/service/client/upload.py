@@ -39,8 +39,7 @@ from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.corpus.writer import ledger_of, private_folder
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.ledger import Ledger, State
-from dp_forward.service.client.answer_cache import SECRET_BYTES, make_secret
-from dp_forward.service.client.transport import Line
+from dp_forward.service.client.transport import Transport
 from dp_forward.service.protocol.collection_spec import CollectionForm
 from dp_forward.service.protocol.frame import Header, WireError
 from dp_forward.service.protocol.manifest import Manifest
@@ -48,14 +47,15 @@ from dp_forward.service.protocol.policy import ProtocolMismatch, shown
 from dp_forward.service.protocol.record import ID_BYTES, pack_record
 from dp_forward.service.protocol.sansio import (
     Call,
-    Patience,
+    RetryPolicy,
     ServerRefused,
     ServerUnavailable,
     Steps,
-    json_of,
-    sent,
+    parse_json,
+    send,
 )
 from dp_forward.split.artifacts import UserSide
+from dp_forward.storage.files import SECRET_BYTES, make_secret
 
 __all__ = ["Pushed", "check_collector", "push_corpus", "record_id"]
 
@@ -92,7 +92,7 @@ def push_corpus(
     token: str | None = None,
     ledger: str | os.PathLike[str] | None = None,
     again: bool = False,
-    patience: Patience | None = None,
+    retry: RetryPolicy | None = None,
     transport: Any = None,
     progress: Callable[[int], None] | None = None,
 ) -> Pushed:
@@ -107,12 +107,12 @@ def push_corpus(
         that collects something else, `ServerRefused` and `ServerUnavailable` as in asking. After any of them,
         and after a crash, the same call goes on.
     """
-    patience = patience or Patience()
-    with Line(server, token=token, patience=patience, transport=transport) as line:
+    retry = retry or RetryPolicy()
+    with Transport(server, token=token, retry=retry, transport=transport) as line:
         corpus = _charged_corpus(Path(out).absolute(), ledger)
         own = _own_form(corpus, cut)
         notes = _Notes(corpus, line.address)
-        steps = _steps(corpus, own, notes, patience, again=again, progress=progress)
+        steps = _steps(corpus, own, notes, retry, again=again, progress=progress)
         try:
             return line.drive(steps)
         except ServerUnavailable as error:
@@ -127,7 +127,7 @@ def check_collector(
     bits: int,
     server: str,
     token: str | None = None,
-    patience: Patience | None = None,
+    retry: RetryPolicy | None = None,
     transport: Any = None,
 ) -> CollectionForm:
     """Ask a server whether it would take a release of this front, before anything is drawn or charged.
@@ -148,14 +148,14 @@ def check_collector(
         front=user.digest,
         labels=form.labels,
     )
-    own, patience = CollectionForm.of(manifest, labels), patience or Patience()
-    with Line(server, token=token, patience=patience, transport=transport) as line:
-        return line.drive(_greeted(own, patience))
+    own, retry = CollectionForm.of(manifest, labels), retry or RetryPolicy()
+    with Transport(server, token=token, retry=retry, transport=transport) as line:
+        return line.drive(_greeted(own, retry))
 
 
-def _greeted(own: CollectionForm, patience: Patience) -> Steps[CollectionForm]:
-    reply = yield from sent(Call("GET", "/v1/collection", _FORM_BYTES), patience)
-    return _agreed(json_of(reply), own)
+def _greeted(own: CollectionForm, retry: RetryPolicy) -> Steps[CollectionForm]:
+    reply = yield from send(Call("GET", "/v1/collection", _FORM_BYTES), retry)
+    return _agreed(parse_json(reply), own)
 
 
 def record_id(secret: bytes, number: int) -> bytes:
@@ -251,12 +251,12 @@ def _steps(
     corpus: ReleasedCorpus,
     own: CollectionForm,
     notes: _Notes,
-    patience: Patience,
+    retry: RetryPolicy,
     *,
     again: bool,
     progress: Callable[[int], None] | None,
 ) -> Steps[Pushed]:
-    form = yield from _greeted(own, patience)
+    form = yield from _greeted(own, retry)
     done = 0 if again else notes.acknowledged
     notes.begin(done, form.shuffler_least)  # before the first byte leaves
     pushed = 0
@@ -266,7 +266,7 @@ def _steps(
     while done < len(corpus):
         span = range(done, min(done + at_once, len(corpus)))
         call = Call("POST", "/v1/records", _ANSWER_BYTES, _body(corpus, own.manifest, notes.secret, span))
-        pushed += _stored((yield from sent(call, patience)), len(span))
+        pushed += _stored((yield from send(call, retry)), len(span))
         done = span.stop
         notes.acknowledge(done)
         if progress is not None:
@@ -276,7 +276,7 @@ def _steps(
 
 def _stored(reply: Any, records: int) -> int:
     """How many records were new to the server; an answer that does not add up is refused."""
-    answer = json_of(reply)
+    answer = parse_json(reply)
     match answer:
         case {"stored": int(stored), "known": int(known), **rest} if not rest:
             if stored >= 0 and known >= 0 and stored + known == records:

@@ -11,7 +11,7 @@ import uvicorn
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.service.server.uvicorn_runner import bound_socket, print_line, run_until_signal
+from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
 from dp_forward.service.webui.ui_app import make_page
 from dp_forward.service.webui.ui_service import Desk
 
@@ -36,7 +36,7 @@ def run_page(
     """
     if not 0 <= checks.count("port", port, at_least=0, remedy="Use 0 for a free one.") < 1 << 16:
         raise InvalidInput("port", "be below 65536", port, "Use 0 for a free one.")
-    listening = bound_socket(_HOST, port)
+    listening = bind_socket(_HOST, port)
     port, key = listening.getsockname()[1], secrets.token_urlsafe(_KEY_BYTES)
 
     def started(server: uvicorn.Server) -> None:
