@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from dp_forward.attacks.inversion.gradient import refuse_front
 from dp_forward.attacks.inversion.recall import each_batch
 from dp_forward.attacks.observations import AnyFront, observe_average
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.privacy import Mechanism
 from dp_forward.progress import Count
 from dp_forward.split.families import FAMILIES
-from dp_forward.split.width_maps import NarrowFront
+from dp_forward.split.halves import NarrowFront
 
 RIDGE = 1e-6
 

@@ -37,13 +37,13 @@ from dp_forward.attacks.attack_result import AttackResult, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
 from dp_forward.attacks.observations import AnyFront, hidden_batches, kind_of_noise, observe_texts
 from dp_forward.data import EncodedTexts, Record
-from dp_forward.data.files import file_rows
+from dp_forward.data.files import read_rows
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
-from dp_forward.split.device import device_of
+from dp_forward.split.device import pick_device
 
 __all__ = ["GENRES", "Pool", "attribute_attack", "keyword_genres", "read_labelled"]
 
@@ -82,7 +82,7 @@ def read_labelled(
         and numbered in alphabetical order.
     """
     rows: list[tuple[str, str]] = []
-    for row in file_rows(Path(path)):
+    for row in read_rows(Path(path)):
         for name in (text, attribute):
             if name not in row.fields:
                 raise InvalidInput(
@@ -127,7 +127,7 @@ def attribute_attack(
     if pool not in (None, "flatten", "mean"):
         raise InvalidInput("pool", "be flatten or mean", pool, "Leave it out.")
     known, wanted = _labels("train", train), _labels("test", test)
-    place = device_of(device)
+    place = pick_device(device)
     parts = list(hidden_batches(front, train, device=place))
     rows, width = parts[0].shape[1:]
     pool = pool or ("flatten" if rows * width <= _FLATTENED_UP_TO else "mean")

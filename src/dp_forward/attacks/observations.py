@@ -26,9 +26,8 @@ from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.progress import Count
-from dp_forward.split.device import device_of
-from dp_forward.split.halves import Front
-from dp_forward.split.width_maps import NarrowFront
+from dp_forward.split.device import pick_device
+from dp_forward.split.halves import Front, NarrowFront
 
 __all__ = [
     "AnyFront",
@@ -64,7 +63,7 @@ def hidden_rows(
     front: AnyFront, batch: dict[str, Tensor], *, device: torch.device | str | None = None
 ) -> Tensor:
     """The hidden matrices [texts, rows, width] of a batch, on the device; the front runs as at inference."""
-    place = device_of(device)
+    place = pick_device(device)
     front.to(place).train(False)
     with torch.inference_mode():
         rows: Tensor = front(**{name: value.to(place) for name, value in batch.items() if name != "labels"})

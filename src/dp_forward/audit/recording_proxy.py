@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from dp_forward.audit.service_audit import Sent
 from dp_forward.errors import DpForwardError
 from dp_forward.ledger import LARGEST_CAP
-from dp_forward.service.client.client import Client, Patience
+from dp_forward.service.client.client import Client, RetryPolicy
 from dp_forward.split.artifacts import UserSide
 
 __all__ = ["RecordedClient", "record_client"]
@@ -121,7 +121,7 @@ class RecordedClient:
     def fresh(self, text: str) -> Sent:
         """Under a ledger that is thrown away: a new one draws anew, for the same text."""
         path = self._ledger()
-        with self._client(path, Patience()) as client:
+        with self._client(path, RetryPolicy()) as client:
             client.ask(text)
         for name in self._folder.glob(f"{path.name}*"):
             name.unlink()
@@ -135,17 +135,17 @@ class RecordedClient:
         path, charged = self._ledger(), 0
         self._proxy.lose(_LOST)
         for _ in range(2):
-            with self._client(path, Patience(first=0.01)) as client:
+            with self._client(path, RetryPolicy(first=0.01)) as client:
                 for _ in range(2):
                     client.ask(text)
                 charged = client.summary().releases
         return self._proxy.take(), charged
 
-    def _client(self, ledger: Path, patience: Patience) -> Client:
+    def _client(self, ledger: Path, retry: RetryPolicy) -> Client:
         """With room for a few releases: a client that draws too often must be seen, not stopped."""
         mechanism = self._user.form.mechanism()
         budget = min(LARGEST_CAP, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
-        return Client(self._user, server=self._proxy.address, ledger=ledger, budget=budget, patience=patience)
+        return Client(self._user, server=self._proxy.address, ledger=ledger, budget=budget, retry=retry)
 
     def _ledger(self) -> Path:
         return self._folder / f"audit-{next(self._numbers)}.ledger"

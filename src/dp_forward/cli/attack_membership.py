@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
     from dp_forward.attacks.observations import AnyFront
     from dp_forward.data import EncodedTexts, Record
-    from dp_forward.split.halves import Back
-    from dp_forward.split.width_maps import NarrowBack
+    from dp_forward.split.halves import Back, NarrowBack
     from dp_forward.train.plan import Plan
 
 __all__ = ["membership"]
@@ -194,12 +193,12 @@ def _members_and_others(
     target: Target, plan: Plan, others: str | None, drop_words: float | None
 ) -> tuple[list[Record], _Others]:
     from dp_forward.attacks.membership import drop_words as thin_out
+    from dp_forward.data import sample_records
     from dp_forward.data.tasks import find_task, split_name
-    from dp_forward.train.inputs import sample
 
     task = find_task(plan.task)
     everybody = target.records(task, "train")
-    members = everybody if plan.train_limit is None else sample(everybody, plan.train_limit)
+    members = everybody if plan.train_limit is None else sample_records(everybody, plan.train_limit)
     if drop_words is not None:
         if others is not None:
             raise InvalidInput("others", "go without --drop-words", others, "Leave one of them out.")

@@ -80,14 +80,13 @@ class Target:
 
     def records(self, task: Task, split: str, limit: int | None = None) -> list[Record]:
         """The texts of a split, or a sample of them."""
-        from dp_forward.data.sources import read_records
+        from dp_forward.data import read_records, sample_records
         from dp_forward.privacy.checks import count
-        from dp_forward.train.inputs import sample
 
         records = read_records(task, split, source=self.data.get(task.name))
         if limit is None:
             return list(records)
-        return sample(records, count("limit", limit, remedy="Leave it out for the default."))
+        return sample_records(records, count("limit", limit, remedy="Leave it out for the default."))
 
     def encoded(self, records: Sequence[Record]) -> EncodedTexts:
         """Their tokens, as the front reads them."""
@@ -161,9 +160,9 @@ def _load(
         A folder without plan.json (of `dpf split`, or a user's own) has no task of its own.
     """
     from dp_forward.split.artifacts import load_user_side
-    from dp_forward.split.device import device_of
+    from dp_forward.split.device import pick_device
 
-    place = str(device_of(device))
+    place = str(pick_device(device))
     if not (run / "front").is_dir():
         raise InvalidInput(
             "run", "hold a front", "none", "A back alone reads no text: name a folder of dpf finetune."

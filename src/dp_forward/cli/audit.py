@@ -112,7 +112,7 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
     from dp_forward.audit.recording_proxy import record_client
     from dp_forward.audit.released_bytes import REPORTED, audit_released
     from dp_forward.audit.service_audit import audit_service, far_apart, hidden_matrix
-    from dp_forward.cli.local_server import served
+    from dp_forward.cli.local_server import serve_locally
     from dp_forward.split.artifacts import load_user_side
 
     for side in ("front", "back"):
@@ -139,7 +139,7 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
                 made, pair=two, draws=inside, level=level, progress=progress, **shape
             )
         progress = counter(bars, "asking the server", 2 * draws)
-        with served(run) as address, record_client(user, address) as wire:
+        with serve_locally(run) as address, record_client(user, address) as wire:
             service = audit_service(user, wire, texts=pair, draws=draws, level=level, progress=progress)
     if service.frames is not None:
         audits["two texts, over the wire"] = service.frames

@@ -46,7 +46,7 @@ def _exported(releases: Path, out: Path, bars: Bars) -> Iterator[Path | None]:
     if not (releases / _COLLECTION).is_file() or (out / "releases" / _MANIFEST).is_file():
         yield None
         return
-    from dp_forward.service.collector.export import export_corpus
+    from dp_forward.service.collector.corpus_export import export_corpus
 
     beside = next(folder for folder in out.absolute().parents if folder.is_dir())
     with tempfile.TemporaryDirectory(prefix=".dpf-", dir=beside) as draft:
@@ -57,12 +57,12 @@ def _exported(releases: Path, out: Path, bars: Bars) -> Iterator[Path | None]:
 
 def _print(report: Mapping[str, Any], out: Path) -> None:
     """The numbers and the promises, for people."""
-    from dp_forward.train.report import spoken
+    from dp_forward.train.report import with_subjects
 
     numbers = ("accuracy", "accuracy_low", "accuracy_high", "accuracy_on_released_labels")
     shown = {name: report[name] for name in (*numbers, "texts", "records", "seconds", "peak_memory_mib")}
     said: Mapping[str, str] = report["guarantee"]["statements"]
-    sentences = spoken(said)
+    sentences = with_subjects(said)
     central = report["central"]
     if central is not None:
         sentences.append(" ".join(["Through the shuffler:", *central["statements"]]))

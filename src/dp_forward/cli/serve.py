@@ -15,7 +15,7 @@ from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dp_forward.corpus.form import Labels
-    from dp_forward.service.collector.collection import Collection
+    from dp_forward.service.collector.collection_store import Collection
     from dp_forward.split.artifacts import ProviderSide
 
 __all__ = ["serve"]
@@ -66,12 +66,13 @@ def serve(
 
     Example: dpf serve run/back --port 8765
     """
+    from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.app import make_app, run_server
-    from dp_forward.service.server.settings import ServerSettings, read_token
+    from dp_forward.service.server.settings import ServerSettings
     from dp_forward.split.artifacts import load_provider_side
-    from dp_forward.split.device import device_of
+    from dp_forward.split.device import pick_device
 
-    place = device_of(device)
+    place = pick_device(device)
     settings = ServerSettings(
         host=host,
         port=port,
@@ -104,7 +105,7 @@ def serve(
 
 def _collection(folder: Path, provider: ProviderSide, digest: str, labels: Labels) -> Collection:
     """The collection in a folder, made if there is none."""
-    from dp_forward.service.collector.collection import Collection
+    from dp_forward.service.collector.collection_store import Collection
     from dp_forward.service.protocol.collection_spec import CollectionForm
     from dp_forward.service.protocol.manifest import Manifest
 

@@ -19,15 +19,15 @@ from fastapi import FastAPI
 from dp_forward.corpus.form import Labels
 from dp_forward.noise import release_batch
 from dp_forward.privacy import NoiseSpec
-from dp_forward.service.collector.body_reader import RecordReader
-from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.collection_store import Collection
+from dp_forward.service.collector.record_reader import RecordReader
 from dp_forward.service.protocol.collection_spec import CollectionForm
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import Record, pack_record
 from dp_forward.service.server.app import make_app, run_server
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.split import carve
+from dp_forward.split import split_model
 from dp_forward.split.artifacts import ProviderSide, ReleaseForm
 from tiny_models import tiny
 
@@ -81,7 +81,7 @@ def changed(record: bytes, **fields: Any) -> bytes:
 
 @cache
 def provider() -> ProviderSide:
-    back = carve(tiny("bert"), CUT)[1]
+    back = split_model(tiny("bert"), CUT)[1]
     return ProviderSide(back, ReleaseForm(noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
 
 

@@ -59,7 +59,7 @@ from dp_forward.attacks.inversion.recall import (
     token_table,
 )
 from dp_forward.attacks.observations import AnyFront, hidden_rows, observe_average
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism, PrivUnit
 from dp_forward.privacy.checks import count

@@ -49,12 +49,12 @@ from torch import Tensor, nn
 from dp_forward.attacks.attack_result import AttackResult, exact_interval, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
 from dp_forward.attacks.observations import AnyFront, kind_of_noise
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import MVG, MatrixGaussian, Mechanism, NormBound, compose
 from dp_forward.progress import Count
-from dp_forward.split.width_maps import NarrowFront
+from dp_forward.split.halves import NarrowFront
 
 __all__ = [
     "Noise",

@@ -35,7 +35,7 @@ from dp_forward.corpus.reader import (
 )
 from dp_forward.corpus.shuffled import ShuffledBatch
 from dp_forward.errors import InvalidInput
-from dp_forward.service.collector.collection import RECORDS, Collection, counts
+from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
 from dp_forward.service.protocol.collection_spec import CollectionForm
 from dp_forward.service.protocol.record import record_digest
 from dp_forward.storage.files import sync_folder
