@@ -22,11 +22,11 @@ from dp_forward.data.sources import read_records
 from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
-from dp_forward.privacy import Mechanism, NoiseChoice
+from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.split.device import device_of
 from dp_forward.split.load_model import load_model
 from dp_forward.split.pair import Split, split_model
-from dp_forward.train.defaults import filled
+from dp_forward.train.defaults import effective_plan
 from dp_forward.train.dpsgd.run import BaselinePlan, run_baseline
 from dp_forward.train.evaluation import accuracy_over_draws
 from dp_forward.train.finetune import finetune
@@ -89,7 +89,7 @@ def _kept(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finetune(work: _Work) -> dict[str, Any]:
-    plan = filled(Plan.from_dict(work.settings))
+    plan = effective_plan(Plan.from_dict(work.settings))
     material = work.cache.material(plan, tokenizer_model(work.job))
     return _kept(finetune(plan, folder=work.folder, material=material, checkpoints=False).report)
 
@@ -111,7 +111,7 @@ def _queries(work: _Work) -> dict[str, Any]:
     """A trained model, asked through other noise than it was trained with, or that it never met."""
     built_on = work.job.after[0]
     pair, norm = _trained_halves(built_on, work.after[0], work.settings.get("cut"))
-    noise = NoiseChoice(mechanism="matrix-gaussian", epsilon=work.settings["epsilon"], norm=norm).build()
+    noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=work.settings["epsilon"], norm=norm).build()
     task = TASKS[str(built_on.settings["task"])]
     rows = int(effective_settings(built_on.kind, built_on.settings)["rows"])
     module = ThroughNoise(pair, Sanitizer(noise, seed=work.settings["noise_seed"]), rows=rows, labels=_LABELS)
@@ -175,7 +175,7 @@ def _front(settings: Mapping[str, Any]) -> tuple[Any, Mechanism | None]:
     pair = split_model(model.float(), settings["cut"])
     if settings["mechanism"] == "none":
         return pair.front, None
-    choice = NoiseChoice(mechanism=settings["mechanism"], epsilon=settings["epsilon"])
+    choice = NoiseSpec(mechanism=settings["mechanism"], epsilon=settings["epsilon"])
     return pair.front, choice.build()
 
 

@@ -37,13 +37,14 @@ from safetensors.numpy import save
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dp_forward.corpus.draw_log import Piece, Shard, sync_folder
+from dp_forward.corpus.draw_log import Piece, Shard
 from dp_forward.corpus.form import CorpusForm
 from dp_forward.corpus.shuffled import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import Guarantee
 from dp_forward.split.artifacts import ReleaseForm
+from dp_forward.storage.files import sync_folder
 
 __all__ = [
     "MANIFEST",

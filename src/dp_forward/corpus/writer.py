@@ -50,7 +50,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from dp_forward.corpus.draw_log import Drawn, Shard
+from dp_forward.corpus.draw_log import DrawLog, Shard
 from dp_forward.corpus.drawing import Source
 from dp_forward.corpus.form import CorpusForm, LabelMechanism, Labels
 from dp_forward.corpus.reader import (
@@ -192,7 +192,7 @@ def _begun_with(place: Path) -> int | None:
     path = private_folder(place) / "draws"
     if not path.exists():
         return None
-    with Drawn.open(path) as drawn:
+    with DrawLog(path) as drawn:
         return int(drawn.settings["shard_records"])
 
 
@@ -202,11 +202,11 @@ def _identity(form: CorpusForm, texts: EncodedTexts) -> bytes:
     return f"{texts.fingerprint()}\n{settings}".encode()
 
 
-def _begun(place: Path, form: CorpusForm, identity: bytes) -> Drawn:
+def _begun(place: Path, form: CorpusForm, identity: bytes) -> DrawLog:
     """The draws of this release, begun now or before; those of another one are refused."""
     path = private_folder(place) / "draws"
     if path.exists():
-        drawn = Drawn.open(path)
+        drawn = DrawLog(path)
         try:
             if not drawn.charged and not drawn.is_of(identity):
                 drawn.discard()  # begun, and neither charged nor drawn
@@ -221,10 +221,10 @@ def _begun(place: Path, form: CorpusForm, identity: bytes) -> Drawn:
             "out", "be new or empty", f"{place.name}, which holds something else", "Choose another folder."
         )
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Drawn.create(path, form.as_dict(), identity)
+    return DrawLog.create(path, form.as_dict(), identity)
 
 
-def _check_same(drawn: Drawn, form: CorpusForm, identity: bytes) -> None:
+def _check_same(drawn: DrawLog, form: CorpusForm, identity: bytes) -> None:
     if drawn.is_of(identity):
         return
     settings = form.as_dict()
@@ -236,7 +236,7 @@ def _check_same(drawn: Drawn, form: CorpusForm, identity: bytes) -> None:
 def _paid(
     place: Path,
     form: CorpusForm,
-    drawn: Drawn,
+    drawn: DrawLog,
     *,
     ledger: str | os.PathLike[str] | None,
     budget: float | None,
@@ -275,7 +275,7 @@ def _ledger(path: Path, form: CorpusForm, budget: float | None) -> Ledger:
     return Ledger.open_or_create(path, cap_epsilon=cap, delta=delta)
 
 
-def _charged(book: Ledger, form: CorpusForm, drawn: Drawn, resume: bool) -> Release:
+def _charged(book: Ledger, form: CorpusForm, drawn: DrawLog, resume: bool) -> Release:
     known = book.find(drawn.key)
     if drawn.charged and known is None:
         raise InvalidInput(
@@ -294,7 +294,7 @@ def _charged(book: Ledger, form: CorpusForm, drawn: Drawn, resume: bool) -> Rele
 def _all_shards(
     place: Path,
     form: CorpusForm,
-    drawn: Drawn,
+    drawn: DrawLog,
     source: Source,
     progress: Callable[[int], None] | None,
 ) -> list[Shard]:
@@ -322,7 +322,7 @@ def _all_shards(
     return drawn.shards
 
 
-def _finish(place: Path, form: CorpusForm, drawn: Drawn, number: int) -> None:
+def _finish(place: Path, form: CorpusForm, drawn: DrawLog, number: int) -> None:
     """Give a shard its name, once; a crash in here is made good by the same bytes."""
     path = place / shard_name(number)
     data = shard_bytes(form, drawn.pieces(), name=drawn.name, number=number)

@@ -19,7 +19,7 @@ from typing import Any
 
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Mechanism, NoiseChoice
+from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.split.half_files import digest_of, load_back, load_front, save_back, save_split, where_it_lies
@@ -49,7 +49,7 @@ class ReleaseForm:
     ``labels`` are the names of what the back answers. ``noise`` is None for an undefended model.
     """
 
-    noise: NoiseChoice | None
+    noise: NoiseSpec | None
     rows: int
     labels: tuple[str, ...]
 
@@ -79,7 +79,7 @@ class ReleaseForm:
             raise InvalidInput(_FORM, f"be of format {_FORMAT}", settings.get("format"), "Update dp-forward.")
         noise = settings["noise"]
         return cls(
-            noise=None if noise is None else NoiseChoice.from_dict(noise),
+            noise=None if noise is None else NoiseSpec.from_dict(noise),
             rows=settings["rows"],
             labels=tuple(map(str, settings["labels"])),
         )

@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from dp_forward.corpus.draw_log import Piece, Shard, sync_folder
+from dp_forward.corpus.draw_log import Piece, Shard
 from dp_forward.corpus.form import CorpusForm
 from dp_forward.corpus.reader import (
     MANIFEST,
@@ -35,9 +35,10 @@ from dp_forward.corpus.reader import (
 )
 from dp_forward.corpus.shuffled import ShuffledBatch
 from dp_forward.errors import InvalidInput
-from dp_forward.service.collector.collection import RECORDS, Collection, counts
+from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
 from dp_forward.service.protocol.collection_spec import CollectionForm
 from dp_forward.service.protocol.record import record_digest
+from dp_forward.storage.files import sync_folder
 
 __all__ = ["export_corpus"]
 
