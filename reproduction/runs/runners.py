@@ -17,20 +17,19 @@ from dp_forward.attacks.attribute import attribute_attack, keyword_genres
 from dp_forward.attacks.inversion.nearest_token import invert_nearest
 from dp_forward.attacks.inversion.recall import TokenPrior, token_table
 from dp_forward.attacks.membership import answers, entropy, threshold_attack
-from dp_forward.data import EncodedTexts, FixedLength
-from dp_forward.data.sources import read_records
+from dp_forward.data import EncodedTexts, FixedLength, read_records
 from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism, NoiseSpec
-from dp_forward.split.device import device_of
-from dp_forward.split.load_model import load_model
-from dp_forward.split.pair import Split, split_model
+from dp_forward.split import Split, split_model
+from dp_forward.split.device import pick_device
+from dp_forward.split.load_model import load_model, load_tokenizer
 from dp_forward.train.defaults import effective_plan
-from dp_forward.train.dpsgd.run import BaselinePlan, run_baseline
+from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
+from dp_forward.train.dpsgd.dpsgd_training import run_dpsgd
 from dp_forward.train.evaluation import accuracy_over_draws
 from dp_forward.train.finetune import finetune
-from dp_forward.train.inputs import load_tokenizer
 from dp_forward.train.noisy_model import ThroughNoise
 from dp_forward.train.plan import Plan
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
@@ -95,8 +94,8 @@ def _finetune(work: _Work) -> dict[str, Any]:
 
 
 def _baseline(work: _Work) -> dict[str, Any]:
-    plan = BaselinePlan.from_dict({**work.settings, "data": work.cache.data})
-    report = run_baseline(plan, folder=work.folder)
+    plan = DpSgdPlan.from_dict({**work.settings, "data": work.cache.data})
+    report = run_dpsgd(plan, folder=work.folder)
     return {**_kept(report), "proved": report["guarantee"]["training"]}
 
 
@@ -115,7 +114,7 @@ def _queries(work: _Work) -> dict[str, Any]:
     task = TASKS[str(built_on.settings["task"])]
     rows = int(effective_settings(built_on.kind, built_on.settings)["rows"])
     module = ThroughNoise(pair, Sanitizer(noise, seed=work.settings["noise_seed"]), rows=rows, labels=_LABELS)
-    module.to(device_of())
+    module.to(pick_device())
     texts = work.cache.texts(
         task.name,
         task.split,
@@ -189,7 +188,7 @@ def _inversion(work: _Work) -> dict[str, Any]:
         special=load_tokenizer(work.settings["model"]).all_special_ids,
         vocabulary=int(token_table(front).num_embeddings),  # type: ignore[arg-type]
     )
-    found = invert_nearest(front, mechanism, texts, prior=prior, device=str(device_of()))
+    found = invert_nearest(front, mechanism, texts, prior=prior, device=str(pick_device()))
     return found.as_dict()
 
 
@@ -204,7 +203,7 @@ def _attribute(work: _Work) -> dict[str, Any]:
     texts = EncodedTexts.from_records(genres, tokens)
     test, train = texts.split_off(0.5, seed=0)
     epochs = int(work.settings.get("epochs", 20))
-    found = attribute_attack(front, mechanism, train, test, epochs=epochs, seed=0, device=str(device_of()))
+    found = attribute_attack(front, mechanism, train, test, epochs=epochs, seed=0, device=str(pick_device()))
     return found.as_dict()
 
 
