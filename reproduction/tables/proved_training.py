@@ -175,12 +175,7 @@ def _records(results: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _fewest(results: Sequence[Mapping[str, Any]]) -> int | None:
-<<<<<<< HEAD:reproduction/tables/proved_training.py
     # Stored results are older than the reports' one name for it.
     said = [result.get("records", result.get("training_records")) for result in results]
-=======
-    # Results that were stored earlier have the first name.
-    said = [result.get("training_records", result.get("records")) for result in results]
->>>>>>> main:reproduction/tables/proved.py
     known = [count for count in said if isinstance(count, int)]
     return min(known) if known and len(known) == len(said) else None
