@@ -305,16 +305,22 @@ class Bench:
         from dp_forward.attacks.observations import device_of
         from dp_forward.split.load_model import load_model
         from dp_forward.split.pair import split_model
-        from dp_forward.train.dpsgd.dpsgd_training import DpSgdSettings, train_dpsgd
+        from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
+        from dp_forward.train.dpsgd.dpsgd_training import train_dpsgd
 
         torch.manual_seed(0)
         model = load_model(str(self.cache / "model"), labels=2).to(torch.float32).to(device_of(None))
         batch = min(256, len(members) // 4)
-        settings = DpSgdSettings(
-            epsilon=EPSILON, epochs=self.size["epochs"], batch=batch, micro_batch=128, learning_rate=1e-3
+        plan = DpSgdPlan(
+            task="imdb",
+            epsilon=EPSILON,
+            epochs=self.size["epochs"],
+            batch=batch,
+            micro_batch=128,
+            learning_rate=1e-3,
         )
         own, few = texts.subset(members), texts.subset(range(len(texts) - 40, len(texts)))
-        outcome = train_dpsgd(model, own, few, settings)
+        outcome = train_dpsgd(model, own, few, plan)
         facts = {"epsilon": outcome.epsilon, "noise_multiplier": outcome.noise_multiplier}
         return split_model(outcome.model.cpu().eval(), "output"), facts
 

@@ -71,10 +71,11 @@ def _finetune(
 def _baseline(
     step: Step, settings: dict[str, Any], folder: Path, after: Sequence[Path], shelf: Shelf
 ) -> dict[str, Any]:
-    from dp_forward.train.dpsgd.run import BaselinePlan, run_baseline
+    from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
+    from dp_forward.train.dpsgd.dpsgd_training import run_dpsgd
 
-    plan = BaselinePlan.from_dict({**settings, "data": shelf.data})
-    report = run_baseline(plan, folder=folder)
+    plan = DpSgdPlan.from_dict({**settings, "data": shelf.data})
+    report = run_dpsgd(plan, folder=folder)
     return {**_kept(report), "proved": report["guarantee"]["training"]}
 
 

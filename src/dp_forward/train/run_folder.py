@@ -121,6 +121,11 @@ class RunFolder:
         self.write_json(f"stages/{stage}.json", facts)
         shutil.rmtree(self.checkpoints(stage), ignore_errors=True)
 
+    def drop_stage(self, stage: str) -> None:
+        """Drop what one stage left, if it is there."""
+        for suffix in (".json", ".safetensors"):
+            (self.path / "stages" / f"{stage}{suffix}").unlink(missing_ok=True)
+
     def drop_stages(self) -> None:
         """Drop what only an unfinished run needs."""
         if not is_first():
