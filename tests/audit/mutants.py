@@ -37,10 +37,9 @@ from dp_forward.noise.simulated import sanitizer
 from dp_forward.privacy import NoiseSpec, NormBound, RandomizedResponse
 from dp_forward.service.client.session import Exchange
 from dp_forward.service.protocol.frame import frame_of
-from dp_forward.split import carve, halves
+from dp_forward.split import Split, halves, split_model
 from dp_forward.split.artifacts import UserSide, load_user_side
 from dp_forward.split.check import check_split
-from dp_forward.split.pair import Split, split_model
 from dp_forward.split.private_model import join
 
 GAUSSIAN = NoiseSpec(mechanism="matrix-gaussian", epsilon=8.0)
@@ -279,7 +278,7 @@ _residual: list[torch.Tensor] = []
 
 def _pair_at_attention(model: Any) -> Split:
     """The cut at which the residual is dropped."""
-    front, back = carve(model, "encoder.1.attention")
+    front, back = split_model(model, "encoder.1.attention")
     return Split(front, back)
 
 

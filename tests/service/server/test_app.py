@@ -34,7 +34,7 @@ from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.server.app import make_app, run_server
 from dp_forward.service.server.settings import ServerSettings, read_token
-from dp_forward.split import carve
+from dp_forward.split import split_model
 from dp_forward.split.artifacts import ProviderSide, ReleaseForm
 from tiny_models import tiny
 
@@ -47,7 +47,7 @@ FRAME = {"content-type": "application/octet-stream"}
 
 @pytest.fixture(scope="module")
 def provider() -> ProviderSide:
-    back = carve(tiny("bert"), CUT)[1]
+    back = split_model(tiny("bert"), CUT)[1]
     return ProviderSide(back, ReleaseForm(noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
 
 

@@ -27,7 +27,7 @@ from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import Record, pack_record
 from dp_forward.service.server.app import make_app, run_server
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.split import carve
+from dp_forward.split import split_model
 from dp_forward.split.artifacts import ProviderSide, ReleaseForm
 from tiny_models import tiny
 
@@ -81,7 +81,7 @@ def changed(record: bytes, **fields: Any) -> bytes:
 
 @cache
 def provider() -> ProviderSide:
-    back = carve(tiny("bert"), CUT)[1]
+    back = split_model(tiny("bert"), CUT)[1]
     return ProviderSide(back, ReleaseForm(noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
 
 

@@ -34,14 +34,14 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dp_forward.data import FixedLength
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data import FixedLength, read_texts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import Progress, counter
-from dp_forward.split.device import device_of
-from dp_forward.split.load_model import load_model
+from dp_forward.split.device import pick_device
+from dp_forward.split.load_model import load_model, load_tokenizer
 from dp_forward.train.dpsgd.accounting import (
     Accountant,
     as_replace_one,
@@ -52,7 +52,6 @@ from dp_forward.train.dpsgd.accounting import (
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, make_private, set_trainable
 from dp_forward.train.evaluation import Accuracy, accuracy_of, commonest_share
-from dp_forward.train.inputs import load_tokenizer, read_texts
 from dp_forward.train.memory import peak_memory_mib, start_counting_memory
 from dp_forward.train.provenance import provenance
 from dp_forward.train.report import spoken, write_report
@@ -97,7 +96,7 @@ def run_dpsgd(
         evaluation = _read(plan, plan.evaluation_split, plan.evaluation_limit, tokenizer, progress)
         model: Any = load_model(plan.model, labels=len(find_task(plan.task).labels))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
-        model.to(device_of(), torch.float32)
+        model.to(pick_device(), torch.float32)
         outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)
         outcome.model.save_pretrained(place.path / "model")
         tokenizer.save_pretrained(place.path / "model")
