@@ -151,7 +151,7 @@ def release(
 def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] | None:
     """Where to push, checked before anything else is done."""
     from dp_forward.errors import InvalidInput
-    from dp_forward.service.server.settings import read_token
+    from dp_forward.service.protocol.access import read_token
 
     if server is not None:
         return {"server": server, "token": None if token_file is None else read_token(token_file)}

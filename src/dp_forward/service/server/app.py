@@ -36,13 +36,13 @@ from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.protocol.frame import HEADER_BYTES
-from dp_forward.service.server.handler import Answering
+from dp_forward.service.server.handler import Handler
 from dp_forward.service.server.metrics import CONTENT_TYPE
 from dp_forward.service.server.refusals import Refused
 from dp_forward.service.server.request_limits import Guard, check_head, error_handlers, read_body
 from dp_forward.service.server.request_limits import refusal as refusal_response
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.service.server.uvicorn_runner import bound_socket, print_line, run_until_signal
+from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
 from dp_forward.split.artifacts import ProviderSide
 
 __all__ = ["make_app", "run_server"]
@@ -67,9 +67,9 @@ def make_app(
 
     Edges:
         Refused here: an undefended model, noise that cannot be released, a back that is no classifier.
-        Its `Answering` is in ``app.state.answering``.
+        Its `Handler` is in ``app.state.handler``.
     """
-    answering = Answering(provider, front_digest=front_digest, settings=settings)
+    answering = Handler(provider, front_digest=front_digest, settings=settings)
     guard = Guard(settings.token)
 
     @contextlib.asynccontextmanager
@@ -80,7 +80,7 @@ def make_app(
             collection.close()
 
     app = FastAPI(title="dp-forward", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.state.answering, app.state.frame_bytes = answering, answering.manifest.frame_bytes
+    app.state.handler, app.state.frame_bytes = answering, answering.manifest.frame_bytes
     _add_pages(app, answering, guard)
     _add_answer(app, answering, guard, settings)
     _add_stream(app, answering, guard, settings)
@@ -96,7 +96,7 @@ def make_app(
     return app
 
 
-def _check_same_front(collection: Collection, answering: Answering) -> None:
+def _check_same_front(collection: Collection, answering: Handler) -> None:
     """A collection is of the back that is served: it is what will be trained on it."""
     served, collected = answering.manifest.as_dict(), collection.form.manifest.as_dict()
     other = [name for name in served if name != "epsilons" and served[name] != collected[name]]
@@ -105,7 +105,7 @@ def _check_same_front(collection: Collection, answering: Answering) -> None:
         raise InvalidInput("collection", rule, f"other {', '.join(other)}", "Choose another folder.")
 
 
-def _add_pages(app: FastAPI, answering: Answering, guard: Guard) -> None:
+def _add_pages(app: FastAPI, answering: Handler, guard: Guard) -> None:
     manifest = json.dumps(answering.manifest.as_dict()).encode()
 
     @app.get("/v1/manifest")
@@ -125,7 +125,7 @@ def _add_pages(app: FastAPI, answering: Answering, guard: Guard) -> None:
         return Response(answering.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
 
-def _add_answer(app: FastAPI, answering: Answering, guard: Guard, settings: ServerSettings) -> None:
+def _add_answer(app: FastAPI, answering: Handler, guard: Guard, settings: ServerSettings) -> None:
     exact = answering.manifest.frame_bytes
 
     def check_length(length: int) -> None:
@@ -149,7 +149,7 @@ def _add_answer(app: FastAPI, answering: Answering, guard: Guard, settings: Serv
             return refusal_response(refusal)
 
 
-def _add_stream(app: FastAPI, answering: Answering, guard: Guard, settings: ServerSettings) -> None:
+def _add_stream(app: FastAPI, answering: Handler, guard: Guard, settings: ServerSettings) -> None:
     @app.websocket("/v1/stream")
     async def _stream(socket: WebSocket) -> None:
         try:
@@ -169,7 +169,7 @@ def _add_stream(app: FastAPI, answering: Answering, guard: Guard, settings: Serv
 class _Stream:
     """One WebSocket: many frames in flight, answered in whatever order they are done."""
 
-    def __init__(self, socket: WebSocket, answering: Answering, in_flight: int) -> None:
+    def __init__(self, socket: WebSocket, answering: Handler, in_flight: int) -> None:
         self._socket, self._answering = socket, answering
         self._room = asyncio.Semaphore(in_flight)
         self._sending = asyncio.Lock()
@@ -236,7 +236,7 @@ def run_server(
     ``should_exit`` stops it, from another thread too.
     """
     server_settings = _uvicorn_settings(app, settings)
-    listening = bound_socket(settings.host, settings.port)
+    listening = bind_socket(settings.host, settings.port)
 
     def started(server: uvicorn.Server) -> None:
         (say or print_line)(json.dumps(_whereabouts(settings, listening)))

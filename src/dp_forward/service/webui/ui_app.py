@@ -40,7 +40,7 @@ from dp_forward.service.protocol.policy import ProtocolMismatch
 from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
 from dp_forward.service.server.refusals import Refused
 from dp_forward.service.server.request_limits import json_response, read_body
-from dp_forward.service.server.uvicorn_runner import bound_socket, print_line, run_until_signal
+from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
 from dp_forward.service.webui.ui_security import AccessControl
 from dp_forward.service.webui.ui_service import UiService
 
@@ -88,7 +88,7 @@ def run_ui(
     """
     if not 0 <= checks.count("port", port, at_least=0, remedy="Use 0 for a free one.") < 1 << 16:
         raise InvalidInput("port", "be below 65536", port, "Use 0 for a free one.")
-    listening = bound_socket(_HOST, port)
+    listening = bind_socket(_HOST, port)
     port, key = listening.getsockname()[1], secrets.token_urlsafe(_KEY_BYTES)
 
     def started(server: uvicorn.Server) -> None:
