@@ -130,7 +130,7 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     from dp_forward.attacks.inversion.gradient import fit_linear_map, invert_by_gradient
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
     from dp_forward.attacks.inversion.recall import TokenPrior
-    from dp_forward.privacy import NoiseChoice
+    from dp_forward.privacy import NoiseSpec
     from dp_forward.split.half_files import load_front
     from dp_forward.split.load_model import load_model
     from dp_forward.split.surgery import carve
@@ -147,9 +147,7 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     mechanism = None
     if job.mechanism != PLAIN:
         rows = None if job.unit == "text" else bench.secret.length
-        mechanism = NoiseChoice(
-            mechanism=job.mechanism, epsilon=job.epsilon, unit=job.unit, rows=rows
-        ).build()
+        mechanism = NoiseSpec(mechanism=job.mechanism, epsilon=job.epsilon, unit=job.unit, rows=rows).build()
         note["mechanism"] = repr(mechanism)
     wanted = min(len(bench.secret), bench.most_texts, job.texts or TEXTS[job.releases])
     secret = bench.secret.subset(np.linspace(0, len(bench.secret) - 1, wanted).astype(int))

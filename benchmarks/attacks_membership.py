@@ -328,10 +328,10 @@ def lira_members(texts: int, shadows: int) -> Any:
 
 
 def _mechanism(job: Job) -> Any:
-    from dp_forward.privacy import NoiseChoice
+    from dp_forward.privacy import NoiseSpec
 
     name = job.get("mechanism")
-    return None if name is None else NoiseChoice(mechanism=name, epsilon=EPSILON).build()
+    return None if name is None else NoiseSpec(mechanism=name, epsilon=EPSILON).build()
 
 
 def prepare(args: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ from dp_forward.privacy import (
     Budget,
     MatrixGaussian,
     Mechanism,
-    NoiseChoice,
+    NoiseSpec,
     PrivUnit,
     calibrate,
     normalise,
@@ -381,7 +381,7 @@ def rounding(results: Results, *, draws: int) -> None:
     for name, epsilon, share in RECIPES:
         say(f"rounding: {name} at {epsilon:g} ...")
         extra = {"threshold_share": share} if name == "privunit" else {"delta": DELTA}
-        mechanism = NoiseChoice(mechanism=name, epsilon=epsilon, **extra).build()
+        mechanism = NoiseSpec(mechanism=name, epsilon=epsilon, **extra).build()
         for bits in (8, 16):
             added = _added_gaussian if isinstance(mechanism, MatrixGaussian) else _added_privunit
             parts = np.concatenate([added(mechanism, bits, seed, 1000) for seed in range(draws // 1000**2)])

@@ -43,7 +43,7 @@ from benchmarks.load import (
     steady,
     stream_clients,
 )
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.split.artifacts import ReleaseForm, hand_over, load_provider_side
@@ -67,7 +67,7 @@ def make_run(folder: Path) -> Path:
     pair = split_model(load_model("minilm", labels=2), CUT)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder("minilm"))
     form = ReleaseForm(
-        noise=NoiseChoice(mechanism="privunit", epsilon=8.0), rows=ROWS, labels=("negative", "positive")
+        noise=NoiseSpec(mechanism="privunit", epsilon=8.0), rows=ROWS, labels=("negative", "positive")
     )
     hand_over(pair, form, tokenizer, folder)
     return folder

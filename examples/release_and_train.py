@@ -16,7 +16,7 @@ from dp_forward.corpus.writer import ledger_of, release_corpus
 from dp_forward.data import EncodedTexts, find_task, read_records
 from dp_forward.errors import BudgetExhausted
 from dp_forward.ledger import Ledger
-from dp_forward.privacy import Budget, NoiseChoice, RandomizedResponse, calibrate
+from dp_forward.privacy import Budget, NoiseSpec, RandomizedResponse, calibrate
 from dp_forward.split.artifacts import ReleaseForm, hand_over, load_user_side
 from dp_forward.split.load_model import load_model
 from dp_forward.train.inputs import load_tokenizer
@@ -26,7 +26,7 @@ from dp_forward.train.releases_plan import ReleasesPlan
 task = find_task("rotten-tomatoes")
 torch.manual_seed(0)
 pair = dpf.split(load_model("minilm", labels=2), cut="output")
-noise = NoiseChoice(mechanism="privunit", epsilon=8.0)
+noise = NoiseSpec(mechanism="privunit", epsilon=8.0)
 form = ReleaseForm(noise=noise, rows=32, labels=task.labels)
 
 with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ import transformers
 
 import tiny_models
 import tiny_task
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.service.protocol.frame import parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import Policy
@@ -26,7 +26,7 @@ SERVER = "http://127.0.0.1:8765"
 
 
 def write_user(
-    folder: Path, *, noise: NoiseChoice | None, cut: str = "encoder.1", rows: int = 12, width: int | None = 4
+    folder: Path, *, noise: NoiseSpec | None, cut: str = "encoder.1", rows: int = 12, width: int | None = 4
 ) -> Path:
     """RUN/front and RUN/back of a random model."""
     tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(tiny_task.WORDS)})

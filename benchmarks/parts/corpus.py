@@ -53,7 +53,7 @@ def make_front(folder: Path) -> Path:
     import torch
     import transformers
 
-    from dp_forward.privacy import NoiseChoice
+    from dp_forward.privacy import NoiseSpec
     from dp_forward.split.artifacts import ReleaseForm, hand_over
     from dp_forward.split.load_model import model_folder
     from dp_forward.split.pair import split_model
@@ -64,7 +64,7 @@ def make_front(folder: Path) -> Path:
         transformers.BertConfig(num_labels=2, intermediate_size=4 * WIDTH, **shape)
     )
     form = ReleaseForm(
-        noise=NoiseChoice(mechanism="privunit", epsilon=8.0), rows=ROWS, labels=("negative", "positive")
+        noise=NoiseSpec(mechanism="privunit", epsilon=8.0), rows=ROWS, labels=("negative", "positive")
     )
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder("minilm"))
     hand_over(split_model(model, "encoder.1"), form, tokenizer, folder)

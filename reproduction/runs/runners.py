@@ -95,14 +95,14 @@ def _queries(
 ) -> dict[str, Any]:
     """A trained model, asked through other noise than it was trained with, or that it never met."""
     from dp_forward.noise import Sanitizer
-    from dp_forward.privacy import NoiseChoice
+    from dp_forward.privacy import NoiseSpec
     from dp_forward.split.device import device_of
     from dp_forward.train.evaluation import accuracy_over_draws
     from dp_forward.train.noisy_model import ThroughNoise
 
     built_on = step.after[0]
     pair, norm = _trained_halves(built_on, after[0], settings.get("cut"))
-    noise = NoiseChoice(mechanism="matrix-gaussian", epsilon=settings["epsilon"], norm=norm).build()
+    noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=settings["epsilon"], norm=norm).build()
     task = TASKS[str(built_on.settings["task"])]
     rows = int(effective(built_on.kind, built_on.settings)["rows"])
     module = ThroughNoise(pair, Sanitizer(noise, seed=settings["noise_seed"]), rows=rows, labels=_LABELS)
@@ -176,7 +176,7 @@ def _membership(
 
 def _front(settings: Mapping[str, Any]) -> tuple[Any, Mechanism | None]:
     """The published front at a cut, and the noise that it is used with."""
-    from dp_forward.privacy import NoiseChoice
+    from dp_forward.privacy import NoiseSpec
     from dp_forward.split.load_model import load_model
     from dp_forward.split.pair import split_model
 
@@ -184,7 +184,7 @@ def _front(settings: Mapping[str, Any]) -> tuple[Any, Mechanism | None]:
     pair = split_model(model.float(), settings["cut"])
     if settings["mechanism"] == "none":
         return pair.front, None
-    choice = NoiseChoice(mechanism=settings["mechanism"], epsilon=settings["epsilon"])
+    choice = NoiseSpec(mechanism=settings["mechanism"], epsilon=settings["epsilon"])
     return pair.front, choice.build()
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Mechanism, NoiseChoice
+from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
 
@@ -49,7 +49,7 @@ class ReleaseSpec:
         8 or 16 bits are as private: the rounding comes after the noise.
     """
 
-    noise: NoiseChoice | None
+    noise: NoiseSpec | None
     rows: int
     labels: tuple[str, ...]
     width: int
@@ -68,7 +68,7 @@ class ReleaseSpec:
         cls,
         half: _Half,
         *,
-        noise: NoiseChoice | None,
+        noise: NoiseSpec | None,
         rows: int,
         labels: Sequence[str],
         front: str | None = None,
@@ -98,7 +98,7 @@ class ReleaseSpec:
         """How one number is stored."""
         return np.dtype(f"<i{self.bits // 8}")
 
-    def required_noise(self) -> NoiseChoice:
+    def required_noise(self) -> NoiseSpec:
         """The choice of noise; an undefended model is refused."""
         if self.noise is None:
             raise InvalidInput("front", "come with noise", "none", "It was trained as an undefended model.")
@@ -127,7 +127,7 @@ class ReleaseSpec:
             )
         noise = settings["noise"]
         return cls(
-            noise=None if noise is None else NoiseChoice.from_dict(noise),
+            noise=None if noise is None else NoiseSpec.from_dict(noise),
             rows=settings["rows"],
             labels=tuple(map(str, settings["labels"])),
             width=width,

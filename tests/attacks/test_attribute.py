@@ -11,14 +11,14 @@ from dp_forward.attacks.attribute import GENRES, attribute_attack, keyword_genre
 from dp_forward.attacks.ceiling import attribute_ceiling
 from dp_forward.data import EncodedTexts, FixedLength, Record
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 
 
 def _attacked(cut: str, mechanism: str | None, *, epsilon: float = 8.0, shuffled: bool = False, **settings):
     train, test = texts(600, seed=1), texts(300, seed=2)
     if shuffled:
         train = train.with_labels(np.random.default_rng(0).permutation(train.labels))
-    noise = None if mechanism is None else NoiseChoice(mechanism=mechanism, epsilon=epsilon).build()
+    noise = None if mechanism is None else NoiseSpec(mechanism=mechanism, epsilon=epsilon).build()
     settings = {"epochs": 6, "device": "cpu"} | settings
     return noise, attribute_attack(pair(cut).front, noise, train, test, **settings)
 
@@ -54,7 +54,7 @@ def test_little_noise_does_not() -> None:
 
 def test_a_mechanism_that_cannot_be_released_is_simulated_and_said_so() -> None:
     train, test = texts(60, seed=1), texts(40, seed=2)
-    mvg = NoiseChoice(mechanism="mvg", epsilon=4.0, rows=ROWS, columns=32).build()
+    mvg = NoiseSpec(mechanism="mvg", epsilon=4.0, rows=ROWS, columns=32).build()
     found = attribute_attack(pair().front, mvg, train, test, epochs=1, device="cpu")
     assert found.details["noise"] == "simulated"
 

@@ -7,7 +7,7 @@ import pytest
 
 from dp_forward.attacks.ceiling import attribute_ceiling, guess_ceiling, membership_ceiling
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import TEXT, TOKEN, AnalyticGaussian, NoiseChoice, RandomizedResponse, normalise
+from dp_forward.privacy import TEXT, TOKEN, AnalyticGaussian, NoiseSpec, RandomizedResponse, normalise
 
 PRIORS = (1e-4, 0.01, 0.1, 0.25, 0.5, 0.75, 0.999)
 
@@ -25,10 +25,10 @@ def test_randomized_response_reaches_its_ceiling(epsilon: float, labels: int) ->
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 def test_two_candidates_have_the_guess_rate(epsilon: float) -> None:
-    gaussian = NoiseChoice(mechanism="matrix-gaussian", epsilon=epsilon).build()
+    gaussian = NoiseSpec(mechanism="matrix-gaussian", epsilon=epsilon).build()
     assert attribute_ceiling(gaussian, 0.5) == pytest.approx(gaussian.guess_rate(), rel=1e-9)
     assert attribute_ceiling(gaussian, 0.5) >= gaussian.guess_rate()
-    pure = NoiseChoice(mechanism="privunit", epsilon=epsilon).build()
+    pure = NoiseSpec(mechanism="privunit", epsilon=epsilon).build()
     assert attribute_ceiling(pure, 0.5) == pytest.approx(pure.own_guess_rate(), rel=1e-9)
     assert attribute_ceiling(pure, 0.5) <= pure.guess_rate()
 
@@ -36,7 +36,7 @@ def test_two_candidates_have_the_guess_rate(epsilon: float) -> None:
 @pytest.mark.parametrize("name", ["privunit", "matrix-gaussian"])
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 8.0])
 def test_a_pure_bound_and_the_prior_enclose_it_and_it_grows_concavely(name: str, epsilon: float) -> None:
-    mechanism = NoiseChoice(mechanism=name, epsilon=epsilon).build()
+    mechanism = NoiseSpec(mechanism=name, epsilon=epsilon).build()
     found = [attribute_ceiling(mechanism, prior) for prior in PRIORS]
     assert all(prior <= ceiling <= 1 for prior, ceiling in zip(PRIORS, found, strict=True))
     assert found == sorted(found)
@@ -66,15 +66,15 @@ def test_the_best_attacker_on_a_simplex_stays_below_and_breaks_twice_the_noise(
 
 
 def test_nothing_is_promised_about_a_text_per_token_or_without_noise() -> None:
-    per_token = NoiseChoice(mechanism="privunit", epsilon=1.0, unit="token", rows=8).build()
+    per_token = NoiseSpec(mechanism="privunit", epsilon=1.0, unit="token", rows=8).build()
     assert per_token.unit == TOKEN
-    classical = NoiseChoice(mechanism="classical-gaussian", epsilon=4.0).build()
+    classical = NoiseSpec(mechanism="classical-gaussian", epsilon=4.0).build()
     assert [attribute_ceiling(m, 0.3) for m in (None, per_token, classical)] == [1.0, 1.0, 1.0]
     assert guess_ceiling(per_token, 0.3) < 1
 
 
 def test_a_certain_guess_needs_no_release() -> None:
-    assert attribute_ceiling(NoiseChoice(epsilon=1.0).build(), 1.0) == 1.0
+    assert attribute_ceiling(NoiseSpec(epsilon=1.0).build(), 1.0) == 1.0
 
 
 @pytest.mark.parametrize("prior", [0.0, -0.1, 1.1, math.nan])

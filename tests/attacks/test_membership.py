@@ -19,7 +19,7 @@ from dp_forward.attacks.membership import (
 )
 from dp_forward.data import Record
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.split import split_model
 from tiny_models import LABELS, tiny
 
@@ -118,7 +118,7 @@ def test_undefended_answers_are_those_of_the_whole_model_in_the_order_of_the_tex
 @pytest.mark.parametrize("name", ["privunit", "matrix-gaussian", "mvg"])
 def test_noisy_answers_are_drawn_anew_and_averaged(name: str) -> None:
     halves, some = pair("encoder.1"), texts(30)
-    mechanism = NoiseChoice(mechanism=name, epsilon=4.0, rows=6, columns=32).build()
+    mechanism = NoiseSpec(mechanism=name, epsilon=4.0, rows=6, columns=32).build()
     first, again = (answers(halves.front, halves.back, mechanism, some, device="cpu") for _ in range(2))
     assert first.shape == (30, LABELS)
     assert first.sum(axis=1) == pytest.approx(np.ones(30))
@@ -158,7 +158,7 @@ def test_a_model_that_learned_by_heart_gives_its_texts_away_and_only_those() -> 
 
 
 def test_a_promise_per_token_does_not_fit_a_cut_where_rows_mix() -> None:
-    per_token = NoiseChoice(mechanism="privunit", epsilon=1.0, unit="token", rows=6).build()
+    per_token = NoiseSpec(mechanism="privunit", epsilon=1.0, unit="token", rows=6).build()
     mixing = pair("encoder.1")
     with pytest.raises(InvalidInput, match="whole texts"):
         answers(mixing.front, mixing.back, per_token, texts(30), device="cpu")

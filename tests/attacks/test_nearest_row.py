@@ -16,7 +16,7 @@ from dp_forward.attacks.nearest_row import NearestTokens, Scale
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import release
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.split.artifacts import ReleaseForm, UserSide
 from dp_forward.split.pair import split_model
 
@@ -29,7 +29,7 @@ def user(cut: str = "embeddings", *, family: str = "bert", width: int | None = N
     words = {"vocab_size": len(tiny_task.WORDS), "pad_token_id": 0, "num_labels": 2}
     front = split_model(tiny_models.tiny(family, blocks=2, **words), cut, width=width).front
     fixed = FixedLength(tokenizer, 12, causal=front.pads_left, most_positions=front.max_rows)
-    form = ReleaseForm(noise=NoiseChoice(epsilon=8.0), rows=12, labels=("bad", "good"))
+    form = ReleaseForm(noise=NoiseSpec(epsilon=8.0), rows=12, labels=("bad", "good"))
     return UserSide(front, fixed, form, "ab" * 32)
 
 
@@ -95,7 +95,7 @@ def mean_recall(epsilon: float, scale: Scale, *, draws: int) -> float:
     of = user()
     nearest = NearestTokens(of)
     tokens, matrix = hidden(of, TEXT)
-    mechanism = NoiseChoice(mechanism="matrix-gaussian", epsilon=epsilon).build()
+    mechanism = NoiseSpec(mechanism="matrix-gaussian", epsilon=epsilon).build()
     seen: list[tuple[Tensor, Scale]] = [
         (torch.from_numpy(release(matrix, mechanism).as_floats()), scale) for _ in range(draws)
     ]

@@ -34,7 +34,7 @@ from dp_forward.noise import Sanitizer
 from dp_forward.noise.released import released_gaussian, released_label, released_privunit
 from dp_forward.noise.released import released_matrix as released
 from dp_forward.noise.simulated import sanitizer
-from dp_forward.privacy import NoiseChoice, NormBound, RandomizedResponse
+from dp_forward.privacy import NoiseSpec, NormBound, RandomizedResponse
 from dp_forward.service.client.session import Exchange
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.split import carve, halves
@@ -43,9 +43,9 @@ from dp_forward.split.check import check_split
 from dp_forward.split.pair import Split, split_model
 from dp_forward.split.private_model import join
 
-GAUSSIAN = NoiseChoice(mechanism="matrix-gaussian", epsilon=8.0)
-PRIVUNIT = NoiseChoice(mechanism="privunit", epsilon=8.0)
-QUIET = NoiseChoice(mechanism="matrix-gaussian", epsilon=0.5)
+GAUSSIAN = NoiseSpec(mechanism="matrix-gaussian", epsilon=8.0)
+PRIVUNIT = NoiseSpec(mechanism="privunit", epsilon=8.0)
+QUIET = NoiseSpec(mechanism="matrix-gaussian", epsilon=0.5)
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ def _all(audit: ReleasedAudit) -> list[Finding]:
     return [*audit.findings, Finding("epsilon floor", claimed, max(claimed, floor))]
 
 
-def released_by(choice: NoiseChoice, draws: int = 3000) -> Check:
+def released_by(choice: NoiseSpec, draws: int = 3000) -> Check:
     """The two-point audit; the mechanism is calibrated inside, where a mutant may have been at work."""
     return lambda _: _all(audit_released(choice.build(), draws=draws))
 
 
-def drawn_by(choice: NoiseChoice) -> Check:
+def drawn_by(choice: NoiseSpec) -> Check:
     return lambda _: audit_draws(choice.build())
 
 

@@ -8,7 +8,7 @@ from corpus import release_cases
 from dp_forward.audit.canaries import canary_bound, one_run_audit
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import release_batch
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from tiny_models import LABELS
 
 CANARIES = 60
@@ -88,7 +88,7 @@ def test_an_undefended_overfitted_back_is_caught_and_a_private_one_is_not_refute
     assert caught.epsilon_lower_bound > 1.0
     assert caught.refuted
 
-    mechanism = NoiseChoice(mechanism="privunit", epsilon=0.5).build()
+    mechanism = NoiseSpec(mechanism="privunit", epsilon=0.5).build()
     entropy = np.random.default_rng(4).bytes
     noisy = np.stack([one.as_floats() for one in release_batch(hidden, mechanism, entropy=entropy)])
     private = one_run_audit(_trained_on(torch.from_numpy(noisy)), CANARIES, claimed_epsilon=0.5, seed=2)

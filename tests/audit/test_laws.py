@@ -10,7 +10,7 @@ from scipy.stats import norm
 from dp_forward.audit import laws
 from dp_forward.audit.findings import FALSE_ALARM
 from dp_forward.audit.released_bytes import REFUTING, audit_released
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 
 RUNS = 200_000
 SEEN_FROM = 3.0
@@ -45,7 +45,7 @@ def test_a_distance_that_is_too_large_is_refuted_by_few_draws_and_by_many() -> N
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 16.0])
 def test_few_honest_vectors_of_privunit_refute_no_more_often_than_said(epsilon: float) -> None:
-    mechanism = NoiseChoice(mechanism="privunit", epsilon=epsilon).build()
+    mechanism = NoiseSpec(mechanism="privunit", epsilon=epsilon).build()
     p, t, trials, runs = mechanism.cap_probability, mechanism.threshold, 32, 50_000
     levels = (math.log(p / norm.sf(t)), math.log((1 - p) / norm.cdf(t)))
     settings = {"threshold": t, "log_levels": levels, "tau": 0.0}
@@ -87,14 +87,14 @@ def test_hits_and_means_are_exact() -> None:
 @pytest.mark.parametrize("mechanism", ["matrix-gaussian", "privunit"])
 def test_all_chances_of_the_audit_of_a_run_add_up_to_less_than_one_in_a_thousand(mechanism: str) -> None:
     """Three audits with a floor each; besides, the noise of threads and forks, and the ids of frames."""
-    audit = audit_released(NoiseChoice(mechanism=mechanism).build(), draws=16)
+    audit = audit_released(NoiseSpec(mechanism=mechanism).build(), draws=16)
     by_chance = sum(finding.z is not None for finding in audit.findings)
     assert by_chance == 6
     assert 3 * (by_chance * FALSE_ALARM + (1 - REFUTING)) + 2 * FALSE_ALARM < 1e-3
 
 
 def test_the_audit_of_few_draws_uses_the_exact_law() -> None:
-    audit = audit_released(NoiseChoice(mechanism="matrix-gaussian").build(), draws=16)
+    audit = audit_released(NoiseSpec(mechanism="matrix-gaussian").build(), draws=16)
     assert audit.mu_measured is not None
     exact = laws.distance_z(audit.mu_measured, audit.mu_claimed or 0.0, first=16, second=16)
     assert audit.z == pytest.approx(exact, abs=1e-9)

@@ -10,25 +10,25 @@ from dp_forward.audit.findings import Finding
 from dp_forward.audit.released_bytes import audit_matrices, audit_released, opposed, shared_noise
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import release_batch
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 
 CHOICES = [
-    NoiseChoice(mechanism="privunit", epsilon=1.0),
-    NoiseChoice(mechanism="privunit", epsilon=8.0, threshold_share=0.5),
-    NoiseChoice(mechanism="privunit", epsilon=4.0, unit="token", rows=8),
-    NoiseChoice(mechanism="matrix-gaussian", epsilon=8.0),
-    NoiseChoice(mechanism="gaussian", epsilon=1.0, how="clip"),
-    NoiseChoice(mechanism="matrix-gaussian", epsilon=4.0, unit="phrase:2", rows=8),
+    NoiseSpec(mechanism="privunit", epsilon=1.0),
+    NoiseSpec(mechanism="privunit", epsilon=8.0, threshold_share=0.5),
+    NoiseSpec(mechanism="privunit", epsilon=4.0, unit="token", rows=8),
+    NoiseSpec(mechanism="matrix-gaussian", epsilon=8.0),
+    NoiseSpec(mechanism="gaussian", epsilon=1.0, how="clip"),
+    NoiseSpec(mechanism="matrix-gaussian", epsilon=4.0, unit="phrase:2", rows=8),
 ]
 
 
-def _seeded(choice: NoiseChoice, seed: int, bits: int = 16):
+def _seeded(choice: NoiseSpec, seed: int, bits: int = 16):
     entropy, mechanism = np.random.default_rng(seed).bytes, choice.build()
     return lambda hidden: [one.values for one in release_batch(hidden, mechanism, bits=bits, entropy=entropy)]
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_an_honest_release_is_not_refuted_and_its_claim_is_met(choice: NoiseChoice) -> None:
+def test_an_honest_release_is_not_refuted_and_its_claim_is_met(choice: NoiseSpec) -> None:
     audit = audit_released(choice.build(), draws=3000, draw=_seeded(choice, 1))
     assert not audit.refuted, audit.refuted_by
     assert audit.claimed_epsilon == pytest.approx(choice.epsilon, rel=1e-6)
@@ -43,8 +43,8 @@ def test_an_honest_release_is_not_refuted_and_its_claim_is_met(choice: NoiseChoi
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("name", ["privunit", "matrix-gaussian"])
 def test_noise_for_a_larger_budget_is_refuted(name: str, bits: int) -> None:
-    claimed = NoiseChoice(mechanism=name, epsilon=4.0)
-    drawn = NoiseChoice(mechanism=name, epsilon=5.0)
+    claimed = NoiseSpec(mechanism=name, epsilon=4.0)
+    drawn = NoiseSpec(mechanism=name, epsilon=5.0)
     step = claim_of(drawn.build(), bits=bits).mechanism.sigma / claim_of(claimed.build()).mechanism.sigma
     draw = _seeded(drawn, 2, bits)
 
@@ -66,7 +66,7 @@ def test_three_honest_audits_in_a_row_pass_with_fresh_entropy() -> None:
 
 
 def test_the_cap_share_that_is_claimed_knows_about_rounding() -> None:
-    claim = claim_of(NoiseChoice(mechanism="privunit", epsilon=8.0).build())
+    claim = claim_of(NoiseSpec(mechanism="privunit", epsilon=8.0).build())
     rng = np.random.default_rng(3)
     s = claim.mechanism._signal(400_000, rng)
     seen = np.mean(
@@ -80,10 +80,10 @@ def test_the_cap_share_that_is_claimed_knows_about_rounding() -> None:
 def test_rounding_along_few_entries_is_no_broken_promise(width: int) -> None:
     """In one dimension the cells of the grid lie where they lie, and t is not at an edge of one."""
     for epsilon in (8.0, 50.0):
-        choice = NoiseChoice(mechanism="privunit", epsilon=epsilon)
+        choice = NoiseSpec(mechanism="privunit", epsilon=epsilon)
         audit = audit_released(choice.build(), rows=1, width=width, draws=1000, draw=_seeded(choice, 7))
         assert not audit.refuted, audit.refuted_by
-    claimed, drawn = (NoiseChoice(mechanism="privunit", epsilon=epsilon) for epsilon in (1.0, 3.0))
+    claimed, drawn = (NoiseSpec(mechanism="privunit", epsilon=epsilon) for epsilon in (1.0, 3.0))
     assert audit_released(claimed.build(), rows=1, width=width, draws=1000, draw=_seeded(drawn, 7)).refuted, (
         "the control"
     )
@@ -117,7 +117,7 @@ def test_two_inputs_that_the_bound_makes_one_are_refused() -> None:
     with pytest.raises(InvalidInput, match="draws"):
         audit_released(mechanism, draws=3)
     with pytest.raises(InvalidInput, match="mechanism"):
-        audit_released(NoiseChoice(mechanism="mvg", rows=8, columns=16).build(), draws=100)
+        audit_released(NoiseSpec(mechanism="mvg", rows=8, columns=16).build(), draws=100)
 
 
 def test_the_floor_holds_with_its_level_and_finds_what_is_there() -> None:
@@ -153,7 +153,7 @@ def test_shared_noise_is_seen_and_independent_noise_is_not() -> None:
 
 
 @pytest.mark.parametrize("choice", CHOICES[1:5], ids=str)
-def test_draws_are_total_of_one_size_text_by_text_and_fresh(choice: NoiseChoice) -> None:
+def test_draws_are_total_of_one_size_text_by_text_and_fresh(choice: NoiseSpec) -> None:
     found = audit_draws(choice.build())
     assert len(found) == 4
     assert not [one for one in found if one.refuted]

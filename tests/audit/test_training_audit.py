@@ -5,7 +5,7 @@ import torch
 import tiny_models
 from dp_forward.audit.training_audit import audit_training
 from dp_forward.noise import Sanitizer
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.split.pair import split_model
 from dp_forward.split.private_model import join
 
@@ -18,7 +18,7 @@ def _audited(module: torch.nn.Module) -> list:
 
 def test_every_pass_is_heard_and_nothing_is_left_changed() -> None:
     pair = split_model(tiny_models.tiny("bert", blocks=2), "encoder.1")
-    module = join(pair, Sanitizer(NoiseChoice(epsilon=4.0).build(), seed=1)).eval()
+    module = join(pair, Sanitizer(NoiseSpec(epsilon=4.0).build(), seed=1)).eval()
     weights = [value.clone() for value in module.parameters()]
     found = _audited(module)
     assert not [one for one in found if one.refuted]
@@ -31,8 +31,8 @@ def test_every_pass_is_heard_and_nothing_is_left_changed() -> None:
 
 def test_too_little_noise_is_seen() -> None:
     pair = split_model(tiny_models.tiny("bert", blocks=2), "encoder.1")
-    sanitizer = Sanitizer(NoiseChoice(mechanism="matrix-gaussian", epsilon=8.0).build(), seed=1)
-    loud = NoiseChoice(mechanism="matrix-gaussian", epsilon=16.0).build()
+    sanitizer = Sanitizer(NoiseSpec(mechanism="matrix-gaussian", epsilon=8.0).build(), seed=1)
+    loud = NoiseSpec(mechanism="matrix-gaussian", epsilon=16.0).build()
     honest = join(pair, sanitizer)
     sanitizer._noisy = Sanitizer(loud, seed=2)._noisy  # type: ignore[method-assign]
     assert [one for one in _audited(honest) if one.refuted]

@@ -13,7 +13,7 @@ from dp_forward.attacks.inversion import nearest_token as inversion_nearest
 from dp_forward.attacks.inversion.recall import hidden_rows
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import bounded
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.train.finetune import finetune
 from tiny_task import TinyWorld
 
@@ -56,7 +56,7 @@ def undefended(world: TinyWorld, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def fronts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Fronts of one random model, without and with noise."""
     root = tmp_path_factory.mktemp("fronts")
-    noises = {"none": None, "noisy": NoiseChoice(mechanism="matrix-gaussian", epsilon=0.5)}
+    noises = {"none": None, "noisy": NoiseSpec(mechanism="matrix-gaussian", epsilon=0.5)}
     return {
         name: tiny_user.write_user(root / name, noise=noise, cut="embeddings", width=None)
         for name, noise in noises.items()
@@ -76,7 +76,7 @@ def test_members_of_a_private_run_are_told_under_its_ceiling(
     assert done.code == 0, done.err
     assert done.json.keys() >= KEYS | {"auc", "tpr_at_1_percent_fpr", "tpr_at_0.1_percent_fpr", "scores"}
     assert done.json["ceiling"] == pytest.approx(
-        NoiseChoice(mechanism="privunit", epsilon=2.0).build().guess_rate()
+        NoiseSpec(mechanism="privunit", epsilon=2.0).build().guess_rate()
     )
     assert (done.json["others_from"], done.json["drawn_alike"]) == ("train, the rest", True)
     assert (done.json["members"], done.json["others"]) == (60, 60)

@@ -9,7 +9,7 @@ import pytest
 
 import tiny_user
 from audit.mutants import kept_too_often, less_noise, mask_in_header
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 
 KEYS = {
     "claimed_epsilon",
@@ -28,7 +28,7 @@ KEYS = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    return tiny_user.write_user(folder, noise=NoiseChoice(mechanism="matrix-gaussian", epsilon=8.0))
+    return tiny_user.write_user(folder, noise=NoiseSpec(mechanism="matrix-gaussian", epsilon=8.0))
 
 
 @pytest.mark.parametrize("name", ["matrix-gaussian", "privunit"])

@@ -19,7 +19,7 @@ import tiny_task
 import tiny_user
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.writer import private_folder
-from dp_forward.privacy import NoiseChoice, RandomizedResponse
+from dp_forward.privacy import NoiseSpec, RandomizedResponse
 from dp_forward.service.collector.collection import Collection
 from dp_forward.service.collector.export import export_corpus
 from dp_forward.service.protocol.collection_spec import CollectionForm
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_task.write_task(root / "sst2", train=12, validation=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_user, "LABELS", ("negative", "positive"))
-        tiny_user.write_user(root / "run", noise=NoiseChoice(epsilon=4.0), width=8)
+        tiny_user.write_user(root / "run", noise=NoiseSpec(epsilon=4.0), width=8)
     (root / "token").write_text(TOKEN)
     return root / "run"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dp_forward.data import EncodedTexts, FixedLength, Record
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.split import Split, split_model
 from dp_forward.split.artifacts import ReleaseForm, UserSide
 from tiny_models import LABELS, PAD, VOCABULARY, tiny
@@ -39,7 +39,7 @@ def pair(cut: str = "encoder.1") -> Split:
 
 
 def user(cut: str = "encoder.1", *, digest: str = "aa" * 32, **noise: Any) -> UserSide:
-    choice = NoiseChoice(**{"mechanism": "privunit", "epsilon": 4.0, **noise})
+    choice = NoiseSpec(**{"mechanism": "privunit", "epsilon": 4.0, **noise})
     form = ReleaseForm(noise=choice, rows=ROWS, labels=tuple("abc"[:LABELS]))
     return UserSide(pair(cut).front, FixedLength(Numbers(), ROWS), form, digest)
 

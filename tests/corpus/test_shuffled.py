@@ -11,7 +11,7 @@ from scipy.stats import binom
 from dp_forward.corpus.form import CorpusForm, Labels
 from dp_forward.corpus.shuffled import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import NoiseChoice, Prior, RandomizedResponse, ResponseWithPrior, compose
+from dp_forward.privacy import NoiseSpec, Prior, RandomizedResponse, ResponseWithPrior, compose
 from dp_forward.privacy.shuffling import shuffled_gaussian, shuffled_pure
 from dp_forward.split.artifacts import ReleaseForm
 
@@ -20,7 +20,7 @@ LABELS = ("bad", "so so", "good")
 
 
 def form(labels: Labels = "none", *, records: int = 3000, **noise: Any) -> CorpusForm:
-    choice = NoiseChoice(**{"mechanism": "privunit", "epsilon": 2.0, **noise})
+    choice = NoiseSpec(**{"mechanism": "privunit", "epsilon": 2.0, **noise})
     return CorpusForm(
         front="aa" * 32,
         release=ReleaseForm(noise=choice, rows=6, labels=LABELS),

@@ -13,7 +13,7 @@ from dp_forward.privacy import (
     Budget,
     ClassicalGaussian,
     MatrixGaussian,
-    NoiseChoice,
+    NoiseSpec,
     PrivUnit,
     calibrate,
     normalise,
@@ -23,7 +23,7 @@ from dp_forward.privacy.privunit import best_threshold
 
 
 def test_the_default_is_privunit_for_a_text() -> None:
-    made = NoiseChoice(epsilon=4.0).build()
+    made = NoiseSpec(epsilon=4.0).build()
     assert made == calibrate(PrivUnit, Budget(4.0), bound=normalise(1.0), unit=TEXT)
 
 
@@ -32,34 +32,34 @@ def test_the_default_is_privunit_for_a_text() -> None:
     [("matrix-gaussian", MatrixGaussian), ("gaussian", AnalyticGaussian), ("mvg", MVG)],
 )
 def test_gaussian_choices_meet_their_budget_at_the_default_delta(name: str, kind: type) -> None:
-    made = NoiseChoice(mechanism=name, epsilon=2.0, rows=4, columns=8).build()
+    made = NoiseSpec(mechanism=name, epsilon=2.0, rows=4, columns=8).build()
     assert type(made) is kind
     assert made.delta(2.0) <= 1e-5
 
 
 def test_the_classical_formula_is_a_baseline_from_epsilon_one_on() -> None:
-    made = NoiseChoice(mechanism="classical-gaussian", epsilon=4.0).build()
+    made = NoiseSpec(mechanism="classical-gaussian", epsilon=4.0).build()
     assert isinstance(made, ClassicalGaussian)
     assert not made.guaranteed
 
 
 def test_a_threshold_is_a_share_of_the_best_one_and_costs_no_privacy() -> None:
-    made = NoiseChoice(epsilon=2.0, threshold_share=0.3).build()
+    made = NoiseSpec(epsilon=2.0, threshold_share=0.3).build()
     assert isinstance(made, PrivUnit)
     assert made.threshold == pytest.approx(0.3 * best_threshold(2.0))
     assert made.epsilon() <= 2.0
 
 
 def test_a_token_is_bounded_row_by_row() -> None:
-    choice = NoiseChoice(mechanism="matrix-gaussian", epsilon=2.0, unit="token", rows=16)
+    choice = NoiseSpec(mechanism="matrix-gaussian", epsilon=2.0, unit="token", rows=16)
     direct = calibrate(MatrixGaussian, Budget(2.0, 1e-5), bound=normalise_rows(1.0), unit=TOKEN)
     assert choice.build().sigma == direct.sigma  # type: ignore[attr-defined]
-    assert NoiseChoice(epsilon=2.0, unit="token", threshold_share=1.0).build().epsilon() <= 2.0
+    assert NoiseSpec(epsilon=2.0, unit="token", threshold_share=1.0).build().epsilon() <= 2.0
 
 
 def test_a_choice_survives_json() -> None:
-    choice = NoiseChoice(mechanism="privunit", epsilon=3.0, threshold_share=0.5, norm=2.0)
-    again = NoiseChoice.from_dict(json.loads(json.dumps(choice.as_dict())))
+    choice = NoiseSpec(mechanism="privunit", epsilon=3.0, threshold_share=0.5, norm=2.0)
+    again = NoiseSpec.from_dict(json.loads(json.dumps(choice.as_dict())))
     assert again == choice
     assert again.build() == choice.build()
 
@@ -81,9 +81,9 @@ def test_a_choice_survives_json() -> None:
 )
 def test_a_choice_that_means_nothing_is_refused(settings: dict) -> None:
     with pytest.raises(InvalidInput):
-        NoiseChoice(**settings).build()
+        NoiseSpec(**settings).build()
 
 
 def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(InvalidInput, match="sigma"):
-        NoiseChoice.from_dict({"mechanism": "privunit", "sigma": 0.1})
+        NoiseSpec.from_dict({"mechanism": "privunit", "sigma": 0.1})

@@ -7,7 +7,7 @@ import torch
 import tiny_models
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.split.pair import split_model
 from dp_forward.train.evaluation import accuracy_of, accuracy_over_draws
 from dp_forward.train.noisy_model import ThroughNoise
@@ -29,7 +29,7 @@ class _Records:
 
 def _module(epsilon: float) -> ThroughNoise:
     pair = split_model(tiny_models.tiny("bert"), "encoder.1")
-    return ThroughNoise(pair, Sanitizer(NoiseChoice(epsilon=epsilon).build(), seed=3), rows=8, labels=3)
+    return ThroughNoise(pair, Sanitizer(NoiseSpec(epsilon=epsilon).build(), seed=3), rows=8, labels=3)
 
 
 def test_every_text_is_answered_once_per_draw() -> None:

@@ -5,7 +5,7 @@ import torch
 
 import tiny_models
 from dp_forward.noise import Sanitizer
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.split.pair import Split, split_model
 from dp_forward.train.noisy_model import ThroughNoise
 
@@ -22,7 +22,7 @@ def _pair(cut: str = "encoder.2", width: int | None = 4) -> Split:
 
 
 def _module(pair: Split, **settings: object) -> ThroughNoise:
-    sanitizer = Sanitizer(NoiseChoice(epsilon=8.0).build(), seed=1)
+    sanitizer = Sanitizer(NoiseSpec(epsilon=8.0).build(), seed=1)
     return ThroughNoise(pair, sanitizer, rows=ROWS, labels=3, **settings).eval()  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 import tiny_models
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import NoiseChoice, RandomizedResponse
+from dp_forward.privacy import NoiseSpec, RandomizedResponse
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ReleaseForm, load_provider_side, load_user_side
@@ -116,7 +116,7 @@ def test_a_back_alone_is_enough(made: TinyReleases, tmp_path: Path) -> None:
 
 
 def test_a_result_of_split_is_a_start_and_lora_is_merged(tmp_path: Path, made: TinyReleases) -> None:
-    noise = NoiseChoice(epsilon=12.0)
+    noise = NoiseSpec(epsilon=12.0)
     halves = write_user(tmp_path / "start", noise=noise, cut="encoder.1")
     bare = made.__class__(halves, tmp_path / "releases", tmp_path, made.world)
     bare.release(bare.public, limit=40)
@@ -153,7 +153,7 @@ def _other_front(made: TinyReleases, folder: Path) -> Path:
 
 def _front_swapped(made: TinyReleases, folder: Path) -> Path:
     start = _elsewhere(made, folder)
-    other = write_user(folder / "other", noise=NoiseChoice(epsilon=12.0), cut="output")
+    other = write_user(folder / "other", noise=NoiseSpec(epsilon=12.0), cut="output")
     shutil.rmtree(start / "front")
     shutil.copytree(other / "front", start / "front")
     return start

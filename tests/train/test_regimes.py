@@ -3,10 +3,10 @@
 import pytest
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Budget, Guarantee, NoiseChoice, Notion, RandomizedResponse, calibrate
+from dp_forward.privacy import Budget, Guarantee, NoiseSpec, Notion, RandomizedResponse, calibrate
 from dp_forward.train.regimes import Promises, Regime, promises
 
-NOISE = NoiseChoice(epsilon=4.0).build()
+NOISE = NoiseSpec(epsilon=4.0).build()
 LABELS = calibrate(RandomizedResponse, Budget(2.0), labels=2)
 
 
@@ -48,7 +48,7 @@ def test_without_noise_nothing_is_promised() -> None:
 
 
 def test_a_baseline_outside_its_theorem_promises_nothing() -> None:
-    classical = NoiseChoice(mechanism="classical-gaussian", epsilon=8.0).build()
+    classical = NoiseSpec(mechanism="classical-gaussian", epsilon=8.0).build()
     said = promises(Regime.RELEASE_ONCE, classical)
     assert said.queries is None
     assert said.training is None
@@ -56,7 +56,7 @@ def test_a_baseline_outside_its_theorem_promises_nothing() -> None:
 
 
 def test_a_token_level_promise_does_not_cover_the_label() -> None:
-    token = NoiseChoice(mechanism="matrix-gaussian", epsilon=4.0, unit="token", rows=8).build()
+    token = NoiseSpec(mechanism="matrix-gaussian", epsilon=4.0, unit="token", rows=8).build()
     said = promises(Regime.RELEASE_ONCE, token, label_mechanism=LABELS)
     assert said.training is not None
     assert said.training.notion is Notion.TOKEN_SEQ_LDP

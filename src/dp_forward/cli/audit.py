@@ -88,12 +88,12 @@ def _alone(
     """A mechanism's releases, without a model."""
     from dp_forward.audit.draw_checks import audit_draws
     from dp_forward.audit.released_bytes import audit_released
-    from dp_forward.privacy import NoiseChoice
+    from dp_forward.privacy import NoiseSpec
 
     if epsilon is None:
         raise InvalidInput("epsilon", "be given with a mechanism", "none", "Try --epsilon 8.")
     rows, width = shape
-    choice = NoiseChoice(
+    choice = NoiseSpec(
         mechanism=name.value, epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=width
     )
     made = choice.build()

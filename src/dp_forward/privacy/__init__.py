@@ -34,7 +34,7 @@ from dp_forward.privacy.guarantee import Guarantee, Notion
 from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.mechanism import Mechanism
 from dp_forward.privacy.mvg import MVG
-from dp_forward.privacy.noise_spec import NoiseChoice
+from dp_forward.privacy.noise_spec import NoiseSpec
 from dp_forward.privacy.paper_mode import PaperReading
 from dp_forward.privacy.privunit import PrivUnit
 from dp_forward.privacy.response import Prior, RandomizedResponse, ResponseWithPrior
@@ -57,7 +57,7 @@ __all__ = [
     "LinearImage",
     "MatrixGaussian",
     "Mechanism",
-    "NoiseChoice",
+    "NoiseSpec",
     "NormBound",
     "Notion",
     "PaperReading",

@@ -3,7 +3,7 @@
 A file cannot hold a mechanism, and it must not hold a sigma: a number that somebody typed is not a proof. It
 holds the *choice* (name, budget, unit, bound), and `build` calibrates it anew, checked as always.
 
-    NoiseChoice(mechanism="privunit", epsilon=8.0).build()
+    NoiseSpec(mechanism="privunit", epsilon=8.0).build()
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dp_forward.privacy.mvg import MVG
 from dp_forward.privacy.privunit import PrivUnit, best_threshold
 from dp_forward.privacy.units import Unit, parse_unit
 
-__all__ = ["DEFAULT_DELTA", "MATRIX_MECHANISMS", "NoiseChoice"]
+__all__ = ["DEFAULT_DELTA", "MATRIX_MECHANISMS", "NoiseSpec"]
 
 MATRIX_MECHANISMS: Final = ("privunit", "matrix-gaussian", "gaussian", "classical-gaussian", "mvg")
 """The mechanisms for a hidden matrix, by name."""
@@ -34,7 +34,7 @@ DEFAULT_DELTA: Final = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseChoice:
+class NoiseSpec:
     """Which noise, for which budget.
 
     Guarantees:
@@ -131,7 +131,7 @@ class NoiseChoice:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> NoiseChoice:
+    def from_dict(cls, settings: Mapping[str, Any]) -> NoiseSpec:
         """From JSON; an unknown key is an error, never ignored."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(settings) - known)

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 from dp_forward.data.tasks import find_task, split_name
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import NoiseChoice, checks
+from dp_forward.privacy import NoiseSpec, checks
 from dp_forward.split.cut import parse_cut
 from dp_forward.train.regimes import Regime
 
@@ -47,7 +47,7 @@ class Plan:
     cut: str | None = None
     regime: Regime = Regime.RELEASE_ONCE
     mechanism: str = "privunit"
-    """A name of `NoiseChoice`, or "none" for the undefended model."""
+    """A name of `NoiseSpec`, or "none" for the undefended model."""
     epsilon: float | None = None
     delta: float | None = None
     unit: str = "text"
@@ -115,12 +115,12 @@ class Plan:
         self._check_regime()
 
     @property
-    def noise(self) -> NoiseChoice | None:
+    def noise(self) -> NoiseSpec | None:
         """The choice of noise; None for the undefended model."""
         if self.mechanism == "none":
             return None
         assert self.epsilon is not None
-        return NoiseChoice(
+        return NoiseSpec(
             mechanism=self.mechanism,
             epsilon=self.epsilon,
             delta=self.delta,
@@ -132,7 +132,7 @@ class Plan:
         )
 
     @property
-    def training_noise(self) -> NoiseChoice | None:
+    def training_noise(self) -> NoiseSpec | None:
         """The noise while the front trains: the released one, but for what the plan says."""
         noise = self.noise
         if noise is None or not self.regime.trains_front:

@@ -12,7 +12,7 @@ from dp_forward.attacks.inversion.recall import TokenPrior
 from dp_forward.data import FixedLength
 from dp_forward.data.encoded import EncodedTexts
 from dp_forward.data.records import Record
-from dp_forward.privacy import Mechanism, NoiseChoice
+from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.split.halves import Front
 from dp_forward.split.pair import split_model
 from dp_forward.split.width_maps import NarrowFront
@@ -42,4 +42,4 @@ def front(cut: str, *, family: str = "bert", width: int | None = None) -> Front 
 def noise(epsilon: float, mechanism: str = "privunit", *, unit: str = "text") -> Mechanism:
     """A mechanism for the tiny texts."""
     rows = None if unit == "text" else ROWS
-    return NoiseChoice(mechanism=mechanism, epsilon=epsilon, unit=unit, rows=rows).build()
+    return NoiseSpec(mechanism=mechanism, epsilon=epsilon, unit=unit, rows=rows).build()

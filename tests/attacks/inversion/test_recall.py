@@ -25,7 +25,7 @@ from dp_forward.attacks.inversion.recall import (
     text_lengths,
 )
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 
 CASES = [("bert", "embeddings", None), ("bert", "encoder.1.qkv", None), ("gpt2", "embeddings", None)]
 
@@ -144,7 +144,7 @@ def test_noise_that_cannot_be_released_yet_is_simulated_and_shaped_noise_is_left
     simulated = invert_nearest(front("embeddings"), noise(0.5, "classical-gaussian"), SECRET, prior=PRIOR)
     assert not simulated.details["released"]
     assert simulated.success < 0.25
-    shaped = NoiseChoice(mechanism="mvg", epsilon=8.0, rows=ROWS, columns=32).build()
+    shaped = NoiseSpec(mechanism="mvg", epsilon=8.0, rows=ROWS, columns=32).build()
     with pytest.raises(InvalidInput, match=r"same noise.*decoder"):
         invert_nearest(front("embeddings"), shaped, SECRET, prior=PRIOR)
 

@@ -8,10 +8,10 @@ from scipy import stats
 
 from dp_forward.noise import release
 from dp_forward.noise.released.entropy import keystream
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 
 HIDDEN = np.ones((4, 8))
-NOISE = NoiseChoice(epsilon=4.0).build()
+NOISE = NoiseSpec(epsilon=4.0).build()
 
 
 def test_a_stream_gives_what_was_asked_and_never_the_same_again() -> None:

@@ -27,7 +27,7 @@ import tiny_user
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
 from dp_forward.ledger import Ledger
 from dp_forward.noise.released.released_matrix import release
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client.bulk import Stream
 from dp_forward.service.client.client import AsyncClient, Client, Patience
 from dp_forward.service.protocol.frame import frame_of, parse_frame
@@ -43,7 +43,7 @@ TOKEN = "a-token-of-sixteen-letters"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_user.write_user(tmp_path_factory.mktemp("run"), noise=NoiseChoice(epsilon=2.0))
+    return tiny_user.write_user(tmp_path_factory.mktemp("run"), noise=NoiseSpec(epsilon=2.0))
 
 
 @pytest.fixture(scope="module")

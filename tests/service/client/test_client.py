@@ -27,7 +27,7 @@ import tiny_user
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.ledger import Ledger
 from dp_forward.noise.released.released_matrix import release
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client import session as exchange_module
 from dp_forward.service.client.client import AsyncClient, Client, Patience
 from dp_forward.service.protocol.frame import HEADER_BYTES, parse_frame
@@ -43,7 +43,7 @@ BUDGET = 900.0
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_user.write_user(tmp_path_factory.mktemp("run"), noise=NoiseChoice(epsilon=2.0))
+    return tiny_user.write_user(tmp_path_factory.mktemp("run"), noise=NoiseSpec(epsilon=2.0))
 
 
 @pytest.fixture(scope="module")
@@ -392,7 +392,7 @@ def test_a_budget_per_day_is_a_second_cap(
 def test_gaussian_releases_add_up_slower_and_need_a_ledger_with_a_delta(
     make: Make, network: Network, user: UserSide, tmp_path: Path
 ) -> None:
-    noise = NoiseChoice(mechanism="matrix-gaussian", epsilon=2.0, delta=1e-5)
+    noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=2.0, delta=1e-5)
     gaussian = replace(user, form=replace(user.form, noise=noise))
     network.manifest = tiny_user.manifest_of(Policy.of(gaussian))
     with make(gaussian, ledger=tmp_path / "gaussian") as client:
@@ -408,7 +408,7 @@ def test_a_front_that_protects_another_unit_is_refused_before_a_text_is_read(
     make: Make, network: Network, tmp_path: Path
 ) -> None:
     """A text and a token in one ledger would be one epsilon for two promises."""
-    noise = NoiseChoice(epsilon=2.0, unit="token", rows=12)
+    noise = NoiseSpec(epsilon=2.0, unit="token", rows=12)
     run = tiny_user.write_user(tmp_path / "by-token", noise=noise, cut="embeddings", width=None)
     by_token = load_user_side(run / "front")
     with make() as client:

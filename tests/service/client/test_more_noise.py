@@ -14,7 +14,7 @@ import tiny_user
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger import Ledger
 from dp_forward.noise.released.released_matrix import dequantise
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client.client import Client
 from dp_forward.service.protocol.frame import parse_frame
 from dp_forward.service.protocol.policy import ProtocolMismatch
@@ -27,7 +27,7 @@ TEXT = "a lovely warm film"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_user.write_user(tmp_path_factory.mktemp("run"), noise=NoiseChoice(epsilon=8.0))
+    return tiny_user.write_user(tmp_path_factory.mktemp("run"), noise=NoiseSpec(epsilon=8.0))
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_look_shows_what_was_sent_and_sends_nothing(client: Client, run: Path,
         frame = parse_frame(ledger.payload(1))
     assert after.noisy is not None
     assert torch.equal(
-        after.noisy, torch.from_numpy(dequantise(frame.values, NoiseChoice(epsilon=4.0).build(), 8))
+        after.noisy, torch.from_numpy(dequantise(frame.values, NoiseSpec(epsilon=4.0).build(), 8))
     )
     assert client.look(TEXT).noisy is None  # at the front's own epsilon nothing was released
     assert client.summary().releases == 1

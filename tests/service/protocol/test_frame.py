@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.noise import Released, Sanitizer, release, release_labels
-from dp_forward.privacy import NoiseChoice, RandomizedResponse
+from dp_forward.privacy import NoiseSpec, RandomizedResponse
 from dp_forward.service.protocol.frame import (
     HEADER_BYTES,
     MECHANISMS,
@@ -34,7 +34,7 @@ REQUEST = bytes(range(0xA0, 0xB0))
 TIME = 1_700_000_000
 ABOUT = {"cut": "encoder.6", "front": FRONT, "request": REQUEST, "time": TIME}
 HIDDEN = np.array([[0.5, -0.25, 0.125], [1.0, 0.0, -2.0]])
-CHOICES = {name: NoiseChoice(mechanism=name, epsilon=4.0) for name in MECHANISMS}
+CHOICES = {name: NoiseSpec(mechanism=name, epsilon=4.0) for name in MECHANISMS}
 
 RESPONSE = RandomizedResponse(1.0, 2)
 
@@ -474,10 +474,10 @@ def test_an_honest_frame_fits_its_manifest(mechanism: str, bits: int) -> None:
         ("cut", {"cut": "encoder.5"}),
         ("front", {"front": "00" * 32}),
         ("front", {"front": FRONT[:-1] + "0"}),
-        ("epsilon", {"noise": NoiseChoice(epsilon=3.999)}),
-        ("epsilon", {"noise": NoiseChoice(epsilon=4.001)}),
-        ("step", {"noise": NoiseChoice(epsilon=4.0, norm=1.001)}),
-        ("step", {"noise": NoiseChoice(epsilon=4.0, threshold_share=0.9)}),
+        ("epsilon", {"noise": NoiseSpec(epsilon=3.999)}),
+        ("epsilon", {"noise": NoiseSpec(epsilon=4.001)}),
+        ("step", {"noise": NoiseSpec(epsilon=4.0, norm=1.001)}),
+        ("step", {"noise": NoiseSpec(epsilon=4.0, threshold_share=0.9)}),
     ],
 )
 def test_the_first_disagreement_with_a_manifest_is_named(word: str, changes: dict[str, object]) -> None:
@@ -490,7 +490,7 @@ def test_the_first_disagreement_with_a_manifest_is_named(word: str, changes: dic
 
 def test_another_delta_is_told() -> None:
     header = parse_frame(frame_of(_released("gaussian"), **ABOUT)).header
-    other = _manifest("gaussian", noise=NoiseChoice(mechanism="gaussian", epsilon=4.0, delta=1e-6))
+    other = _manifest("gaussian", noise=NoiseSpec(mechanism="gaussian", epsilon=4.0, delta=1e-6))
     told = header.fits(other)
     assert told is not None
     assert told.startswith("delta: ")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import release
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.service.protocol.frame import MECHANISMS, WireError, frame_of, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.split import split_model
@@ -27,7 +27,7 @@ ABOUT: dict[str, Any] = {"front": FRONT, "request": bytes(16), "time": 1_700_000
 
 def _manifest(**changes: Any) -> Manifest:
     good = {
-        "noise": NoiseChoice(epsilon=4.0),
+        "noise": NoiseSpec(epsilon=4.0),
         "rows": 16,
         "matrix_rows": 16,
         "width": 384,
@@ -40,7 +40,7 @@ def _manifest(**changes: Any) -> Manifest:
 
 
 def _provider(cut: str = "encoder.1", *, width: int | None = None, **noise: Any) -> ProviderSide:
-    form = ReleaseForm(noise=NoiseChoice(**noise), rows=ROWS, labels=NAMES)
+    form = ReleaseForm(noise=NoiseSpec(**noise), rows=ROWS, labels=NAMES)
     return ProviderSide(split_model(tiny("bert", blocks=2), cut, width=width).back, form, "bb" * 32)
 
 
@@ -52,7 +52,7 @@ def test_a_provider_asks_for_what_its_back_takes(cut: str, matrix_rows: int) -> 
     manifest = Manifest.of(_provider(cut, epsilon=4.0), FRONT)
     assert (manifest.rows, manifest.matrix_rows, manifest.width) == (ROWS, matrix_rows, WIDTH)
     assert (manifest.cut, manifest.front, manifest.labels) == (cut, FRONT, NAMES)
-    assert manifest.noise == NoiseChoice(epsilon=4.0)
+    assert manifest.noise == NoiseSpec(epsilon=4.0)
     assert manifest.frame_bytes == 128 + matrix_rows * WIDTH
 
 
@@ -92,7 +92,7 @@ def test_noise_that_cannot_be_released_has_no_manifest(mechanism: str) -> None:
 
 
 def test_noise_per_token_needs_a_cut_where_rows_are_local() -> None:
-    per_token = NoiseChoice(mechanism="gaussian", epsilon=4.0, unit="token", rows=16)
+    per_token = NoiseSpec(mechanism="gaussian", epsilon=4.0, unit="token", rows=16)
     assert _manifest(noise=per_token, cut="embeddings").step > 0
     with pytest.raises(InvalidInput, match="where rows mix"):
         _manifest(noise=per_token)
@@ -119,7 +119,7 @@ def test_a_half_and_a_quarter_of_its_epsilon_are_answered_too(mechanism: str) ->
 def test_a_frame_with_noise_that_is_not_offered_or_with_anothers_step_does_not_fit() -> None:
     manifest = Manifest.of(_provider(epsilon=4.0), FRONT, epsilons=(2.0,))
     for epsilon in (8.0, 3.0, 1.0):
-        released = release(np.ones((ROWS, WIDTH)), NoiseChoice(epsilon=epsilon).build(), bits=8)
+        released = release(np.ones((ROWS, WIDTH)), NoiseSpec(epsilon=epsilon).build(), bits=8)
         header = parse_frame(frame_of(released, cut=manifest.cut, **ABOUT)).header
         assert str(header.fits(manifest)).startswith("epsilon")
     mixed = dataclasses.replace(header, epsilon=manifest.epsilon, step=manifest.offers[1].step)
@@ -139,7 +139,7 @@ def test_only_smaller_epsilons_that_fall_are_offered(epsilons: Any) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_numbers_are_those_of_a_release(mechanism: str) -> None:
-    manifest = _manifest(noise=NoiseChoice(mechanism=mechanism, epsilon=4.0))
+    manifest = _manifest(noise=NoiseSpec(mechanism=mechanism, epsilon=4.0))
     released = release(np.ones((16, 384)), manifest.mechanism(), bits=8)
     assert (manifest.step, manifest.epsilon) == (released.step, released.guarantee.epsilon)
     assert manifest.delta == released.guarantee.delta
@@ -294,7 +294,7 @@ _JSON = st.one_of(
 def test_any_json_gives_a_sound_manifest_or_a_refusal(
     mechanism: str, outer: dict[str, Any], inner: dict[str, Any]
 ) -> None:
-    given_settings = _manifest(noise=NoiseChoice(mechanism=mechanism, epsilon=4.0)).as_dict()
+    given_settings = _manifest(noise=NoiseSpec(mechanism=mechanism, epsilon=4.0)).as_dict()
     given_settings["noise"] |= inner
     try:
         manifest = Manifest.from_dict(given_settings | outer)

@@ -11,14 +11,14 @@ import pytest
 
 import tiny_user
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.service.protocol.policy import Policy, ProtocolMismatch, shown
 from dp_forward.split.artifacts import load_user_side
 
-GAUSSIAN = NoiseChoice(mechanism="matrix-gaussian", epsilon=4.0, delta=1e-5)
+GAUSSIAN = NoiseSpec(mechanism="matrix-gaussian", epsilon=4.0, delta=1e-5)
 
 
-def policy(noise: NoiseChoice, *, more: bool = False) -> Policy:
+def policy(noise: NoiseSpec, *, more: bool = False) -> Policy:
     return Policy(
         noise=noise,
         rows=12,
@@ -42,7 +42,7 @@ def said(mine: Policy, **noise: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("policy")
-    return tiny_user.write_user(folder, noise=NoiseChoice(epsilon=2.0)) / "front"
+    return tiny_user.write_user(folder, noise=NoiseSpec(epsilon=2.0)) / "front"
 
 
 def test_a_policy_is_what_the_front_folder_says(front: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_policy_is_what_the_front_folder_says(front: Path) -> None:
 
 def test_bits_are_16_where_the_noise_does_not_fit_into_8(front: Path) -> None:
     user = load_user_side(front)
-    wide = replace(user.form, noise=NoiseChoice(epsilon=60.0))
+    wide = replace(user.form, noise=NoiseSpec(epsilon=60.0))
     assert Policy.of(replace(user, form=wide)).bits == 16
     with pytest.raises(InvalidInput):
         Policy.of(replace(user, form=wide), bits=8)
@@ -70,13 +70,13 @@ def test_a_front_without_noise_has_no_policy(front: Path) -> None:
 
 def test_a_promise_per_token_is_refused_where_rows_mix(front: Path) -> None:
     user = load_user_side(front)
-    noise = NoiseChoice(mechanism="matrix-gaussian", epsilon=4.0, unit="token", rows=12)
+    noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=4.0, unit="token", rows=12)
     with pytest.raises(InvalidInput, match="token"):
         Policy.of(replace(user, form=replace(user.form, noise=noise)))
 
 
-@pytest.mark.parametrize("noise", [NoiseChoice(epsilon=2.0), GAUSSIAN])
-def test_an_honest_server_gets_the_users_own_terms(noise: NoiseChoice) -> None:
+@pytest.mark.parametrize("noise", [NoiseSpec(epsilon=2.0), GAUSSIAN])
+def test_an_honest_server_gets_the_users_own_terms(noise: NoiseSpec) -> None:
     mine = policy(noise)
     terms = mine.read(tiny_user.manifest_of(mine))
     assert terms.noise == noise
@@ -98,13 +98,13 @@ def test_an_honest_server_gets_the_users_own_terms(noise: NoiseChoice) -> None:
         (GAUSSIAN, {"how": "clip"}),
         (GAUSSIAN, {"rows": 12}),
         (GAUSSIAN, {"columns": 4}),
-        (NoiseChoice(epsilon=2.0), {"threshold_share": 0.5}),
-        (NoiseChoice(epsilon=2.0), {"threshold_share": 1.0, "epsilon": 1.0}),
-        (NoiseChoice(epsilon=2.0), {"epsilon": 2.0000001}),
+        (NoiseSpec(epsilon=2.0), {"threshold_share": 0.5}),
+        (NoiseSpec(epsilon=2.0), {"threshold_share": 1.0, "epsilon": 1.0}),
+        (NoiseSpec(epsilon=2.0), {"epsilon": 2.0000001}),
     ],
 )
 def test_less_or_other_noise_is_refused_whatever_is_allowed(
-    noise: NoiseChoice, changed: dict[str, Any], more: bool
+    noise: NoiseSpec, changed: dict[str, Any], more: bool
 ) -> None:
     mine = policy(noise, more=more)
     with pytest.raises(ProtocolMismatch) as refused:
@@ -115,13 +115,13 @@ def test_less_or_other_noise_is_refused_whatever_is_allowed(
 @pytest.mark.parametrize(
     ("noise", "changed"),
     [
-        (NoiseChoice(epsilon=2.0), {"epsilon": 1.0}),
+        (NoiseSpec(epsilon=2.0), {"epsilon": 1.0}),
         (GAUSSIAN, {"epsilon": 2.0}),
         (GAUSSIAN, {"delta": 1e-7}),
         (GAUSSIAN, {"epsilon": 2.0, "delta": 1e-7}),
     ],
 )
-def test_more_noise_needs_the_users_word_and_costs_less(noise: NoiseChoice, changed: dict[str, Any]) -> None:
+def test_more_noise_needs_the_users_word_and_costs_less(noise: NoiseSpec, changed: dict[str, Any]) -> None:
     mine, free = policy(noise), policy(noise, more=True)
     with pytest.raises(ProtocolMismatch, match="allow_more_noise"):
         mine.read(said(mine, **changed))
@@ -132,8 +132,8 @@ def test_more_noise_needs_the_users_word_and_costs_less(noise: NoiseChoice, chan
     assert terms.charge.mu2_units <= own.charge.mu2_units
 
 
-@pytest.mark.parametrize("noise", [NoiseChoice(epsilon=2.0), GAUSSIAN])
-def test_a_user_may_want_more_noise_where_the_server_lists_it(noise: NoiseChoice) -> None:
+@pytest.mark.parametrize("noise", [NoiseSpec(epsilon=2.0), GAUSSIAN])
+def test_a_user_may_want_more_noise_where_the_server_lists_it(noise: NoiseSpec) -> None:
     mine, half = policy(noise), noise.epsilon / 2
     manifest = tiny_user.manifest_of(mine) | {"epsilons": [half]}
     assert mine.offered(manifest) == (noise.epsilon, half)
@@ -149,18 +149,18 @@ def test_a_user_may_want_more_noise_where_the_server_lists_it(noise: NoiseChoice
 @pytest.mark.parametrize("epsilon", [2.1, 0.0, -1.0, float("nan"), float("inf")])
 def test_a_user_cannot_want_less_noise_than_the_front_says(epsilon: float) -> None:
     with pytest.raises(InvalidInput, match="at most the front's"):
-        policy(NoiseChoice(epsilon=2.0)).with_epsilon(epsilon)
+        policy(NoiseSpec(epsilon=2.0)).with_epsilon(epsilon)
 
 
 @pytest.mark.parametrize("epsilons", ["2", None, {}, ["1"], [True], [1e308], [3.0], [1.0] * 40])
 def test_a_list_of_epsilons_that_makes_no_sense_is_refused(epsilons: Any) -> None:
-    mine = policy(NoiseChoice(epsilon=2.0))
+    mine = policy(NoiseSpec(epsilon=2.0))
     with pytest.raises(ProtocolMismatch):
         mine.read(tiny_user.manifest_of(mine) | {"epsilons": epsilons})
 
 
 def test_a_huge_shape_is_refused_before_anything_of_its_size_is_made() -> None:
-    mine = policy(NoiseChoice(epsilon=2.0))
+    mine = policy(NoiseSpec(epsilon=2.0))
     hostile = tiny_user.manifest_of(mine) | {"rows": 1 << 24, "matrix_rows": 1 << 24, "width": 1}
     began = time.perf_counter()
     with pytest.raises(ProtocolMismatch, match="rows"):
@@ -170,7 +170,7 @@ def test_a_huge_shape_is_refused_before_anything_of_its_size_is_made() -> None:
 
 @pytest.mark.parametrize("epsilon", [5e-324, 1e-300, 1e-12, 1e300, 1e16])
 def test_an_absurd_epsilon_ends_soon(epsilon: float) -> None:
-    for noise in (NoiseChoice(epsilon=2.0), GAUSSIAN):
+    for noise in (NoiseSpec(epsilon=2.0), GAUSSIAN):
         mine = policy(noise, more=True)
         began = time.perf_counter()
         try:
@@ -185,14 +185,14 @@ def test_an_absurd_epsilon_ends_soon(epsilon: float) -> None:
 @pytest.mark.parametrize("name", ["rows", "matrix_rows", "width", "bits"])
 @pytest.mark.parametrize("kind", [float, str, bool, lambda value: None, lambda value: [value]])
 def test_a_number_of_another_type_is_not_the_same_number(name: str, kind: Any) -> None:
-    mine = policy(NoiseChoice(epsilon=2.0))
+    mine = policy(NoiseSpec(epsilon=2.0))
     found = tiny_user.manifest_of(mine)
     with pytest.raises(ProtocolMismatch):
         mine.read(found | {name: kind(found[name])})
 
 
 def test_what_a_server_says_is_shown_on_one_short_printable_line() -> None:
-    mine = policy(NoiseChoice(epsilon=2.0))
+    mine = policy(NoiseSpec(epsilon=2.0))
     evil = "\x1b[2J\n\r" + "x" * 10_000 + "\u202e"
     for name in ("cut", "front", "labels"):
         value = [evil] * 100 if name == "labels" else evil

@@ -29,7 +29,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Released, release, release_batch
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.server.app import make_app, run_server
@@ -40,7 +40,7 @@ from tiny_models import tiny
 
 ROWS, WIDTH, LABELS = 9, 32, ("bad", "so so", "good")
 FRONT, CUT = "ab" * 32, "encoder.2"
-NOISE = NoiseChoice(epsilon=8.0)
+NOISE = NoiseSpec(epsilon=8.0)
 TOKEN = "a-token-of-enough-letters"
 FRAME = {"content-type": "application/octet-stream"}
 

@@ -9,18 +9,18 @@ from scipy import stats
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import release_batch
-from dp_forward.privacy import Mechanism, NoiseChoice, PrivUnit
+from dp_forward.privacy import Mechanism, NoiseSpec, PrivUnit
 from dp_forward.service.server.noise_check import MOST_FALSE_REFUSALS, NoiseCheck
 from dp_forward.service.server.refusals import Refused
 
 ROWS, WIDTH = 12, 32
 CHOICES = {
-    "privunit": NoiseChoice(epsilon=8.0),
-    "privunit, much": NoiseChoice(epsilon=30.0),
-    "gaussian": NoiseChoice(mechanism="gaussian", epsilon=8.0),
-    "matrix-gaussian": NoiseChoice(mechanism="matrix-gaussian", epsilon=1.0),
-    "gaussian by row": NoiseChoice(mechanism="gaussian", epsilon=8.0, unit="token"),
-    "privunit by row": NoiseChoice(epsilon=8.0, unit="token"),
+    "privunit": NoiseSpec(epsilon=8.0),
+    "privunit, much": NoiseSpec(epsilon=30.0),
+    "gaussian": NoiseSpec(mechanism="gaussian", epsilon=8.0),
+    "matrix-gaussian": NoiseSpec(mechanism="matrix-gaussian", epsilon=1.0),
+    "gaussian by row": NoiseSpec(mechanism="gaussian", epsilon=8.0, unit="token"),
+    "privunit by row": NoiseSpec(epsilon=8.0, unit="token"),
 }
 
 
@@ -153,7 +153,7 @@ def test_privunit_is_never_denser_than_the_ratio_says() -> None:
 @pytest.mark.parametrize("entries", [10_000, 100_000, 1 << 24])
 def test_clamping_costs_next_to_nothing_however_much_crosses(entries: int) -> None:
     """In int8 a few entries in 10^15 are clamped: that must neither refuse a client nor stop a server."""
-    choice = NoiseChoice(mechanism="gaussian", epsilon=2.0)
+    choice = NoiseSpec(mechanism="gaussian", epsilon=2.0)
     mechanism = choice.build()
     sigma: float = mechanism.sigma  # type: ignore[attr-defined]
     # A sixteenth is the least that a step can be, so the ends lie as near as they can.

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from dp_forward.corpus.form import Labels
 from dp_forward.noise import release_batch
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.service.collector.body_reader import RecordReader
 from dp_forward.service.collector.collection import Collection
 from dp_forward.service.protocol.collection_spec import CollectionForm
@@ -33,7 +33,7 @@ from tiny_models import tiny
 
 ROWS, WIDTH, LABELS = 9, 32, ("bad", "so so", "good")
 FRONT, CUT = "ab" * 32, "encoder.2"
-NOISE = NoiseChoice(epsilon=8.0)
+NOISE = NoiseSpec(epsilon=8.0)
 TOKEN = "a-word-for-the-shuffler-alone"
 OCTETS = {"content-type": "application/octet-stream"}
 

@@ -16,7 +16,7 @@ import httpx
 import tiny_user
 from dp_forward.attacks.nearest_row import NearestTokens
 from dp_forward.cli.ui import Reader
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client.client import Client, Patience
 from dp_forward.service.server.app import make_app, run_server
 from dp_forward.service.server.settings import ServerSettings
@@ -30,7 +30,7 @@ QUICK = Patience(attempts=2, first=0.0, longest=0.0)
 
 def write_run(folder: Path, *, cut: str = "embeddings", unit: str = "text") -> Path:
     """RUN/front and RUN/back."""
-    noise = NoiseChoice(epsilon=EPSILON, unit=unit, rows=None if unit == "text" else 12)
+    noise = NoiseSpec(epsilon=EPSILON, unit=unit, rows=None if unit == "text" else 12)
     return tiny_user.write_user(folder, noise=noise, cut=cut, width=None)
 
 

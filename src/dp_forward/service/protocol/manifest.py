@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dp_forward.errors import DpForwardError, InvalidInput
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.frame import (
     LARGEST_STEP,
@@ -57,7 +57,7 @@ _MORE_NOISE: Final = (0.5, 0.25)
 class Offer:
     """Noise that a server answers to, with the numbers of such a release, calibrated here."""
 
-    noise: NoiseChoice
+    noise: NoiseSpec
     mechanism: Mechanism = field(repr=False)
     epsilon: float
     delta: float
@@ -74,7 +74,7 @@ class Manifest:
     a text shall be is for its owner to say.
     """
 
-    noise: NoiseChoice
+    noise: NoiseSpec
     rows: int
     matrix_rows: int
     width: int
@@ -132,7 +132,7 @@ class Manifest:
         from dp_forward.split.cut import parse_cut
 
         noise = self.noise
-        if type(noise) is not NoiseChoice or noise.mechanism not in MECHANISMS:
+        if type(noise) is not NoiseSpec or noise.mechanism not in MECHANISMS:
             wanted = getattr(noise, "mechanism", type(noise).__name__)
             rule = f"be one that can be released: {', '.join(MECHANISMS)}"
             raise InvalidInput("mechanism", rule, wanted, "Train with privunit.")
@@ -154,7 +154,7 @@ class Manifest:
         for name in ("epsilon", "delta", "step"):
             object.__setattr__(self, name, getattr(self.offers[0], name))
 
-    def _offer(self, noise: NoiseChoice) -> Offer:
+    def _offer(self, noise: NoiseSpec) -> Offer:
         from dp_forward.noise import release
 
         rows = self.matrix_rows if noise.bound.over == "row" else 1
@@ -252,7 +252,7 @@ class Manifest:
         if type(version) is not int or version != VERSION:
             raise WireError("version", f"Version {VERSION} of the protocol is spoken here, not the server's")
         noise, labels, epsilons = settings["noise"], settings["labels"], settings["epsilons"]
-        if not isinstance(noise, Mapping) or set(noise) != {f.name for f in fields(NoiseChoice)}:
+        if not isinstance(noise, Mapping) or set(noise) != {f.name for f in fields(NoiseSpec)}:
             raise WireError(
                 "manifest", "The noise of a manifest has the keys of a choice of noise, all of them"
             )
@@ -260,7 +260,7 @@ class Manifest:
             raise WireError("manifest", "The manifest holds a value of the wrong type")
         read = {"labels": tuple(labels), "epsilons": tuple(map(float, epsilons))}
         try:
-            return cls(**{**settings, **read, "noise": NoiseChoice.from_dict(noise)})
+            return cls(**{**settings, **read, "noise": NoiseSpec.from_dict(noise)})
         except DpForwardError as error:
             name = getattr(error, "name", "noise")
             raise WireError("manifest", f"The manifest is not sound: see its {name}") from None

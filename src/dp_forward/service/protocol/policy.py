@@ -21,7 +21,7 @@ import numpy as np
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.noise.released.released_matrix import release
-from dp_forward.privacy import Mechanism, NoiseChoice
+from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.privacy.charge import Charge
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.split.artifacts import UserSide
@@ -42,7 +42,7 @@ class ProtocolMismatch(DpForwardError):
 class Terms:
     """What policy and manifest agreed on: the noise, calibrated here, and what one release costs."""
 
-    noise: NoiseChoice
+    noise: NoiseSpec
     mechanism: Mechanism
     charge: Charge
 
@@ -62,7 +62,7 @@ class Policy:
         8 or 16 bits are as private: the rounding comes after the noise.
     """
 
-    noise: NoiseChoice
+    noise: NoiseSpec
     rows: int
     matrix_rows: int
     width: int
@@ -162,7 +162,7 @@ class Policy:
             if type(value) is not type(mine) or value != mine:
                 raise _refused(name, mine, value)
 
-    def _with_more_noise(self, wanted: NoiseChoice) -> Terms:
+    def _with_more_noise(self, wanted: NoiseSpec) -> Terms:
         """Only epsilon and delta differ."""
         budgets = {"epsilon": (self.epsilon, wanted.epsilon), "delta": (self.delta, wanted.delta or 0.0)}
         for name, (mine, theirs) in budgets.items():
@@ -188,7 +188,7 @@ class Policy:
         return more
 
 
-def _terms(noise: NoiseChoice) -> Terms:
+def _terms(noise: NoiseSpec) -> Terms:
     mechanism = noise.build()
     return Terms(noise, mechanism, mechanism.charge())
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import NoiseChoice
+from dp_forward.privacy import NoiseSpec
 from dp_forward.train.plan import check_settings
 from dp_forward.train.pretrain.pretraining import PretrainSettings
 from dp_forward.train.pretrain.schedule import PretrainPace
@@ -38,7 +38,7 @@ class PretrainPlan(PretrainPace):
                 raise InvalidInput(
                     "epsilon", "be given", None, "Take the one of the later task; try --epsilon 8."
                 )
-            noise = NoiseChoice(
+            noise = NoiseSpec(
                 mechanism=self.mechanism,
                 epsilon=self.epsilon,
                 delta=self.delta,
