@@ -135,7 +135,7 @@ def _trained_halves(step: Step, folder: Path, cut: str | None) -> tuple[Split, f
         assert cut is not None
         return split_model(load_model(str(folder / "model"), labels=_LABELS), cut), 1.0
     done = Halves.load(folder)
-    return done.pair, 1.0 if done.form.noise is None else done.form.noise.norm
+    return done.pair, 1.0 if done.spec.noise is None else done.spec.noise.norm
 
 
 def _membership(
@@ -148,7 +148,7 @@ def _membership(
     from dp_forward.train.run import Run
 
     run = Run.load(after[0])
-    reader, rows = reader_of(step), run.form.rows
+    reader, rows = reader_of(step), run.spec.rows
     plan, limit = run.plan, int(settings["limit"])
     members = shelf.texts(plan.task, "train", model=reader, rows=rows, limit=plan.train_limit)
     if plan.train_limit is None:
@@ -166,7 +166,7 @@ def _membership(
         kind = "rest of the training split"
     rng = np.random.default_rng(0)
     chosen = [texts.subset(rng.permutation(len(texts))[:limit]) for texts in (members, others)]
-    mechanism = None if run.form.noise is None else run.form.mechanism()
+    mechanism = None if run.spec.noise is None else run.spec.mechanism()
     scores = [
         entropy(answers(run.pair.front, run.pair.back, mechanism, texts, draws=settings["draws"]))
         for texts in chosen

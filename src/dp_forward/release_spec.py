@@ -1,7 +1,8 @@
 """The one description of a release: which noise, on what shape, from which front, for which labels.
 
 It is public and the same for every text. Folders, manifests, corpora, policies and frames hold a
-`ReleaseSpec` or a part of it. It holds the *choice* of noise, never a sigma: whoever reads it calibrates anew.
+`ReleaseSpec` or a part of it. It holds the *choice* of noise, never a sigma: whoever reads it calibrates
+anew.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class ReleaseSpec:
     """What one release looks like; see the module.
 
     ``noise`` is None for an undefended model. ``rows`` is how many tokens a text is cut or padded to;
-    ``matrix_rows x width`` integers of ``bits`` bits cross. ``labels`` are the names of what the back answers.
-    ``cut`` is None where a stored corpus does not say it, ``front`` (the hex digest of the front) before the
-    front was saved.
+    ``matrix_rows x width`` integers of ``bits`` bits cross. ``labels`` are the names of what the back
+    answers. ``cut`` is None where a stored corpus does not say it, ``front`` (the hex digest of the front)
+    before the front was saved.
 
     Guarantees:
         One row crosses at the cut `output`, ``rows`` at every other. The same spec makes the same mechanism
@@ -61,7 +62,9 @@ class ReleaseSpec:
         count("rows", self.rows, remedy="It is the fixed public length n.")
         count("width", self.width, remedy="It is what the back was made for.")
         if type(self.bits) is not int or self.bits not in (8, 16):
-            raise InvalidInput("bits", "be 8 or 16", repr(self.bits), "8 halves the bytes at no cost in privacy.")
+            raise InvalidInput(
+                "bits", "be 8 or 16", repr(self.bits), "8 halves the bytes at no cost in privacy."
+            )
 
     @classmethod
     def of(
@@ -119,7 +122,9 @@ class ReleaseSpec:
         return {"format": _FORMAT, "noise": noise, "rows": self.rows, "labels": list(self.labels)}
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any], *, width: int, cut: str | None, **rest: Any) -> ReleaseSpec:
+    def from_dict(
+        cls, settings: Mapping[str, Any], *, width: int, cut: str | None, **rest: Any
+    ) -> ReleaseSpec:
         """From ``release.json`` and what its half says; anything but what `as_dict` writes is refused."""
         if settings.get("format") != _FORMAT or settings.keys() != _KEYS:
             raise InvalidInput(

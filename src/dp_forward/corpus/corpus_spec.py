@@ -17,7 +17,6 @@ from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET
 from dp_forward.privacy import (
     TEXT,
     Guarantee,
-    Mechanism,
     Notion,
     Prior,
     RandomizedResponse,
@@ -25,8 +24,8 @@ from dp_forward.privacy import (
     compose,
 )
 from dp_forward.privacy.charge import Charge
-from dp_forward.release_spec import ReleaseSpec
 from dp_forward.privacy.checks import count
+from dp_forward.release_spec import ReleaseSpec
 
 __all__ = ["CorpusSpec", "LabelMechanism", "Labels", "labels_as_dict", "labels_from_dict"]
 

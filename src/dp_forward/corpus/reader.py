@@ -20,7 +20,6 @@ Edges:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import operator
 import os
@@ -37,23 +36,21 @@ from safetensors.numpy import save
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dp_forward.corpus.draw_log import Piece, Shard, sync_folder
 from dp_forward.corpus.corpus_spec import CorpusSpec
+from dp_forward.corpus.draw_log import Piece, Shard
 from dp_forward.corpus.shuffled import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import Guarantee
 from dp_forward.release_spec import ReleaseSpec
+from dp_forward.storage.digests import file_digest, settings_digest
 
 __all__ = [
     "MANIFEST",
     "ReleasedCorpus",
-    "content_digest",
-    "file_digest",
     "manifest_bytes",
     "shard_bytes",
     "shard_name",
-    "write_whole",
 ]
 
 MANIFEST: Final = "manifest.json"
@@ -61,7 +58,6 @@ _FORMAT: Final = 2
 _KEYS: Final = {"format", "name", "corpus", "form", "shards", "shuffled", "guarantee", "versions", "sha256"}
 _FIRST_KEYS: Final = _KEYS - {"shuffled"}
 """Of format 1: its budget is spent, so it is still read."""
-_BLOCK: Final = 1 << 22
 
 
 def shard_name(number: int) -> str:
@@ -125,19 +121,7 @@ def _versions() -> dict[str, str]:
 
 
 def _digest(content: dict[str, Any]) -> str:
-    rest = {key: value for key, value in content.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """All of the file under its name, on disk, or none of it."""
-    draft = path.with_name(path.name + ".new")
-    with open(draft, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    sync_folder(path.parent)
+    return settings_digest({key: value for key, value in content.items() if key != "sha256"})
 
 
 class ReleasedCorpus(Dataset[dict[str, Tensor]]):
@@ -166,7 +150,9 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         self._shuffled = _shuffled(manifest)
         mechanism = spec.release.mechanism()
         self._guarantee = spec.guarantee()
-        self.scale = float(dequantise(np.ones((1, 1), dtype=spec.release.integers), mechanism, spec.release.bits)[0, 0])
+        self.scale = float(
+            dequantise(np.ones((1, 1), dtype=spec.release.integers), mechanism, spec.release.bits)[0, 0]
+        )
         """``hidden = values * scale``."""
         self.label_transition: NDArray[np.float64] | None = spec.transition()
         """Row y: the probabilities of the answers to label y; None where labels are public or absent."""
@@ -275,8 +261,8 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         return {**self.__dict__, "_maps": None}
 
     def __repr__(self) -> str:
-        spec = self.spec
-        shape = f"{spec.records} records of {spec.rows} x {spec.width}, int{spec.release.bits}"
+        rows, width = self.release.shape
+        shape = f"{len(self)} records of {rows} x {width}, int{self.release.bits}"
         return f"ReleasedCorpus({shape}) -> {self.guarantee.promise}"
 
 
@@ -349,7 +335,10 @@ def _checked(
             keys = {"values", "records"} | (set() if spec.labels == "none" else {"labels"})
             values = file.get_slice("values")
             kind = (values.get_dtype(), values.get_shape())
-            whole = set(file.keys()) == keys and kind == (f"I{spec.release.bits}", [len(span), *spec.release.shape])
+            whole = set(file.keys()) == keys and kind == (
+                f"I{spec.release.bits}",
+                [len(span), *spec.release.shape],
+            )
             if not whole or not np.array_equal(file.get_tensor("records"), np.arange(span.start, span.stop)):
                 _refuse(name, f"hold the records {span.start} to {span.stop - 1}", "others")
             labels = file.get_tensor("labels") if "labels" in keys else np.empty(0, dtype=np.int64)
@@ -360,20 +349,6 @@ def _checked(
     ):
         _refuse(name, f"hold labels of 0 to {len(spec.release.labels) - 1}", "others")
     return np.asarray(labels, dtype=np.int64)
-
-
-def content_digest(data: bytes) -> str:
-    """SHA-256 of what a file will hold."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _map(path: Path, number: int, spec: CorpusSpec) -> NDArray[Any]:

@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, file_digest
+from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.errors import InvalidInput
-from dp_forward.split.artifacts import hand_over_back
+from dp_forward.split.artifacts import save_provider_side
 from dp_forward.split.device import device_of
 from dp_forward.split.halves import Back
 from dp_forward.split.width_maps import NarrowBack
+from dp_forward.storage.digests import file_digest
 from dp_forward.train.label_loss import LabelLoss
 from dp_forward.train.lora import add_lora, merge_lora
 from dp_forward.train.ranks import is_first, wait_for_everyone
@@ -99,7 +100,7 @@ def finetune_from_releases(
             seconds=time.perf_counter() - started,
         )
         if is_first():
-            hand_over_back(start.back, corpus.form, place.path, front_digest=corpus.front_digest)
+            save_provider_side(start.back, corpus.release, place.path, front_digest=corpus.front_digest)
             if start.front is not None:
                 copy_front(start.front, place.path / "front")
             write_releases_report(report, place)

@@ -1,6 +1,6 @@
 """The report of a training from releases: what was reached, and what the releases promise.
 
-Every promise is that of the corpus, proved anew from its public form. A central epsilon stands here only for
+Every promise is that of the corpus, proved anew from its public spec. A central epsilon stands here only for
 a corpus all of whose records came through a shuffler, and never without what it rests on.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.corpus.form import LabelMechanism
+from dp_forward.corpus.corpus_spec import LabelMechanism
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.privacy import TEXT, Guarantee
 from dp_forward.train.evaluation import Accuracy
@@ -82,11 +82,11 @@ def _accuracies(
 
 
 def _promises(corpus: ReleasedCorpus) -> Promises:
-    form = corpus.corpus_form
+    spec = corpus.spec
     return Promises(
-        queries=Guarantee(form.mechanism()),
+        queries=Guarantee(spec.release.mechanism()),
         training=corpus.guarantee,
-        labels=Guarantee(form.labels) if isinstance(form.labels, LabelMechanism) else None,
+        labels=Guarantee(spec.labels) if isinstance(spec.labels, LabelMechanism) else None,
         regime=Regime.RELEASE_ONCE,
     )
 
@@ -113,11 +113,11 @@ def _limited(promised: dict[str, Any], start: StartingPoint) -> dict[str, Any]:
 def _central(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | None:
     """What a shuffler adds; None where none stood between, or where the noise protects less than a text."""
     batches = corpus.shuffled
-    if batches is None or corpus.corpus_form.mechanism().unit != TEXT:
+    if batches is None or corpus.release.mechanism().unit != TEXT:
         return None
     from dp_forward.corpus.shuffled import ASSUMPTIONS, central_reading, central_statement
 
-    reading = central_reading(corpus.corpus_form, batches, delta=delta)
+    reading = central_reading(corpus.spec, batches, delta=delta)
     return {
         "epsilon_upper": reading.upper.epsilon,
         "epsilon_lower": reading.lower.epsilon,

@@ -412,7 +412,7 @@ def test_nothing_of_a_frame_or_token_is_logged(
 def frame(user: UserSide) -> bytes:
     import numpy as np
 
-    made = release(np.zeros((12, 4)), user.form.mechanism(), bits=16)
+    made = release(np.zeros((12, 4)), user.spec.mechanism(), bits=16)
     return frame_of(made, cut="encoder.1", front=user.digest, request=b"r" * 16, time=1)
 
 

@@ -97,13 +97,17 @@ def test_what_is_collected_is_what_was_released(
     seen: list[int] = []
     done = pushed(out, served, progress=seen.append)
     assert (done.pushed, done.known, done.server) == (RECORDS, 0, SERVER)
-    assert done.form.shuffler_least is None
+    assert done.spec.shuffler_least is None
     assert seen[-1] == RECORDS
     corpus = export_corpus(collection.folder, tmp_path / "corpus")
     assert multiset(corpus.folder) == multiset(out)
     own = ReleasedCorpus.open(out)
     assert corpus.guarantee.as_dict() == own.guarantee.as_dict()
-    assert (corpus.scale, corpus.front_digest, corpus.form) == (own.scale, own.front_digest, own.form)
+    assert (corpus.scale, corpus.front_digest, corpus.release.noise) == (
+        own.scale,
+        own.front_digest,
+        own.release.noise,
+    )
     again = pushed(out, served)
     assert (again.pushed, again.known) == (0, RECORDS)
     with Ledger.open(ledger_of(out)) as book:

@@ -30,18 +30,18 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from dp_forward.corpus.form import Labels
+from dp_forward.corpus.corpus_spec import Labels
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.corpus.writer import ledger_of, private_folder
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.ledger import Ledger, State
 from dp_forward.service.client.answer_cache import SECRET_BYTES, make_secret
 from dp_forward.service.client.transport import Line
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import Header, WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import ProtocolMismatch, shown
@@ -76,7 +76,7 @@ class Pushed:
     server: str
     pushed: int
     known: int
-    form: CollectionForm
+    form: CollectionSpec
     """What the server collects; it agrees with the corpus, so it can be believed but for its shuffler."""
     elsewhere: bool
     """Whether the records may have gone to another server too: then no shuffler hides them."""
@@ -129,31 +129,20 @@ def check_collector(
     token: str | None = None,
     patience: Patience | None = None,
     transport: Any = None,
-) -> CollectionForm:
+) -> CollectionSpec:
     """Ask a server whether it would take a release of this front, before anything is drawn or charged.
 
     Edges:
         As `push_corpus`: `ProtocolMismatch` where it collects something else.
     """
-    form = user.form
-    form.mechanism()  # refuses a front without noise
-    assert form.noise is not None
-    manifest = Manifest(
-        noise=form.noise,
-        rows=form.rows,
-        matrix_rows=1 if user.front.cut.place == "output" else form.rows,
-        width=user.front.width,
-        bits=bits,
-        cut=str(user.front.cut),
-        front=user.digest,
-        labels=form.labels,
-    )
-    own, patience = CollectionForm.of(manifest, labels), patience or Patience()
+    user.spec.required_noise()
+    manifest = Manifest(release=replace(user.spec, bits=bits))
+    own, patience = CollectionSpec.of(manifest, labels), patience or Patience()
     with Line(server, token=token, patience=patience, transport=transport) as line:
         return line.drive(_greeted(own, patience))
 
 
-def _greeted(own: CollectionForm, patience: Patience) -> Steps[CollectionForm]:
+def _greeted(own: CollectionSpec, patience: Patience) -> Steps[CollectionSpec]:
     reply = yield from sent(Call("GET", "/v1/collection", _FORM_BYTES), patience)
     return _agreed(json_of(reply), own)
 
@@ -190,26 +179,13 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
     return corpus
 
 
-def _own_form(corpus: ReleasedCorpus, cut: str) -> CollectionForm:
+def _own_form(corpus: ReleasedCorpus, cut: str) -> CollectionSpec:
     """What a collector of this corpus must want, from the user's side alone."""
-    form = corpus.corpus_form
-    noise = form.release.noise
-    if noise is None:  # pragma: no cover - a corpus has noise
-        raise AssertionError("a released corpus without noise")
-    manifest = Manifest(
-        noise=noise,
-        rows=form.release.rows,
-        matrix_rows=form.rows,
-        width=form.width,
-        bits=form.bits,
-        cut=cut,
-        front=form.front,
-        labels=form.release.labels,
-    )
-    return CollectionForm.of(manifest, form.labels)
+    manifest = Manifest(release=replace(corpus.release, cut=cut))
+    return CollectionSpec.of(manifest, corpus.spec.labels)
 
 
-def _agreed(found: object, own: CollectionForm) -> CollectionForm:
+def _agreed(found: object, own: CollectionSpec) -> CollectionSpec:
     """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
     if not isinstance(found, dict) or not isinstance(found.get("manifest"), dict):
         raise _unreadable()
@@ -218,7 +194,7 @@ def _agreed(found: object, own: CollectionForm) -> CollectionForm:
         _compare(name, mine["manifest"][name], theirs["manifest"].get(name))
     _compare("labels", mine["labels"], theirs.get("labels"))
     try:
-        form = CollectionForm.from_dict(theirs)
+        form = CollectionSpec.from_dict(theirs)
     except WireError:
         raise _unreadable() from None
     # Once more on what was read, so that no two spellings of a value can differ.
@@ -249,7 +225,7 @@ def _unreadable() -> ProtocolMismatch:
 
 def _steps(
     corpus: ReleasedCorpus,
-    own: CollectionForm,
+    own: CollectionSpec,
     notes: _Notes,
     patience: Patience,
     *,
@@ -292,7 +268,7 @@ def _body(corpus: ReleasedCorpus, manifest: Manifest, secret: bytes, span: range
     for place, number in enumerate(span):
         header = Header.as_asked(manifest, request=record_id(secret, number))
         label = None if labels is None else int(labels[place])
-        noisy = values[place].astype(corpus.corpus_form.integers, copy=False)
+        noisy = values[place].astype(corpus.release.integers, copy=False)
         records.append(pack_record(header.pack() + noisy.tobytes(), label))
     return b"".join(records)
 

@@ -31,7 +31,7 @@ from typing import Final, Self
 from dp_forward.corpus.draw_log import sync_folder
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.refusals import Refused
@@ -59,7 +59,7 @@ PRAGMA user_version = {_FORMAT};
 class Collection:
     """The open folder; see the module. Threads may share one."""
 
-    def __init__(self, folder: Path, form: CollectionForm) -> None:
+    def __init__(self, folder: Path, form: CollectionSpec) -> None:
         self.folder = folder
         self._form = form
         self._turn = threading.Lock()
@@ -67,7 +67,7 @@ class Collection:
         self._connection: sqlite3.Connection | None = None
 
     @classmethod
-    def create(cls, folder: str | os.PathLike[str], form: CollectionForm) -> Collection:
+    def create(cls, folder: str | os.PathLike[str], form: CollectionSpec) -> Collection:
         """A new collection in a folder that is new or empty."""
         place = Path(folder).absolute()
         taken = InvalidInput("collect", "be new or empty", place.name, "Choose another folder.")
@@ -104,7 +104,7 @@ class Collection:
         return collection
 
     @classmethod
-    def open_or_create(cls, folder: str | os.PathLike[str], form: CollectionForm) -> Collection:
+    def open_or_create(cls, folder: str | os.PathLike[str], form: CollectionSpec) -> Collection:
         """The collection of this form in a folder, made if there is none; one of another form is refused."""
         if not (Path(folder) / FORM).is_file():
             return cls.create(folder, form)
@@ -118,7 +118,7 @@ class Collection:
         return found
 
     @property
-    def form(self) -> CollectionForm:
+    def form(self) -> CollectionSpec:
         """What is collected."""
         return self._form
 
@@ -137,7 +137,7 @@ class Collection:
         with self._writing() as connection:
             sealed = batch is not None and _sealed(connection, batch) is not None
             for record in records:
-                if record.values.shape != (expected.matrix_rows, expected.width):
+                if record.values.shape != (expected.release.matrix_rows, expected.release.width):
                     raise Refused("shape", "A record has another shape than what is collected.")
                 stored += _add(connection, record, batch, sealed=sealed)
         return stored, len(records) - stored
@@ -278,9 +278,9 @@ def _errors() -> Iterator[None]:
     raise Refused("disk", message, retry_after=_LATER)
 
 
-def _read_form(place: Path) -> CollectionForm:
+def _read_form(place: Path) -> CollectionSpec:
     try:
-        return CollectionForm.from_dict(json.loads((place / FORM).read_text(encoding="utf-8")))
+        return CollectionSpec.from_dict(json.loads((place / FORM).read_text(encoding="utf-8")))
     except OSError:
         found = "no such file"
     except (ValueError, RecursionError, WireError):

@@ -24,7 +24,7 @@ from fastapi import FastAPI, Request, Response
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.body_reader import RecordReader
 from dp_forward.service.collector.collection import Collection
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.refusals import Refused
@@ -100,7 +100,7 @@ def add_collecting(
         return await desk.answer(request, shuffler, seal, outcome="sealed")
 
 
-def add_collection_page(app: FastAPI, form: CollectionForm, guard: Guard) -> None:
+def add_collection_page(app: FastAPI, form: CollectionSpec, guard: Guard) -> None:
     """`GET /v1/collection`."""
     page = json.dumps(form.as_dict()).encode()
 

@@ -31,7 +31,7 @@ from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.service.collector.body_reader import RecordReader
 from dp_forward.service.collector.routes import Desk, add_collection_page
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.metrics import CONTENT_TYPE, Metrics, _block
@@ -49,7 +49,7 @@ _log = logging.getLogger("dp_forward.service")
 class Shuffling:
     """What a shuffler does with checked records, and what it counts."""
 
-    def __init__(self, store: ShuffleStore, forwarder: Forwarder, form: CollectionForm, *, most: int) -> None:
+    def __init__(self, store: ShuffleStore, forwarder: Forwarder, form: CollectionSpec, *, most: int) -> None:
         self._form = form.with_shuffler(store.least)
         if count("most", most, remedy="Leave it out for the default.") < store.least:
             raise InvalidInput("most", f"be at least the {store.least} of a batch", most, "Raise it.")
@@ -57,7 +57,7 @@ class Shuffling:
         self._store, self._forwarder, self._most = store, forwarder, most
 
     @property
-    def form(self) -> CollectionForm:
+    def form(self) -> CollectionSpec:
         """What users are told."""
         return self._form
 
@@ -111,7 +111,7 @@ class Shuffling:
 def make_shuffler_app(
     store: ShuffleStore,
     forwarder: Forwarder,
-    form: CollectionForm,
+    form: CollectionSpec,
     *,
     settings: ServerSettings,
     most: int,

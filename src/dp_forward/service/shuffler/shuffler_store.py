@@ -51,7 +51,7 @@ from typing import Final
 
 from dp_forward.corpus.draw_log import sync_folder
 from dp_forward.errors import InvalidInput, LedgerCorrupt, LedgerUnavailable
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header
 from dp_forward.service.protocol.record import Record, with_new_id
 from dp_forward.service.server.refusals import Refused
@@ -110,7 +110,7 @@ def fresh_ids(
 class ShuffleStore(LockedFile):
     """The open file; threads may share it. Make one with `open_or_create`."""
 
-    def __init__(self, path: Path, form: CollectionForm, *, least: int) -> None:
+    def __init__(self, path: Path, form: CollectionSpec, *, least: int) -> None:
         kept = "What was stored is."
         super().__init__(path, _PRAGMAS, busy=_busy, damaged=_damaged, kept=kept)
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ class ShuffleStore(LockedFile):
 
     @classmethod
     def open_or_create(
-        cls, folder: str | os.PathLike[str], form: CollectionForm, *, least: int
+        cls, folder: str | os.PathLike[str], form: CollectionSpec, *, least: int
     ) -> ShuffleStore:
         """The store for what a collector wants, in batches of at least so many.
 
@@ -142,7 +142,7 @@ class ShuffleStore(LockedFile):
             _create(path, form, least)
         return cls(path, form, least=least)
 
-    def _load(self, form: CollectionForm) -> None:
+    def _load(self, form: CollectionSpec) -> None:
         row = self._one("SELECT format, secret, form FROM settings")
         if row is None or row[0] != _FORMAT:
             raise self._damaged()
@@ -292,7 +292,7 @@ class ShuffleStore(LockedFile):
                 raise
 
 
-def _create(path: Path, form: CollectionForm, least: int) -> None:
+def _create(path: Path, form: CollectionSpec, least: int) -> None:
     """All of the file under its name, or none of it."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -311,12 +311,12 @@ def _create(path: Path, form: CollectionForm, least: int) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _header(form: CollectionForm) -> bytes:
+def _header(form: CollectionSpec) -> bytes:
     """The header of every record of a batch, but for its id."""
     return Header.as_asked(form.manifest, request=bytes(_ID_BYTES)).pack()
 
 
-def _written(form: CollectionForm) -> str:
+def _written(form: CollectionSpec) -> str:
     return json.dumps(form.as_dict(), sort_keys=True)
 
 
