@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +131,14 @@ def one(
 ) -> dict[str, Any]:
     """Carry out one plan; what is worth keeping of its report."""
     from dp_forward.data.tasks import find_task
-    from dp_forward.train.defaults import filled
+    from dp_forward.train.defaults import effective_plan
     from dp_forward.train.finetune import finetune
     from dp_forward.train.inputs import Material, cut_model
     from dp_forward.train.plan import Plan
 
-    plan = filled(Plan.from_dict(plan_settings))
+    plan = effective_plan(Plan.from_dict(plan_settings))
     if limit is not None:
-        plan = plan.but(evaluation_draws=2)
+        plan = replace(plan, evaluation_draws=2)
     pair, tokens, form = cut_model(plan)
 
     def split(name: str) -> Any:

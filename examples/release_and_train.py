@@ -21,8 +21,8 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import load_user_side, save_sides
 from dp_forward.split.load_model import load_model
 from dp_forward.train.inputs import load_tokenizer
+from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.provider_training import finetune_from_releases
-from dp_forward.train.releases_plan import ReleasesPlan
 
 task = find_task("rotten-tomatoes")
 torch.manual_seed(0)

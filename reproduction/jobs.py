@@ -79,10 +79,10 @@ def effective(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with nothing left open; refused where a plan would refuse them."""
     left_out: tuple[str, ...] = ("data",)
     if kind == "finetune":
-        from dp_forward.train.defaults import filled
+        from dp_forward.train.defaults import effective_plan
         from dp_forward.train.plan import Plan
 
-        plan: Any = filled(Plan.from_dict(settings))
+        plan: Any = effective_plan(Plan.from_dict(settings))
     elif kind == "baseline":
         from dp_forward.train.dpsgd.run import NOT_DECIDING, BaselinePlan
 

@@ -25,7 +25,7 @@ from dp_forward.split.load_model import load_model
 from dp_forward.split.pair import Split, split_model
 from dp_forward.train.finetune import finetune
 from dp_forward.train.inputs import read_texts
-from dp_forward.train.releases_plan import ReleasesPlan
+from dp_forward.train.plan import ReleasesPlan
 from tiny_task import TinyWorld
 
 RECORDS = 256

@@ -59,11 +59,11 @@ def _kept(report: Mapping[str, Any]) -> dict[str, Any]:
 def _finetune(
     step: Step, settings: dict[str, Any], folder: Path, after: Sequence[Path], shelf: Shelf
 ) -> dict[str, Any]:
-    from dp_forward.train.defaults import filled
+    from dp_forward.train.defaults import effective_plan
     from dp_forward.train.finetune import finetune
     from dp_forward.train.plan import Plan
 
-    plan = filled(Plan.from_dict(settings))
+    plan = effective_plan(Plan.from_dict(settings))
     material = shelf.material(plan, reader_of(step))
     return _kept(finetune(plan, folder=folder, material=material, checkpoints=False).report)
 

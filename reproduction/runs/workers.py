@@ -100,11 +100,13 @@ def _needed(missing: list[Step], work: Path) -> list[Step]:
 
 def _read_texts(steps: list[Step], shelf: Shelf, reading: Callable[[int, int], None] | None) -> None:
     """Before the fork, the longest rows first: shorter ones are cut from them."""
-    from dp_forward.train.defaults import filled
+    from dp_forward.train.defaults import effective_plan
     from dp_forward.train.plan import Plan
 
     plans = [
-        (filled(Plan.from_dict(step.settings)), reader_of(step)) for step in steps if step.kind == "finetune"
+        (effective_plan(Plan.from_dict(step.settings)), reader_of(step))
+        for step in steps
+        if step.kind == "finetune"
     ]
     for number, (plan, model) in enumerate(sorted(plans, key=lambda item: -(item[0].rows or 0))):
         shelf.prepare(plan, model)

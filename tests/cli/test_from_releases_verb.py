@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dp_forward.corpus.reader import ReleasedCorpus
-from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import Header
 from dp_forward.service.protocol.manifest import Manifest

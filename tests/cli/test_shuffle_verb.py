@@ -22,7 +22,7 @@ from fastapi import Request, Response
 from dp_forward.cli.serve import serve
 from dp_forward.cli.shuffle import shuffle
 from dp_forward.cli.ui import ui
-from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.server.settings import ServerSettings
 from service.shuffler.shuffle_cases import OCTETS, TOKEN, collector_app, content, made, running, stored
 

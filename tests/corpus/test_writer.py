@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # also when this file runs a
 
 from corpus.release_cases import ROWS, files_of, same_text, texts, user
 from dp_forward.corpus import writer as module
-from dp_forward.corpus.draw_log import Drawn
+from dp_forward.corpus.draw_log import DrawLog
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, shard_name
 from dp_forward.corpus.writer import ledger_of, private_folder, release_corpus
 from dp_forward.errors import BudgetExhausted, InvalidInput
@@ -98,12 +98,12 @@ def killed(out: Path, owner: Any, name: str, *, at: int, after: bool) -> None:
 POINTS = {
     "after the plan, before the charge": (Ledger, "reserve", 1, False),
     "after the charge": (Ledger, "reserve", 1, True),
-    "before the first piece": (Drawn, "add", 1, False),
-    "in the middle of shard 0": (Drawn, "add", 2, True),
-    "in the middle of shard 1, a piece drawn and not committed": (Drawn, "add", 5, False),
+    "before the first piece": (DrawLog, "add", 1, False),
+    "in the middle of shard 0": (DrawLog, "add", 2, True),
+    "in the middle of shard 1, a piece drawn and not committed": (DrawLog, "add", 5, False),
     "a shard written under its draft name": (os, "replace", 2, False),
     "a shard named and not noted": (os, "replace", 2, True),
-    "a shard noted": (Drawn, "finish", 2, True),
+    "a shard noted": (DrawLog, "finish", 2, True),
     "all shards there, before ready": (Ledger, "ready", 1, False),
     "after ready": (Ledger, "ready", 1, True),
     "the manifest under its draft name": (os, "replace", 4, False),
@@ -148,7 +148,7 @@ def test_kills_at_every_turn_of_one_release_add_up_to_one_release(tmp_path: Path
     out = tmp_path / "corpus"
     kept: dict[str, bytes] = {}
     for _ in range(4):
-        killed(out, Drawn, "add", at=2, after=True)
+        killed(out, DrawLog, "add", at=2, after=True)
         assert kept.items() <= files_of(out).items()
         kept = {name: data for name, data in files_of(out).items() if not name.endswith(".new")}
     corpus = release(out, label_mechanism=FLIP, resume=True)
@@ -223,7 +223,7 @@ def test_a_complete_release_asked_again_costs_nothing_and_gives_the_same_bytes(t
 
 def test_an_unfinished_release_is_refused_without_resume(tmp_path: Path) -> None:
     out = tmp_path / "corpus"
-    killed(out, Drawn, "finish", at=1, after=True)
+    killed(out, DrawLog, "finish", at=1, after=True)
     before = files_of(out)
     with pytest.raises(InvalidInput, match="resume"):
         release(out, label_mechanism=FLIP)
@@ -273,7 +273,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["gone", "one bit"])
 def test_a_finished_shard_that_is_lost_is_never_drawn_again(tmp_path: Path, damage: str) -> None:
     out = tmp_path / "corpus"
-    killed(out, Drawn, "finish", at=2, after=True)
+    killed(out, DrawLog, "finish", at=2, after=True)
     data = bytearray((out / shard_name(0)).read_bytes())
     data[-1] ^= 1
     (out / shard_name(0)).unlink()
@@ -370,7 +370,7 @@ def test_a_budget_below_one_release_makes_nothing(tmp_path: Path) -> None:
 
 def test_a_release_is_resumed_with_its_own_ledger_only(tmp_path: Path) -> None:
     out = tmp_path / "corpus"
-    killed(out, Drawn, "finish", at=1, after=True)
+    killed(out, DrawLog, "finish", at=1, after=True)
     Ledger.create(tmp_path / "other", cap_epsilon=50.0, delta=0.0).close()
     with pytest.raises(InvalidInput, match="charged in"):
         release(out, label_mechanism=FLIP, resume=True, ledger=tmp_path / "other")

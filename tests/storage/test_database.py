@@ -229,3 +229,23 @@ def test_what_was_deleted_is_overwritten_where_the_owner_wants_it_forgotten(tmp_
         database.close()
         found[forget] = b"remember-me" in place.read_bytes()
     assert found == {True: False, False: True}
+
+
+def test_a_deleted_database_leaves_nothing_behind(path: Path) -> None:
+    database = Database(path, refuse=Refusal, exclusive=True)
+    insert(database, 1)
+    database.delete()
+    assert list(path.parent.iterdir()) == []
+    create_database(path, fill, refuse=Refusal)
+    assert count(path) == 0
+
+
+def test_a_file_with_a_rollback_journal_is_opened_and_keeps_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    with sqlite3.connect(path) as connection:
+        fill(connection)
+        connection.execute("INSERT INTO rows VALUES (1)")
+    database = Database(path, refuse=Refusal, exclusive=True)
+    insert(database, 2)
+    database.close()
+    assert count(path) == 2

@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import tiny_models  # noqa: F401 - one thread
+from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.provider_training import finetune_from_releases
-from dp_forward.train.releases_plan import ReleasesPlan
 
 
 def killed(stage: str, done: int, total: int, numbers: dict[str, float]) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_public_front_learns_from_public_texts_and_protects_the_others(
     assert other.plan.width == 4
     assert set(other.report["stages"]) == {"task"}
     with pytest.raises(InvalidInput, match="as in the run"):
-        finetune(gaussian.but(cut="encoder.1"))
+        finetune(replace(gaussian, cut="encoder.1"))
 
 
 def test_texts_that_a_front_was_trained_on_are_promised_nothing_later(
@@ -94,11 +95,11 @@ def test_texts_that_a_front_was_trained_on_are_promised_nothing_later(
         finetune(later, folder=tmp_path / "later")
     assert not (tmp_path / "later").exists()
     # Nor through a run in between, that saw the texts of another task raw.
-    between = later.but(regime="end-to-end", task="imdb", evaluation_split="train")
+    between = replace(later, regime="end-to-end", task="imdb", evaluation_split="train")
     run = finetune(between, folder=tmp_path / "between")
     assert run.report["front_has_seen_raw_texts_of"] == ["imdb", "sst2"]
     with pytest.raises(InvalidInput, match="raw texts of sst2"):
-        finetune(later.but(model=str(tmp_path / "between")))
+        finetune(replace(later, model=str(tmp_path / "between")))
 
 
 def test_texts_that_were_declared_public_are_promised_nothing_later(world: TinyWorld, tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_two_releases_of_a_text_are_never_promised_as_one(world: TinyWorld, tmp_
     assert apart[0] < 1e-6, "it began where the releases had not been seen"
     assert apart[1] > 1e-3
     with pytest.raises(InvalidInput, match="learnt from releases of sst2"):
-        finetune(other.but(model=str(tmp_path / "other")))
+        finetune(replace(other, model=str(tmp_path / "other")))
 
 
 def test_another_spelling_of_a_task_is_the_same_task(world: TinyWorld, tmp_path: Path) -> None:
@@ -154,10 +155,10 @@ def test_another_spelling_of_a_task_is_the_same_task(world: TinyWorld, tmp_path:
 def test_a_label_is_answered_once(world: TinyWorld, tmp_path: Path) -> None:
     first = world.plan(regime="end-to-end", epochs=1.0)
     finetune(first, folder=tmp_path / "raw")
-    finetune(first.but(label_epsilon=1.0), folder=tmp_path / "answered")
+    finetune(replace(first, label_epsilon=1.0), folder=tmp_path / "answered")
     for start in ("raw", "answered"):
         with pytest.raises(InvalidInput, match="learnt labels of sst2"):
-            finetune(first.but(model=str(tmp_path / start), width=None, label_epsilon=1.0))
+            finetune(replace(first, model=str(tmp_path / start), width=None, label_epsilon=1.0))
 
 
 def test_private_texts_under_a_public_name_are_refused(world: TinyWorld, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dp_forward.errors import InvalidInput
-from dp_forward.train.defaults import filled, recipe
-from dp_forward.train.plan import Plan, load_plan
+from dp_forward.train.defaults import effective_plan, recipe
+from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
 
 
@@ -17,7 +17,7 @@ def _plan(**settings: object) -> Plan:
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text('task = "sst2"\nepsilon = 8.0\ncut = "encoder.3"\n[data]\nsst2 = "here"\n')
-    plan = load_plan(path, {"epsilon": 2.0, "cut": None, "data": {"imdb": "there"}})
+    plan = Plan.read(path, {"epsilon": 2.0, "cut": None, "data": {"imdb": "there"}})
     assert (plan.epsilon, plan.cut) == (2.0, "encoder.3")
     assert plan.data == {"sst2": "here", "imdb": "there"}
 
@@ -62,15 +62,15 @@ def test_a_plan_that_means_nothing_is_refused_in_one_line(settings: dict, named:
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("epsilon = = 8")
     with pytest.raises(InvalidInput, match="TOML"):
-        load_plan(tmp_path / "broken.toml", {})
+        Plan.read(tmp_path / "broken.toml", {})
     with pytest.raises(InvalidInput, match="read"):
-        load_plan(tmp_path / "missing.toml", {})
+        Plan.read(tmp_path / "missing.toml", {})
 
 
 def test_the_digest_follows_what_decides_the_result_and_not_where_files_lie() -> None:
-    plan = filled(_plan())
-    assert plan.digest() == filled(_plan(data={"sst2": "moved"})).digest()
-    assert plan.digest() != filled(_plan(seed=1)).digest()
+    plan = effective_plan(_plan())
+    assert plan.digest() == effective_plan(_plan(data={"sst2": "moved"})).digest()
+    assert plan.digest() != effective_plan(_plan(seed=1)).digest()
 
 
 def test_a_filled_plan_leaves_nothing_open_and_survives_json() -> None:
@@ -80,20 +80,20 @@ def test_a_filled_plan_leaves_nothing_open_and_survives_json() -> None:
         {"regime": "public-front", "public_task": "imdb"},
         {"regime": "end-to-end", "mechanism": "none", "epsilon": None},
     ):
-        plan = filled(_plan(**settings))
+        plan = effective_plan(_plan(**settings))
         for name in ("rows", "width", "epochs", "batch", "learning_rate"):
             assert getattr(plan, name) is not None, name
         assert Plan.from_dict(plan.as_dict()) == plan
-        assert filled(plan) == plan, "filling again changes nothing"
+        assert effective_plan(plan) == plan, "filling again changes nothing"
 
 
 def test_what_was_said_is_kept() -> None:
-    plan = filled(_plan(regime="end-to-end", width=0, threshold_share=1.0, draws=3, epochs=1.5))
+    plan = effective_plan(_plan(regime="end-to-end", width=0, threshold_share=1.0, draws=3, epochs=1.5))
     assert (plan.width, plan.threshold_share, plan.draws, plan.epochs) == (0, 1.0, 3, 1.5)
 
 
 def test_a_frozen_front_gets_no_recipe_for_training_it() -> None:
-    plan = filled(_plan())
+    plan = effective_plan(_plan())
     assert plan.regime is Regime.RELEASE_ONCE
     assert plan.draws is None
     assert plan.auxiliary_weight is None
@@ -106,7 +106,7 @@ def test_rows_that_are_bounded_one_by_one_have_a_rule_of_their_own() -> None:
     assert (text.width, text.norm, text.learning_rate) == (4, 8.0, 2e-4)
     assert (token.width, token.norm, token.learning_rate) == (2, 1.0, 5e-5)
     plan = {"task": "sst2", "cut": "embeddings", "regime": "end-to-end", "epsilon": 8.0, "unit": "token"}
-    assert filled(Plan.from_dict(plan)).learning_rate == 5e-5
+    assert effective_plan(Plan.from_dict(plan)).learning_rate == 5e-5
 
 
 def test_the_rule_puts_the_label_before_the_cut_only_inside_the_model() -> None:

@@ -148,7 +148,7 @@ def _plan(target: Target) -> Plan:
             "A back from collected releases never saw them: attack a run of dpf finetune.",
         )
     plan = Plan.from_dict(target.plan)
-    return plan.but(data=dict(target.data))
+    return replace(plan, data=dict(target.data))
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,7 +296,7 @@ def _lira(
     shadows = count("shadows", shadows, at_least=2, remedy="Use 16 or more.")
     labels = game.texts.labels
     assert labels is not None
-    plan = game.plan.but(evaluation_draws=1)
+    plan = replace(game.plan, evaluation_draws=1)
     material = gather(plan, progress=lambda what, done: bars(what, done, 0, {}))
     evaluation = material.evaluation
     if not plan.early_stopping and len(evaluation) > _FEW:

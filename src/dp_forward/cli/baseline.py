@@ -9,7 +9,7 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.finetune import print_report
-from dp_forward.cli.plan_options import Data, data_paths, print_plan, told_if_finished
+from dp_forward.cli.plan_options import Data, data_paths, print_plan, warn_if_finished
 from dp_forward.cli.progress_bars import Bars
 
 __all__ = ["app"]
@@ -59,11 +59,11 @@ def dpsgd(
     """
     flags = {k: v for k, v in locals().items() if k not in ("out", "plan", "resume", "json", "data")}
     from dp_forward.train.dpsgd.run import BaselinePlan, run_baseline
-    from dp_forward.train.plan import read_settings
+    from dp_forward.train.plan_base import read_settings
 
     wanted = BaselinePlan.from_dict(read_settings(plan, {**flags, "data": data_paths(data)}))
     print_plan(wanted.as_dict())
-    with told_if_finished(out, "report.json"), Bars() as bars:
+    with warn_if_finished(out, "report.json"), Bars() as bars:
         report = run_baseline(wanted, folder=out, resume=resume, progress=bars)
     if json:
         output.print_json({**report, "out": str(out)})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_forward.cli import output
-from dp_forward.cli.plan_options import print_plan, told_if_finished
+from dp_forward.cli.plan_options import print_plan, warn_if_finished
 from dp_forward.cli.progress_bars import Bars
 
 __all__ = ["finetune_releases"]
@@ -23,15 +23,16 @@ def finetune_releases(
     releases: Path, settings: Mapping[str, Any], *, out: Path, resume: bool, json: bool
 ) -> None:
     """Train, and print the report; ``releases`` is a corpus or a collection of a collector."""
+    from dp_forward.train.defaults import effective_releases_plan
+    from dp_forward.train.plan import ReleasesPlan
     from dp_forward.train.provider_training import finetune_from_releases
-    from dp_forward.train.releases_plan import ReleasesPlan
     from dp_forward.train.starting_point import cut_of_start
 
     renamed = {_IN_THE_PLAN.get(name, name): value for name, value in settings.items()}
     asked = ReleasesPlan.from_dict({**renamed, "releases": str(releases)})
-    plan = asked.filled(cut_of_start(asked.model))
+    plan = effective_releases_plan(asked, cut_of_start(asked.model))
     print_plan(plan.as_dict())
-    with told_if_finished(out, "report.json"), Bars() as bars, _exported(releases, out, bars) as exported:
+    with warn_if_finished(out, "report.json"), Bars() as bars, _exported(releases, out, bars) as exported:
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
     if json:
         output.print_json({**report, "out": str(out)})
@@ -45,7 +46,7 @@ def _exported(releases: Path, out: Path, bars: Bars) -> Iterator[Path | None]:
     if not (releases / _COLLECTION).is_file() or (out / "releases" / _MANIFEST).is_file():
         yield None
         return
-    from dp_forward.service.collector.export import export_corpus
+    from dp_forward.service.collector.corpus_export import export_corpus
 
     beside = next(folder for folder in out.absolute().parents if folder.is_dir())
     with tempfile.TemporaryDirectory(prefix=".dpf-", dir=beside) as draft:

@@ -31,6 +31,7 @@ from dp_forward.cli import (
     split,
     ui,
 )
+from dp_forward.cli.plan_options import PlanCommand
 from dp_forward.errors import DpForwardError
 
 __all__ = ["app", "run"]
@@ -48,7 +49,7 @@ app.command("account")(account.account)
 app.command("explain")(explain.explain)
 app.command("cuts")(cuts.cuts)
 app.command("split")(split.split)
-app.command("finetune")(finetune.finetune)
+app.command("finetune", cls=PlanCommand)(finetune.finetune)
 app.command("evaluate")(evaluate.evaluate)
 app.command("release")(release.release)
 app.command("pretrain")(pretrain.pretrain)

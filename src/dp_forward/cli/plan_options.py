@@ -1,29 +1,40 @@
-"""What the training verbs share: data paths, numbers with commas, and the printed plan."""
+"""Command-line options made from the fields of a plan, and what the training verbs share.
+
+@plan_options(Plan)
+def finetune(settings: dict[str, Any], *, out: Annotated[Path, typer.Option(...)]) -> None: ...
+
+app.command("finetune", cls=PlanCommand)(finetune)
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from dp_forward.cli import output
 from dp_forward.errors import InvalidInput
+from dp_forward.train.plan_base import PlanBase, kind_of, read_settings, setting_of
 
 __all__ = [
     "OWN_LEDGER",
     "Data",
     "LabelEpsilon",
     "LabelPrior",
-    "Settings",
+    "PlanCommand",
     "data_paths",
     "numbers",
+    "plan_options",
     "print_plan",
-    "settings_of",
-    "told_if_finished",
+    "warn_if_finished",
 ]
 
 Data = Annotated[
@@ -43,32 +54,90 @@ OWN_LEDGER = (
     "all of them, or add up."
 )
 
-
-@contextmanager
-def told_if_finished(out: Path, mark: str) -> Iterator[None]:
-    """Say afterwards, on stderr, that ``out`` was finished before; ``mark`` is the file that it ends with."""
-    finished = (out / mark).is_file()
-    yield
-    if finished:
-        output.warn(f"{out} was finished before: nothing was trained, released or charged now.")
-
-
-def data_paths(given: Sequence[str] | None) -> dict[str, str] | None:
-    """``["sst2=PATH"]`` to ``{"sst2": "PATH"}``."""
-    if not given:
-        return None
-    from dp_forward.data.sources import parse_data_option
-
-    return {task: str(path) for task, path in map(parse_data_option, given)}
-
-
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Any other key of a plan, NAME=VALUE; can be given several times."),
+_PANELS = {"usual": "Plan", "advanced": "Plan, advanced"}
+_PLAN_FILE = Annotated[
+    Path | None, typer.Argument(metavar="[PLAN]", help="A plan as a TOML file; flags win over it.")
 ]
+_SET = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other key of a plan; can be given several times."),
+]
+_TYPES: Mapping[str, Any] = {"bool": bool, "int": int, "float": float, "Mapping": list[str]}
 
 
-def settings_of(given: Sequence[str] | None) -> dict[str, Any]:
+class PlanCommand(TyperCommand):
+    """A command whose plain `--help` shows typer's help panels as sections."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, the verb's own options, then one section for each panel."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            shown = parameter.get_help_record(ctx)
+            if shown is not None:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                panel = getattr(parameter, "rich_help_panel", None) or usual
+                sections.setdefault(panel, []).append(shown)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a verb whose first parameter, ``settings``, is to hold what its plan file and flags say.
+
+    The verb declares only what is no part of the plan. It gets: an argument PLAN (a TOML file), one option
+    for every setting that has a group, and ``--set`` for the others.
+    """
+    flags = {item.name: _option(item) for item in fields(plan) if setting_of(item).group is not None}
+    kinds = {item.name: kind_of(item) for item in fields(plan)}
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(verb).parameters.values())[1:]
+        hints = get_type_hints(verb, include_extras=True)
+
+        @functools.wraps(verb)
+        def command(plan_file: Path | None, more: list[str] | None, **given: Any) -> None:
+            named = {name: _value(name, kinds[name], given.pop(name)) for name in flags}
+            settings = {**_settings(more), **{k: v for k, v in named.items() if v is not None}}
+            verb(read_settings(plan_file, settings), **given)
+
+        added = {"plan_file": _PLAN_FILE, **flags, "more": _SET}
+        parameters = [item.replace(annotation=hints[item.name]) for item in own]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters += [
+            inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in added.items()
+        ]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {item.name: item.annotation for item in parameters}
+        return command
+
+    return decorate
+
+
+def _option(item: Field[Any]) -> Any:
+    """The annotation of an option; None means that it was not given."""
+    about = setting_of(item)
+    names = [about.switch or f"--{item.name.replace('_', '-')}", *([about.short] if about.short else [])]
+    known = item.default if isinstance(item.default, str | int | float) else None
+    text = about.help if known is None else f"{about.help} [{_default(known, about.switch)}]"
+    kind = _TYPES.get(kind_of(item), str)
+    panel, metavar = _PANELS[about.group or ""], "TASK=PATH" if kind == list[str] else None
+    return Annotated[kind | None, typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel)]
+
+
+def _default(value: object, switch: str | None) -> object:
+    if isinstance(value, bool) and switch is not None:
+        return switch.split("/")[0 if value else 1]
+    return value
+
+
+def _value(name: str, kind: str, value: Any) -> Any:
+    if kind == "Mapping":
+        return data_paths(value)
+    return numbers(name.replace("_", "-"), value) if kind == "tuple" else value
+
+
+def _settings(given: Sequence[str] | None) -> dict[str, Any]:
     """``["average=0.999"]`` to ``{"average": 0.999}``; values as in TOML, words without quotes too."""
     found: dict[str, Any] = {}
     for option in given or ():
@@ -82,6 +151,15 @@ def settings_of(given: Sequence[str] | None) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             found[name.strip()] = value.strip()
     return found
+
+
+def data_paths(given: Sequence[str] | None) -> dict[str, str] | None:
+    """``["sst2=PATH"]`` to ``{"sst2": "PATH"}``."""
+    if not given:
+        return None
+    from dp_forward.data.sources import parse_data_option
+
+    return {task: str(path) for task, path in map(parse_data_option, given)}
 
 
 def numbers(name: str, text: str | None) -> list[float] | None:
@@ -100,3 +178,12 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     for name, value in plan.items():
         if value is not None and value != {}:
             typer.echo(f"  {name} = {value}", err=True)
+
+
+@contextmanager
+def warn_if_finished(out: Path, mark: str) -> Iterator[None]:
+    """Say afterwards, on stderr, that ``out`` was finished before; ``mark`` is the file that it ends with."""
+    finished = (out / mark).is_file()
+    yield
+    if finished:
+        output.warn(f"{out} was finished before: nothing was trained, released or charged now.")

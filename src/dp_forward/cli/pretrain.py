@@ -58,7 +58,7 @@ def pretrain(
     Example: dpf pretrain --epsilon 16 --steps 2 --head-steps 2 --batch 4 --out noisy-minilm
     """
     flags = {k: v for k, v in locals().items() if k not in ("out", "plan", "resume", "json")}
-    from dp_forward.train.plan import read_settings
+    from dp_forward.train.plan_base import read_settings
     from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
     from dp_forward.train.pretrain.pretraining import pretrain as run_plan
 

@@ -15,13 +15,13 @@ from dp_forward.cli.plan_options import (
     LabelPrior,
     data_paths,
     numbers,
-    told_if_finished,
+    warn_if_finished,
 )
 from dp_forward.cli.progress_bars import Bars
 
 if TYPE_CHECKING:
     from dp_forward.corpus.corpus_spec import CorpusSpec, Labels
-    from dp_forward.service.client.upload import Pushed
+    from dp_forward.service.client.upload import UploadResult
 
 __all__ = ["release"]
 
@@ -87,7 +87,7 @@ def release(
     labels = label_mechanism_for(
         label_epsilon, numbers("label-prior", label_prior), labels=len(user.spec.labels)
     )
-    with told_if_finished(out, MANIFEST), Bars() as bars:
+    with warn_if_finished(out, MANIFEST), Bars() as bars:
         texts = read_texts(
             chosen,
             split,
@@ -160,7 +160,7 @@ def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] 
     return None
 
 
-def _told(pushed: Pushed, form: CorpusSpec) -> tuple[dict[str, Any], list[str]]:
+def _told(pushed: UploadResult, form: CorpusSpec) -> tuple[dict[str, Any], list[str]]:
     """What came of pushing, as JSON and in words; a central epsilon only where a shuffler hides a record."""
     from dataclasses import replace
 

@@ -15,7 +15,7 @@ from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dp_forward.corpus.corpus_spec import Labels
-    from dp_forward.service.collector.collection import Collection
+    from dp_forward.service.collector.collection_store import Collection
     from dp_forward.split.artifacts import ProviderSide
 
 __all__ = ["serve"]
@@ -104,7 +104,7 @@ def serve(
 
 def _collection(folder: Path, provider: ProviderSide, digest: str, labels: Labels) -> Collection:
     """The collection in a folder, made if there is none."""
-    from dp_forward.service.collector.collection import Collection
+    from dp_forward.service.collector.collection_store import Collection
     from dp_forward.service.protocol.collection_spec import CollectionSpec
     from dp_forward.service.protocol.manifest import Manifest
 

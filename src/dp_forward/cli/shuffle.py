@@ -47,7 +47,7 @@ def shuffle(
     from dp_forward.service.server.settings import ServerSettings, read_token
     from dp_forward.service.shuffler.forwarding import Collector, Forwarder
     from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
-    from dp_forward.service.shuffler.shuffler_store import ShuffleStore
+    from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
     settings = ServerSettings(
         host=host,
@@ -67,7 +67,7 @@ def shuffle(
     with contextlib.closing(Collector(collector, token=word)) as line:
         with output.working("asking the collector what it wants"):
             form = line.form()
-        with contextlib.closing(ShuffleStore.open_or_create(store, form, least=least)) as records:
+        with contextlib.closing(ShufflerStore.open_or_create(store, form, least=least)) as records:
             forwarder = Forwarder(records, line, at_once=form.body_records)
             app = make_shuffler_app(records, forwarder, form, settings=settings, most=most)
             run_server(app, settings)

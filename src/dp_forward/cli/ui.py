@@ -1,14 +1,13 @@
-"""`dpf ui`: a page on the user's own machine."""
+"""`dpf ui`: a web page on the user's own machine."""
 
 from __future__ import annotations
 
 import json as json_text
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
@@ -16,7 +15,7 @@ from dp_forward.cli import options
 from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Server, UserFront
 
 if TYPE_CHECKING:
-    from dp_forward.attacks.nearest_row import NearestTokens, Reading
+    from dp_forward.attacks.nearest_row import NearestTokens
     from dp_forward.service.client.client import Look
     from dp_forward.service.webui.ui_service import Reconstruction
 
@@ -26,6 +25,19 @@ _INNER_VOCABULARY: Final = 8000
 """Where every candidate goes through blocks of the front: some ten seconds on two cores for a small model."""
 _ATTEMPTS: Final = 4
 _LONGEST_PAUSE_S: Final = 2.0
+_POOLED: Final = (
+    "One vector crosses. Shown are the nearest of {many} that are words, each put through the front alone: "
+    "the topic rather than the text. A trained attack reads more."
+)
+_EXACT: Final = (
+    "For every row the nearest of {many}, put through the front at that place. Each row is made from its own "
+    "token here, so without noise nothing is lost. The reader is told which rows hold text."
+)
+_APPROXIMATE: Final = (
+    "For every row the nearest of {many}, each put through the front alone. In a text the neighbours move a "
+    "row, so this is an approximation, and a trained attack reads more. The reader is told which rows hold "
+    "text."
+)
 
 
 def ui(
@@ -54,8 +66,8 @@ def ui(
     from dp_forward.attacks.nearest_row import NearestTokens
     from dp_forward.service.client.client import Client, Patience
     from dp_forward.service.server.settings import read_token
-    from dp_forward.service.webui.ui_listener import run_page
-    from dp_forward.service.webui.ui_service import Desk
+    from dp_forward.service.webui.ui_app import run_ui
+    from dp_forward.service.webui.ui_service import UiService
     from dp_forward.split.artifacts import load_user_side
 
     token = None if token_file is None else read_token(token_file)
@@ -65,12 +77,11 @@ def ui(
     nearest = NearestTokens(user, vocabulary=vocabulary)
     # Somebody waits at the page.
     patience = Patience(attempts=_ATTEMPTS, longest=_LONGEST_PAUSE_S)
-    settings: dict[str, Any] = {"ledger": ledger, "budget": budget, "token": token, "patience": patience}
-    with Client(user, server=server, **settings) as client:
+    with Client(user, server=server, ledger=ledger, budget=budget, token=token, patience=patience) as client:
         by_row = client.policy.noise.bound.over == "row"
-        with _prepared_beside(Reader(nearest, by_row=by_row)) as reader:
-            desk = Desk(client, reader, server=server)
-            run_page(desk, port=port, say=lambda line: _say(line, json=json))
+        with TokenReconstructor(nearest, by_row=by_row) as reconstructor:
+            service = UiService(client, reconstructor, server=server)
+            run_ui(service, port=port, say=lambda line: _say(line, json=json))
 
 
 def _say(line: str, *, json: bool) -> None:
@@ -84,33 +95,21 @@ class _Stopped(Exception):
     """The page was closed before everything was prepared."""
 
 
-class Reader:
-    """`NearestTokens` as the page wants it, prepared in a thread of its own."""
+class TokenReconstructor:
+    """`NearestTokens` as the page wants it; as a context manager it prepares itself in a thread."""
 
     def __init__(self, nearest: NearestTokens, *, by_row: bool) -> None:
         self._nearest, self._by_row = nearest, by_row
         self._failed, self._stopping = False, threading.Event()
+        self._thread = threading.Thread(target=self.prepare, daemon=True)
 
     @property
     def how(self) -> str:
         """What is done, and where it falls short."""
         many = f"{self._nearest.size:,} tokens".replace(",", " ")
         if self._nearest.pooled:
-            return (
-                f"One vector crosses. Shown are the nearest of {many} that are words, each put through the "
-                "front alone: the topic rather than the text. A trained attack reads more."
-            )
-        if self._nearest.exact:
-            return (
-                f"For every row the nearest of {many}, put through the front at that place. Each row is made "
-                "from its own token here, so without noise nothing is lost. The reader is told which rows "
-                "hold text."
-            )
-        return (
-            f"For every row the nearest of {many}, each put through the front alone. In a text the "
-            "neighbours move a row, so this is an approximation, and a trained attack reads more. The reader "
-            "is told which rows hold text."
-        )
+            return _POOLED.format(many=many)
+        return (_EXACT if self._nearest.exact else _APPROXIMATE).format(many=many)
 
     @property
     def pooled(self) -> bool:
@@ -122,45 +121,38 @@ class Reader:
         """How far it is; None if it failed."""
         return None if self._failed else self._nearest.prepared
 
-    def __call__(self, look: Look) -> tuple[Reconstruction, Reconstruction | None]:
+    def __call__(self, preview: Look) -> tuple[Reconstruction, Reconstruction | None]:
         """What is read without noise, and from the release."""
-        seen: list[Any] = [(look.hidden, "known")]
-        if look.noisy is not None:
-            seen.append((look.noisy, "row" if self._by_row else "matrix"))
-        found = [_shown(reading) for reading in self._nearest.read(seen, look.tokens)]
+        from dp_forward.service.webui.ui_service import Reconstruction
+
+        seen: list[Any] = [(preview.hidden, "known")]
+        if preview.noisy is not None:
+            seen.append((preview.noisy, "row" if self._by_row else "matrix"))
+        found = [
+            Reconstruction(words=tuple((guess.word, guess.right) for guess in one.guesses), recall=one.recall)
+            for one in self._nearest.read(seen, preview.tokens)
+        ]
         return found[0], found[1] if len(found) > 1 else None
 
     def prepare(self) -> None:
-        """Until it is done, or `stop` was called."""
+        """Put every candidate through the front, until the end of the context."""
         try:
-            self._nearest.prepare(self._go_on)
+            self._nearest.prepare(self._continue)
         except _Stopped:
             pass
-        except Exception:  # told on the page; answers do not need it
+        except Exception:  # shown on the page; answers do not need it
             self._failed = True
 
-    def stop(self) -> None:
-        """Give up after the next few tokens."""
-        self._stopping.set()
-
-    def _go_on(self, done: int, total: int) -> None:
+    def _continue(self, done: int, total: int) -> None:
         if self._stopping.is_set():
             raise _Stopped
 
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
 
-def _shown(reading: Reading) -> Reconstruction:
-    from dp_forward.service.webui.ui_service import Reconstruction
-
-    words = tuple((guess.word, guess.right) for guess in reading.guesses)
-    return Reconstruction(words=words, recall=reading.recall)
-
-
-@contextmanager
-def _prepared_beside(reader: Reader) -> Iterator[Reader]:
-    thread = threading.Thread(target=reader.prepare, daemon=True)
-    thread.start()
-    try:
-        yield reader
-    finally:
-        reader.stop()
-        thread.join()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()

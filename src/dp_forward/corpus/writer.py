@@ -52,7 +52,7 @@ import numpy as np
 import torch
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism, Labels
-from dp_forward.corpus.draw_log import Drawn, Shard
+from dp_forward.corpus.draw_log import DrawLog, Shard
 from dp_forward.corpus.drawing import Source
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
 from dp_forward.data import EncodedTexts
@@ -184,7 +184,7 @@ def _begun_with(place: Path) -> int | None:
     path = private_folder(place) / "draws"
     if not path.exists():
         return None
-    with Drawn.open(path) as drawn:
+    with DrawLog(path) as drawn:
         return int(drawn.settings["shard_records"])
 
 
@@ -194,11 +194,11 @@ def _identity(spec: CorpusSpec, texts: EncodedTexts) -> bytes:
     return f"{texts.fingerprint()}\n{settings}".encode()
 
 
-def _begun(place: Path, spec: CorpusSpec, identity: bytes) -> Drawn:
+def _begun(place: Path, spec: CorpusSpec, identity: bytes) -> DrawLog:
     """The draws of this release, begun now or before; those of another one are refused."""
     path = private_folder(place) / "draws"
     if path.exists():
-        drawn = Drawn.open(path)
+        drawn = DrawLog(path)
         try:
             if not drawn.charged and not drawn.is_of(identity):
                 drawn.discard()  # begun, and neither charged nor drawn
@@ -213,10 +213,10 @@ def _begun(place: Path, spec: CorpusSpec, identity: bytes) -> Drawn:
             "out", "be new or empty", f"{place.name}, which holds something else", "Choose another folder."
         )
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Drawn.create(path, spec.as_dict(), identity)
+    return DrawLog.create(path, spec.as_dict(), identity)
 
 
-def _check_same(drawn: Drawn, spec: CorpusSpec, identity: bytes) -> None:
+def _check_same(drawn: DrawLog, spec: CorpusSpec, identity: bytes) -> None:
     if drawn.is_of(identity):
         return
     settings = spec.as_dict()
@@ -228,7 +228,7 @@ def _check_same(drawn: Drawn, spec: CorpusSpec, identity: bytes) -> None:
 def _paid(
     place: Path,
     spec: CorpusSpec,
-    drawn: Drawn,
+    drawn: DrawLog,
     *,
     ledger: str | os.PathLike[str] | None,
     budget: float | None,
@@ -267,7 +267,7 @@ def _ledger(path: Path, spec: CorpusSpec, budget: float | None) -> Ledger:
     return Ledger.open_or_create(path, cap_epsilon=cap, delta=delta)
 
 
-def _charged(book: Ledger, spec: CorpusSpec, drawn: Drawn, resume: bool) -> Release:
+def _charged(book: Ledger, spec: CorpusSpec, drawn: DrawLog, resume: bool) -> Release:
     known = book.find(drawn.key)
     if drawn.charged and known is None:
         raise InvalidInput(
@@ -286,7 +286,7 @@ def _charged(book: Ledger, spec: CorpusSpec, drawn: Drawn, resume: bool) -> Rele
 def _all_shards(
     place: Path,
     spec: CorpusSpec,
-    drawn: Drawn,
+    drawn: DrawLog,
     source: Source,
     progress: Callable[[int], None] | None,
 ) -> list[Shard]:
@@ -314,7 +314,7 @@ def _all_shards(
     return drawn.shards
 
 
-def _finish(place: Path, spec: CorpusSpec, drawn: Drawn, number: int) -> None:
+def _finish(place: Path, spec: CorpusSpec, drawn: DrawLog, number: int) -> None:
     """Give a shard its name, once; a crash in here is made good by the same bytes."""
     path = place / shard_name(number)
     data = shard_bytes(spec, drawn.pieces(), name=drawn.name, number=number)

@@ -273,6 +273,16 @@ class Database:
             self._closed = True
             self.disconnect()
 
+    def delete(self) -> None:
+        """Delete an exclusive database with its log, and close it; nobody else can open it in between."""
+        if not self._exclusive:
+            raise AssertionError("only an exclusive database is deleted")
+        with self.lock, _translated(self._refuse):
+            connection = self._connected()
+            connection.execute("PRAGMA journal_mode = DELETE")  # removes the log and keeps the lock
+            self.path.unlink()
+            self.close()
+
     def disconnect(self) -> None:
         """Close the connection; the next transaction opens another."""
         if self._connection is not None:

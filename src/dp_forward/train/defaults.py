@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dp_forward.split.cut import parse_cut
-from dp_forward.train.plan import Plan
+from dp_forward.train.plan import Plan, ReleasesPlan
 from dp_forward.train.published import published_shape
 from dp_forward.train.regimes import Regime
 
-__all__ = ["Recipe", "filled", "pace_from_releases", "recipe"]
+__all__ = ["Recipe", "effective_plan", "effective_releases_plan", "recipe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,17 +105,23 @@ _PUBLIC_WARM_UP = 1.0
 _LEAST_RELEASED_SHARE = 0.2
 
 
-def pace_from_releases(cut: str) -> dict[str, Any]:
+def _pace_from_releases(cut: str) -> dict[str, Any]:
     """Epochs, batch and learning rates of a back that trains from stored releases, by its cut."""
     return dict(_HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE)
 
 
-def filled(plan: Plan) -> Plan:
+def effective_releases_plan(plan: ReleasesPlan, cut: str) -> ReleasesPlan:
+    """The effective plan of a provider whose back starts at this cut."""
+    pace = _pace_from_releases(cut)
+    return replace(plan, **{name: value for name, value in pace.items() if getattr(plan, name) is None})
+
+
+def effective_plan(plan: Plan) -> Plan:
     """The effective plan: nothing that decides the result is left open."""
     published = published_shape(plan.model)
     cut = plan.cut or (published.cut if published else _CUT)
     rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit)
-    chosen: dict[str, object] = {
+    chosen: dict[str, Any] = {
         "cut": cut,
         "rows": published.rows if published else rule.rows,
         "width": published.width if published else rule.width,
@@ -134,7 +140,7 @@ def filled(plan: Plan) -> Plan:
     if plan.regime is Regime.END_TO_END:
         chosen |= trained
     else:
-        chosen |= pace_from_releases(cut)
+        chosen |= _pace_from_releases(cut)
     if plan.regime is Regime.PUBLIC_FRONT:
         chosen |= _PUBLIC_PACE | {"warm_up_epochs": _PUBLIC_WARM_UP, "draws": 8}
     if parse_cut(cut).place == "output" and plan.regime.protects_training:
@@ -143,4 +149,4 @@ def filled(plan: Plan) -> Plan:
             chosen["threshold_share"] = max(_LEAST_RELEASED_SHARE, rule.threshold_share or 0.0)
         if published is None:
             chosen["width"] = 8
-    return plan.but(**{name: value for name, value in chosen.items() if getattr(plan, name) is None})
+    return replace(plan, **{name: value for name, value in chosen.items() if getattr(plan, name) is None})

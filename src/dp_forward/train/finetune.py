@@ -32,7 +32,7 @@ from dp_forward.privacy import Mechanism
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import device_of
 from dp_forward.split.pair import without_maps
-from dp_forward.train.defaults import filled
+from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import Accuracy, accuracy_over_draws, commonest_share
 from dp_forward.train.inputs import Material, Texts, gather
 from dp_forward.train.label_loss import LabelLoss
@@ -82,7 +82,7 @@ def finetune(
         A folder whose run is complete gives that run again; nothing is trained, drawn or charged. A ledger is
         refused where nothing is released. A run is resumed with the ledger that it was charged in.
     """
-    plan = filled(plan)
+    plan = effective_plan(plan)
     _check_ledger(plan, ledger, budget)
     refuse_seen_texts(plan)
     with _opened(folder, plan, resume=resume) as place:

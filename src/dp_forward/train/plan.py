@@ -1,38 +1,55 @@
-"""The plan of a run: everything that decides its result, in one frozen object.
+"""The plans of a training run: everything that decides its result, in one frozen object.
 
-A plan is a TOML file, command-line flags, or both (flags win). An unknown key is an error. What was left out
-is filled in by `defaults` before anything runs; that *effective* plan is printed first, stored in the run,
-and its digest is what `--resume` compares.
+`Plan` is the run of somebody who has texts (`dpf finetune`); `ReleasesPlan` that of a provider who has only
+releases (`dpf finetune --from-releases`). What is left out is chosen by `defaults` before anything runs; that
+*effective* plan is printed first, stored in the run, and its digest is what `--resume` compares.
 """
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import json
-import os
-import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal, Self, get_args
 
-from dp_forward.data.tasks import find_task, split_name
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, checks
-from dp_forward.split.cut import parse_cut
+from dp_forward.privacy.noise_spec import DEFAULT_DELTA
+from dp_forward.train.plan_base import (
+    COUNT,
+    COUNT_OR_ZERO,
+    NONNEGATIVE,
+    POSITIVE,
+    PlanBase,
+    choice_of,
+    setting,
+    share,
+)
 from dp_forward.train.regimes import Regime
 
-__all__ = ["Plan", "Precision", "check_settings", "load_plan", "read_settings"]
+__all__ = ["Plan", "Precision", "ReleasesPlan"]
 
 Precision = Literal["auto", "fp32", "bf16"]
 
-_NOT_PART_OF_THE_RESULT = ("data",)
-"""Where the files lie is not part of what a run is: they may be moved between a kill and a resume."""
+_PRECISION = choice_of(*get_args(Precision), remedy="Use auto.")
+_AVERAGE = share("Use 0 for none, or 0.999.")
+_AVERAGE_HELP = "Decay of the moving average of the weights that is kept; 0 keeps the last weights."
+_HEAD_RATE_HELP = "Learning rate of what starts from random weights: head, maps, auxiliary head."
+_ONLY_PUBLIC = "go with public-front"
+_WITHOUT_NOISE = ("epsilon", "delta", "threshold_share", "training_epsilon", "training_threshold_share")
+_FRONT_SETTINGS: Mapping[str, object] = {
+    "draws": 1,
+    "warm_up_epochs": 0,
+    "auxiliary_weight": 0,
+    "auxiliary_alone": False,
+    "training_epsilon": None,
+    "training_threshold_share": None,
+}
+"""What belongs to a front that trains, each with the value that means nothing is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(PlanBase):
     """What to train, on what, through which noise. None means: by the rule of `defaults`.
 
     The task's own training: ``epochs``, ``batch``, ``learning_rate``. In `end-to-end` that is the training
@@ -41,65 +58,127 @@ class Plan:
     ``draws``, ``warm_up_epochs`` and ``auxiliary_weight`` belong to whatever step trains the front.
     """
 
-    task: str
-    model: str = "minilm"
-    """A name or folder of Hugging Face, or the folder of a run, whose halves are then taken as published."""
-    cut: str | None = None
-    regime: Regime = Regime.RELEASE_ONCE
-    mechanism: str = "privunit"
-    """A name of `NoiseSpec`, or "none" for the undefended model."""
-    epsilon: float | None = None
-    delta: float | None = None
-    unit: str = "text"
-    norm: float | None = None
-    threshold_share: float | None = None
-    training_epsilon: float | None = None
-    """The noise while the front trains, where that may be less than what is released."""
-    training_threshold_share: float | None = None
-    rows: int | None = None
-    """n: every text becomes so many tokens."""
-    width: int | None = None
-    """d': columns that cross; 0 means the model's own width, without maps."""
-    label_epsilon: float | None = None
-    label_prior: tuple[float, ...] | None = None
-    """How common each label is *publicly* known to be; for randomized response with a prior."""
-    epochs: float | None = None
-    batch: int | None = None
-    learning_rate: float | None = None
-    head_learning_rate: float | None = None
-    """For what starts from random weights: head, maps, auxiliary head."""
-    weight_decay: float = 0.01
-    average: float | None = None
-    """Decay of the moving average of the weights that is kept in the end; 0 keeps the last weights."""
-    draws: int | None = None
-    warm_up_epochs: float | None = None
-    """Epochs of the undefended model (no noise, bound or maps) before the training through the noise."""
-    auxiliary_weight: float | None = None
-    auxiliary_alone: bool | None = None
-    """Whether the front's own weights learn from the auxiliary loss only, and not through the noise."""
-    public_task: str | None = None
-    public_epochs: float | None = None
-    public_batch: int | None = None
-    public_learning_rate: float | None = None
-    public_head_learning_rate: float | None = None
-    public_limit: int | None = None
-    public_relabel: bool | None = None
-    """Train first on the public labels without noise, then through the noise on what that model says."""
-    public_words: int | None = None
-    """Cut public texts into sentence-like pieces of at most so many words; 0 keeps them whole."""
-    lora_rank: int = 0
-    early_stopping: int = 0
-    """Stop after so many epochs without a better validation accuracy; 0 never stops early."""
-    train_limit: int | None = None
-    evaluation_limit: int | None = None
-    evaluation_split: str = "validation"
-    evaluation_draws: int = 10
-    seed: int = 0
-    precision: Precision = "auto"
-    data: Mapping[str, str] = field(default_factory=dict)
-    """Where a task's files lie, by task: {"sst2": "PATH"}."""
+    task: str = setting(
+        help="sst2, imdb, qqp or rotten-tomatoes.", group="usual", missing="Try --task rotten-tomatoes."
+    )
+    model: str = setting(
+        "minilm", help="A Hugging Face name or folder, or a run, whose halves are then taken.", group="usual"
+    )
+    cut: str | None = setting(None, help="Where to cut: see dpf cuts MODEL [output].", group="usual")
+    regime: Regime = setting(
+        Regime.RELEASE_ONCE, help="release-once, public-front or end-to-end.", group="usual"
+    )
+    mechanism: str = setting("privunit", help="Which noise, or none.", group="usual", short="-m")
+    epsilon: float | None = setting(
+        None, help="The budget per text; there is no default.", group="usual", short="-e"
+    )
+    delta: float | None = setting(
+        None,
+        help="The budget's delta [1e-5 for Gaussian noise, 0 for pure].",
+        group="usual",
+        short="-d",
+    )
+    unit: str = setting("text", help="What is protected: text, token or phrase:c.", group="advanced")
+    norm: float | None = setting(
+        None, help="C [by rule: 1, or 8 at embeddings].", group="advanced", check=POSITIVE
+    )
+    threshold_share: float | None = setting(
+        None, help="PrivUnit's t as a share of t* [by rule].", group="advanced"
+    )
+    training_epsilon: float | None = setting(
+        None, help="The noise while the front trains, where that may be less than what is released."
+    )
+    training_threshold_share: float | None = setting(None, help="As threshold_share, while the front trains.")
+    rows: int | None = setting(
+        None, help="n, the tokens of every text [by rule, 64 at output].", group="advanced", check=COUNT
+    )
+    width: int | None = setting(
+        None,
+        help="d', the columns that cross; 0 for the model's own, without maps [by rule].",
+        group="advanced",
+        check=COUNT_OR_ZERO,
+    )
+    label_epsilon: float | None = setting(
+        None,
+        help="Randomize labels with this budget [public labels].",
+        group="usual",
+        check=partial(checks.positive, remedy="Leave it out for public labels."),
+    )
+    label_prior: tuple[float, ...] | None = setting(
+        None, help="A public prior over the labels: 0.5,0.5.", group="advanced"
+    )
+    epochs: float | None = setting(None, help="Epochs on the task [by rule].", group="usual", check=POSITIVE)
+    batch: int | None = setting(None, help="Texts per step [by rule].", group="advanced", check=COUNT)
+    learning_rate: float | None = setting(
+        None, help="Of the task's training [by rule].", group="advanced", check=POSITIVE
+    )
+    head_learning_rate: float | None = setting(None, help=_HEAD_RATE_HELP, check=POSITIVE)
+    weight_decay: float = setting(0.01, help="AdamW's weight decay.", check=NONNEGATIVE)
+    average: float | None = setting(None, help=_AVERAGE_HELP, check=_AVERAGE)
+    draws: int | None = setting(
+        None,
+        help="Noisy matrices per text and step, where the front trains.",
+        group="advanced",
+        check=COUNT,
+    )
+    warm_up_epochs: float | None = setting(
+        None,
+        help="Epochs without noise, bound or maps first, where the front trains.",
+        group="advanced",
+        check=NONNEGATIVE,
+    )
+    auxiliary_weight: float | None = setting(
+        None, help="Label loss at the cut, where the front trains.", group="advanced", check=NONNEGATIVE
+    )
+    auxiliary_alone: bool | None = setting(
+        None, help="Whether the front's own weights learn from the auxiliary loss only."
+    )
+    public_task: str | None = setting(None, help="Public data for public-front, such as imdb.", group="usual")
+    public_epochs: float | None = setting(
+        None, help="Epochs on the public data [by rule].", group="advanced", check=POSITIVE
+    )
+    public_batch: int | None = setting(None, help="Public texts per step.", check=COUNT)
+    public_learning_rate: float | None = setting(None, help="Of the public step.", check=POSITIVE)
+    public_head_learning_rate: float | None = setting(None, help=_HEAD_RATE_HELP, check=POSITIVE)
+    public_limit: int | None = setting(
+        None, help="A sample of the public texts.", group="advanced", check=COUNT
+    )
+    public_relabel: bool | None = setting(
+        None,
+        help="Train first on the public labels without noise, then through it on what that model says.",
+    )
+    public_words: int | None = setting(
+        None,
+        help="Cut public texts to pieces of so many words; 0: whole.",
+        group="advanced",
+        check=COUNT_OR_ZERO,
+    )
+    lora_rank: int = setting(0, help="LoRA on the back; 0: none.", group="advanced", check=COUNT_OR_ZERO)
+    early_stopping: int = setting(
+        0, help="Patience in epochs, on the public split; 0: never.", group="advanced", check=COUNT_OR_ZERO
+    )
+    train_limit: int | None = setting(None, help="A sample of the texts.", group="usual", check=COUNT)
+    evaluation_limit: int | None = setting(
+        None, help="A sample of the texts it is measured on.", group="advanced", check=COUNT
+    )
+    evaluation_split: str = setting("validation", help="What it is measured on.", group="advanced")
+    evaluation_draws: int = setting(
+        10,
+        help="Draws of the noise per text.",
+        group="advanced",
+        check=partial(checks.count, remedy="Use 10 or more."),
+    )
+    seed: int = setting(0, help="Of everything but released noise.", group="advanced", check=COUNT_OR_ZERO)
+    precision: Precision = setting("auto", help="auto, fp32 or bf16.", group="advanced", check=_PRECISION)
+    data: Mapping[str, str] = setting(
+        dict, help="Where a task's files lie; can be given several times.", group="usual", decides=False
+    )
 
     def __post_init__(self) -> None:
+        # Not above: both packages load torch, which `--help` does without.
+        from dp_forward.data.tasks import find_task
+        from dp_forward.split.cut import parse_cut
+
         object.__setattr__(self, "regime", _regime(self.regime))
         # One spelling of a task: what a front has seen is noted, and compared, by name.
         for name in ("task", "public_task"):
@@ -110,8 +189,16 @@ class Plan:
         if self.cut is not None:
             parse_cut(self.cut)
         self._check_noise()
-        self._check_sizes()
-        self._check_choices()
+        super().__post_init__()
+        if self.average and self.early_stopping:
+            raise InvalidInput(
+                "average",
+                "be 0 with early_stopping",
+                self.average,
+                "One keeps the best weights, one the mean.",
+            )
+        if self.label_epsilon is None and self.label_prior is not None:
+            raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
         self._check_regime()
 
     @property
@@ -146,13 +233,7 @@ class Plan:
 
     def _check_noise(self) -> None:
         if self.mechanism == "none":
-            for name in (
-                "epsilon",
-                "delta",
-                "threshold_share",
-                "training_epsilon",
-                "training_threshold_share",
-            ):
+            for name in _WITHOUT_NOISE:
                 if getattr(self, name) is not None:
                     raise InvalidInput(name, "be left out without noise", getattr(self, name), "Drop it.")
             return
@@ -161,53 +242,6 @@ class Plan:
                 "epsilon", "be given", None, "There is no default for a promise; try --epsilon 8."
             )
         assert self.training_noise is not None  # makes the choice, which refuses what means nothing
-
-    def _check_sizes(self) -> None:
-        for name in (
-            "rows",
-            "batch",
-            "draws",
-            "public_batch",
-            "train_limit",
-            "public_limit",
-            "evaluation_limit",
-        ):
-            if getattr(self, name) is not None:
-                checks.count(name, getattr(self, name), remedy="Leave it out for the default.")
-        for name in ("width", "public_words", "lora_rank", "early_stopping", "seed"):
-            if getattr(self, name) is not None:
-                checks.count(name, getattr(self, name), at_least=0, remedy="Leave it out for the default.")
-        checks.count("evaluation_draws", self.evaluation_draws, remedy="Use 10 or more.")
-        for name in (
-            "norm",
-            "epochs",
-            "public_epochs",
-            "learning_rate",
-            "head_learning_rate",
-            "public_learning_rate",
-        ):
-            if getattr(self, name) is not None:
-                checks.positive(name, getattr(self, name), remedy="Leave it out for the default.")
-        for name in ("warm_up_epochs", "auxiliary_weight", "weight_decay"):
-            if getattr(self, name) is not None:
-                checks.nonnegative(name, getattr(self, name), remedy="Use 0 for none.")
-
-    def _check_choices(self) -> None:
-        if self.average is not None and not 0 <= self.average < 1:
-            raise InvalidInput("average", "lie in [0, 1)", self.average, "Use 0 for none, or 0.999.")
-        if self.average and self.early_stopping:
-            raise InvalidInput(
-                "average",
-                "be 0 with early_stopping",
-                self.average,
-                "One keeps the best weights, one the mean.",
-            )
-        if self.precision not in get_args(Precision):
-            raise InvalidInput("precision", "be auto, fp32 or bf16", repr(self.precision), "Use auto.")
-        if self.label_epsilon is not None:
-            checks.positive("label_epsilon", self.label_epsilon, remedy="Leave it out for public labels.")
-        elif self.label_prior is not None:
-            raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
 
     def _check_regime(self) -> None:
         """What the regime does not allow is refused, not ignored."""
@@ -219,15 +253,20 @@ class Plan:
                 "Nothing is released: --regime end-to-end.",
             )
         if not self.regime.trains_front:
-            idle = {"draws": 1, "warm_up_epochs": 0, "auxiliary_weight": 0, "auxiliary_alone": False}
-            for name in (*idle, "training_epsilon", "training_threshold_share"):
-                if getattr(self, name) not in (None, idle.get(name)):
+            for name, idle in _FRONT_SETTINGS.items():
+                if getattr(self, name) not in (None, idle):
                     raise InvalidInput(
                         name,
                         f"be left out in {self.regime}",
                         getattr(self, name),
                         "The front is frozen there and sees no private text without noise.",
                     )
+        self._check_public_data()
+
+    def _check_public_data(self) -> None:
+        """What is read as it is must not be what is protected."""
+        from dp_forward.data.tasks import split_name
+
         private = self.regime.protects_training or self.label_epsilon is not None
         if private and split_name(self.evaluation_split) == "train":
             raise InvalidInput(
@@ -236,76 +275,70 @@ class Plan:
                 self.evaluation_split,
                 "What is measured on is read as it is: name a public split.",
             )
-        public = [item.name for item in fields(self) if item.name.startswith("public_")]
-        if self.regime is Regime.PUBLIC_FRONT:
-            if self.public_task is None:
-                raise InvalidInput(
-                    "public_task", "be given in public-front", None, "Name public data: --public-task imdb."
-                )
-            if self.public_task == self.task:
-                raise InvalidInput(
-                    "public_task", "differ from the task", self.task, "The task's texts are the private ones."
-                )
-        else:
-            for name in public:
-                if getattr(self, name) is not None:
-                    raise InvalidInput(
-                        name, "go with public-front", getattr(self, name), "Use --regime public-front."
-                    )
+        if self.regime is not Regime.PUBLIC_FRONT:
+            for item in fields(self):
+                value = getattr(self, item.name)
+                if item.name.startswith("public_") and value is not None:
+                    raise InvalidInput(item.name, _ONLY_PUBLIC, value, "Use --regime public-front.")
+        elif self.public_task is None:
+            raise InvalidInput(
+                "public_task", "be given in public-front", None, "Name public data: --public-task imdb."
+            )
+        elif self.public_task == self.task:
+            raise InvalidInput(
+                "public_task", "differ from the task", self.task, "The task's texts are the private ones."
+            )
 
-    def but(self, **changes: Any) -> Plan:
-        """The same plan with some settings changed."""
-        return replace(self, **changes)
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON and TOML."""
-        return {**asdict(self), "regime": str(self.regime), "data": dict(self.data)}
+@dataclass(frozen=True, kw_only=True)
+class ReleasesPlan(PlanBase):
+    """How a provider trains a back on a released corpus. None means: by the rule of `defaults`.
 
-    def digest(self) -> str:
-        """SHA-256 of what decides the result."""
-        deciding = {k: v for k, v in self.as_dict().items() if k not in _NOT_PART_OF_THE_RESULT}
-        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+    What concerns texts (task, cut, noise, budget, regime) was decided when they were released, and is read
+    from the corpus. A plan that says it again could only contradict it, so it is refused.
+    """
+
+    releases: str = setting(
+        help="The folder of a released corpus, or of a collection.", decides=False, missing="Name a folder."
+    )
+    model: str = setting(
+        help="Where the back starts from: a run, what `dpf split` made, or a back folder.", decides=False
+    )
+    epochs: float | None = setting(None, help="Epochs on the releases.", check=POSITIVE)
+    batch: int | None = setting(None, help="Releases per step.", check=COUNT)
+    learning_rate: float | None = setting(None, help="Of the back.", check=POSITIVE)
+    head_learning_rate: float | None = setting(None, help=_HEAD_RATE_HELP, check=POSITIVE)
+    weight_decay: float = setting(0.01, help="AdamW's weight decay.", check=NONNEGATIVE)
+    average: float = setting(0.0, help=_AVERAGE_HELP, check=_AVERAGE)
+    lora_rank: int = setting(0, help="LoRA on the back; 0: none.", check=COUNT_OR_ZERO)
+    held_out: float = setting(
+        0.1,
+        help="The share of the records that is never trained on and tells how good the back is; 0: none.",
+        check=share("Use 0 to train on all."),
+    )
+    central_delta: float = setting(
+        DEFAULT_DELTA,
+        help="For the central promise of a corpus that came through a shuffler; it touches no other.",
+        check=lambda name, value: checks.delta(value, name=name, zero=False),
+    )
+    seed: int = setting(0, help="Of the order, the split and fresh weights.", check=COUNT_OR_ZERO)
+    precision: Precision = setting("auto", help="auto, fp32 or bf16.", check=_PRECISION)
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> Plan:
-        """From JSON or TOML; an unknown key or a wrong type is an error."""
-        check_settings(cls, settings)
-        return cls(**dict(settings))
-
-
-def check_settings(kind: type, settings: Mapping[str, Any]) -> None:
-    """Refuse keys that a plan of this kind does not have, and values of a wrong type."""
-    known = {item.name: str(item.type) for item in fields(kind)}
-    for name, value in settings.items():
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted(known))}."
-            raise InvalidInput("plan", "have only known keys", repr(name), hint)
-        if value is not None:
-            _check_type(name, value, known[name])
-    if "task" in known and not settings.get("task"):
-        raise InvalidInput("task", "be given", None, "Try --task rotten-tomatoes.")
-
-
-def load_plan(path: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> Plan:
-    """A TOML file (or none), with the flags that were given on top."""
-    return Plan.from_dict(read_settings(path, flags))
-
-
-def read_settings(path: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a TOML file (or none), with the flags that were given on top."""
-    settings: dict[str, Any] = {}
-    if path is not None:
-        try:
-            settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError:
-            raise InvalidInput("plan", "be a file that can be read", path, "Check the path.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InvalidInput("plan", "be TOML", f"{path} ({error})", 'Lines are: key = "value".') from None
-    given = {name: value for name, value in flags.items() if value is not None}
-    if isinstance(settings.get("data"), dict) and "data" in given:
-        given["data"] = {**settings["data"], **given["data"]}
-    return {**settings, **given}
+    def from_dict(cls, settings: Mapping[str, Any]) -> Self:
+        """As every plan; what the corpus says already is refused too."""
+        known = {item.name for item in fields(cls)}
+        for item in fields(Plan):
+            if item.name in settings and item.name not in known:
+                name = item.name.replace("_", "-")
+                raise InvalidInput(
+                    name, "be left out with --from-releases", settings[item.name], _why_refused(item.name)
+                )
+        if settings.get("model") is None:
+            raise InvalidInput(
+                "model", "be given with --from-releases", None, "Name the run or back folder to start from."
+            )
+        return super().from_dict(settings)
 
 
 def _regime(name: str) -> Regime:
@@ -318,20 +351,7 @@ def _regime(name: str) -> Regime:
         ) from None
 
 
-def _check_type(name: str, value: object, annotation: str) -> None:
-    """TOML has types; say which one is wrong before some arithmetic does."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if annotation.startswith("bool"):
-        right, kind = isinstance(value, bool), "true or false"
-    elif annotation.startswith("int"):
-        right, kind = number and isinstance(value, int), "a whole number"
-    elif annotation.startswith("float"):
-        right, kind = number, "a number"
-    elif annotation.startswith("Mapping"):
-        right, kind = isinstance(value, Mapping), "a table of paths"
-    elif annotation.startswith("tuple"):
-        right, kind = isinstance(value, list | tuple), "a list of numbers"
-    else:
-        right, kind = isinstance(value, str), "text"
-    if not right:
-        raise InvalidInput(name, f"be {kind}", type(value).__name__, "Check the plan.")
+def _why_refused(name: str) -> str:
+    if name in ("early_stopping", "evaluation_split", "evaluation_limit", "evaluation_draws"):
+        return "The back is measured on held-out records: --set held_out=0.1."
+    return "It was decided when the texts were released."

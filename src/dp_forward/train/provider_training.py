@@ -30,11 +30,12 @@ from dp_forward.split.device import device_of
 from dp_forward.split.halves import Back
 from dp_forward.split.width_maps import NarrowBack
 from dp_forward.storage.digests import file_digest
+from dp_forward.train.defaults import effective_releases_plan
 from dp_forward.train.label_loss import LabelLoss
 from dp_forward.train.lora import add_lora, merge_lora
+from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.ranks import is_first, wait_for_everyone
 from dp_forward.train.release_dataset import FromReleases, Stored
-from dp_forward.train.releases_plan import ReleasesPlan
 from dp_forward.train.releases_report import build_releases_report, write_releases_report
 from dp_forward.train.run_folder import RunFolder
 from dp_forward.train.starting_point import check_fits, copy_front, load_start
@@ -74,7 +75,7 @@ def finetune_from_releases(
     source = kept if (kept / MANIFEST).is_file() else exported or Path(plan.releases)
     corpus = _opened(source, progress)
     check_fits(start, corpus)
-    plan = plan.filled(str(start.back.cut))
+    plan = effective_releases_plan(plan, str(start.back.cut))
     train, held = held_out_records(len(corpus), share=plan.held_out, seed=plan.seed)
     # A collection grows, so it is known by its place; the records of this run lie in RUN/releases.
     identity = str(Path(plan.releases).resolve()) if collected else file_digest(source / MANIFEST)

@@ -18,9 +18,9 @@ from dp_forward.privacy import TEXT, Guarantee
 from dp_forward.train.evaluation import Accuracy
 from dp_forward.train.label_debiasing import accuracy_of_answers
 from dp_forward.train.learning_curve import draw_curve
+from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.provenance import provenance
 from dp_forward.train.regimes import Promises, Regime
-from dp_forward.train.releases_plan import ReleasesPlan
 from dp_forward.train.report import made, promised
 from dp_forward.train.run_folder import RunFolder
 from dp_forward.train.starting_point import StartingPoint

@@ -22,11 +22,11 @@ from dp_forward.corpus.writer import ledger_of, private_folder, release_corpus
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger import Ledger
 from dp_forward.privacy import RandomizedResponse
-from dp_forward.service.client import upload as push_module
+from dp_forward.service.client import upload as upload_module
 from dp_forward.service.client.upload import check_collector, push_corpus, record_id
-from dp_forward.service.collector.body_reader import RecordReader
-from dp_forward.service.collector.collection import Collection
-from dp_forward.service.collector.export import export_corpus
+from dp_forward.service.collector.collection_store import Collection
+from dp_forward.service.collector.corpus_export import export_corpus
+from dp_forward.service.collector.record_reader import RecordReader
 from dp_forward.service.protocol.policy import ProtocolMismatch
 from dp_forward.service.protocol.sansio import Patience, ServerRefused, ServerUnavailable
 from dp_forward.service.server.app import make_app
@@ -88,7 +88,7 @@ def multiset(folder: Path) -> list[tuple[bytes, int]]:
 
 
 def small_bodies(monkeypatch: pytest.MonkeyPatch, records: int) -> None:
-    monkeypatch.setattr(push_module, "_BODY_BYTES", records * form().record_bytes)
+    monkeypatch.setattr(upload_module, "_BODY_BYTES", records * form().record_bytes)
 
 
 def test_what_is_collected_is_what_was_released(

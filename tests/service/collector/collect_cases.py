@@ -11,8 +11,8 @@ import numpy as np
 from corpus import release_cases
 from dp_forward.noise import release
 from dp_forward.privacy import RandomizedResponse
-from dp_forward.service.collector.body_reader import RecordReader
-from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.collection_store import Collection
+from dp_forward.service.collector.record_reader import RecordReader
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.service.protocol.manifest import Manifest

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from dp_forward.errors import InvalidInput
-from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
@@ -138,7 +138,7 @@ def test_a_body_in_parts_is_held_to_the_same_length(client: TestClient, collecti
 
 def test_a_full_disk_is_told_and_may_be_tried_again(client: TestClient, collection: Collection) -> None:
     post(client, record())
-    with collection._reading() as connection:
+    with collection._database.transaction(write=False) as connection:
         connection.execute("PRAGMA max_page_count = 1")
     found = post(client, b"".join(record(i) for i in range(60)))
     assert (found.status_code, found.json()["error"]) == (507, "full")

@@ -20,8 +20,8 @@ from dp_forward.corpus.corpus_spec import Labels
 from dp_forward.noise import release_batch
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.service.collector.body_reader import RecordReader
-from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.collection_store import Collection
+from dp_forward.service.collector.record_reader import RecordReader
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest

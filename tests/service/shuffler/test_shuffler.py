@@ -19,8 +19,8 @@ from fastapi.testclient import TestClient
 from scipy.stats import chi2
 
 from dp_forward.errors import InvalidInput, LedgerUnavailable
-from dp_forward.service.collector.body_reader import RecordReader
-from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.collection_store import Collection
+from dp_forward.service.collector.record_reader import RecordReader
 from dp_forward.service.collector.routes import add_collecting
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.sansio import Call, Patience, Reply, ServerRefused, Steps
@@ -31,7 +31,7 @@ from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
 from dp_forward.service.shuffler.forwarding import Collector, Forwarder, batch_steps
 from dp_forward.service.shuffler.shuffler_app import Shuffling, make_shuffler_app
-from dp_forward.service.shuffler.shuffler_store import ShuffleStore, fresh_ids
+from dp_forward.service.shuffler.shuffler_store import ShufflerStore, fresh_ids
 from service.shuffler.shuffle_cases import (
     OCTETS,
     TOKEN,
@@ -51,8 +51,8 @@ LOCAL = ServerSettings(port=0)
 QUICK = Patience(attempts=2, first=0.01, longest=0.02, timeout=5.0)
 
 
-def opened(folder: Path, least: int = 50) -> ShuffleStore:
-    return ShuffleStore.open_or_create(folder, form(), least=least)
+def opened(folder: Path, least: int = 50) -> ShufflerStore:
+    return ShufflerStore.open_or_create(folder, form(), least=least)
 
 
 def collecting(folder: Path) -> TestClient:
@@ -373,7 +373,7 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
         with pytest.raises(InvalidInput, match="another process"):
             opened(tmp_path)
     with pytest.raises(InvalidInput, match="this collection"):
-        ShuffleStore.open_or_create(tmp_path, form("none"), least=50)
+        ShufflerStore.open_or_create(tmp_path, form("none"), least=50)
     with pytest.raises(InvalidInput, match="`least`"):
         opened(tmp_path, least=49)
     with pytest.raises(InvalidInput):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -11,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from websockets.sync.client import ClientConnection, connect
 
 PATIENCE_S = 30.0
 FLAGS = (
@@ -30,7 +29,9 @@ FLAGS = (
 
 
 def found() -> str | None:
-    """Where Chromium is, if it is installed."""
+    """Where Chromium is, if it and the `websockets` that drive it are installed."""
+    if importlib.util.find_spec("websockets") is None:
+        return None
     names = ("chromium", "chromium-browser", "google-chrome")
     return next((path for path in map(shutil.which, names) if path), None)
 
@@ -38,7 +39,7 @@ def found() -> str | None:
 class Tab:
     """One page; what it logs, throws and loads is kept in `events`."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: Any) -> None:
         self._socket, self._last = socket, 0
         self._session: str | None = None
         self.events: list[dict[str, Any]] = []
@@ -141,6 +142,8 @@ class Tab:
 @contextmanager
 def opened(folder: Path) -> Iterator[Tab]:
     """A tab of a new Chromium with an empty profile in ``folder``."""
+    from websockets.sync.client import connect
+
     binary = found()
     assert binary is not None
     words = [binary, *FLAGS, f"--user-data-dir={folder}", "about:blank"]

@@ -15,13 +15,13 @@ import httpx
 
 import tiny_user
 from dp_forward.attacks.nearest_row import NearestTokens
-from dp_forward.cli.ui import Reader
+from dp_forward.cli.ui import TokenReconstructor
 from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client.client import Client, Patience
 from dp_forward.service.server.app import make_app, run_server
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.service.webui.ui_listener import run_page
-from dp_forward.service.webui.ui_service import Desk
+from dp_forward.service.webui.ui_app import run_ui
+from dp_forward.service.webui.ui_service import UiService
 from dp_forward.split.artifacts import load_provider_side, load_user_side
 
 EPSILON = 8.0
@@ -74,7 +74,7 @@ class Page:
 
     address: str
     client: Client
-    reader: Reader
+    reader: TokenReconstructor
 
     @property
     def origin(self) -> str:
@@ -103,12 +103,12 @@ def page(
     """The page for a user of this run."""
     user = load_user_side(run / "front")
     noise = user.spec.noise
-    reader = Reader(NearestTokens(user), by_row=noise is not None and noise.bound.over == "row")
+    reader = TokenReconstructor(NearestTokens(user), by_row=noise is not None and noise.bound.over == "row")
     if prepare:
         reader.prepare()
     with (
         Client(user, server=server, ledger=ledger, budget=budget, patience=QUICK) as client,
-        _listening(run_page, Desk(client, reader, server=server), port=0) as told,
+        _listening(run_ui, UiService(client, reader, server=server), port=0) as told,
     ):
         yield Page(told["address"], client, reader)
 

@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from dp_forward.errors import InvalidInput
-from dp_forward.service.webui.ui_app import MOST_BYTES
-from dp_forward.service.webui.ui_listener import run_page
+from dp_forward.service.webui.ui_app import MOST_BYTES, run_ui
 from dp_forward.service.webui.ui_security import HEADERS
 from service.webui import page_cases
 from service.webui.page_cases import EPSILON, Page
@@ -320,9 +319,9 @@ def test_every_start_has_another_key_of_128_bits(run: Path, server: str, tmp_pat
 def test_only_this_machine_is_listened_to(shared: Page) -> None:
     port = int(shared.origin.rpartition(":")[2])
     with pytest.raises(InvalidInput, match="free"):
-        run_page(object(), port=port)  # type: ignore[arg-type]
+        run_ui(object(), port=port)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="65536"):
-        run_page(object(), port=1 << 16)  # type: ignore[arg-type]
+        run_ui(object(), port=1 << 16)  # type: ignore[arg-type]
     # Bound to 127.0.0.1 and not to all addresses: another loopback address finds nobody.
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", port), timeout=5)

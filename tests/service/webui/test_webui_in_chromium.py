@@ -11,7 +11,12 @@ from service.webui import chromium, page_cases
 from service.webui.chromium import Tab
 from service.webui.page_cases import Page
 
-pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium is installed here")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        chromium.found() is None, reason="needs chromium, chromium-browser or google-chrome, and websockets"
+    ),
+]
 
 TEXT = "a lovely warm film"
 HOSTILE = "<img src=x onerror=\"document.title='run'\"> film"

@@ -22,8 +22,8 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 
 from dp_forward.errors import InvalidInput
-from dp_forward.service.collector.body_reader import RecordReader
-from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.collection_store import Collection
+from dp_forward.service.collector.record_reader import RecordReader
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.metrics import Metrics

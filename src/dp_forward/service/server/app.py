@@ -33,7 +33,7 @@ from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from starlette.exceptions import HTTPException
 
 from dp_forward.errors import InvalidInput
-from dp_forward.service.collector.collection import Collection
+from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.routes import add_collecting
 from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.server.handler import Answering

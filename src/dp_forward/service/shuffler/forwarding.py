@@ -35,7 +35,7 @@ from dp_forward.service.protocol.sansio import (
     json_of,
     sent,
 )
-from dp_forward.service.shuffler.shuffler_store import ShuffleStore
+from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
 __all__ = ["Collector", "Forwarder", "batch_steps"]
 
@@ -48,7 +48,7 @@ _AGAIN_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
 
 
-def batch_steps(store: ShuffleStore, *, at_once: int, patience: Patience) -> Steps[int]:
+def batch_steps(store: ShufflerStore, *, at_once: int, patience: Patience) -> Steps[int]:
     """Send the batch on its way, if there is one; how many records it had."""
     batch = store.batch
     if batch is None:
@@ -118,7 +118,7 @@ class Collector:
 class Forwarder:
     """The thread that makes batches and sends them; use it as a context manager, or `start` and `stop`."""
 
-    def __init__(self, store: ShuffleStore, collector: Collector, *, at_once: int) -> None:
+    def __init__(self, store: ShufflerStore, collector: Collector, *, at_once: int) -> None:
         self._store, self._collector = store, collector
         self._at_once = at_once
         self._due = threading.Event()

@@ -29,7 +29,7 @@ from starlette.exceptions import HTTPException
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
-from dp_forward.service.collector.body_reader import RecordReader
+from dp_forward.service.collector.record_reader import RecordReader
 from dp_forward.service.collector.routes import Desk, add_collection_page
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.manifest import Manifest
@@ -39,7 +39,7 @@ from dp_forward.service.server.refusals import Refused
 from dp_forward.service.server.request_limits import Guard, refusal
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler.forwarding import Forwarder
-from dp_forward.service.shuffler.shuffler_store import ShuffleStore
+from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
 __all__ = ["Shuffling", "make_shuffler_app"]
 
@@ -49,7 +49,9 @@ _log = logging.getLogger("dp_forward.service")
 class Shuffling:
     """What a shuffler does with checked records, and what it counts."""
 
-    def __init__(self, store: ShuffleStore, forwarder: Forwarder, form: CollectionSpec, *, most: int) -> None:
+    def __init__(
+        self, store: ShufflerStore, forwarder: Forwarder, form: CollectionSpec, *, most: int
+    ) -> None:
         self._form = form.with_shuffler(store.least)
         if count("most", most, remedy="Leave it out for the default.") < store.least:
             raise InvalidInput("most", f"be at least the {store.least} of a batch", most, "Raise it.")
@@ -109,7 +111,7 @@ class Shuffling:
 
 
 def make_shuffler_app(
-    store: ShuffleStore,
+    store: ShufflerStore,
     forwarder: Forwarder,
     form: CollectionSpec,
     *,

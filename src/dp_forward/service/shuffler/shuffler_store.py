@@ -1,8 +1,8 @@
-"""Where a shuffler keeps records until a batch is made of them: one SQLite file, each record in one batch.
+"""SQLite store of a shuffler: records wait here until a batch is made of them; each goes into one batch.
 
     DIR/shuffle.sqlite   settings   what is collected, and a secret
                          waiting    integers and labels by their old ids
-                         batch      the one batch that is on its way, if any
+                         batch      the one batch that is being sent, if any
                          outgoing   its records by their new ids
                          shuffled   keyed digests of old ids, so that a late retry is known
 
@@ -37,42 +37,29 @@ Edges:
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import json
 import os
 import secrets
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from dp_forward.corpus.draw_log import sync_folder
-from dp_forward.errors import InvalidInput, LedgerCorrupt, LedgerUnavailable
+from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header
-from dp_forward.service.protocol.record import Record, with_new_id
+from dp_forward.service.protocol.record import ID_BYTES, Record, with_new_id
 from dp_forward.service.server.refusals import Refused
-from dp_forward.storage.locked import LockedFile
+from dp_forward.storage.database import Database, Problem, create_database
 
-__all__ = ["Batch", "ShuffleStore", "fresh_ids"]
+__all__ = ["Batch", "ShufflerStore", "fresh_ids"]
 
 _FORMAT: Final = 1
 _FILE: Final = "shuffle.sqlite"
-_ID_BYTES: Final = 16
-_TAG: Final = b"dp-forward/shuffled/1\0"
-_FULL_SECONDS: Final = 30
-_PRAGMAS: Final = (
-    "trusted_schema = OFF",
-    "locking_mode = EXCLUSIVE",
-    "journal_mode = WAL",
-    "synchronous = FULL",
-    "fullfsync = ON",
-    "secure_delete = ON",
-    "temp_store = MEMORY",
-)
+_DOMAIN: Final = b"dp-forward/shuffled/1\0"
+_RETRY_SECONDS: Final = 30
 _SCHEMA: Final = """
 CREATE TABLE settings (one INTEGER PRIMARY KEY CHECK (one = 1), format INTEGER NOT NULL,
                        secret BLOB NOT NULL, form TEXT NOT NULL, least INTEGER NOT NULL) STRICT;
@@ -80,13 +67,13 @@ CREATE TABLE waiting (request BLOB PRIMARY KEY, content BLOB NOT NULL) STRICT, W
 CREATE TABLE batch (one INTEGER PRIMARY KEY CHECK (one = 1), name BLOB NOT NULL, records INTEGER NOT NULL,
                     acknowledged BLOB NOT NULL) STRICT;
 CREATE TABLE outgoing (request BLOB PRIMARY KEY, data BLOB NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE shuffled (tag BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;
+CREATE TABLE shuffled (tag BLOB PRIMARY KEY) STRICT, WITHOUT ROWID
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The batch on its way; ``acknowledged`` is the last new id that the collector has, or empty."""
+    """The batch that is being sent; ``acknowledged`` is the last new id that the collector has, or empty."""
 
     name: bytes
     records: int
@@ -101,34 +88,33 @@ def fresh_ids(
     Edges:
         Two equal ids are refused: they would be one record.
     """
-    drawn = sorted((draw(_ID_BYTES), request) for request in old)
+    drawn = sorted((draw(ID_BYTES), request) for request in old)
     if len({new for new, _ in drawn} | set(old)) != 2 * len(drawn):
         raise LedgerUnavailable("Two ids came out equal, which never happens by chance: check the machine.")
     return drawn
 
 
-class ShuffleStore(LockedFile):
+class ShufflerStore:
     """The open file; threads may share it. Make one with `open_or_create`."""
 
     def __init__(self, path: Path, form: CollectionSpec, *, least: int) -> None:
-        kept = "What was stored is."
-        super().__init__(path, _PRAGMAS, busy=_busy, damaged=_damaged, kept=kept)
-        self._lock = threading.Lock()
+        self._header = Header.as_asked(form.manifest, request=bytes(ID_BYTES)).pack()
+        """The header of every record of a batch, but for its id."""
         self._least = least
+        self._database = Database(path, refuse=_refuse, check=_check_format, exclusive=True, forget=True)
         try:
-            self._header = _header(form)
-            self._load(form)
-            self._keep_least()
-            self._empty_log()
+            with self._database.transaction(write=True) as connection:
+                self._load(connection, form)
+            self._database.empty_log()
         except BaseException:
-            self._connection.close()
+            self._database.close()
             raise
 
     @classmethod
     def open_or_create(
         cls, folder: str | os.PathLike[str], form: CollectionSpec, *, least: int
-    ) -> ShuffleStore:
-        """The store for what a collector wants, in batches of at least so many.
+    ) -> ShufflerStore:
+        """Open the store for what a collector wants, in batches of at least so many.
 
         Edges:
             `InvalidInput` for the store of another collection, or one that a process has open; and for a
@@ -139,35 +125,26 @@ class ShuffleStore(LockedFile):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = place / _FILE
         if not path.exists():
-            _create(path, form, least)
+            create_database(path, lambda connection: _fill(connection, form, least), refuse=_refuse)
         return cls(path, form, least=least)
 
-    def _load(self, form: CollectionSpec) -> None:
-        row = self._one("SELECT format, secret, form FROM settings")
-        if row is None or row[0] != _FORMAT:
-            raise self._damaged()
-        if row[2] != _written(form):
+    def _load(self, connection: sqlite3.Connection, form: CollectionSpec) -> None:
+        row = connection.execute("SELECT secret, form, least FROM settings").fetchone()
+        self._secret: bytes = row[0]
+        if row[1] != _written(form):
             found = "one for another collection"
             raise InvalidInput("store", "be for this collection", found, "Use another folder.")
-        self._secret: bytes = row[1]
-        self._recount()
-
-    def _keep_least(self) -> None:
-        told = self._one("SELECT least FROM settings")[0]
-        if self._waiting and self.least < told:
+        self._waiting = int(connection.execute("SELECT count(*) FROM waiting").fetchone()[0])
+        batch = connection.execute("SELECT name, records, acknowledged FROM batch").fetchone()
+        self._batch = None if batch is None else Batch(*batch)
+        if self._waiting and self.least < row[2]:
             raise InvalidInput(
                 "least",
-                f"be at least the {told} that the senders of waiting records were told",
+                f"be at least the {row[2]} that the senders of waiting records were told",
                 self.least,
                 "Lower it when none wait.",
             )
-        if self.least != told:
-            self._run("UPDATE settings SET least = ?", (self.least,))
-
-    def _recount(self) -> None:
-        self._waiting = int(self._one("SELECT count(*) FROM waiting")[0])
-        row = self._one("SELECT name, records, acknowledged FROM batch")
-        self._batch = None if row is None else Batch(*row)
+        connection.execute("UPDATE settings SET least = ?", (self.least,))
 
     @property
     def least(self) -> int:
@@ -181,148 +158,132 @@ class ShuffleStore(LockedFile):
 
     @property
     def batch(self) -> Batch | None:
-        """The batch on its way."""
+        """The batch that is being sent."""
         return self._batch
+
+    @property
+    def outgoing(self) -> int:
+        """How many records are being sent."""
+        return 0 if self._batch is None else self._batch.records
 
     def add(self, records: Sequence[Record], *, most: int) -> tuple[int, int]:
         """Store checked records: how many are new, and how many were known. All of them, or none.
 
         Edges:
             `Refused` "replayed" for an id that waits here with another content; "busy" where more than
-            ``most`` records would lie here, those on their way included. Retries of known ones are taken.
+            ``most`` records would lie here, those being sent included. Retries of known ones are taken.
         """
         stored = 0
-        with self._transaction():
-            for record in records:
-                request, content = record.request, record.data[HEADER_BYTES:]
-                if self._one("SELECT 1 FROM shuffled WHERE tag = ?", (self._tag(request),)) is not None:
-                    continue
-                known = self._one("SELECT content = ? FROM waiting WHERE request = ?", (content, request))
-                if known is None:
-                    self._run("INSERT INTO waiting VALUES (?, ?)", (request, content))
-                    stored += 1
-                elif not known[0]:
-                    raise Refused("replayed", "A record with an id of this body is here, with other content.")
-            if stored and self._held + stored > most:
-                raise Refused("busy", "Too many records wait here.", retry_after=_FULL_SECONDS)
+        with self._database.lock:
+            with self._database.transaction(write=True) as connection:
+                for record in records:
+                    stored += self._add(connection, record)
+                if stored and self._waiting + self.outgoing + stored > most:
+                    raise Refused("busy", "Too many records wait here.", retry_after=_RETRY_SECONDS)
             self._waiting += stored
         return stored, len(records) - stored
 
-    @property
-    def _held(self) -> int:
-        return self._waiting + (0 if self._batch is None else self._batch.records)
+    def _add(self, connection: sqlite3.Connection, record: Record) -> int:
+        """1 where the record is new, 0 where it is known."""
+        request, content = record.request, record.data[HEADER_BYTES:]
+        query = "SELECT 1 FROM shuffled WHERE tag = ?"
+        if connection.execute(query, (self._tag(request),)).fetchone() is not None:
+            return 0
+        query = "SELECT content = ? FROM waiting WHERE request = ?"
+        known = connection.execute(query, (content, request)).fetchone()
+        if known is None:
+            connection.execute("INSERT INTO waiting VALUES (?, ?)", (request, content))
+            return 1
+        if not known[0]:
+            raise Refused("replayed", "A record with an id of this body is here, with other content.")
+        return 0
 
     def make_batch(self) -> bool:
-        """Turn all that waits into a batch, if at least `least` wait and no other is on its way."""
-        with self._transaction():
+        """Turn all that waits into a batch, if at least `least` wait and no other is being sent."""
+        with self._database.lock:
             if self._batch is not None or self._waiting < self.least:
                 return False
-            old = [row[0] for row in self._run("SELECT request FROM waiting")]
-            for new, request in fresh_ids(old):
-                content = self._one("SELECT content FROM waiting WHERE request = ?", (request,))[0]
-                self._run(
-                    "INSERT INTO outgoing VALUES (?, ?)", (new, with_new_id(self._header + content, new))
-                )
-            for tag in sorted(map(self._tag, old)):
-                self._run("INSERT INTO shuffled VALUES (?)", (tag,))
-            self._run("DELETE FROM waiting")
-            self._batch = Batch(secrets.token_bytes(_ID_BYTES), len(old), b"")
-            self._waiting = 0
-            self._run("INSERT INTO batch VALUES (1, ?, ?, ?)", (self._batch.name, len(old), b""))
-        with self._lock:
-            self._empty_log()
+            with self._database.transaction(write=True) as connection:
+                batch = self._shuffle(connection)
+            self._batch, self._waiting = batch, 0
+            self._database.empty_log()
         return True
+
+    def _shuffle(self, connection: sqlite3.Connection) -> Batch:
+        old = [row[0] for row in connection.execute("SELECT request FROM waiting")]
+        for new, request in fresh_ids(old):
+            query = "SELECT content FROM waiting WHERE request = ?"
+            content = connection.execute(query, (request,)).fetchone()[0]
+            row = (new, with_new_id(self._header + content, new))
+            connection.execute("INSERT INTO outgoing VALUES (?, ?)", row)
+        for tag in sorted(map(self._tag, old)):
+            connection.execute("INSERT INTO shuffled VALUES (?)", (tag,))
+        connection.execute("DELETE FROM waiting")
+        batch = Batch(secrets.token_bytes(ID_BYTES), len(old), b"")
+        connection.execute("INSERT INTO batch VALUES (1, ?, ?, ?)", (batch.name, batch.records, b""))
+        return batch
 
     def piece(self, *, most: int) -> list[bytes]:
         """The next records of the batch that are not acknowledged, ``most`` at once; empty at its end."""
-        with self._lock:
+        query = "SELECT data FROM outgoing WHERE request > ? ORDER BY request LIMIT ?"
+        with self._database.transaction(write=False) as connection:
             after = b"" if self._batch is None else self._batch.acknowledged
-            found = self._run(
-                "SELECT data FROM outgoing WHERE request > ? ORDER BY request LIMIT ?", (after, most)
-            )
-            return [row[0] for row in found]
+            return [row[0] for row in connection.execute(query, (after, most))]
 
     def acknowledge(self, request: bytes) -> None:
-        """Note that the collector has all records up to this new id."""
-        with self._transaction():
+        """Store that the collector has all records up to this new id."""
+        with self._database.lock:
             if self._batch is None:
-                raise AssertionError("a batch is acknowledged while it is on its way")
-            self._run("UPDATE batch SET acknowledged = ?", (request,))
-            self._batch = Batch(self._batch.name, self._batch.records, request)
+                raise AssertionError("a batch is acknowledged while it is being sent")
+            with self._database.transaction(write=True) as connection:
+                connection.execute("UPDATE batch SET acknowledged = ?", (request,))
+            self._batch = replace(self._batch, acknowledged=request)
 
     def finish(self) -> None:
         """Delete the batch that the collector has sealed."""
-        with self._transaction():
-            self._run("DELETE FROM outgoing")
-            self._run("DELETE FROM batch")
+        with self._database.lock:
+            with self._database.transaction(write=True) as connection:
+                connection.execute("DELETE FROM outgoing")
+                connection.execute("DELETE FROM batch")
             self._batch = None
-        with self._lock:
-            self._empty_log()
+            self._database.empty_log()
 
     def close(self) -> None:
-        """Give the file back; what waits stays in it."""
-        with self._lock:
-            self._connection.close()
+        """Close the file and unlock it; what waits stays in it."""
+        self._database.close()
 
     def __repr__(self) -> str:
-        return f"ShuffleStore(waiting={self._waiting}, on its way={self._held - self._waiting})"
+        return f"ShufflerStore(waiting={self._waiting}, outgoing={self.outgoing})"
 
     def _tag(self, request: bytes) -> bytes:
-        return hmac.digest(self._secret, _TAG + request, "sha256")
-
-    def _empty_log(self) -> None:
-        """The write-ahead log holds what was deleted until it is cut."""
-        if self._one("PRAGMA wal_checkpoint(TRUNCATE)")[0]:
-            raise self._busy()
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._lock:
-            self._run("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._run("COMMIT")
-            except Refused:  # before anything was counted
-                self._run("ROLLBACK")
-                raise
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._run("ROLLBACK")
-                self._recount()
-                raise
+        return hmac.digest(self._secret, _DOMAIN + request, "sha256")
 
 
-def _create(path: Path, form: CollectionSpec, least: int) -> None:
-    """All of the file under its name, or none of it."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    connection = sqlite3.connect(draft, isolation_level=None)
-    try:
-        connection.execute("PRAGMA synchronous = EXTRA")
-        connection.executescript(_SCHEMA)
-        row = (_FORMAT, secrets.token_bytes(32), _written(form), least)
-        connection.execute("INSERT INTO settings VALUES (1, ?, ?, ?, ?)", row)
-        connection.close()
-        with contextlib.suppress(FileExistsError):  # another maker was first; its file is opened
-            os.link(draft, path)
-            sync_folder(path.parent)
-    finally:
-        connection.close()
-        draft.unlink(missing_ok=True)
+def _fill(connection: sqlite3.Connection, form: CollectionSpec, least: int) -> None:
+    for statement in _SCHEMA.split(";"):
+        connection.execute(statement)
+    row = (_FORMAT, secrets.token_bytes(32), _written(form), least)
+    connection.execute("INSERT INTO settings VALUES (1, ?, ?, ?, ?)", row)
 
 
-def _header(form: CollectionSpec) -> bytes:
-    """The header of every record of a batch, but for its id."""
-    return Header.as_asked(form.manifest, request=bytes(_ID_BYTES)).pack()
+def _check_format(connection: sqlite3.Connection) -> None:
+    row = connection.execute("SELECT format FROM settings").fetchone()
+    if row is None or row[0] != _FORMAT:
+        raise sqlite3.DatabaseError("no settings of this format")
 
 
 def _written(form: CollectionSpec) -> str:
     return json.dumps(form.as_dict(), sort_keys=True)
 
 
-def _busy() -> InvalidInput:
-    return InvalidInput("store", "be free", "a folder that another process shuffles in", "Wait for its end.")
-
-
-def _damaged(path: Path) -> LedgerCorrupt:
-    return LedgerCorrupt(f"`{path.name}` is damaged, or no store of a shuffler. It is never reset.")
+def _refuse(problem: Problem) -> DpForwardError:
+    if problem.kind in ("busy", "exists"):
+        found = "a folder that another process shuffles in"
+        return InvalidInput("store", "be free", found, "Wait for its end.")
+    if problem.kind in ("full", "unavailable"):
+        return LedgerUnavailable(
+            f"`{_FILE}` cannot be written: the disk is full or fails. What was stored is."
+        )
+    if problem.kind == "gone":
+        return LedgerUnavailable(f"`{_FILE}` {problem.detail} meanwhile. Start the shuffler again.")
+    return LedgerCorrupt(f"`{_FILE}` is damaged, or no store of a shuffler. It is never reset.")

@@ -1,28 +1,32 @@
-"""The page and its three calls.
+"""ASGI app of the local web UI, and its listener on loopback.
 
     GET  /            the page, /page.css, /page.js; hold nothing of the user
-    POST /api/state   where things stand
+    POST /api/state   budget, offered epsilons, reconstruction
     POST /api/ask     {"text", "epsilon"} -> the answer, the charge, the guess rate
     POST /api/look    {"text", "epsilon"} -> what could be read from the release; charges and sends nothing
 
-A refusal is ``{"error": code, "message": plain words}``. What may come in at all is decided in `fence`.
+A refusal is ``{"error": code, "message": plain words}``. Who is answered at all is decided in `ui_security`.
 
 Guarantees:
-    No text, answer or hidden value is written to disk or to a log; an error that nobody foresaw is told
-    without its message. A body of more than `MOST_BYTES` is not read to its end.
+    No text, answer or hidden value is written to disk or to a log; an unforeseen error is reported without
+    its message. A body of more than `MOST_BYTES` is not read to its end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import secrets
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
+import uvicorn
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from dp_forward.errors import (
     BudgetExhausted,
@@ -31,85 +35,120 @@ from dp_forward.errors import (
     LedgerCorrupt,
     LedgerUnavailable,
 )
+from dp_forward.privacy import checks
 from dp_forward.service.protocol.policy import ProtocolMismatch
 from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
 from dp_forward.service.server.refusals import Refused
-from dp_forward.service.webui.ui_security import Fence
-from dp_forward.service.webui.ui_service import Desk
+from dp_forward.service.server.request_limits import read_body
+from dp_forward.service.server.uvicorn_runner import bound_socket, print_line, run_until_signal
+from dp_forward.service.webui.ui_security import AccessControl
+from dp_forward.service.webui.ui_service import UiService
 
-__all__ = ["MOST_BYTES", "make_page"]
+__all__ = ["MOST_BYTES", "make_ui_app", "run_ui"]
 
 MOST_BYTES: Final = 1 << 18
+_HOST: Final = "127.0.0.1"
+_KEY_BYTES: Final = 16
 _BODY_SECONDS: Final = 10.0
 _STATIC: Final = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
+_BODY_MESSAGES: Final = {
+    "too_long": "This text is far too long. Ask about a shorter one.",
+    "slow": "The question took too long to arrive.",
+    "length": "The question ended early.",
+}
+_ERRORS: Final[dict[type[DpForwardError], tuple[str, int, str]]] = {
+    BudgetExhausted: ("budget", 402, ""),
+    ProtocolMismatch: ("mismatch", 502, "The server and your front do not agree."),
+    ServerRefused: ("server", 502, ""),
+    ServerUnavailable: ("unavailable", 503, ""),
+    LedgerCorrupt: ("ledger", 500, "Your ledger cannot be used."),
+    LedgerUnavailable: ("ledger", 500, "Your ledger cannot be used now."),
+}
+"""Error -> its code, its status, and what is said before its own words."""
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def make_page(desk: Desk, *, key: str, port: int) -> Fence:
-    """The app for one desk, behind its fence; ``port`` is the one it listens on."""
-    app = FastAPI(title="dp-forward", docs_url=None, redoc_url=None, openapi_url=None)
-    for path, (name, kind) in _STATIC.items():
-        _add_file(app, path, files(__package__).joinpath(name).read_bytes(), kind)
+def run_ui(
+    service: UiService,
+    *,
+    port: int = 8766,
+    say: Callable[[str], None] = print_line,
+    ready: Callable[[uvicorn.Server], None] | None = None,
+) -> None:
+    """Serve the page until SIGINT or SIGTERM, then finish what was asked and return.
 
-    @app.post("/api/state")
-    async def _state(request: Request) -> Response:
-        return await _answered(request, (), lambda found: desk.state())
+    When it listens, it prints one line of JSON on stdout: ``{"address", "port"}``. The address holds the key
+    of this start; whoever has it may ask. ``ready`` is called next, with the server: setting its
+    ``should_exit`` stops it. Nothing is logged.
+    """
+    if not 0 <= checks.count("port", port, at_least=0, remedy="Use 0 for a free one.") < 1 << 16:
+        raise InvalidInput("port", "be below 65536", port, "Use 0 for a free one.")
+    listening = bound_socket(_HOST, port)
+    port, key = listening.getsockname()[1], secrets.token_urlsafe(_KEY_BYTES)
 
-    @app.post("/api/ask")
-    async def _ask(request: Request) -> Response:
-        return await _answered(request, _QUESTION, lambda found: desk.ask(*_question(found)))
+    def started(server: uvicorn.Server) -> None:
+        say(json.dumps({"address": f"http://{_HOST}:{port}/#key={key}", "port": port}))
+        if ready is not None:
+            ready(server)
 
-    @app.post("/api/look")
-    async def _look(request: Request) -> Response:
-        return await _answered(request, _QUESTION, lambda found: desk.look(*_question(found)))
+    settings = uvicorn.Config(
+        make_ui_app(service, key=key, port=port),
+        access_log=False,
+        log_level="critical",
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=64,
+        timeout_graceful_shutdown=10,
+    )
+    run_until_signal(settings, listening, started)
 
-    @app.exception_handler(HTTPException)
-    async def _http(request: Request, error: HTTPException) -> Response:
-        return _json({"error": "not_found", "message": "There is nothing here."}, error.status_code)
 
-    return Fence(app, key=key, port=port)
+def make_ui_app(service: UiService, *, key: str, port: int) -> AccessControl:
+    """Make the app behind its access control; ``port`` is the one it listens on."""
+    routes = [
+        Route(path, _file(files(__package__).joinpath(name).read_bytes(), kind))
+        for path, (name, kind) in _STATIC.items()
+    ]
+    routes += [
+        Route("/api/state", _call(lambda body: service.state(), keys=()), methods=["POST"]),
+        Route("/api/ask", _call(lambda body: service.ask(*_question(body))), methods=["POST"]),
+        Route("/api/look", _call(lambda body: service.preview(*_question(body))), methods=["POST"]),
+    ]
+    return AccessControl(
+        Starlette(routes=routes, exception_handlers={HTTPException: _not_found}), key=key, port=port
+    )
 
 
-_QUESTION: Final = ("epsilon", "text")
-
-
-def _add_file(app: FastAPI, path: str, content: bytes, kind: str) -> None:
-    @app.get(path)
-    async def _file() -> Response:
+def _file(content: bytes, kind: str) -> Endpoint:
+    async def get(request: Request) -> Response:
         return Response(content, headers={"content-type": kind})
 
-
-async def _answered(
-    request: Request, keys: tuple[str, ...], work: Callable[[dict[str, Any]], dict[str, Any]]
-) -> Response:
-    """Read, work in a thread, answer. Nothing is raised on: a traceback may hold a text."""
-    try:
-        found = _object(await _body(request), keys)
-        return _json(await asyncio.to_thread(work, found))
-    except DpForwardError as error:
-        code, status, message = _in_plain_words(error)
-    except Exception:
-        code, status, message = "internal", 500, "Something failed on this machine. Ask again."
-    return _json({"error": code, "message": message}, status)
+    return get
 
 
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > MOST_BYTES:
-                    raise Refused("too_long", "This text is far too long. Ask about a shorter one.")
-                parts.append(part)
-    except TimeoutError:
-        raise Refused("slow", "The question took too long to arrive.") from None
-    except ClientDisconnect:
-        raise Refused("length", "The question ended early.") from None
-    return b"".join(parts)
+def _call(
+    work: Callable[[dict[str, Any]], dict[str, Any]], *, keys: tuple[str, ...] = ("epsilon", "text")
+) -> Endpoint:
+    """Read a body, work in a thread, answer. Nothing is raised further: a traceback may hold a text."""
+
+    async def post(request: Request) -> Response:
+        try:
+            body = await read_body(request, MOST_BYTES, seconds=_BODY_SECONDS)
+            return _json(await asyncio.to_thread(work, _object(body, keys)))
+        except DpForwardError as error:
+            code, status, message = _explain(error)
+        except Exception:
+            code, status, message = "internal", 500, "Something failed on this machine. Ask again."
+        return _json({"error": code, "message": message}, status)
+
+    return post
 
 
 def _object(body: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -122,34 +161,28 @@ def _object(body: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _question(found: dict[str, Any]) -> tuple[str, float]:
-    text, epsilon = found["text"], found["epsilon"]
+def _question(body: dict[str, Any]) -> tuple[str, float]:
+    text, epsilon = body["text"], body["epsilon"]
     if not isinstance(text, str) or type(epsilon) not in (int, float):
         raise Refused("body", "This is not a question of this page. Reload it.")
     return text, float(epsilon)
 
 
-def _in_plain_words(error: DpForwardError) -> tuple[str, int, str]:
+def _explain(error: DpForwardError) -> tuple[str, int, str]:
     """Code, status and message. No message of ours holds a text."""
     if isinstance(error, Refused):
-        return error.code, error.status, error.message
+        return error.code, error.status, _BODY_MESSAGES.get(error.code, error.message)
     if isinstance(error, InvalidInput) and error.name == "text":
         return "text", 422, "There is nothing here that the model can read. Type a few words."
-    for kind, (code, status, first) in _SAID.items():
+    for kind, (code, status, first) in _ERRORS.items():
         if isinstance(error, kind):
             return code, status, f"{first} {error}".strip()
     return "input", 422, str(error)
 
 
-_SAID: Final[dict[type[DpForwardError], tuple[str, int, str]]] = {
-    BudgetExhausted: ("budget", 402, ""),
-    ProtocolMismatch: ("mismatch", 502, "The server and your front do not agree."),
-    ServerRefused: ("server", 502, ""),
-    ServerUnavailable: ("unavailable", 503, ""),
-    LedgerCorrupt: ("ledger", 500, "Your ledger cannot be used."),
-    LedgerUnavailable: ("ledger", 500, "Your ledger cannot be used now."),
-}
-"""Error -> its code, its status, and what is said before its own words."""
+async def _not_found(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return _json({"error": "not_found", "message": "There is nothing here."}, status)
 
 
 def _json(body: dict[str, Any], status: int = 200) -> Response:

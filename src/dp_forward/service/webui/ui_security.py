@@ -1,13 +1,13 @@
-"""Who may talk to the page: a browser on this machine that was given the key, and no other page in it.
+"""Access control of the local web UI: a browser on this machine that has the key, and no other page in it.
 
 A server on loopback is reached by every page that the user's browser shows. What keeps those out:
 
 * the *key*, 128 random bits in the fragment of the printed address. A fragment is not sent to any server; the
-  page sends the key as a header, which another page can neither know nor set without being asked about first
-  (and nobody answers that question: there are no CORS headers);
+  page sends the key as a header, which another page can neither know nor set without a preflight request
+  (and no preflight is granted: there are no CORS headers);
 * the *Host* must be this server's. A foreign name that was made to point to 127.0.0.1 (DNS rebinding) would
   let a foreign page count as our own;
-* an *Origin*, where there is one, must be our own, and what fetch metadata says must be so too;
+* an *Origin*, where there is one, must be our own, and so must what fetch metadata says;
 * only JSON is read, which no form can send.
 
 Guarantees:
@@ -18,17 +18,17 @@ Guarantees:
 from __future__ import annotations
 
 import hmac
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Final
 
 from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dp_forward.service.server.refusals import Refused
 
-__all__ = ["HEADERS", "KEY_HEADER", "Fence"]
+__all__ = ["HEADERS", "AccessControl"]
 
-KEY_HEADER: Final = "x-dpf-key"
+_KEY_HEADER: Final = "x-dpf-key"
 HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -40,64 +40,44 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+_STATUS: Final = {"host": 403, "origin": 403, "key": 401}
 
 
-class Fence:
-    """Stands before an app; see the module. What lies under ``/api/`` needs the key."""
+class AccessControl:
+    """ASGI middleware before an app; see the module. What lies under ``/api/`` needs the key."""
 
-    def __init__(self, app: Asgi, *, key: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, *, key: str, port: int) -> None:
         self._app, self._key = app, key.encode()
         self._hosts = tuple(f"{name}:{port}" for name in ("127.0.0.1", "localhost"))
+        self._origins = tuple(f"http://{host}" for host in self._hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
         if scope["type"] != "http":
-            raise AssertionError("the page speaks HTTP only")
+            raise AssertionError("the page is served over HTTP only")
         try:
             self._check(scope["path"], Headers(scope=scope))
         except Refused as refusal:
-            await _refuse(refusal, send)
-            return
-        await self._app(scope, receive, _with_headers(send))
+            status = _STATUS.get(refusal.code, refusal.status)
+            app: ASGIApp = JSONResponse(refusal.as_dict(), status, headers={"connection": "close"})
+        else:
+            app = self._app
+        await app(scope, receive, _with_headers(send))
 
     def _check(self, path: str, headers: Headers) -> None:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             raise Refused("host", "This page has another address.")
-        if any(origin not in self._origins() for origin in headers.getlist("origin")):
+        if any(origin not in self._origins for origin in headers.getlist("origin")):
             raise Refused("origin", "Another page may not ask.")
         if not path.startswith("/api/"):
             return
         if any(site != "same-origin" for site in headers.getlist("sec-fetch-site")):
             raise Refused("origin", "Another page may not ask.")
-        given = headers.get(KEY_HEADER, "").encode("utf-8", "replace")
+        given = headers.get(_KEY_HEADER, "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, self._key):
             raise Refused("key", "The key is missing or old. Open the address that `dpf ui` printed last.")
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused("content_type", "Only JSON is read.")
-
-    def _origins(self) -> tuple[str, ...]:
-        return tuple(f"http://{host}" for host in self._hosts)
-
-
-_STATUS: Final = {"host": 403, "origin": 403, "key": 401}
-
-
-async def _refuse(refusal: Refused, send: Send) -> None:
-    body = json.dumps(refusal.as_dict()).encode()
-    status = _STATUS.get(refusal.code, refusal.status)
-    own = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-    raw = [(name.encode(), value.encode()) for name, value in {**own, **HEADERS}.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _with_headers(send: Send) -> Send:

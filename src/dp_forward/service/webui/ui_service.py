@@ -1,6 +1,7 @@
-"""What the page can be told: where things stand, one answer, and what could be read from its release.
+"""Operations of the local web UI: state, one answer, and what could be read from its release.
 
-Plain dictionaries for JSON. Every number that people read as a promise is rounded so that it never flatters.
+They return plain dictionaries for JSON. Every number that people read as a promise is rounded so that it
+never flatters.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from dp_forward.privacy.rounding import shown_down, shown_up
 from dp_forward.service.client.client import Client, Look
 from dp_forward.service.server.refusals import Refused
 
-__all__ = ["Desk", "Reconstruct", "Reconstruction"]
+__all__ = ["Reconstruction", "Reconstructor", "UiService"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Reconstruction:
-    """What was read from one matrix: words, each right or wrong, and the share of the text that was found."""
+    """Words read from one matrix, each right or wrong, and the share of the text that was found."""
 
     words: tuple[tuple[str, bool], ...]
     recall: float
@@ -34,8 +35,8 @@ class Reconstruction:
         }
 
 
-class Reconstruct(Protocol):
-    """Reads matrices as a provider could; it is handed in, since the service knows no attack."""
+class Reconstructor(Protocol):
+    """Reads matrices as a provider could; passed in, since the service imports no attack."""
 
     @property
     def how(self) -> str:
@@ -49,24 +50,24 @@ class Reconstruct(Protocol):
     def prepared(self) -> float | None:
         """How far it is, from 0 to 1; None if it failed."""
 
-    def __call__(self, look: Look) -> tuple[Reconstruction, Reconstruction | None]:
+    def __call__(self, preview: Look) -> tuple[Reconstruction, Reconstruction | None]:
         """What is read without noise, and from the release, if there is one."""
 
 
-class Desk:
-    """One client and one way to read its releases, for one page.
+class UiService:
+    """One client and one reconstructor of its releases, for one page.
 
     Guarantees:
         One question at a time; a second one is refused and not queued. Only `ask` charges.
     """
 
-    def __init__(self, client: Client, reconstruct: Reconstruct, *, server: str) -> None:
-        self._client, self._reconstruct, self._server = client, reconstruct, server
+    def __init__(self, client: Client, reconstructor: Reconstructor, *, server: str) -> None:
+        self._client, self._reconstructor, self._server = client, reconstructor, server
         self._asking, self._reading = threading.Lock(), threading.Lock()
         self._offers: dict[float, dict[str, Any]] = {}
 
     def state(self) -> dict[str, Any]:
-        """Where things stand; speaks to the server once."""
+        """Budget, offered epsilons and reconstruction; asks the server once."""
         policy = self._client.policy
         return {
             "server": self._server,
@@ -75,9 +76,9 @@ class Desk:
             "epsilons": [self._offer(epsilon) for epsilon in self._client.offered_epsilons()],
             "budget": _budget(self._client.summary()),
             "reconstruction": {
-                "how": self._reconstruct.how,
-                "pooled": self._reconstruct.pooled,
-                "prepared": self._reconstruct.prepared,
+                "how": self._reconstructor.how,
+                "pooled": self._reconstructor.pooled,
+                "prepared": self._reconstructor.prepared,
             },
         }
 
@@ -108,13 +109,13 @@ class Desk:
             **offer,
         }
 
-    def look(self, text: str, epsilon: float) -> dict[str, Any]:
-        """What could be read; charges and sends nothing."""
-        prepared = self._reconstruct.prepared
+    def preview(self, text: str, epsilon: float) -> dict[str, Any]:
+        """What could be read from the release; charges and sends nothing."""
+        prepared = self._reconstructor.prepared
         if prepared is None or prepared < 1:
             return {"prepared": prepared}
         with self._reading:
-            without, noisy = self._reconstruct(self._client.look(text, epsilon=self._offered(epsilon)))
+            without, noisy = self._reconstructor(self._client.look(text, epsilon=self._offered(epsilon)))
         return {
             "prepared": prepared,
             "without": without.as_dict(),
@@ -124,31 +125,27 @@ class Desk:
     def _offered(self, epsilon: float) -> float:
         offered = self._client.offered_epsilons()
         if epsilon not in offered:
-            listed = ", ".join(f"{one:g}" for one in offered)
-            raise InvalidInput("epsilon", f"be one of {listed}", "another", "Reload the page.")
+            rule = f"be one of {', '.join(f'{one:g}' for one in offered)}"
+            raise InvalidInput("epsilon", rule, "another", "Reload the page.")
         return epsilon
 
     def _offer(self, epsilon: float) -> dict[str, Any]:
         """What a release at this epsilon promises; calibrated once."""
-        if epsilon not in self._offers:
-            self._offers[epsilon] = self._promised(epsilon)
-        return self._offers[epsilon]
-
-    def _promised(self, epsilon: float) -> dict[str, Any]:
+        if epsilon in self._offers:
+            return self._offers[epsilon]
         promised = Guarantee(self._client.policy.with_epsilon(epsilon).terms().mechanism)
         tokens = None if promised.unit is None else promised.unit.tokens
-        pair = "texts" if tokens is None else f"texts that differ in {_tokens(tokens)}"
-        return {
+        pair = "texts"
+        if tokens is not None:
+            pair += f" that differ in {'one token' if tokens == 1 else f'{tokens} tokens in a row'}"
+        self._offers[epsilon] = {
             "epsilon": epsilon,
             "guess_rate": promised.guess_rate,
             "guess": f"Whoever sees this release tells two candidate {pair} apart at most "
             f"{percent_up(promised.guess_rate)} of the time; a coin has 50 %.",
             "promise": promised.promise,
         }
-
-
-def _tokens(many: int) -> str:
-    return "one token" if many == 1 else f"{many} tokens in a row"
+        return self._offers[epsilon]
 
 
 def _budget(summary: Summary) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dp_forward.split.load_model import load_model
 from dp_forward.train.dpsgd.dpsgd_training import DpSgdOutcome, DpSgdSettings, train_dpsgd
 from dp_forward.train.evaluation import Accuracy, accuracy_of, commonest_share
 from dp_forward.train.inputs import load_tokenizer, read_texts
-from dp_forward.train.plan import check_settings
+from dp_forward.train.plan_base import check_settings
 from dp_forward.train.provenance import provenance
 from dp_forward.train.report import spoken, write_report
 from dp_forward.train.run_folder import RunFolder

@@ -8,7 +8,7 @@ from typing import Any
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec
-from dp_forward.train.plan import check_settings
+from dp_forward.train.plan_base import check_settings
 from dp_forward.train.pretrain.pretraining import PretrainSettings
 from dp_forward.train.pretrain.schedule import PretrainPace
 

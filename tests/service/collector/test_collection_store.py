@@ -8,7 +8,9 @@ import signal
 import sqlite3
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +19,8 @@ from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.shuffled import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import RandomizedResponse
-from dp_forward.service.collector.collection import RECORDS, Collection
-from dp_forward.service.collector.export import export_corpus
+from dp_forward.service.collector.collection_store import RECORDS, Collection
+from dp_forward.service.collector.corpus_export import export_corpus
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import Record, parse_record
 from dp_forward.service.server.refusals import Refused
@@ -76,25 +78,23 @@ def test_files_are_for_their_owner_alone(collection: Collection) -> None:
     assert stat.S_IMODE(collection.folder.stat().st_mode) == 0o700
 
 
-def test_it_is_written_through_to_the_disk(collection: Collection) -> None:
-    with collection._reading() as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+def limit_pages(collection: Collection, more: int) -> None:
+    """Let the file grow by so many pages only."""
+    with collection._database.transaction(write=False) as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + more}")
 
 
 def test_a_full_disk_refuses_and_stores_nothing(collection: Collection) -> None:
     collection.add(some(2))
     before = stored(collection)
-    with collection._reading() as connection:
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    limit_pages(collection, 2)
     with pytest.raises(Refused) as error:
         collection.add(some(40))
     assert (error.value.code, error.value.status) == ("full", 507)
     assert error.value.retry_after
     assert stored(collection) == before
-    with collection._reading() as connection:
-        connection.execute("PRAGMA max_page_count = 100000")
+    limit_pages(collection, 100_000)
     assert collection.add(some(40)) == (40, 0)
 
 
@@ -134,6 +134,54 @@ def test_a_kill_leaves_whole_bodies(collection: Collection) -> None:
     assert len(there) % 8 == 0
     assert len(there) == 8 * sum(whole)
     assert all(whole[:acknowledged]), "what was acknowledged is on disk"
+
+
+class LivesAcrossForks:
+    """The negative control: a connection that stays open while the process forks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._connection = sqlite3.connect(folder / RECORDS, isolation_level=None)
+
+    def add(self, records: list[Record]) -> None:
+        for one in records:
+            row = (one.request, one.digest, one.label, one.noisy, None)
+            self._connection.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?)", row)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def bodies_after_a_fork(folder: Path, opened: Callable[[Path], Any]) -> int:
+    """How many of three bodies are there: one before a fork, two of the child, around the parent's close."""
+    Collection.create(folder, form()).close()
+    bodies = [some(1) for _ in range(3)]
+    parent = opened(folder)
+    parent.add(bodies[0])
+    written, closed = os.pipe(), os.pipe()
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            own = opened(folder)
+            own.add(bodies[1])
+            os.write(written[1], b".")
+            os.read(closed[0], 1)
+            own.add(bodies[2])
+            code = 0
+        finally:
+            os._exit(code)  # killed: nothing is closed
+    os.read(written[0], 1)
+    parent.close()
+    os.write(closed[1], b".")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with Collection.open(folder) as collection:
+        return len(collection)
+
+
+def test_a_fork_with_an_open_collection_loses_no_stored_record(tmp_path: Path) -> None:
+    for trial in range(10):
+        assert bodies_after_a_fork(tmp_path / f"{trial}", Collection.open) == 3
+    control = [bodies_after_a_fork(tmp_path / f"control-{trial}", LivesAcrossForks) for trial in range(10)]
+    assert min(control) < 3
 
 
 def test_a_folder_is_one_collection(tmp_path: Path, collection: Collection) -> None:
@@ -261,7 +309,7 @@ def test_an_export_is_all_or_nothing(
 def test_several_shards_hold_every_record_once(
     collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dp_forward.service.collector.export._MOST_SHARD_RECORDS", 4)
+    monkeypatch.setattr("dp_forward.service.collector.corpus_export._MOST_SHARD_RECORDS", 4)
     records = some(10)
     collection.add(records)
     corpus = export_corpus(collection.folder, tmp_path / "corpus")

@@ -1,14 +1,14 @@
-"""What a collector has been given, on its disk: each record once.
+"""SQLite store of collected records; idempotent inserts.
 
-    DIR/collection.json   what is collected (`form`); written last, so a folder without it was never used
+    DIR/collection.json   what is collected; written last, so a folder without it was never used
     DIR/records.sqlite    the records, and which batches of a shuffler are complete (sealed)
 
 Guarantees:
     `Collection.add` stores all of its records in one synchronous transaction, or none of them: when it
-    returns, they are on disk. A record is known by its id: the same one again is stored no second time,
-    another one under the same id is refused. A record belongs to one batch, or to none, for ever. A sealed
-    batch takes no new records, and has exactly as many as it was sealed with.
-    Both files are for their owner's eyes only (mode 0600).
+    returns, they are on disk. A record is identified by its id: the same record again is not stored a second
+    time, another record under the same id is refused. A record belongs to one batch, or to none, for ever.
+    A sealed batch takes no new records, and has exactly as many as it was sealed with.
+    Both files are readable by their owner only (mode 0600).
 Edges:
     One writer at a time, within a process and between processes; readers do not wait. A full disk refuses
     (code "full"), and nothing of that call is stored. The rows lie in the order of arrival: who may read this
@@ -17,95 +17,90 @@ Edges:
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 import sqlite3
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from dp_forward.corpus.draw_log import sync_folder
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.refusals import Refused
+from dp_forward.storage.database import Database, Problem, create_database
+from dp_forward.storage.files import create_file
+from dp_forward.storage.json_files import read_json
 
-__all__ = ["BATCH_BYTES", "FORM", "RECORDS", "Collection"]
+__all__ = ["BATCH_BYTES", "FORM", "RECORDS", "Collection", "counts"]
 
 FORM: Final = "collection.json"
 RECORDS: Final = "records.sqlite"
 BATCH_BYTES: Final = 16
 """The id of a batch."""
 _FORMAT: Final = 1
-_BUSY_SECONDS: Final = 30.0
-_LATER: Final = 30
-"""Seconds after which a write that failed may be tried again."""
+_RETRY_SECONDS: Final = 30
+_CHECKPOINT_EVERY: Final = 16
+"""Commits: each may hold a body of 8 MiB."""
+_REMEDY: Final = "Name the folder of a collection."
 _SCHEMA: Final = f"""
-CREATE TABLE IF NOT EXISTS records (
+CREATE TABLE records (
     request BLOB PRIMARY KEY NOT NULL, digest BLOB NOT NULL, label INTEGER, noisy BLOB NOT NULL, batch BLOB
 ) STRICT;
-CREATE INDEX IF NOT EXISTS records_by_batch ON records (batch);
-CREATE TABLE IF NOT EXISTS batches (batch BLOB PRIMARY KEY NOT NULL, records INTEGER NOT NULL) STRICT;
-PRAGMA user_version = {_FORMAT};
+CREATE INDEX records_by_batch ON records (batch);
+CREATE TABLE batches (batch BLOB PRIMARY KEY NOT NULL, records INTEGER NOT NULL) STRICT;
+PRAGMA user_version = {_FORMAT}
 """
 
 
 class Collection:
-    """The open folder; see the module. Threads may share one."""
+    """An open collection; see the module. Threads may share one."""
 
     def __init__(self, folder: Path, form: CollectionSpec) -> None:
         self.folder = folder
         self._form = form
-        self._turn = threading.Lock()
-        self._process = os.getpid()
-        self._connection: sqlite3.Connection | None = None
+        self._database = Database(
+            folder / RECORDS, refuse=_refuse, check=_check_format, checkpoint_every=_CHECKPOINT_EVERY
+        )
 
     @classmethod
     def create(cls, folder: str | os.PathLike[str], form: CollectionSpec) -> Collection:
-        """A new collection in a folder that is new or empty."""
+        """Make a collection in a folder that is new or empty."""
         place = Path(folder).absolute()
         taken = InvalidInput("collect", "be new or empty", place.name, "Choose another folder.")
         if place.exists() and not place.is_dir():
             raise taken
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         # What a maker that was killed left behind is taken over, if nothing was ever stored in it.
-        if any(not path.name.startswith((RECORDS, f".{FORM}.")) for path in place.iterdir()):
+        ours = (RECORDS, f".{RECORDS}.", f".{FORM}.")
+        if any(not path.name.startswith(ours) for path in place.iterdir()):
             raise taken
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(place / RECORDS, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        with _errors(), contextlib.closing(_connect(place)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(_SCHEMA)
-            if connection.execute("SELECT count(*) FROM records").fetchone()[0]:
+        if not (place / RECORDS).exists():
+            create_database(place / RECORDS, _fill, refuse=_refuse)
+        with closing(cls(place, form)) as found:
+            if len(found):
                 raise taken
         try:
-            _write_once(place / FORM, json.dumps(form.as_dict(), indent=1, sort_keys=True) + "\n")
+            create_file(place / FORM, json.dumps(form.as_dict(), indent=1, sort_keys=True) + "\n")
         except FileExistsError:
             raise taken from None
         return cls.open(place)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Collection:
-        """The collection in a folder; anything else is refused."""
+        """Open the collection in a folder; anything else is refused."""
         place = Path(folder).absolute()
         collection = cls(place, _read_form(place))
-        if not (place / RECORDS).is_file():
-            raise InvalidInput("collect", f"hold {RECORDS}", "no such file", "Bring it back: it is the data.")
-        with collection._reading() as connection:
-            found = connection.execute("PRAGMA user_version").fetchone()[0]
-        if found != _FORMAT:
-            raise InvalidInput(RECORDS, f"be of format {_FORMAT}", found, "Update dp-forward.")
+        len(collection)  # refuses what is no collection
         return collection
 
     @classmethod
     def open_or_create(cls, folder: str | os.PathLike[str], form: CollectionSpec) -> Collection:
-        """The collection of this form in a folder, made if there is none; one of another form is refused."""
+        """Open the collection of this form, made if there is none; one of another form is refused."""
         if not (Path(folder) / FORM).is_file():
             return cls.create(folder, form)
         found, wanted = cls.open(folder), form.as_dict()
@@ -134,7 +129,7 @@ class Collection:
             _check_batch(batch)
         expected = self.form.manifest
         stored = 0
-        with self._writing() as connection:
+        with self._database.transaction(write=True) as connection:
             sealed = batch is not None and _sealed(connection, batch) is not None
             for record in records:
                 if record.values.shape != (expected.release.matrix_rows, expected.release.width):
@@ -143,14 +138,14 @@ class Collection:
         return stored, len(records) - stored
 
     def seal(self, batch: bytes, records: int) -> None:
-        """Note that a batch is complete, with exactly so many records; twice the same is harmless.
+        """Mark a batch as complete, with exactly so many records; twice the same is harmless.
 
         Edges:
             `Refused` ("batch") where another number is stored, or it was sealed with another one.
         """
         _check_batch(batch)
         count("records", records, remedy="A batch has records.")
-        with self._writing() as connection:
+        with self._database.transaction(write=True) as connection:
             sealed = _sealed(connection, batch)
             query = "SELECT count(*) FROM records WHERE batch = ?"
             there = connection.execute(query, (batch,)).fetchone()[0] if sealed is None else sealed
@@ -160,29 +155,21 @@ class Collection:
                 connection.execute("INSERT INTO batches VALUES (?, ?)", (batch, records))
 
     def __len__(self) -> int:
-        with self._reading() as connection:
+        with self._database.transaction(write=False) as connection:
             return int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
 
     def summary(self) -> dict[str, int]:
         """``records`` that an export would hold, ``waiting`` ones of unsealed batches, sealed ``batches``."""
-        with self._reading() as connection:
+        with self._database.transaction(write=False) as connection:
             return counts(connection)
 
-    @contextlib.contextmanager
-    def snapshot(self) -> Iterator[sqlite3.Connection]:
+    def snapshot(self) -> AbstractContextManager[sqlite3.Connection]:
         """One moment of the collection, on a connection of its own; what is added meanwhile is not seen."""
-        with _errors(), contextlib.closing(_connect(self.folder)) as connection:
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("BEGIN")
-            yield connection
-            connection.execute("COMMIT")
+        return self._database.snapshot()
 
     def close(self) -> None:
-        """Give the file back."""
-        with self._turn:
-            if self._connection is not None and self._process == os.getpid():
-                self._connection.close()
-            self._connection = None
+        """Close the file; closing twice is harmless."""
+        self._database.close()
 
     def __enter__(self) -> Self:
         return self
@@ -194,27 +181,6 @@ class Collection:
 
     def __repr__(self) -> str:
         return f"Collection({self.folder.name}, {self.form!r})"
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._turn, _errors():
-            if self._connection is None or self._process != os.getpid():
-                # A connection of another process is left alone: closing it would drop that one's locks.
-                self._connection, self._process = _connect(self.folder), os.getpid()
-            yield self._connection
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it on disk, or none of it."""
-        with self._reading() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
 
 
 def counts(connection: sqlite3.Connection) -> dict[str, int]:
@@ -252,52 +218,31 @@ def _check_batch(batch: object) -> None:
         raise InvalidInput("batch", f"be {BATCH_BYTES} bytes", type(batch).__name__, "Draw it at random.")
 
 
-def _connect(folder: Path) -> sqlite3.Connection:
-    uri = f"{(folder / RECORDS).as_uri()}?mode=rw"  # never makes a file
-    connection = sqlite3.connect(
-        uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-    )
-    for pragma in ("trusted_schema = OFF", "synchronous = FULL"):
-        connection.execute(f"PRAGMA {pragma}")
-    return connection
+def _fill(connection: sqlite3.Connection) -> None:
+    for statement in _SCHEMA.split(";"):
+        connection.execute(statement)
 
 
-@contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    """What SQLite says, as a refusal; its words may hold a path or a value, so they are left out."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    else:
-        return
-    if code == sqlite3.SQLITE_FULL:
+def _check_format(connection: sqlite3.Connection) -> None:
+    found = connection.execute("PRAGMA user_version").fetchone()[0]
+    if found != _FORMAT:
+        raise InvalidInput(RECORDS, f"be of format {_FORMAT}", found, "Update dp-forward.")
+
+
+def _refuse(problem: Problem) -> DpForwardError:
+    if problem.kind == "missing":
+        return InvalidInput("collect", f"hold {RECORDS}", "no such file", "Bring it back: it is the data.")
+    if problem.kind == "full":
         message = "The collector's disk is full; nothing of this body was stored."
-        raise Refused("full", message, retry_after=_LATER)
+        return Refused("full", message, retry_after=_RETRY_SECONDS)
     message = "The collector cannot read or write its records; nothing of this body was stored."
-    raise Refused("disk", message, retry_after=_LATER)
+    return Refused("disk", message, retry_after=_RETRY_SECONDS)
 
 
 def _read_form(place: Path) -> CollectionSpec:
+    settings = read_json(place / FORM, name="collect", remedy=_REMEDY)
     try:
-        return CollectionSpec.from_dict(json.loads((place / FORM).read_text(encoding="utf-8")))
-    except OSError:
-        found = "no such file"
-    except (ValueError, RecursionError, WireError):
-        found = "something else"
-    raise InvalidInput("collect", f"hold a readable {FORM}", found, "Name the folder of a collection.")
-
-
-def _write_once(path: Path, text: str) -> None:
-    """All of the file or nothing; `FileExistsError` where there is one."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-        sync_folder(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
+        return CollectionSpec.from_dict(settings)
+    except WireError:
+        rule = f"hold a readable {FORM}"
+        raise InvalidInput("collect", rule, "something else", _REMEDY) from None

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from dp_forward.corpus.corpus_spec import CorpusSpec
-from dp_forward.corpus.draw_log import Piece, Shard, sync_folder
+from dp_forward.corpus.draw_log import Piece, Shard
 from dp_forward.corpus.reader import (
     MANIFEST,
     ReleasedCorpus,
@@ -33,11 +33,11 @@ from dp_forward.corpus.reader import (
 )
 from dp_forward.corpus.shuffled import ShuffledBatch
 from dp_forward.errors import InvalidInput
-from dp_forward.service.collector.collection import RECORDS, Collection, counts
+from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import record_digest
 from dp_forward.storage.digests import bytes_digest
-from dp_forward.storage.files import write_file
+from dp_forward.storage.files import sync_folder, write_file
 
 __all__ = ["export_corpus"]
 

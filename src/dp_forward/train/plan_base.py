@@ -1,0 +1,203 @@
+"""Base of every plan: frozen settings whose help text, group and check are written once, in the field.
+
+    @dataclass(frozen=True, kw_only=True)
+    class MyPlan(PlanBase):
+        epochs: float | None = setting(None, help="Epochs on the task [by rule].", check=POSITIVE)
+
+A plan is a TOML file, command-line flags, or both (flags win); `cli.plan_options` makes the flags from the
+fields. An unknown key is an error. The module loads no torch, because `--help` needs the fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+from dp_forward.storage.digests import settings_digest
+
+__all__ = [
+    "COUNT",
+    "COUNT_OR_ZERO",
+    "NONNEGATIVE",
+    "POSITIVE",
+    "Check",
+    "PlanBase",
+    "Setting",
+    "check_settings",
+    "choice_of",
+    "kind_of",
+    "read_settings",
+    "setting",
+    "setting_of",
+    "share",
+]
+
+Check = Callable[[str, Any], object]
+"""Takes the name and the value of a setting; raises `InvalidInput`."""
+Kind = Literal["bool", "int", "float", "Mapping", "tuple", "str"]
+
+_LEFT_OUT: Final = "Leave it out for the default."
+COUNT: Final[Check] = partial(checks.count, remedy=_LEFT_OUT)
+COUNT_OR_ZERO: Final[Check] = partial(checks.count, at_least=0, remedy=_LEFT_OUT)
+POSITIVE: Final[Check] = partial(checks.positive, remedy=_LEFT_OUT)
+NONNEGATIVE: Final[Check] = partial(checks.nonnegative, remedy="Use 0 for none.")
+
+
+def share(remedy: str) -> Check:
+    """A check for a number in [0, 1)."""
+
+    def check(name: str, value: float) -> None:
+        if not 0 <= value < 1:
+            raise InvalidInput(name, "lie in [0, 1)", value, remedy)
+
+    return check
+
+
+def choice_of(*names: str, remedy: str) -> Check:
+    """A check for one of some words."""
+    rule = f"be {', '.join(names[:-1])} or {names[-1]}"
+
+    def check(name: str, value: object) -> None:
+        if value not in names:
+            raise InvalidInput(name, rule, repr(value), remedy)
+
+    return check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a field of a plan says about itself.
+
+    Edges:
+        Without a ``group`` there is no flag of its own: TOML and ``--set NAME=VALUE`` reach it.
+        A ``check`` is not asked about None, which means: by rule, or not at all.
+    """
+
+    help: str
+    group: Literal["usual", "advanced"] | None = None
+    check: Check | None = None
+    short: str | None = None
+    """A second, short flag, such as -e."""
+    switch: str | None = None
+    """The flag of a bool, in place of --NAME/--no-NAME, such as --bf16/--fp32."""
+    decides: bool = True
+    """Whether it decides the result, and so belongs to the digest."""
+    missing: str = ""
+    """The remedy where a setting without a default is not given."""
+
+
+def setting(default: Any = MISSING, **about: Any) -> Any:
+    """A field of a plan; the keywords are those of `Setting`. A mutable default is a factory: ``dict``."""
+    metadata = {"setting": Setting(**about)}
+    if default is dict:
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def setting_of(item: Field[Any]) -> Setting:
+    """What a field says about itself."""
+    found: Setting = item.metadata.get("setting", Setting(help=""))
+    return found
+
+
+def kind_of(item: Field[Any]) -> Kind:
+    """The type of a field's values, None aside; anything else is text."""
+    kinds: tuple[Kind, ...] = ("bool", "int", "float", "Mapping", "tuple")
+    return next((kind for kind in kinds if str(item.type).startswith(kind)), "str")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanBase:
+    """Settings that decide a run, checked when they are made."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value, check = getattr(self, item.name), setting_of(item).check
+            if check is not None and value is not None:
+                check(item.name, value)
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Self:
+        """From JSON, TOML or flags; an unknown key, a wrong type or a missing setting is an error."""
+        check_settings(cls, settings)
+        return cls(**dict(settings))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> Self:
+        """From a TOML file (or none), with the flags that were given on top."""
+        return cls.from_dict(read_settings(path, flags))
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+    def deciding(self) -> dict[str, Any]:
+        """The settings that decide the result; where files lie is none of them."""
+        plain = self.as_dict()
+        return {item.name: plain[item.name] for item in fields(self) if setting_of(item).decides}
+
+    def digest(self, **inputs: str) -> str:
+        """SHA-256 of what decides the result; ``inputs`` are digests of what the plan names only by place."""
+        return settings_digest({**self.deciding(), **inputs})
+
+
+def check_settings(plan: type, settings: Mapping[str, Any]) -> None:
+    """Refuse keys that a plan does not have, values of a wrong type, and that a setting is missing."""
+    known = {item.name: item for item in fields(plan)}
+    for name, value in settings.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted(known))}."
+            raise InvalidInput("plan", "have only known keys", repr(name), hint)
+        if value is not None:
+            _check_type(known[name], value)
+    for name, item in known.items():
+        required = item.default is MISSING and item.default_factory is MISSING
+        if required and not settings.get(name):
+            raise InvalidInput(name, "be given", None, setting_of(item).missing)
+
+
+def read_settings(path: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a TOML file (or none), with the flags that were given on top."""
+    settings: dict[str, Any] = {}
+    if path is not None:
+        try:
+            settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError:
+            raise InvalidInput("plan", "be a file that can be read", path, "Check the path.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput("plan", "be TOML", f"{path} ({error})", 'Lines are: key = "value".') from None
+    given = {name: value for name, value in flags.items() if value is not None}
+    if isinstance(settings.get("data"), dict) and "data" in given:
+        given["data"] = {**settings["data"], **given["data"]}
+    return {**settings, **given}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, StrEnum):
+        return str(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _check_type(item: Field[Any], value: object) -> None:
+    """TOML has types; say which one is wrong before some arithmetic does."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    right, expected = {
+        "bool": (isinstance(value, bool), "true or false"),
+        "int": (number and isinstance(value, int), "a whole number"),
+        "float": (number, "a number"),
+        "Mapping": (isinstance(value, Mapping), "a table of paths"),
+        "tuple": (isinstance(value, list | tuple), "a list of numbers"),
+        "str": (isinstance(value, str), "text"),
+    }[kind_of(item)]
+    if not right:
+        raise InvalidInput(item.name, f"be {expected}", type(value).__name__, "Check the plan.")
