@@ -97,7 +97,7 @@ def test_what_is_collected_is_what_was_released(
     seen: list[int] = []
     done = pushed(out, served, progress=seen.append)
     assert (done.pushed, done.known, done.server) == (RECORDS, 0, SERVER)
-    assert done.spec.shuffler_least is None
+    assert done.form.shuffler_least is None
     assert seen[-1] == RECORDS
     corpus = export_corpus(collection.folder, tmp_path / "corpus")
     assert multiset(corpus.folder) == multiset(out)

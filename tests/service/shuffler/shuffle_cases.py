@@ -41,8 +41,8 @@ OCTETS = {"content-type": "application/octet-stream"}
 
 @cache
 def manifest() -> Manifest:
-    shape = {"rows": ROWS, "matrix_rows": ROWS, "width": WIDTH, "bits": 8}
-    return Manifest(noise=NOISE, cut=CUT, front=FRONT, labels=LABELS, **shape)
+    spec = ReleaseSpec(noise=NOISE, cut=CUT, front=FRONT, labels=LABELS, rows=ROWS, width=WIDTH, bits=8)
+    return Manifest(release=spec)
 
 
 @cache
