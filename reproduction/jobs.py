@@ -77,23 +77,21 @@ def digest_of(kind: str, settings: Mapping[str, Any], after: Sequence[str]) -> s
 
 def effective(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with nothing left open; refused where a plan would refuse them."""
-    left_out: tuple[str, ...] = ("data",)
     if kind == "finetune":
         from dp_forward.train.defaults import effective_plan
         from dp_forward.train.plan import Plan
 
-        plan: Any = effective_plan(Plan.from_dict(settings))
-    elif kind == "baseline":
-        from dp_forward.train.dpsgd.run import NOT_DECIDING, BaselinePlan
+        return effective_plan(Plan.from_dict(settings)).deciding()
+    if kind == "baseline":
+        from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 
-        plan, left_out = BaselinePlan.from_dict(settings), NOT_DECIDING
-    elif kind == "pretrain":
+        return DpSgdPlan.from_dict(settings).deciding()
+    if kind == "pretrain":
         from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 
-        plan = PretrainPlan.from_dict(settings)
-    else:
-        return dict(settings)
-    return {name: value for name, value in plan.as_dict().items() if name not in left_out}
+        # All of it: stored results are known by digests that cover how often was saved, too.
+        return PretrainPlan.from_dict(settings).as_dict()
+    return dict(settings)
 
 
 def in_order(steps: Iterable[Step]) -> list[Step]:

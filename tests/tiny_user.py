@@ -19,8 +19,8 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.frame import parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import Policy
+from dp_forward.split import split_model
 from dp_forward.split.artifacts import save_sides
-from dp_forward.split.pair import split_model
 
 LABELS = ("bad", "good")
 SERVER = "http://127.0.0.1:8765"

@@ -20,14 +20,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dp_forward.data.encoded_texts import EncodedTexts, _Columns
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.grid import Grid
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, Mechanism, PrivUnit, calibrate, normalise
-from dp_forward.split.pair import split_model
+from dp_forward.split import split_model
 from dp_forward.split.private_model import join
 
 __all__ = ["SHAPES", "Contenders", "Shape", "measure"]
@@ -158,18 +160,22 @@ class Contenders:
         from dp_forward.train.dpsgd.private_optimizer import make_private, set_trainable
 
         model = set_trainable(self.fresh(), "frozen-embeddings", lora_rank=1)
-        record = {name: tensor[0].cpu() for name, tensor in self.inputs.items()}
         private = make_private(
             model,
-            records=[record] * (4 * self.shape.batch),
+            self._texts(4 * self.shape.batch),
             optimizer=self.optimizer(model),
             mode=mode,
             batch=self.shape.batch,
             noise_multiplier=1.0,
             clip_norm=1.0,
         )
-        part = [self.inputs[name] for name in private.names]
-        return lambda: private.step(part)
+        return lambda: private.step(self.inputs)
+
+    def _texts(self, count: int) -> EncodedTexts:
+        """So many texts of the measured length."""
+        ids = np.full((count, self.shape.rows), 5, dtype=np.int32)
+        lengths, labels = np.full(count, self.shape.rows, np.int32), np.zeros(count, np.int64)
+        return EncodedTexts(_Columns(ids, lengths, None, labels), pads_left=False)
 
     def from_releases(self, mechanism: MatrixGaussian, kind: torch.dtype = torch.int16) -> Run:
         """The back alone, from stored values; simulated noise here, in the form of stored releases."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 from rich.console import Console
@@ -44,7 +45,7 @@ class Bars:
         if self._bars is not None:
             self._bars.stop()
 
-    def __call__(self, stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
+    def __call__(self, stage: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         more = " ".join(
             f"{name} {value:.4g}" for name, value in numbers.items() if name not in ("step", "epoch")
         )

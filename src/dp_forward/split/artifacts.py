@@ -20,9 +20,7 @@ from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.half_files import digest_of, load_back, load_front, save_back, save_split, where_it_lies
-from dp_forward.split.halves import Back, Front
-from dp_forward.split.pair import Split
-from dp_forward.split.width_maps import NarrowBack, NarrowFront
+from dp_forward.split.halves import Back, Front, NarrowBack, NarrowFront, Split
 from dp_forward.storage.json_files import read_json, write_json
 
 __all__ = [

@@ -30,8 +30,8 @@ from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.privacy import Mechanism
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
-from dp_forward.split.device import device_of
-from dp_forward.split.pair import without_maps
+from dp_forward.split.device import pick_device
+from dp_forward.split.halves import remove_width_maps
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import Accuracy, accuracy_over_draws, commonest_share
 from dp_forward.train.inputs import Material, Texts, gather
@@ -40,9 +40,9 @@ from dp_forward.train.labels import label_mechanism_for
 from dp_forward.train.lora import add_lora, merge_lora
 from dp_forward.train.noisy_model import ThroughNoise
 from dp_forward.train.plan import Plan
+from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.promised import promises_of
 from dp_forward.train.published import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
-from dp_forward.train.ranks import is_first, wait_for_everyone
 from dp_forward.train.regimes import Regime
 from dp_forward.train.release_dataset import FromReleases, Held, Stored
 from dp_forward.train.report import build_report, write_report
@@ -104,21 +104,25 @@ def finetune(
         noisy, clean = job.evaluate()
         report = build_report(
             plan,
-            job.promises,
-            noisy=noisy,
-            clean=clean,
-            commonest=commonest_share(job.material.evaluation.labels),
-            history=history,
-            notes=job.material.task.notes,
-            seen_raw=raw_texts_of(plan),
-            learnt=releases_learnt(plan),
+            regime=str(plan.regime),
+            accuracy=noisy,
+            without_noise=clean.mean,
+            labels=job.material.task.labels,
             records=len(job.material.train),
+            guarantee=job.promises.as_dict(),
+            stages=history,
+            notes=job.material.task.notes,
             seconds=time.perf_counter() - started,
+            more={
+                "accuracy_by_draw": list(noisy.by_draw),
+                "accuracy_of_commonest_label": commonest_share(job.material.evaluation.labels),
+                "front_has_seen_raw_texts_of": raw_texts_of(plan),
+                **releases_learnt(plan),
+            },
         )
-        if is_first():
+        if is_first_process():
             save_sides(job.material.pair, job.material.spec, job.material.tokens.tokenizer, place.path)
             write_report(report, place)
-            place.drop_stages()
         wait_for_everyone()
         return Run(plan, job.material.pair, job.material.spec, job.material.tokens, job.promises, report)
 
@@ -196,18 +200,18 @@ class _Job:
         stored = self.place.path / "stages" / f"{stage}.npy"
         if stored.is_file():
             return np.asarray(np.load(stored, allow_pickle=False), dtype=np.int64)
-        module = self._undefended().to(device_of()).eval()
+        module = self._undefended().to(pick_device()).eval()
         answers = np.empty(len(texts), dtype=np.int64)
         order = np.argsort(texts.lengths, kind="stable")
         for start in range(0, len(order), _READ_AT_ONCE):
             chosen = order[start : start + _READ_AT_ONCE]
             batch = texts.batch(chosen, trim=not texts.pads_left)
             batch.pop("labels")
-            logits = module(**{name: value.to(device_of()) for name, value in batch.items()})["logits"]
+            logits = module(**{name: value.to(pick_device()) for name, value in batch.items()})["logits"]
             answers[chosen] = logits.argmax(dim=-1).cpu().numpy()
             if self.progress is not None:
                 self.progress(stage, min(start + _READ_AT_ONCE, len(order)), len(order), {})
-        if is_first():
+        if is_first_process():
             draft = stored.with_name(f"{stage}.new.npy")
             np.save(draft, answers, allow_pickle=False)
             draft.replace(stored)
@@ -215,7 +219,7 @@ class _Job:
 
     def evaluate(self) -> tuple[Accuracy, Accuracy]:
         """Accuracy through the noise over repeated draws, and without it."""
-        module = self._module(step=1 << 20).to(device_of())
+        module = self._module(step=1 << 20).to(pick_device())
         texts = self.material.evaluation
 
         def measured(stage: str, draws: int) -> Accuracy:
@@ -250,7 +254,7 @@ class _Job:
 
     def _undefended_stage(self, stage: str, texts: Texts, *, loss: LabelLoss, **pace: Any) -> dict[str, Any]:
         """No noise, no bound, no maps: where the regime lets the front see the texts."""
-        pair = without_maps(self.material.pair)
+        pair = remove_width_maps(self.material.pair)
         done = self.place.stage_result(stage)
         if done is not None:
             _put_back(done[0], front=pair.front, back=pair.back)
@@ -269,7 +273,11 @@ class _Job:
     def _undefended(self, loss: LabelLoss | None = None) -> ThroughNoise:
         labels = len(self.material.task.labels)
         return ThroughNoise(
-            without_maps(self.material.pair), None, rows=self.material.spec.rows, labels=labels, loss=loss
+            remove_width_maps(self.material.pair),
+            None,
+            rows=self.material.spec.rows,
+            labels=labels,
+            loss=loss,
         )
 
     def _together(
@@ -305,7 +313,7 @@ class _Job:
     def _released(self) -> ReleasedCorpus:
         """One stored release for every record of the task; charged once, drawn once."""
         material, root = self.material, self.place.path
-        if not is_first():
+        if not is_first_process():
             wait_for_everyone()
             return ReleasedCorpus.open(root / "releases")
         digests = save_sides(material.pair, material.spec, material.tokens.tokenizer, root)
@@ -326,7 +334,7 @@ class _Job:
             budget=self._budget,
             resume=(root / "releases").exists(),
             progress=None if tell is None else lambda done: tell("releasing", done, total, {}),
-            device=device_of(),
+            device=pick_device(),
         )
         wait_for_everyone()
         return corpus
@@ -385,7 +393,7 @@ class _Job:
         if self.labels is None:
             return texts
         stored = self.place.path / "labels.npy"
-        if is_first() and not stored.is_file():
+        if is_first_process() and not stored.is_file():
             assert texts.labels is not None
             answers = release_labels(texts.labels, self.labels)
             draft = stored.with_name("labels.new.npy")
@@ -406,12 +414,12 @@ class _Job:
     @torch.inference_mode()
     def _noisy_curve(self) -> Held:
         """Evaluation texts after one simulated draw, for the learning curve of the back."""
-        module, texts = self._module(step=1 << 21).to(device_of()).eval(), self._curve_texts()
+        module, texts = self._module(step=1 << 21).to(pick_device()).eval(), self._curve_texts()
         matrices, labels = [], []
         for start in range(0, len(texts), 64):
             batch = texts.batch(range(start, min(start + 64, len(texts))))
             labels.append(batch.pop("labels"))
-            moved = {name: value.to(device_of()) for name, value in batch.items()}
+            moved = {name: value.to(pick_device()) for name, value in batch.items()}
             hidden = module.hidden(moved["input_ids"], moved["attention_mask"], moved.get("token_type_ids"))
             matrices.append(module.crossed(hidden).float().cpu())
         return Held(torch.cat(matrices).clone(), torch.cat(labels).clone())
@@ -420,12 +428,12 @@ class _Job:
 @contextmanager
 def _opened(folder: Path | None, plan: Plan, *, resume: bool) -> Iterator[RunFolder]:
     if folder is not None:
-        with RunFolder.opened(folder, plan.as_dict(), plan.digest(), resume=resume) as place:
+        with RunFolder.opened(folder, plan, resume=resume) as place:
             yield place
         return
     with (
         tempfile.TemporaryDirectory() as temporary,
-        RunFolder.opened(Path(temporary) / "run", plan.as_dict(), plan.digest(), resume=False) as place,
+        RunFolder.opened(Path(temporary) / "run", plan, resume=False) as place,
     ):
         yield place
 

@@ -162,7 +162,7 @@ def check_settings(plan: type, settings: Mapping[str, Any]) -> None:
             _check_type(known[name], value)
     for name, item in known.items():
         required = item.default is MISSING and item.default_factory is MISSING
-        if required and not settings.get(name):
+        if required and settings.get(name) in (None, ""):
             raise InvalidInput(name, "be given", None, setting_of(item).missing)
 
 

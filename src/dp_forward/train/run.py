@@ -12,8 +12,8 @@ from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Guarantee
 from dp_forward.release_spec import ReleaseSpec
+from dp_forward.split import Split
 from dp_forward.split.artifacts import load_provider_side, load_user_side, save_sides
-from dp_forward.split.pair import Split
 from dp_forward.train.plan import Plan
 from dp_forward.train.promised import promises_of
 from dp_forward.train.regimes import Promises

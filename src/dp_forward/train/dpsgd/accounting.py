@@ -1,4 +1,4 @@
-"""What DP-SGD costs: noise for a budget and a budget for noise, by Opacus's accountants.
+"""Privacy accounting of DP-SGD by Opacus's accountants: noise for a budget, epsilon of the steps taken.
 
 One step draws each record with probability ``sample_rate`` (Poisson), clips its gradient to norm C, sums, and
 adds Gaussian noise of deviation ``noise_multiplier * C``. The relation is *add or remove one record*: C is
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -23,8 +23,8 @@ from dp_forward.privacy import checks
 __all__ = ["Accountant", "as_replace_one", "epsilon_of", "noise_multiplier_for", "sampling"]
 
 Accountant = Literal["prv", "rdp"]
-
-_REMEDY = "Use noise_multiplier_for()."
+History = Sequence[tuple[float, float, int]]
+"""What an accountant of Opacus has seen: noise multiplier, sampling rate and number of steps, in order."""
 
 
 def sampling(records: int, batch: int) -> tuple[float, int]:
@@ -32,7 +32,6 @@ def sampling(records: int, batch: int) -> tuple[float, int]:
 
     The rate is ``1 / ceil(records / batch)``, close to batch / records, as its data loader has it.
     """
-    checks.count("batch", batch, remedy="Use 32 or more.")
     if batch >= records:
         raise InvalidInput(
             "batch", f"be smaller than the number of records, {records}", batch, "Use a smaller batch."
@@ -53,18 +52,16 @@ def noise_multiplier_for(
         the exact one for epsilon 8 to 1. "rdp" is 6 % to 39 % above it. The PRV
         accountant follows the removal of a record, which costs more than an addition at all these settings.
     """
-    target = checks.epsilon(epsilon)
-    checks.delta(delta, zero=False)
-    _check(sample_rate, steps, accountant)
-    return _searched(target, delta, sample_rate, steps, accountant)
+    if accountant not in get_args(Accountant):
+        raise InvalidInput("accountant", "be prv or rdp", accountant, "Leave it out for prv.")
+    return _search(checks.epsilon(epsilon), checks.delta(delta, zero=False), sample_rate, steps, accountant)
 
 
 @lru_cache(maxsize=64)
-def _searched(target: float, delta: float, sample_rate: float, steps: int, accountant: str, /) -> float:
+def _search(target: float, delta: float, sample_rate: float, steps: int, accountant: Accountant, /) -> float:
     """Opacus's search, which takes seconds for a long run, and a check of what it found."""
     from opacus.accountants.utils import get_noise_multiplier  # type: ignore[import-untyped]
 
-    details = _precision(target, accountant)
     try:
         with _quiet():
             found = float(
@@ -75,45 +72,33 @@ def _searched(target: float, delta: float, sample_rate: float, steps: int, accou
                     steps=steps,
                     accountant=accountant,
                     epsilon_tolerance=min(0.01, target / 50),
-                    **details,
+                    **_precision(target, accountant),
                 )
             )
     except ValueError:
-        raise _out_of_reach(target) from None
-    if not _by_accountant([(found, sample_rate, steps)], delta, accountant, details) <= target:
-        raise _out_of_reach(target)
+        found = 0.0
+    spent = epsilon_of([(found, sample_rate, steps)], delta=delta, accountant=accountant, near=target)
+    if not spent <= target:
+        raise InvalidInput(
+            "epsilon", "be within reach of DP-SGD here", target, "Ask for more, or train less."
+        )
     return found
 
 
-def epsilon_of(
-    noise_multiplier: float,
-    *,
-    delta: float,
-    sample_rate: float,
-    steps: int,
-    accountant: Accountant = "prv",
-    near: float = 1.0,
-) -> float:
-    """The epsilon of ``steps`` steps by Opacus's accountant; infinite without noise.
+def epsilon_of(history: History, *, delta: float, accountant: Accountant = "prv", near: float = 1.0) -> float:
+    """The epsilon of the steps of a history by Opacus's accountant; infinite without noise.
 
     ``near`` is the epsilon expected: below 0.5 the accountant is asked for a narrower error band.
     """
-    checks.nonnegative("noise_multiplier", noise_multiplier, remedy=_REMEDY)
-    checks.delta(delta, zero=False)
-    _check(sample_rate, steps, accountant)
-    return history_epsilon(
-        [(noise_multiplier, sample_rate, steps)], delta=delta, accountant=accountant, near=near
-    )
+    from opacus.accountants import create_accountant  # type: ignore[import-untyped]
 
-
-def history_epsilon(
-    history: list[tuple[float, float, int]], *, delta: float, accountant: Accountant, near: float
-) -> float:
-    """The epsilon of an accountant's history: noise multiplier, rate and number of steps, in order."""
     if any(noise == 0 for noise, _, _ in history):
         # The accountants divide by it; a sum without noise hides nothing.
         return math.inf
-    return _by_accountant(history, delta, accountant, _precision(near, accountant))
+    book: Any = create_accountant(mechanism=accountant)
+    book.history = list(history)
+    with _quiet():
+        return float(book.get_epsilon(delta, **_precision(near, accountant)))
 
 
 def as_replace_one(epsilon: float, delta: float) -> tuple[float, float]:
@@ -124,17 +109,6 @@ def as_replace_one(epsilon: float, delta: float) -> tuple[float, float]:
     return 2 * epsilon, min(1.0, (1 + math.exp(min(epsilon, 700.0))) * delta)
 
 
-def _by_accountant(
-    history: list[tuple[float, float, int]], delta: float, accountant: str, details: dict[str, float]
-) -> float:
-    from opacus.accountants import create_accountant  # type: ignore[import-untyped]
-
-    book: Any = create_accountant(mechanism=accountant)
-    book.history = list(history)
-    with _quiet():
-        return float(book.get_epsilon(delta, **details))
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """PRV asks RDP only for how far to look; that RDP could be tighter does not matter there."""
@@ -143,17 +117,6 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _precision(target: float, accountant: str) -> dict[str, float]:
+def _precision(target: float, accountant: Accountant) -> dict[str, float]:
     """The error band of the PRV accountant; RDP has none."""
     return {"eps_error": min(0.01, target / 50)} if accountant == "prv" else {}
-
-
-def _check(sample_rate: float, steps: int, accountant: str) -> None:
-    checks.probability("sample_rate", sample_rate, remedy="It is batch / records.")
-    checks.count("steps", steps, remedy="It is epochs / sample_rate.")
-    if accountant not in get_args(Accountant):
-        raise InvalidInput("accountant", "be prv or rdp", accountant, "Leave it out for prv.")
-
-
-def _out_of_reach(target: float) -> InvalidInput:
-    return InvalidInput("epsilon", "be within reach of DP-SGD here", target, "Ask for more, or train less.")

@@ -1,102 +1,67 @@
-"""DP-SGD with Opacus, the baseline: the same task, another promise.
+"""DP-SGD with Opacus, the baseline: the same task and report as `finetune`, another promise.
 
 It hides whether a record was in the training set from whoever sees the trained weights. It does not hide the
 texts from whoever trains, and it does nothing for a query at inference, which is sent raw. `statement_of`
 says so in words, and every outcome carries them.
 
-    settings = DpSgdSettings(epsilon=8.0, mode="ghost")
-    outcome = train_dpsgd(model, train, evaluation, settings)
-    outcome.epsilon, outcome.accuracy, outcome.statement
+    plan = DpSgdPlan(task="sst2", epsilon=8.0, mode="ghost")
+    report = run_dpsgd(plan, folder=Path("base"))        # base/model is an ordinary checkpoint
 
 Guarantees:
     ``epsilon`` is what Opacus's accountant says of the steps that were taken, those before an interruption
-    included, and is at most the epsilon asked for.
+    included, and is at most the epsilon asked for. What was spent is never forgotten: a checkpoint whose
+    accountant's history does not fit its number of steps, or whose tensors do not fit their digest, is
+    refused, not repaired.
 Edges:
-    A folder that holds the checkpoint of another run is refused, and so is a second start without ``resume``.
+    A run is resumed after its last finished epoch. No state of a random generator is stored: the noise is
+    drawn anew, and the steps lost with the interruption were never shown to anyone and are not charged.
+    Opacus's own checkpoints are not used: they are pickles, which can run code when they are read.
 Paper: the DP-SGD rows of its tables (Section 6); ours uses Opacus 1.6.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor
 
+from dp_forward.data import FixedLength, read_texts
+from dp_forward.data.encoded_texts import EncodedTexts
+from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import checks
 from dp_forward.privacy.rounding import shown_up
+from dp_forward.progress import Progress, counter
+from dp_forward.split.device import pick_device
+from dp_forward.split.load_model import load_model, load_tokenizer
 from dp_forward.train.dpsgd.accounting import (
     Accountant,
     as_replace_one,
     epsilon_of,
-    history_epsilon,
     noise_multiplier_for,
     sampling,
 )
-from dp_forward.train.dpsgd.dpsgd_checkpoint import Checkpoint, digest_of, newest, save
-from dp_forward.train.dpsgd.private_optimizer import (
-    Mode,
-    Private,
-    Records,
-    Trainable,
-    make_private,
-    set_trainable,
-)
-from dp_forward.train.memory import peak_memory_mib, start_counting_memory
+from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
+from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, make_private, set_trainable
+from dp_forward.train.evaluation import Accuracy, accuracy_of, commonest_share
+from dp_forward.train.processes import peak_memory_mib, start_counting_memory
+from dp_forward.train.report import build_report, with_subjects, write_report
+from dp_forward.train.run_folder import RunFolder
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+__all__ = ["DpSgdOutcome", "run_dpsgd", "statement_of", "train_dpsgd"]
 
-__all__ = [
-    "DpSgdOutcome",
-    "DpSgdSettings",
-    "epsilon_of",
-    "noise_multiplier_for",
-    "statement_of",
-    "train_dpsgd",
-]
+_STAGE = "dp-sgd"
 
-Progress = Callable[[dict[str, float]], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DpSgdSettings:
-    """One run of the baseline.
-
-    ``batch`` is the expected size of a Poisson batch, ``micro_batch`` the most texts in memory at once.
-    ``seed`` fixes what is public (fresh LoRA weights, dropout); the noise has no seed, see `private`.
-    """
-
-    epsilon: float
-    delta: float = 1e-5
-    mode: Mode = "hooks"
-    epochs: int = 3
-    batch: int = 32
-    learning_rate: float = 5e-4
-    clip_norm: float = 1.0
-    trainable: Trainable = "frozen-embeddings"
-    lora_rank: int = 8
-    micro_batch: int = 32
-    seed: int = 0
-    secure: bool = False
-    accountant: Accountant = "prv"
-
-    def __post_init__(self) -> None:
-        checks.epsilon(self.epsilon)
-        checks.delta(self.delta, zero=False)
-        checks.positive("learning_rate", self.learning_rate, remedy="Use something near 5e-4.")
-        checks.positive("clip_norm", self.clip_norm, remedy="Use 1.0.")
-        for name in ("epochs", "batch", "micro_batch", "lora_rank"):
-            checks.count(name, getattr(self, name), remedy="Use 1 or more.")
-        checks.count("seed", self.seed, at_least=0, remedy="Use 0.")
-        for name, allowed in (("mode", Mode), ("trainable", Trainable), ("accountant", Accountant)):
-            if getattr(self, name) not in get_args(allowed):
-                rule = f"be {' or '.join(get_args(allowed))}"
-                raise InvalidInput(name, rule, getattr(self, name), f"Use {get_args(allowed)[0]}.")
+Stored = tuple[dict[str, Tensor], dict[str, Any]]
+"""Tensors and facts of a finished epoch, as the run folder holds them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,194 +72,208 @@ class DpSgdOutcome:
     """
 
     history: list[dict[str, float]]
-    accuracy: float
     epsilon: float
-    delta: float
     noise_multiplier: float
     sample_rate: float
     steps: int
-    seconds: float
     peak_memory_mib: float
     statement: str
     model: Any = field(repr=False)
     """The trained model, an ordinary one: no hooks, LoRA merged."""
 
 
+def run_dpsgd(
+    plan: DpSgdPlan, *, folder: Path, resume: bool = False, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Train with DP-SGD, write RUN/model (an ordinary checkpoint) and the report; returns the report."""
+    with RunFolder.opened(folder, plan, resume=resume) as place:
+        if place.complete:
+            return place.report
+        started = time.perf_counter()
+        tokenizer = load_tokenizer(plan.model)
+        train = _read(plan, "train", plan.train_limit, tokenizer, progress)
+        evaluation = _read(plan, plan.evaluation_split, plan.evaluation_limit, tokenizer, progress)
+        model: Any = load_model(plan.model, labels=len(find_task(plan.task).labels))
+        # A checkpoint may be stored in half precision; weights that train are kept in float32.
+        model.to(pick_device(), torch.float32)
+        outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)
+        outcome.model.save_pretrained(place.path / "model")
+        tokenizer.save_pretrained(place.path / "model")
+        report = _report(
+            plan, outcome, train=train, evaluation=evaluation, seconds=time.perf_counter() - started
+        )
+        write_report(report, place)
+        return report
+
+
 def train_dpsgd(
-    model: PreTrainedModel,
-    train: Records,
-    evaluation: Records,
-    settings: DpSgdSettings,
+    model: Any,
+    train: EncodedTexts,
+    evaluation: EncodedTexts,
+    plan: DpSgdPlan,
     *,
-    folder: Path | None = None,
-    resume: bool = False,
-    on_progress: Progress | None = None,
+    place: RunFolder | None = None,
+    progress: Progress | None = None,
+    accountant: Accountant = "prv",
 ) -> DpSgdOutcome:
     """Train ``model``, whose own weights change, with DP-SGD on ``train``; accuracy is on ``evaluation``.
 
-    With a ``folder`` every epoch is stored there; ``resume`` takes up the last one. ``on_progress`` hears of
-    every step (step, steps, epoch, loss) and, with accuracy too, of every epoch.
+    Every epoch is stored in ``place``, and what is stored there is not trained again.
     """
-    started = time.perf_counter()
     for name, records in (("train", train), ("evaluation", evaluation)):
-        _check_records(name, records, labels=_head_size(model))
-    rate, per_epoch = sampling(len(train), settings.batch)
-    digest = "" if folder is None else digest_of(model)
-    earlier = _earlier(folder, resume, settings, digest, len(train))
-    noise = earlier.noise_multiplier if earlier else _noise(settings, rate, per_epoch)
-
-    torch.manual_seed(settings.seed + (earlier.steps if earlier else 0))
-    trained = set_trainable(model, settings.trainable, lora_rank=settings.lora_rank)
-    private = _private(trained, train, settings, noise)
+        _check_labels(name, records, labels=int(model.config.num_labels))
+    rate, per_epoch = sampling(len(train), plan.batch)
+    steps = plan.epochs * per_epoch
+    run = {"model": _digest(model.state_dict()), "records": len(train), "accountant": accountant}
+    earlier = None if place is None else _stored_epoch(place, run, plan.epochs)
+    if earlier is None:
+        noise, taken = _noise_for(plan, rate, steps, accountant), 0
+    else:
+        noise, taken = earlier[1]["noise_multiplier"], earlier[1]["steps"]
+    torch.manual_seed(plan.seed + taken)
+    trained = set_trainable(model, plan.trainable, lora_rank=plan.lora_rank)
+    private = _private(trained, train, plan, noise, accountant)
     if len(private.loader) != per_epoch:
         raise InvalidInput("opacus", f"draw {per_epoch} batches an epoch", len(private.loader), "Use 1.6.")
-    history: list[dict[str, float]] = []
-    before = 0.0
-    if earlier is not None:
-        _take_up(private, trained, earlier)
-        history, before = list(earlier.history), earlier.seconds
+    history = [] if earlier is None else _restore(earlier, private, trained)
     start_counting_memory(private.device)
-
-    for epoch in range(len(history) + 1, settings.epochs + 1):
-        loss = _epoch(private, settings, epoch, on_progress)
+    for epoch in range(len(history) + 1, plan.epochs + 1):
+        loss = _train_epoch(private, plan, progress)
         _check_finite(trained)
-        accuracy = _accuracy(private, evaluation, settings.micro_batch)
+        accuracy = float(_right_answers(private.module, evaluation).mean())
         history.append({"step": private.steps, "epoch": epoch, "loss": loss, "accuracy": accuracy})
-        if on_progress is not None:
-            on_progress({**history[-1], "steps": settings.epochs * per_epoch})
-        if folder is not None:
-            seconds = before + time.perf_counter() - started
-            run = {"settings": _deciding(asdict(settings)), "model_digest": digest, "records": len(train)}
-            save(folder, _checkpoint(private, trained, run, history, seconds))
+        if progress is not None:
+            progress(_STAGE, private.steps, steps, {"loss": loss, "accuracy": accuracy})
+        if place is not None:
+            _store_epoch(place, run, private, trained, history)
+    return _outcome(private, plan, history, accountant)
 
-    epsilon = history_epsilon(
-        private.history, delta=settings.delta, accountant=settings.accountant, near=settings.epsilon
-    )
-    steps, module = private.steps, private.plain()
+
+def _outcome(
+    private: PrivateTraining, plan: DpSgdPlan, history: list[dict[str, float]], accountant: Accountant
+) -> DpSgdOutcome:
+    spent = private.accountant.history
+    epsilon = epsilon_of(spent, delta=plan.delta, accountant=accountant, near=plan.epsilon)
+    noise, steps = float(private.optimizer.noise_multiplier), private.steps
+    module = private.remove_hooks()
     return DpSgdOutcome(
         history=history,
-        accuracy=history[-1]["accuracy"],
         epsilon=epsilon,
-        delta=settings.delta,
         noise_multiplier=noise,
-        sample_rate=rate,
+        sample_rate=sampling(len(private.records), plan.batch)[0],
         steps=steps,
-        seconds=before + time.perf_counter() - started,
         peak_memory_mib=peak_memory_mib(private.device),
         statement=statement_of(
-            settings, epsilon=epsilon, noise_multiplier=noise, steps=steps, records=len(train)
+            plan,
+            epsilon=epsilon,
+            noise_multiplier=noise,
+            steps=steps,
+            records=len(private.records),
+            accountant=accountant,
         ),
-        model=module.merge_and_unload() if settings.trainable == "lora" else module,
+        model=module.merge_and_unload() if plan.trainable == "lora" else module,
     )
 
 
 def statement_of(
-    settings: DpSgdSettings, *, epsilon: float, noise_multiplier: float, steps: int, records: int
+    plan: DpSgdPlan,
+    *,
+    epsilon: float,
+    noise_multiplier: float,
+    steps: int,
+    records: int,
+    accountant: Accountant = "prv",
 ) -> str:
     """The promise of a run in plain words, with what it does not cover."""
-    delta = settings.delta
-    twice, more = as_replace_one(epsilon, delta)
-    rate, _ = sampling(records, settings.batch)
+    twice, more = as_replace_one(epsilon, plan.delta)
+    rate, _ = sampling(records, plan.batch)
     lines = [
         f"Central DP of one training record (its text and label together) against whoever sees the trained "
-        f"weights: ({shown_up(epsilon)}, {shown_up(delta)}) when one record is added or removed, by Opacus's "
-        f"{settings.accountant} accountant for {steps} steps at sampling rate {rate:.6g} with noise "
-        f"multiplier {noise_multiplier:.6g} and clipping at {settings.clip_norm:g}.",
+        f"weights: ({shown_up(epsilon)}, {shown_up(plan.delta)}) when one record is added or removed, by "
+        f"Opacus's {accountant} accountant for {steps} steps at sampling rate {rate:.6g} with noise "
+        f"multiplier {noise_multiplier:.6g} and clipping at {plan.clip_norm:g}.",
         f"For one record replaced by another, the relation of our other central numbers, this proves "
         f"({shown_up(twice)}, {shown_up(more, 3)}).",
         "Not protected: whoever trains sees every text and label raw. A query at inference is sent raw, "
         "without noise. The training losses in the history come from raw records and are not covered.",
         "Assumed: the number of records, the sampling rate and the number of steps are public.",
     ]
-    if delta * records > 1:
+    if plan.delta * records > 1:
         lines.append(f"Mind that delta is above 1 / {records}, the number of records: that is weak.")
-    if not settings.secure:
-        lines.append(
-            "The noise came from an ordinary generator in float32: good for an experiment, not for weights "
-            "that an attacker will study."
-        )
+    lines.append(
+        "The noise came from an ordinary generator in float32: good for an experiment, not for weights "
+        "that an attacker will study."
+    )
     return " ".join(lines)
 
 
-def _head_size(model: Any) -> int:
-    return int(model.config.num_labels)
-
-
-def _noise(settings: DpSgdSettings, rate: float, per_epoch: int) -> float:
-    return noise_multiplier_for(
-        settings.epsilon,
-        delta=settings.delta,
-        sample_rate=rate,
-        steps=settings.epochs * per_epoch,
-        accountant=settings.accountant,
+def _read(
+    plan: DpSgdPlan, split: str, limit: int | None, tokenizer: Any, progress: Progress | None
+) -> EncodedTexts:
+    return read_texts(
+        find_task(plan.task),
+        split,
+        FixedLength(tokenizer, plan.rows),
+        source=plan.data.get(plan.task),
+        limit=limit,
+        progress=counter(progress, f"reading {plan.task} {split}"),
     )
 
 
-def _private(trained: Any, train: Records, settings: DpSgdSettings, noise: float) -> Private:
+def _noise_for(plan: DpSgdPlan, rate: float, steps: int, accountant: Accountant) -> float:
+    return noise_multiplier_for(
+        plan.epsilon, delta=plan.delta, sample_rate=rate, steps=steps, accountant=accountant
+    )
+
+
+def _private(
+    trained: Any, train: EncodedTexts, plan: DpSgdPlan, noise: float, accountant: Accountant
+) -> PrivateTraining:
     weights = [parameter for parameter in trained.parameters() if parameter.requires_grad]
     return make_private(
         trained,
-        records=train,
-        optimizer=torch.optim.AdamW(weights, lr=settings.learning_rate, weight_decay=0.0),
-        mode=settings.mode,
-        batch=settings.batch,
+        train,
+        optimizer=torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=0.0),
+        mode=plan.mode,
+        batch=plan.batch,
         noise_multiplier=noise,
-        clip_norm=settings.clip_norm,
-        accountant=settings.accountant,
-        secure=settings.secure,
+        clip_norm=plan.clip_norm,
+        accountant=accountant,
     )
 
 
-def _epoch(private: Private, settings: DpSgdSettings, epoch: int, on_progress: Progress | None) -> float:
+def _train_epoch(private: PrivateTraining, plan: DpSgdPlan, progress: Progress | None) -> float:
     """One pass of Poisson batches; the mean loss."""
     private.module.train()
     total, texts = torch.zeros((), device=private.device), 0
-    heard = private.steps
-    with private.parts(settings.micro_batch) as parts:
+    shown = private.steps
+    with private.parts(plan.micro_batch) as parts:
         for part in parts:
             loss, size = private.step(part)
             total, texts = total + loss, texts + size
-            if on_progress is not None and private.steps > heard:
-                heard = private.steps
-                steps = settings.epochs * len(private.loader)
-                mean = float(total) / max(1, texts)
-                on_progress({"step": heard, "steps": steps, "epoch": epoch, "loss": mean})
+            if progress is not None and private.steps > shown:
+                shown = private.steps
+                progress(_STAGE, shown, plan.epochs * len(private.loader), {})
     return float(total) / max(1, texts)
 
 
-@torch.no_grad()
-def _accuracy(private: Private, records: Records, texts: int) -> float:
-    """Accuracy on raw records: DP-SGD adds no noise at inference."""
-    private.module.eval()
-    right = 0
-    for start in range(0, len(records), texts):
-        part = [records[index] for index in range(start, min(start + texts, len(records)))]
-        inputs = {name: torch.stack([r[name] for r in part]).to(private.device) for name in private.names}
-        labels = inputs.pop("labels")
-        right += int((private.module(**inputs).logits.argmax(-1) == labels).sum())
-    return right / len(records)
+@torch.inference_mode()
+def _right_answers(model: Any, texts: EncodedTexts) -> NDArray[np.float64]:
+    """1 for each text that the model is right about, else 0; DP-SGD adds no noise to a query."""
+    model.eval()
+    device, right = next(model.parameters()).device, []
+    for start in range(0, len(texts), 64):
+        batch = texts.batch(range(start, min(start + 64, len(texts))))
+        labels = batch.pop("labels")
+        logits = model(**{name: value.to(device) for name, value in batch.items()}).logits
+        right.append((logits.argmax(dim=-1).cpu() == labels).double())
+    return torch.cat(right).numpy()
 
 
-def _check_records(name: str, records: Records, *, labels: int) -> None:
-    if len(records) == 0:
-        raise InvalidInput(name, "hold records", 0, "Load a split that has some.")
-    first = records[0]
-    missing = [key for key in ("input_ids", "attention_mask", "labels") if key not in first]
-    if missing:
-        raise InvalidInput(
-            name, "give input_ids, attention_mask and labels", f"no {missing[0]}", "Encode it."
-        )
-    found = getattr(records, "labels", None)
+def _check_labels(name: str, records: EncodedTexts, *, labels: int) -> None:
+    found = records.labels
     if found is None:
-        found = torch.stack([torch.as_tensor(records[index]["labels"]) for index in range(len(records))])
-    found = torch.tensor(found) if not torch.is_tensor(found) else found
-    if found.ndim != 1 or found.is_floating_point():
-        raise InvalidInput(
-            f"{name} labels",
-            "be one whole number per text",
-            f"{found.dtype} of {found.ndim} axes",
-            "Encode it.",
-        )
+        raise InvalidInput(name, "give input_ids, attention_mask and labels", "no labels", "Encode it.")
     if int(found.min()) < 0 or int(found.max()) >= labels:
         rule = f"lie in 0 to {labels - 1}, the labels of the model's head"
         raise InvalidInput(f"{name} labels", rule, "another", "Load the model with num_labels of the task.")
@@ -305,63 +284,128 @@ def _check_finite(trained: Any) -> None:
         raise InvalidInput("weights", "stay finite", "NaN or Inf", "Use a smaller learning_rate.")
 
 
-def _earlier(
-    folder: Path | None, resume: bool, settings: DpSgdSettings, digest: str, records: int
-) -> Checkpoint | None:
-    """The checkpoint to go on from, if it is this run's."""
-    found = newest(folder) if folder is not None else None
-    if found is None:
-        return None
-    if not resume:
-        raise InvalidInput("folder", "be new", "one that holds a run", "Resume it, or use another folder.")
-    same = {"settings": _deciding(asdict(settings)), "model_digest": digest, "records": records}
-    stored = {"settings": _deciding(found.settings)}
-    for name, value in same.items():
-        if stored.get(name, getattr(found, name)) != value:
-            raise InvalidInput(
-                "folder",
-                f"hold a run with the same {name}",
-                "another",
-                "Use the plan, data and model it has.",
-            )
-    return found
+def _store_epoch(
+    place: RunFolder,
+    run: Mapping[str, object],
+    private: PrivateTraining,
+    trained: Any,
+    history: list[dict[str, float]],
+) -> None:
+    """Store the end of an epoch; then the one before goes."""
+    tensors = {f"weights.{name}": p for name, p in trained.named_parameters() if p.requires_grad}
+    for index, entry in private.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value for name, value in entry.items()}
+    facts = {
+        **run,
+        "digest": _digest(tensors),
+        "noise_multiplier": float(private.optimizer.noise_multiplier),
+        "steps": private.steps,
+        "accountant_history": private.accountant.history,
+        "history": history,
+    }
+    place.finish_stage(_epoch_stage(len(history)), tensors, facts)
+    place.drop_stage(_epoch_stage(len(history) - 1))
 
 
-def _deciding(settings: dict[str, Any]) -> dict[str, Any]:
-    """What decides the result: not how many texts are in memory at once."""
-    return {name: value for name, value in settings.items() if name != "micro_batch"}
+def _stored_epoch(place: RunFolder, run: Mapping[str, object], epochs: int) -> Stored | None:
+    """Tensors and facts of the last stored epoch; another run's, or a damaged one, is refused."""
+    found = "something else"
+    try:
+        numbers = range(epochs, 0, -1)
+        stored = next(filter(None, (place.stage_result(_epoch_stage(number)) for number in numbers)), None)
+        if stored is None:
+            return None
+        tensors, facts = stored
+        other = [name for name, value in run.items() if facts[name] != value]
+        spent, noise = facts["accountant_history"], facts["noise_multiplier"]
+        honest = spent and all(used == noise and steps > 0 for used, _, steps in spent)
+        if not honest or sum(steps for _, _, steps in spent) != facts["steps"]:
+            found = "an accountant's history that does not fit its steps"
+        elif _digest(tensors) != facts["digest"]:
+            found = "changed tensors"
+        elif other:
+            rule, remedy = f"hold a run with the same {other[0]}", "Use the plan, data and model it has."
+            raise InvalidInput("out", rule, "another", remedy)
+        else:
+            return stored
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+    raise InvalidInput("out", "hold a checkpoint as it was written", found, "Start in a new folder.")
 
 
-def _take_up(private: Private, trained: Any, earlier: Checkpoint) -> None:
-    """Weights, optimizer and what was spent; the noise starts fresh."""
-    weights = {name: p for name, p in trained.named_parameters() if p.requires_grad}
-    if weights.keys() != earlier.weights.keys():
-        raise InvalidInput("folder", "hold the weights of this model", "others", "Start in a new folder.")
+def _restore(stored: Stored, private: PrivateTraining, trained: Any) -> list[dict[str, float]]:
+    """Put back weights, optimizer and what was spent; returns the learning curve so far."""
+    tensors, facts = stored
+    state: dict[int, dict[str, Tensor]] = {}
     with torch.no_grad():
-        for name, parameter in weights.items():
-            parameter.copy_(earlier.weights[name])
-    state: dict[int, dict[str, Any]] = {}
-    for key, tensor in earlier.optimizer.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = tensor
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "weights":
+                trained.get_parameter(rest).copy_(tensor)
+            else:
+                index, _, entry = rest.partition(".")
+                state.setdefault(int(index), {})[entry] = tensor
     groups = private.optimizer.state_dict()["param_groups"]
     private.optimizer.load_state_dict({"state": state, "param_groups": groups})
-    private.continue_from(earlier.accountant_history)
+    private.accountant.history = [tuple(entry) for entry in facts["accountant_history"]]
+    return list(facts["history"])
 
 
-def _checkpoint(
-    private: Private, trained: Any, run: dict[str, Any], history: list[dict[str, float]], seconds: float
-) -> Checkpoint:
-    state = private.optimizer.state_dict()["state"]
-    return Checkpoint(
-        **run,
-        epoch=len(history),
-        noise_multiplier=float(private.optimizer.noise_multiplier),
-        accountant_history=private.history,
-        history=history,
+def _epoch_stage(epoch: int) -> str:
+    return f"dpsgd-epoch-{epoch:04d}"
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Digest of names, types, shapes and values."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _report(
+    plan: DpSgdPlan, outcome: DpSgdOutcome, *, train: EncodedTexts, evaluation: EncodedTexts, seconds: float
+) -> dict[str, Any]:
+    accuracy: Accuracy = accuracy_of(_right_answers(outcome.model, evaluation)[:, None])
+    statements = {
+        "queries": "NOT protected: they are sent as they are, and no noise is added at inference.",
+        "training_texts": outcome.statement,
+        "labels": "part of the record that DP-SGD protects.",
+    }
+    training = {
+        "notion": "central DP, one record added or removed",
+        "epsilon": outcome.epsilon,
+        "delta": plan.delta,
+        "noise_multiplier": outcome.noise_multiplier,
+        "sample_rate": outcome.sample_rate,
+        "steps": outcome.steps,
+        "assumptions": [
+            "whoever trains is trusted: the texts are seen raw",
+            "batches are Poisson samples, as Opacus's accountant assumes",
+        ],
+    }
+    return build_report(
+        plan,
+        regime=_STAGE,
+        accuracy=accuracy,
+        without_noise=accuracy.mean,
+        labels=find_task(plan.task).labels,
+        records=len(train),
+        guarantee={
+            "regime": _STAGE,
+            "queries": None,
+            "training": training,
+            "labels": None,
+            "statements": statements,
+            "statement": " ".join(with_subjects(statements)),
+        },
+        stages={_STAGE: {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
+        notes=find_task(plan.task).notes,
         seconds=seconds,
-        weights={name: p for name, p in trained.named_parameters() if p.requires_grad},
-        optimizer={
-            f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()
+        more={
+            "accuracy_of_commonest_label": commonest_share(evaluation.labels),
+            "plan": {"mechanism": f"dp-sgd ({plan.mode})", **plan.as_dict()},
         },
     )

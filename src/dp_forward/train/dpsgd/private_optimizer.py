@@ -1,4 +1,4 @@
-"""A model under DP-SGD: Opacus clips each record's gradient and noises their sum.
+"""Per-record clipping and noise: a model, its optimizer and its batches under Opacus.
 
 Everything that decides the privacy of a step is here: which weights train, how batches are drawn, where the
 noise comes from, and the one step that both modes share.
@@ -8,82 +8,60 @@ noise comes from, and the one step that both modes share.
 
 Guarantees:
     Each record enters a step with probability ``sample_rate``, by itself (Poisson); an empty batch is a step
-    like any other, with noise alone. One record moves the sum before the noise by at most ``clip_norm``.
-    Noise and draws start from operating-system entropy, never from a seed that a report could print: who
-    knows the seed can take the noise off.
+    like any other, with noise alone. One record moves the sum before the noise by at most ``clip_norm``; that
+    each record of *this* model is clipped is tried before the first step (`clipping_error`). Noise and draws
+    start from operating-system entropy, never from a seed that a report could print: who knows the seed can
+    take the noise off.
 Edges:
     The noise is a float32 draw of torch's ordinary generator, fit for experiments: on a CPU it has only 2^32
-    starting points. ``secure`` asks Opacus for its cryptographic one and is refused where torchcsprng is
-    missing. Opacus does not bound a gradient that is not finite: it makes the weights not finite, which the
-    epoch's check refuses.
+    starting points. Opacus does not bound a gradient that is not finite: it makes the weights not finite,
+    which the epoch's check refuses.
 Paper: the DP-SGD baseline.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
 from dp_forward.train.dpsgd.accounting import Accountant
-from dp_forward.train.dpsgd.clipping_check import clipping_error, made_up
+from dp_forward.train.dpsgd.dpsgd_plan import Mode, Trainable
 
-__all__ = ["Mode", "Private", "Records", "Trainable", "make_private", "set_trainable"]
+__all__ = ["PrivateTraining", "make_private", "set_trainable"]
 
-Mode = Literal["hooks", "ghost"]
-Trainable = Literal["frozen-embeddings", "lora"]
+Batch = dict[str, Tensor]
+"""What the model takes, by name, and ``labels``."""
 
 _MOST_ERROR = 0.02
 """Of the clipping norm, over a few records: float32 errs by 1e-5, TF32 by 1e-3, a wrong gradient by 1."""
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "labels")
-
-
-class Records(Protocol):
-    """Encoded texts: each item holds tensors of one fixed length, and its label.
-
-    Where they have ``lengths``, the tokens of each, a batch is read from its shortest to its longest text.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Mapping[str, Tensor]: ...
-
-
-class _Tuples(Dataset[tuple[Tensor, ...]]):
-    """Records as tuples in a fixed order: Opacus can build an empty batch of these, but not of mappings."""
-
-    def __init__(self, records: Records) -> None:
-        self.records = records
-        self.names = [name for name in _INPUTS if name in records[0]]
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        record = self.records[index]
-        return tuple(torch.as_tensor(record[name]) for name in self.names)
+_TRIAL_TEXTS = 3
 
 
 class _ByLength(Sampler[list[int]]):
-    """Batches of record numbers, each sorted by length."""
+    """The same batches, each from its shortest to its longest text, so that a part has texts of like length.
 
-    def __init__(self, batches: Any, lengths: Any) -> None:
-        self._batches, self._lengths = batches, lengths
+    A step sums over its batch: the order inside changes nothing but how much PAD is computed with.
+    """
+
+    def __init__(self, batches: Any, lengths: Sequence[int]) -> None:
+        self.batches, self._lengths = batches, lengths
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in self._batches:
+        for batch in self.batches:
             yield sorted(batch, key=lambda number: int(self._lengths[number]))
 
 
@@ -106,7 +84,7 @@ def set_trainable(model: Any, trainable: Trainable, *, lora_rank: int) -> Any:
     body = model.base_model_prefix
     linear = [name for name, part in model.base_model.named_modules() if isinstance(part, nn.Linear | Conv1D)]
     head = [name for name, part in model.named_children() if name != body and [*part.parameters()]]
-    plan = LoraConfig(
+    config = LoraConfig(
         r=lora_rank,
         lora_alpha=2 * lora_rank,
         target_modules=[f"{body}.{name}" for name in linear],
@@ -115,77 +93,59 @@ def set_trainable(model: Any, trainable: Trainable, *, lora_rank: int) -> Any:
     with warnings.catch_warnings():
         # GPT-2 keeps its weights transposed; peft notices and says so.
         warnings.filterwarnings("ignore", message="fan_in_fan_out")
-        return get_peft_model(model, plan)
+        return get_peft_model(model, config)
 
 
 @dataclass(frozen=True, slots=True)
-class Private:
-    """What `make_private` prepared: take batches from ``loader`` and give each to `step`."""
+class PrivateTraining:
+    """A model under DP-SGD: take an epoch's batches from `parts` and give each to `step`."""
 
     module: Any
     optimizer: Any
     loader: DataLoader[Any]
+    """Gives numbers of records, not the records."""
+    records: EncodedTexts
     mode: Mode
-    names: tuple[str, ...]
     device: torch.device
-    _engine: Any
-    _criterion: Any
-
-    @property
-    def history(self) -> list[tuple[float, float, int]]:
-        """What the accountant has seen: noise multiplier, sampling rate, steps."""
-        return [
-            (float(noise), float(rate), int(steps)) for noise, rate, steps in self._engine.accountant.history
-        ]
+    accountant: Any
+    """Opacus's; its ``history`` holds every noisy step."""
+    criterion: Any
 
     @property
     def steps(self) -> int:
         """The noisy steps taken so far."""
-        return sum(steps for _, _, steps in self.history)
+        return sum(steps for _, _, steps in self.accountant.history)
 
-    def continue_from(self, history: list[tuple[float, float, int]]) -> None:
-        """Take up the accountant's history of an interrupted run; only before the first step."""
-        if self._engine.accountant.history:
-            raise InvalidInput("history", "be taken up before the first step", self.steps, "Start anew.")
-        self._engine.accountant.history = list(history)
-
-    def parts(self, most: int) -> Any:
-        """A context that yields the batches of one epoch, each cut into parts of at most ``most`` texts."""
+    @contextmanager
+    def parts(self, most: int) -> Iterator[Iterator[Batch]]:
+        """The batches of one epoch, each cut into parts of at most ``most`` texts."""
         from opacus.utils.batch_memory_manager import BatchMemoryManager  # type: ignore[import-untyped]
 
-        return BatchMemoryManager(
-            data_loader=self._by_length(), max_physical_batch_size=most, optimizer=self.optimizer
-        )
+        with BatchMemoryManager(
+            data_loader=self.loader, max_physical_batch_size=most, optimizer=self.optimizer
+        ) as loader:
+            yield (self.batch(numbers) for (numbers,) in loader)
 
-    def _by_length(self) -> DataLoader[Any]:
-        """The same batches, each from its shortest to its longest text: a part has texts of like length.
+    def batch(self, numbers: Any) -> Batch:
+        """These records as the model takes them, without columns at the end that are PAD in all of them."""
+        # Where PAD lies on the left, a cut would change the positions of the words.
+        part = self.records.batch(numbers, trim=not self.records.pads_left)
+        return {name: tensor.to(self.device) for name, tensor in part.items()}
 
-        A step sums over its batch, so the order inside changes nothing but how much PAD is computed with.
-        """
-        lengths = getattr(getattr(self.loader.dataset, "records", None), "lengths", None)
-        if lengths is None:
-            return self.loader
-        loader = self.loader
-        batches: Any = _ByLength(loader.batch_sampler, lengths)
-        return DataLoader(
-            loader.dataset, batch_sampler=batches, collate_fn=loader.collate_fn, generator=loader.generator
-        )
-
-    def step(self, part: Sequence[Tensor]) -> tuple[Tensor, int]:
+    def step(self, part: Batch) -> tuple[Tensor, int]:
         """Forward, per-record clipping and, at the end of a batch, noise and update; summed loss and texts.
 
         The loss is computed from raw records: no promise covers it.
         """
         self.optimizer.zero_grad()
-        texts = len(part[-1])
-        loss = self.backward(part) if texts else self._nothing()
+        texts = len(part["labels"])
+        loss = self.backward(part) if texts else self._empty()
         self.optimizer.step()
         return loss * texts, texts
 
-    def backward(self, part: Sequence[Tensor]) -> Tensor:
+    def backward(self, part: Batch) -> Tensor:
         """Forward and backward pass of some texts, with what Opacus needs to clip them; the mean loss."""
-        inputs, labels = self.inputs(part)
-        loss = self._criterion(self.module(**inputs).logits, labels)
+        loss = self.criterion(*_logits(self.module, part))
         with warnings.catch_warnings():
             # The first layer that trains has inputs without gradients; Opacus needs only its outputs'.
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -193,17 +153,7 @@ class Private:
         value: Tensor = loss.detach()
         return value
 
-    def inputs(self, part: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """A batch as the model takes it, without columns at the end that are PAD in all texts; its labels."""
-        named = dict(zip(self.names, part, strict=True))
-        labels = named.pop("labels")
-        mask = named.get("attention_mask")
-        if mask is not None and bool(mask.any()):
-            kept = int(mask.any(dim=0).nonzero().max()) + 1
-            named = {name: tensor[:, :kept] for name, tensor in named.items()}
-        return {name: tensor.to(self.device) for name, tensor in named.items()}, labels.to(self.device)
-
-    def _nothing(self) -> Tensor:
+    def _empty(self) -> Tensor:
         """The gradients of an empty batch, so that the step is noise alone."""
         for parameter in self.optimizer.params:
             if self.mode == "ghost":
@@ -212,83 +162,161 @@ class Private:
                 parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
         return torch.zeros((), device=self.device)
 
-    def plain(self) -> Any:
-        """The trained module without Opacus's hooks; `step` cannot be used after it."""
+    def remove_hooks(self) -> Any:
+        """The trained module as it was before Opacus; `step` cannot be used after it."""
         module = self.module.to_standard_module()
         for parameter in module.parameters():
-            for name in ("grad_sample", "summed_grad", "_norm_sample"):
-                if hasattr(parameter, name):
-                    delattr(parameter, name)
             parameter.grad = None
+            if hasattr(parameter, "summed_grad"):
+                del parameter.summed_grad
         return module
 
 
 def make_private(
     model: Any,
+    records: EncodedTexts,
     *,
-    records: Records,
     optimizer: torch.optim.Optimizer,
     mode: Mode,
     batch: int,
     noise_multiplier: float,
     clip_norm: float,
     accountant: Accountant = "prv",
-    secure: bool = False,
-) -> Private:
+) -> PrivateTraining:
     """Put a model whose trainable weights are set under DP-SGD; see the module docstring."""
     from opacus import PrivacyEngine  # type: ignore[import-untyped]
 
-    if not (math.isfinite(noise_multiplier) and noise_multiplier > 0):
-        raise InvalidInput(
-            "noise_multiplier", "be a finite number above 0", noise_multiplier, "Use noise_multiplier_for()."
-        )
-    if secure and find_spec("torchcsprng") is None:
-        raise InvalidInput(
-            "secure", "have torchcsprng, Opacus's secure generator", "none", "Leave it out for an experiment."
-        )
+    checks.positive("noise_multiplier", noise_multiplier, remedy="Use noise_multiplier_for().")
     device = next(model.parameters()).device
     _check_model(model.train(), mode)
-    tuples = _Tuples(records)
     with warnings.catch_warnings():
         # What it warns of, a generator that is not cryptographic, stands in the statement of the run.
         warnings.filterwarnings("ignore", message="Secure RNG turned off")
-        engine = PrivacyEngine(accountant=accountant, secure_mode=secure)
-    loader = DataLoader(tuples, batch_size=batch, generator=_fresh_generator("cpu"))
+        engine = PrivacyEngine(accountant=accountant)
+    numbers = TensorDataset(torch.arange(len(records)))
     try:
         module, wrapped, *criterion, poisson = engine.make_private(
             module=model,
             optimizer=optimizer,
             criterion=nn.CrossEntropyLoss(),
-            data_loader=loader,
+            data_loader=DataLoader(numbers, batch_size=batch, generator=_fresh_generator("cpu")),
             noise_multiplier=noise_multiplier,
             max_grad_norm=clip_norm,
             grad_sample_mode=mode,
-            noise_generator=None if secure else _fresh_generator(device),
+            noise_generator=_fresh_generator(device),
         )
     except NotImplementedError:
         raise _unsupported("trainable layers with buffers", mode) from None
-    private = Private(
+    batches: Any = _ByLength(poisson.batch_sampler, records.lengths)  # type: ignore[arg-type]
+    private = PrivateTraining(
         module=module,
         optimizer=wrapped,
-        loader=poisson,
+        loader=DataLoader(
+            numbers, batch_sampler=batches, collate_fn=poisson.collate_fn, generator=poisson.generator
+        ),
+        records=records,
         mode=mode,
-        names=tuple(tuples.names),
         device=device,
-        _engine=engine,
-        _criterion=criterion[0] if criterion else nn.CrossEntropyLoss(),
+        accountant=engine.accountant,
+        criterion=criterion[0] if criterion else nn.CrossEntropyLoss(),
     )
-    _check_clipping(private, tuples[0], model.config)
+    _check_clipping(private, model.config)
     return private
 
 
-def _check_clipping(private: Private, like: tuple[Tensor, ...], shape: Any) -> None:
-    trial = made_up(like, private.names, vocabulary=shape.vocab_size, labels=shape.num_labels)
+def clipping_error(private: PrivateTraining, trial: Batch) -> float:
+    """How far the sum of clipped gradients is from autograd's, in units of the clipping norm.
+
+    Opacus computes a record's gradient layer by layer, from what goes in and out of each. A layer whose first
+    axis is not the batch, or weights used in a way it does not see, could give a wrong norm without an error,
+    and a wrong norm is a promise broken. Opacus's own check takes one tensor as input and looks at no sum.
+
+    The norm is set for the trial to half the smallest gradient's, so that every record is clipped. Dropout is
+    off. Gradients, and the norm, are left as they were.
+    """
+    optimizer = private.optimizer
+    parameters: list[Any] = list(optimizer.params)
+    with _without_dropout(private.module):
+        alone = [
+            _autograd(private.module, {name: value[i : i + 1] for name, value in trial.items()}, parameters)
+            for i in range(len(trial["labels"]))
+        ]
+        norms = [float(torch.linalg.vector_norm(gradient)) for gradient in alone]
+        clip = min(norms) / 2
+        if not clip > 0:
+            return float("inf")
+        wanted = torch.stack([gradient * (clip / norm) for gradient, norm in zip(alone, norms, strict=True)])
+        before = optimizer.max_grad_norm
+        try:
+            _set_norm(private, clip)
+            private.backward(trial)
+            optimizer.accumulate() if private.mode == "ghost" else optimizer.clip_and_accumulate()
+            found = torch.cat([parameter.summed_grad.flatten() for parameter in parameters])
+        finally:
+            _set_norm(private, before)
+            optimizer.zero_grad(set_to_none=True)
+    return float(torch.linalg.vector_norm(found - wanted.sum(0))) / clip
+
+
+def trial_batch(private: PrivateTraining, config: Any) -> Batch:
+    """A few records of random tokens in the shape of real ones, without padding; no text of the user."""
+    generator = torch.Generator().manual_seed(0)
+    most = {"input_ids": config.vocab_size, "labels": config.num_labels}
+    made = {}
+    for name, tensor in private.records.batch([0]).items():
+        shape = (_TRIAL_TEXTS, *tensor.shape[1:])
+        if name in most:
+            made[name] = torch.randint(0, most[name], shape, generator=generator)
+        else:
+            made[name] = torch.full(shape, int(name == "attention_mask"))
+    return {name: tensor.to(private.device) for name, tensor in made.items()}
+
+
+def _check_clipping(private: PrivateTraining, config: Any) -> None:
     try:
-        error = clipping_error(private, trial)
+        error = clipping_error(private, trial_batch(private, config))
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as problem:
         raise _unsupported(f"one it cannot ({type(problem).__name__})", private.mode) from problem
     if not error <= _MOST_ERROR:
         raise _unsupported(f"clipped gradients wrong by {error:.2g} of the norm", private.mode)
+
+
+def _logits(module: Any, part: Batch) -> tuple[Tensor, Tensor]:
+    """The module's answers for a batch, and its labels."""
+    inputs = {name: tensor for name, tensor in part.items() if name != "labels"}
+    return module(**inputs).logits, part["labels"]
+
+
+def _autograd(module: Any, record: Batch, parameters: list[Any]) -> Tensor:
+    """The gradient of one record by autograd alone."""
+    module.disable_hooks()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            loss = nn.functional.cross_entropy(*_logits(module, record))
+            found = torch.autograd.grad(loss, parameters)
+    finally:
+        module.enable_hooks()
+    return torch.cat([gradient.flatten() for gradient in found])
+
+
+def _set_norm(private: PrivateTraining, norm: float) -> None:
+    private.optimizer.max_grad_norm = norm
+    if private.mode == "ghost":
+        private.module.max_grad_norm = norm
+
+
+@contextmanager
+def _without_dropout(module: nn.Module) -> Iterator[None]:
+    """Only layers with weights of their own stay in training: Opacus's hooks look at that, dropout too."""
+    module.eval()
+    for part in module.modules():
+        if any(parameter.requires_grad for parameter in part.parameters(recurse=False)):
+            part.training = True
+    try:
+        yield
+    finally:
+        module.train()
 
 
 def _fresh_generator(device: torch.device | str) -> torch.Generator:
@@ -296,7 +324,7 @@ def _fresh_generator(device: torch.device | str) -> torch.Generator:
     return torch.Generator(device=device).manual_seed(int.from_bytes(os.urandom(8), "big") >> 1)
 
 
-def _check_model(model: nn.Module, mode: str) -> None:
+def _check_model(model: nn.Module, mode: Mode) -> None:
     from opacus.validators import ModuleValidator  # type: ignore[import-untyped]
 
     errors = ModuleValidator.validate(model, strict=False)
@@ -307,7 +335,7 @@ def _check_model(model: nn.Module, mode: str) -> None:
         raise InvalidInput("model", "have weights to train", "none", "Use set_trainable().")
 
 
-def _unsupported(found: str, mode: str) -> InvalidInput:
+def _unsupported(found: str, mode: Mode) -> InvalidInput:
     return InvalidInput(
         "model",
         f"be one whose gradients Opacus can clip per record in mode {mode}",

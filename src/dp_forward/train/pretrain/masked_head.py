@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dp_forward.split.private_model import Joined
+from dp_forward.split.private_model import PrivateModel
 from dp_forward.train.pretrain.masking import IGNORED
 
 __all__ = ["scores_for_hidden_tokens_only"]
@@ -30,7 +30,7 @@ __all__ = ["scores_for_hidden_tokens_only"]
 def scores_for_hidden_tokens_only(model: nn.Module) -> Iterator[None]:
     """While it is open, the model's ``loss`` comes from the rows of hidden tokens alone; its logits too."""
     head = _first_of_head(model)
-    if head is None or (isinstance(model, Joined) and model.draws > 1):
+    if head is None or (isinstance(model, PrivateModel) and model.draws > 1):
         yield
         return
     chosen: list[Tensor] = []
@@ -55,7 +55,7 @@ def scores_for_hidden_tokens_only(model: nn.Module) -> Iterator[None]:
 
 def _first_of_head(model: nn.Module) -> nn.Module | None:
     """The part of the head that the hidden rows reach first: its first child with weights beside the base."""
-    inner: Any = model.back.model if isinstance(model, Joined) else model
+    inner: Any = model.back.model if isinstance(model, PrivateModel) else model
     base = getattr(inner, "base_model_prefix", None)
     if base is None:
         return None

@@ -20,9 +20,9 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import bounded
 from dp_forward.privacy import Guarantee
+from dp_forward.split import Split, split_model
 from dp_forward.split.halves import Back, Front
-from dp_forward.split.pair import Split, split_model
-from dp_forward.split.private_model import Joined
+from dp_forward.split.private_model import PrivateModel
 
 __all__ = ["NoisyMaskedLM", "places_of", "rejoined", "softened", "tied_split"]
 
@@ -90,7 +90,7 @@ def rejoined(pair: Split, *, like: Any) -> Any:
     return whole
 
 
-class NoisyMaskedLM(Joined):
+class NoisyMaskedLM(PrivateModel):
     """``back(sanitizer(front(block)))`` with a masked-LM head, for training on public text at one place.
 
     Guarantees:

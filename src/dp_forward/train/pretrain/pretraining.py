@@ -31,15 +31,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dp_forward.data.public_text import Corpus, packed, texts_of
+from dp_forward.data.public_text import Corpus, pack_blocks, read_public_texts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
+from dp_forward.split import Split
 from dp_forward.split.legal_cuts import check_cut
-from dp_forward.split.pair import Split
-from dp_forward.split.private_model import Joined, join
+from dp_forward.split.private_model import PrivateModel, join
 from dp_forward.train.checkpoints import step_of
-from dp_forward.train.memory import peak_memory_mib, start_counting_memory
 from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
 from dp_forward.train.pretrain.merge_halves import NoisyMaskedLM, rejoined, tied_split
 from dp_forward.train.pretrain.mlm_model import MaskedLM, load_masked_lm, save_checkpoint
@@ -52,6 +51,7 @@ from dp_forward.train.pretrain.mlm_trainer import (
 )
 from dp_forward.train.pretrain.pretrain_folder import PretrainFolder
 from dp_forward.train.pretrain.schedule import PretrainPace
+from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 
 __all__ = ["PretrainOutcome", "PretrainSettings", "pretrain"]
 
@@ -210,7 +210,7 @@ def _blocks(
         most = (settings.steps + settings.head_steps) * settings.batch + _MOST_HELD_OUT
 
     def pack() -> NDArray[np.int32]:
-        blocks = packed(texts_of(corpus), start.tokenizer, length=settings.length, most=most)
+        blocks = pack_blocks(read_public_texts(corpus), start.tokenizer, length=settings.length, most=most)
         if len(blocks) < 2:
             rule = f"fill two blocks of {settings.length} tokens, one to train on and one held out"
             raise InvalidInput("corpus", rule, len(blocks), "Use more text, or a smaller length.")
@@ -275,8 +275,8 @@ def _evaluated(settings: PretrainSettings) -> Sanitizer | None:
     return Sanitizer(settings.mechanism, seed=settings.seed * 1_000_000_007 + 1)
 
 
-def _joined(pair: Split, settings: PretrainSettings) -> Joined:
-    return Joined(pair, _evaluated(settings), 1)
+def _joined(pair: Split, settings: PretrainSettings) -> PrivateModel:
+    return PrivateModel(pair, _evaluated(settings), 1)
 
 
 def _both_losses(
