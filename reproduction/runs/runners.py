@@ -139,14 +139,14 @@ def _trained_halves(job: Job, folder: Path, cut: str | None) -> tuple[Split, flo
         assert cut is not None
         return split_model(load_model(str(folder / "model"), labels=_LABELS), cut), 1.0
     done = Halves.load(folder)
-    return done.pair, 1.0 if done.form.noise is None else done.form.noise.norm
+    return done.pair, 1.0 if done.spec.noise is None else done.spec.noise.norm
 
 
 def _membership(work: _Work) -> dict[str, Any]:
     """The entropy attack on a run: its training texts against the rest of their split, or another split."""
     run = Run.load(work.after[0])
     plan, limit, draws = run.plan, int(work.settings["limit"]), work.settings["draws"]
-    read: dict[str, Any] = {"model": tokenizer_model(work.job), "rows": run.form.rows}
+    read: dict[str, Any] = {"model": tokenizer_model(work.job), "rows": run.spec.rows}
     members = work.cache.texts(plan.task, "train", limit=plan.train_limit, **read)
     if plan.train_limit is None:
         kind, limit_others = "evaluation split", plan.evaluation_limit
@@ -157,7 +157,7 @@ def _membership(work: _Work) -> dict[str, Any]:
         others = every.subset([number for number, ids in enumerate(_token_ids(every)) if ids not in known])
     rng = np.random.default_rng(0)
     chosen = [texts.subset(rng.permutation(len(texts))[:limit]) for texts in (members, others)]
-    mechanism = None if run.form.noise is None else run.form.mechanism()
+    mechanism = None if run.spec.noise is None else run.spec.mechanism()
     scores = [
         entropy(answers(run.pair.front, run.pair.back, mechanism, texts, draws=draws)) for texts in chosen
     ]
