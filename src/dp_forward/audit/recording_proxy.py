@@ -143,7 +143,7 @@ class RecordedClient:
 
     def _client(self, ledger: Path, retry: RetryPolicy) -> Client:
         """With room for a few releases: a client that draws too often must be seen, not stopped."""
-        mechanism = self._user.form.mechanism()
+        mechanism = self._user.spec.mechanism()
         budget = min(LARGEST_CAP, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
         return Client(self._user, server=self._proxy.address, ledger=ledger, budget=budget, retry=retry)
 

@@ -153,7 +153,7 @@ class _Game:
 
         plan = _plan(target)
         provider = load_provider_side(target.folder / "back")
-        if provider.form != target.form:
+        if replace(provider.spec, front=target.spec.front) != target.spec:
             raise InvalidInput("run", "have one form of release", "two in its halves", "Get it again.")
         limit = count("limit", limit, remedy="Use 2000.")
         members, rest = _members_and_others(target, plan, others, drop_words)
@@ -228,7 +228,7 @@ def _ceiling(target: Target, plan: Plan) -> float | None:
     from dp_forward.privacy import RECORD, TEXT
     from dp_forward.train.promised import promises_of
 
-    said = promises_of(plan, target.form).training
+    said = promises_of(plan, target.spec).training
     return said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
 
 
@@ -267,12 +267,12 @@ def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mappin
         evaluation = evaluation.subset(range(_EVALUATED))  # what a shadow reaches is not asked for
 
     def train(members: NDArray[np.int64]) -> NDArray[np.float64]:
-        pair, tokens, form = cut_model(plan)
+        pair, tokens, spec = cut_model(plan)
         own = replace(
             material,
             pair=pair,
             tokens=tokens,
-            form=form,
+            spec=spec,
             train=game.texts.subset(members),
             evaluation=evaluation,
         )

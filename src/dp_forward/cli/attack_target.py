@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dp_forward.data import EncodedTexts, FixedLength, Record
     from dp_forward.data.tasks import Task
     from dp_forward.privacy import Mechanism
-    from dp_forward.split.artifacts import ReleaseForm
+    from dp_forward.release_spec import ReleaseSpec
 
 __all__ = ["Outcome", "Target", "attack_verb"]
 
@@ -51,7 +51,7 @@ class Target:
     folder: Path
     front: AnyFront
     tokens: FixedLength
-    form: ReleaseForm
+    spec: ReleaseSpec
     plan: Mapping[str, Any]
     data: Mapping[str, str]
     task_name: str | None
@@ -62,7 +62,7 @@ class Target:
     @property
     def mechanism(self) -> Mechanism | None:
         """The noise, calibrated now; None for an undefended model."""
-        return None if self.form.noise is None else self.form.mechanism()
+        return None if self.spec.noise is None else self.spec.mechanism()
 
     @property
     def split(self) -> str:
@@ -177,7 +177,7 @@ def _load(
         folder=run,
         front=user.front,
         tokens=user.tokens,
-        form=user.form,
+        spec=user.spec,
         plan=plan,
         data={**dict(plan.get("data") or {}), **(data_paths(data) or {})},
         task_name=task,
