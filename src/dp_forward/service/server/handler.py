@@ -26,11 +26,11 @@ from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import NoiseCheck
 from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.replay_cache import ReplayMemory
+from dp_forward.service.server.replay_cache import ReplayCache
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
 
-__all__ = ["Answering", "BackRunner", "Noisy"]
+__all__ = ["BackRunner", "Handler", "Noisy"]
 
 _log = logging.getLogger("dp_forward.service")
 
@@ -51,11 +51,11 @@ class BackRunner:
 
     def __init__(self, provider: ProviderSide, manifest: Manifest) -> None:
         self._back = provider.back.eval()
-        self._labels = manifest.labels
+        self._labels = manifest.release.labels
         weight = next(self._back.parameters(), None)
         self._device = torch.device("cpu") if weight is None else weight.device
         # A back that cannot answer is refused at the start, not at the first request.
-        blank = np.zeros((manifest.matrix_rows, manifest.width), dtype=np.int8)
+        blank = np.zeros((manifest.release.matrix_rows, manifest.release.width), dtype=np.int8)
         found = self._logits([Noisy(blank, manifest.step)])
         if found is None or tuple(found.shape) != (1, len(self._labels)):
             shape = "none" if found is None else tuple(found.shape[1:])
@@ -79,7 +79,7 @@ class BackRunner:
         return found if isinstance(found, torch.Tensor) else None
 
 
-class Answering:
+class Handler:
     """What a server does with a frame; see the module."""
 
     def __init__(
@@ -93,14 +93,18 @@ class Answering:
         self._manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
         self.metrics = Metrics()
         self._settings, self._clock = settings, clock
-        shape = {"rows": self.manifest.matrix_rows, "width": self.manifest.width, "bits": self.manifest.bits}
+        shape = {
+            "rows": self.manifest.release.matrix_rows,
+            "width": self.manifest.release.width,
+            "bits": self.manifest.release.bits,
+        }
         self._noise_checks = {
             offer.epsilon: NoiseCheck.of(offer.mechanism, step=offer.step, **shape)
             for offer in self.manifest.offers
         }
         if not all(check.tells for check in self._noise_checks.values()):
             _log.warning("so few numbers cross that a client without noise may not be noticed")
-        self._memory = ReplayMemory(settings.remembered, most_bytes=settings.remembered_mib << 20)
+        self._memory = ReplayCache(settings.remembered, most_bytes=settings.remembered_mib << 20)
         self.batcher: Batcher[Noisy, NDArray[np.float64]] = Batcher(
             BackRunner(provider, self.manifest),
             max_batch=settings.max_batch,
@@ -167,7 +171,7 @@ class Answering:
     def _written(self, request: bytes, found: NDArray[np.float64]) -> bytes:
         if not np.all(np.isfinite(found)):
             raise Refused("back", "The back failed on this request.")
-        labels, numbers = self.manifest.labels, found.tolist()
+        labels, numbers = self.manifest.release.labels, found.tolist()
         answer = {
             "label": labels[int(found.argmax())],
             "probabilities": dict(zip(labels, numbers, strict=True)),
