@@ -1,4 +1,4 @@
-"""The quick loop tries two families, one post-norm encoder and one causal decoder; the whole suite tries all."""
+"""The quick loop tries two families, a post-norm encoder and a causal decoder; the whole suite all."""
 
 from pathlib import Path
 
