@@ -475,7 +475,7 @@ def test_another_secret_makes_other_keys(make: Make, tmp_path: Path) -> None:
         with make(ledger=tmp_path / name) as client:
             client.ask(TEXT)
         with Ledger.open(tmp_path / name) as ledger, ledger._reading():
-            release_made = ledger._replay.get(1)
+            release_made = ledger._chain.get(1)
             assert release_made is not None
             keys.append(release_made.key)
     assert keys[0] != keys[1]
