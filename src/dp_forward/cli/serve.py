@@ -68,8 +68,8 @@ def serve(
     """
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.app import make_app
-    from dp_forward.service.server.uvicorn_runner import run_server
     from dp_forward.service.server.settings import ServerSettings
+    from dp_forward.service.server.uvicorn_runner import run_server
     from dp_forward.split.artifacts import load_provider_side
     from dp_forward.split.device import pick_device
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from corpus.release_cases import texts, user
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from dp_forward.corpus.form import Labels
 from dp_forward.noise import release_batch
@@ -26,8 +26,8 @@ from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import Record, pack_record
 from dp_forward.service.server.app import make_app
-from dp_forward.service.server.uvicorn_runner import run_server
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.uvicorn_runner import run_server
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import ProviderSide, ReleaseForm
 from tiny_models import tiny
@@ -86,7 +86,7 @@ def provider() -> ProviderSide:
     return ProviderSide(back, ReleaseForm(noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
 
 
-def collector_app(folder: Path, settings: ServerSettings) -> FastAPI:
+def collector_app(folder: Path, settings: ServerSettings) -> Starlette:
     """The provider's real server, collecting."""
     collection = Collection.open_or_create(folder, form())
     return make_app(
@@ -95,7 +95,7 @@ def collector_app(folder: Path, settings: ServerSettings) -> FastAPI:
 
 
 @contextlib.contextmanager
-def running(app: FastAPI, settings: ServerSettings) -> Iterator[str]:
+def running(app: Starlette, settings: ServerSettings) -> Iterator[str]:
     """The app on loopback, in a thread; its address."""
     said: list[str] = []
     up = threading.Event()
