@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import gc
 import gzip
-import ipaddress
 import json
 import logging
 import secrets
@@ -26,6 +24,7 @@ import torch
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+import tiny_user
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Released, release, release_batch
 from dp_forward.privacy import NoiseSpec
@@ -501,37 +500,11 @@ def test_answered_requests_leave_no_tasks_and_no_payloads_behind(
     assert [i for i, one in enumerate(seen, 1) if one() is not None] == [20]
 
 
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, signed by itself."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dp-forward test")])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - datetime.timedelta(days=1))
-    builder = builder.not_valid_after(now + datetime.timedelta(days=1))
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    cert = builder.sign(key, hashes.SHA256())
-    files = folder / "cert.pem", folder / "key.pem"
-    files[0].write_bytes(cert.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    return files
-
-
 def test_over_loopback_with_tls_and_a_token_it_answers_and_stops_in_order(
     provider: ProviderSide, manifest: Manifest, tmp_path: Path
 ) -> None:
     """The one test with sockets."""
-    cert, key = _certificate(tmp_path)
+    cert, key = tiny_user.self_signed(tmp_path)
     settings = ServerSettings(port=0, token=TOKEN, tls_cert=cert, tls_key=key)
     app = make_app(provider, front_digest=FRONT, settings=settings)
     said: list[str] = []
