@@ -20,7 +20,7 @@ from torch import Tensor
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.bounding import bounded
+from dp_forward.noise.bounding import apply_bound
 from dp_forward.noise.released.released_matrix import dequantise, release_batch
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
@@ -124,7 +124,7 @@ def observe_texts(
     done = 0
     for hidden in hidden_batches(front, texts, device=device):
         if mechanism is not None and noiseless:
-            yield bounded(hidden, Sanitizer(mechanism).bound)[:, None]
+            yield apply_bound(hidden, Sanitizer(mechanism).bound)[:, None]
         else:
             yield observe(hidden, mechanism, draws=draws)
         done += len(hidden)
