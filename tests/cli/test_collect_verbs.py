@@ -76,6 +76,7 @@ def serving(run: Path, folder: Path, labels: Any, *, least: int | None = None) -
         thread.join(30)
 
 
+@pytest.mark.slow
 def test_a_release_is_pushed_to_a_served_collection(run: Path, dpf: Dpf, tmp_path: Path) -> None:
     token = str(run.parent / "token")
     server = subprocess.Popen(
@@ -124,6 +125,7 @@ def test_a_release_is_pushed_to_a_served_collection(run: Path, dpf: Dpf, tmp_pat
     assert corpus.guarantee.promise == own.guarantee.promise
 
 
+@pytest.mark.slow
 def test_a_server_that_wants_something_else_is_refused_before_anything_is_charged(
     run: Path, dpf: Dpf, tmp_path: Path
 ) -> None:
@@ -140,6 +142,7 @@ def test_a_server_that_wants_something_else_is_refused_before_anything_is_charge
     assert len(Collection.open(tmp_path / "collected")) == 12
 
 
+@pytest.mark.slow
 def test_only_a_shuffler_brings_a_central_epsilon(run: Path, dpf: Dpf, tmp_path: Path) -> None:
     with serving(run, tmp_path / "shuffled", "none", least=5000) as address:
         push = words(run, tmp_path / "out", "--server", address, "--no-labels")

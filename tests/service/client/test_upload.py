@@ -163,6 +163,7 @@ def _straight(folder: Path, die: Callable[[str], None] = lambda when: None) -> A
     return answer
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on_and_stores_each_record_once(
     out: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -177,6 +177,7 @@ def bodies_after_a_fork(folder: Path, opened: Callable[[Path], Any]) -> int:
         return len(collection)
 
 
+@pytest.mark.slow
 def test_a_fork_with_an_open_collection_loses_no_stored_record(tmp_path: Path) -> None:
     for trial in range(10):
         assert bodies_after_a_fork(tmp_path / f"{trial}", Collection.open) == 3

@@ -239,6 +239,7 @@ def mutated(honest: list[bytes], chosen: random.Random) -> bytes:
     return bytes(body)
 
 
+@pytest.mark.slow
 def test_two_thousand_mutated_bodies_never_fail_the_server(
     collection: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,7 +28,7 @@ from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.refusals import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
-from dp_forward.service.shuffler.forwarding import Collector, Forwarder, batch_steps
+from dp_forward.service.shuffler.forwarding import CollectorClient, Forwarder, batch_steps
 from dp_forward.service.shuffler.shuffler_app import Shuffler, make_shuffler_app
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore, fresh_ids
 from service.shuffler.shuffle_cases import (
@@ -87,11 +87,12 @@ def bytes_of(folder: Path) -> bytes:
 # ---------------------------------------------------------------------------------------------- on loopback
 
 
+@pytest.mark.slow
 def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_path: Path) -> None:
     users = [made(20, seed=seed) for seed in range(3)]
     collector = collector_app(tmp_path / "collected", LOCAL)
     with running(collector, LOCAL) as behind:
-        line = Collector(behind, token=TOKEN, retry=QUICK)
+        line = CollectorClient(behind, token=TOKEN, retry=QUICK)
         wanted = line.form()
         with closing(opened(tmp_path / "shuffle")) as store:
             forwarder = Forwarder(store, line, at_once=25)
@@ -223,7 +224,7 @@ def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
 
 def test_a_collector_that_refuses_or_is_away_costs_nothing(tmp_path: Path) -> None:
     weather: Iterator[int] = iter([401, 503, 503])
-    line = Collector(
+    line = CollectorClient(
         "http://127.0.0.1:1",
         token=TOKEN,
         retry=QUICK,
@@ -284,6 +285,7 @@ def places(folder: Path, rounds: int) -> Counter[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_record_comes_out_anywhere_in_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert spread(places(tmp_path / "fair", 90), 6) > 1e-6
     draw = counting()
@@ -390,7 +392,7 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
 )
 def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str, Any], code: str) -> None:
     records = made(3)
-    line = Collector("http://127.0.0.1:1", token=TOKEN, retry=QUICK)
+    line = CollectorClient("http://127.0.0.1:1", token=TOKEN, retry=QUICK)
     with closing(opened(tmp_path)) as store:
         app = make_shuffler_app(
             store, Forwarder(store, line, at_once=5), form(), settings=ServerSettings(token=TOKEN), most=MOST
@@ -412,7 +414,7 @@ def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str,
 
 def test_a_shuffler_is_not_put_behind_another(tmp_path: Path) -> None:
     page = form().with_shuffler(5).as_dict()
-    line = Collector(
+    line = CollectorClient(
         "http://127.0.0.1:1",
         token=TOKEN,
         transport=httpx.MockTransport(lambda _: httpx.Response(200, json=page)),

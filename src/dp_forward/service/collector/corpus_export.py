@@ -1,10 +1,10 @@
-"""From a collection to a corpus that a back trains on: the same folder as a user's own release.
+"""Export of a collection as a corpus that a back trains on: the same folder as a user's own release.
 
 The records lie in the order of their ids, which are random: the order in which they came is forgotten.
 
 Guarantees:
     ``out`` holds the whole corpus or is not there. The same state of a collection gives the same records in
-    the same order. Records of a batch that is not sealed are left out, all of them. Every record is read
+    the same order. Records of a batch that is not sealed are left out, all of them. Every record is checked
     against its digest.
     The corpus lists its batches (`ReleasedCorpus.shuffled`) only where *every* record came in a sealed one.
 """
@@ -16,7 +16,7 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,7 @@ from dp_forward.corpus.reader import (
 )
 from dp_forward.corpus.shuffled import ShuffledBatch
 from dp_forward.errors import InvalidInput
+from dp_forward.progress import Count
 from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
 from dp_forward.service.protocol.collection_spec import CollectionForm
 from dp_forward.service.protocol.record import record_digest
@@ -54,7 +55,7 @@ def export_corpus(
     folder: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    progress: Callable[[int], None] | None = None,
+    progress: Count | None = None,
 ) -> ReleasedCorpus:
     """All records of a collection that are complete, as a corpus in ``out``, which must be new or empty.
 
@@ -79,12 +80,7 @@ def export_corpus(
     return ReleasedCorpus.open(place)
 
 
-def _write(
-    folder: Path,
-    form: CollectionForm,
-    moment: sqlite3.Connection,
-    progress: Callable[[int], None] | None,
-) -> None:
+def _write(folder: Path, form: CollectionForm, moment: sqlite3.Connection, progress: Count | None) -> None:
     found = counts(moment)
     if not found["records"]:
         waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
