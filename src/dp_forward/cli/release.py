@@ -21,7 +21,7 @@ from dp_forward.cli.progress_bars import Bars
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
-    from dp_forward.corpus.form import CorpusForm, Labels
+    from dp_forward.corpus.corpus_spec import CorpusSpec, Labels
     from dp_forward.corpus.reader import ReleasedCorpus
     from dp_forward.data import EncodedTexts
     from dp_forward.data.tasks import Task as TaskSpec
@@ -92,7 +92,7 @@ def release(
     _check_task(chosen, split, front, user, no_labels=no_labels)
     prior, source = numbers("label-prior", label_prior), (data_paths(data) or {}).get(chosen.name)
     settings = {
-        "label_mechanism": label_mechanism_for(label_epsilon, prior, labels=len(user.form.labels)),
+        "label_mechanism": label_mechanism_for(label_epsilon, prior, labels=len(user.spec.labels)),
         "publish_labels": not no_labels,
         "bits": bits,
         "ledger": ledger,
@@ -143,8 +143,8 @@ def _check_task(task: TaskSpec, split: str, front: Path, user: UserSide, *, no_l
 
     if split_name(split) == "train":
         refuse_front_that_saw(task.name, front)
-    if task.labels != user.form.labels and not no_labels:
-        rule = f"have the labels of the front: {', '.join(user.form.labels)}"
+    if task.labels != user.spec.labels and not no_labels:
+        rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
         raise InvalidInput("task", rule, task.name, "Or --no-labels.")
 
 
@@ -183,12 +183,12 @@ def _report(
     if upload is not None:
         result |= {"pushed": upload.pushed, "known": upload.known, "server": upload.server}
         if upload.form.shuffler_least is not None:
-            more, sentence = _shuffler_report(upload, corpus.corpus_form)
+            more, sentence = _shuffler_report(upload, corpus.spec)
             result, sentences = result | more, [*sentences, sentence]
     return result, sentences
 
 
-def _shuffler_report(upload: UploadResult, form: CorpusForm) -> tuple[dict[str, Any], str]:
+def _shuffler_report(upload: UploadResult, spec: CorpusSpec) -> tuple[dict[str, Any], str]:
     """What a shuffler adds; a central epsilon only where it hides a record."""
     from dataclasses import replace
 
@@ -203,12 +203,12 @@ def _shuffler_report(upload: UploadResult, form: CorpusForm) -> tuple[dict[str, 
     mixed = f"The shuffler says that it passes records on in batches of at least {least}."
     if upload.elsewhere:
         return result, f"{mixed} The records went to another server too, or may have: no more is promised."
-    if form.labels == "public":
+    if spec.labels == "public":
         return result, f"{mixed} Labels are public, and how many share one is not known: no more is promised."
-    if form.mechanism().unit != TEXT:
+    if spec.release.mechanism().unit != TEXT:
         return result, f"{mixed} Per token the local promise holds alone."
-    batch, delta = [ShuffledBatch(least)], form.guarantee().delta or DEFAULT_DELTA
-    reading = central_reading(replace(form, records=least), batch, delta=delta)
+    batch, delta = [ShuffledBatch(least)], spec.guarantee().delta or DEFAULT_DELTA
+    reading = central_reading(replace(spec, records=least), batch, delta=delta)
     result["central"] = {
         "epsilon_upper": reading.upper.epsilon,
         "epsilon_lower": reading.lower.epsilon,

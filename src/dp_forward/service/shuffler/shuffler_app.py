@@ -31,7 +31,7 @@ from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.service.collector.record_intake import RecordIntake, collection_route
 from dp_forward.service.collector.record_reader import RecordReader
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.metrics import CONTENT_TYPE, Metrics, _block
 from dp_forward.service.server.refusals import Refused
@@ -49,7 +49,7 @@ class Shuffler:
     """What a shuffler does with checked records, and what it counts."""
 
     def __init__(
-        self, store: ShufflerStore, forwarder: Forwarder, form: CollectionForm, *, most: int
+        self, store: ShufflerStore, forwarder: Forwarder, form: CollectionSpec, *, most: int
     ) -> None:
         self._form = form.with_shuffler(store.least)
         if count("most", most, remedy="Leave it out for the default.") < store.least:
@@ -58,7 +58,7 @@ class Shuffler:
         self._store, self._forwarder, self._most = store, forwarder, most
 
     @property
-    def form(self) -> CollectionForm:
+    def form(self) -> CollectionSpec:
         """What users are told."""
         return self._form
 
@@ -102,7 +102,7 @@ class Shuffler:
 def make_shuffler_app(
     store: ShufflerStore,
     forwarder: Forwarder,
-    form: CollectionForm,
+    form: CollectionSpec,
     *,
     settings: ServerSettings,
     most: int,
