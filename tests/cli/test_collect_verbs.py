@@ -54,9 +54,9 @@ def serving(run: Path, folder: Path, labels: Any, *, least: int | None = None) -
     """A collector in a thread; with ``least`` it says that it is a shuffler."""
     provider = load_provider_side(run / "back")
     digest = json.loads((run / "split.json").read_text())["digest_front"]
-    form = CollectionSpec.of(Manifest.of(provider, digest), labels, shuffler_least=least)
+    spec = CollectionSpec.of(Manifest.of(provider, digest), labels, shuffler_least=least)
     settings = ServerSettings(port=0)
-    collection = Collection.open_or_create(folder, form)
+    collection = Collection.open_or_create(folder, spec)
     app = make_app(provider, front_digest=digest, settings=settings, collection=collection)
     said: list[str] = []
     ready, found = threading.Event(), []

@@ -182,7 +182,7 @@ def _report(
         sentences.append(OWN_LEDGER)
     if upload is not None:
         result |= {"pushed": upload.pushed, "known": upload.known, "server": upload.server}
-        if upload.form.shuffler_least is not None:
+        if upload.spec.shuffler_least is not None:
             more, sentence = _shuffler_report(upload, corpus.spec)
             result, sentences = result | more, [*sentences, sentence]
     return result, sentences

@@ -69,10 +69,10 @@ def shuffle(
         raise InvalidInput("token-file", rule, "the same word", "Users must not know that one.")
     with contextlib.closing(CollectorClient(collector, token=word)) as client:
         with output.working("asking the collector what it wants"):
-            form = client.form()
-        with contextlib.closing(ShufflerStore.open_or_create(store, form, least=least)) as records:
-            forwarder = Forwarder(records, client, at_once=form.body_records)
-            app = make_shuffler_app(records, forwarder, form, settings=settings, most=most)
+            spec = client.spec()
+        with contextlib.closing(ShufflerStore.open_or_create(store, spec, least=least)) as records:
+            forwarder = Forwarder(records, client, at_once=spec.body_records)
+            app = make_shuffler_app(records, forwarder, spec, settings=settings, most=most)
             run_server(app, settings)
             if json:
                 totals = {"batches": forwarder.batches, "records": forwarder.records}

@@ -151,7 +151,7 @@ def test_a_form_that_is_not_sound_is_a_wire_error(change) -> None:
 def test_a_body_is_whole_records_and_names_the_bad_one() -> None:
     read = reader()
     assert len(read.body(record() + record())) == 2
-    assert read.form.body_records * read.form.record_bytes <= MOST_BODY_BYTES
+    assert read.spec.body_records * read.spec.record_bytes <= MOST_BODY_BYTES
     for body, code, place in (
         (b"", "length", "whole records"),
         (record()[:-1], "length", "whole records"),

@@ -69,7 +69,7 @@ def export_corpus(
     with Collection.open(folder) as collection, collection.snapshot() as moment:
         draft.mkdir()
         try:
-            _write(draft, collection.form, moment, progress)
+            _write(draft, collection.spec, moment, progress)
             ReleasedCorpus.open(draft, verify=False)
             os.replace(draft, place)  # takes the place of an empty folder, and of nothing else
         except BaseException:
@@ -79,12 +79,12 @@ def export_corpus(
     return ReleasedCorpus.open(place)
 
 
-def _write(folder: Path, form: CollectionSpec, moment: sqlite3.Connection, progress: Count | None) -> None:
+def _write(folder: Path, spec: CollectionSpec, moment: sqlite3.Connection, progress: Count | None) -> None:
     found = counts(moment)
     if not found["records"]:
         waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
         raise InvalidInput("collection", "hold complete records", waiting, "Collect more first.")
-    corpus = form.corpus_spec(found["records"], _shard_records(form))
+    corpus = spec.corpus_spec(found["records"], _shard_records(spec))
     key = _key(moment)
     name = key[:32]
     rows, shards = _rows(moment, corpus), []
@@ -96,12 +96,12 @@ def _write(folder: Path, form: CollectionSpec, moment: sqlite3.Connection, progr
         shards.append(Shard(number, len(span), len(data), bytes_digest(data)))
         if progress is not None:
             progress(span.stop)
-    manifest = manifest_bytes(corpus, shards, name=name, corpus=key, shuffled=_batches(moment, form))
+    manifest = manifest_bytes(corpus, shards, name=name, corpus=key, shuffled=_batches(moment, spec))
     write_file(folder / MANIFEST, manifest)
 
 
-def _shard_records(form: CollectionSpec) -> int:
-    manifest = form.manifest
+def _shard_records(spec: CollectionSpec) -> int:
+    manifest = spec.manifest
     values = manifest.release.matrix_rows * manifest.release.width * 2
     return min(max(1, _SHARD_BYTES // values), _MOST_SHARD_RECORDS)
 
@@ -133,7 +133,7 @@ def _piece(rows: Iterator[tuple[bytes, int | None]], span: range) -> Piece:
     return Piece(span.start, len(span), bytes(noisy), np.asarray(labels, dtype="<i8").tobytes())
 
 
-def _batches(moment: sqlite3.Connection, form: CollectionSpec) -> list[ShuffledBatch] | None:
+def _batches(moment: sqlite3.Connection, spec: CollectionSpec) -> list[ShuffledBatch] | None:
     """The batches, where every record is in one."""
     alone = moment.execute("SELECT EXISTS (SELECT 1 FROM records WHERE batch IS NULL)").fetchone()[0]
     if alone:
@@ -141,9 +141,9 @@ def _batches(moment: sqlite3.Connection, form: CollectionSpec) -> list[ShuffledB
     listed = []
     for batch, records in moment.execute("SELECT batch, records FROM batches ORDER BY batch").fetchall():
         by_label = None
-        if form.labels == "public":
+        if spec.labels == "public":
             query = "SELECT label, count(*) FROM records WHERE batch = ? GROUP BY label"
             found = dict(moment.execute(query, (batch,)).fetchall())
-            by_label = tuple(found.get(label, 0) for label in range(len(form.manifest.release.labels)))
+            by_label = tuple(found.get(label, 0) for label in range(len(spec.manifest.release.labels)))
         listed.append(ShuffledBatch(records, by_label))
     return listed

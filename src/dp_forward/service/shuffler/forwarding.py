@@ -89,11 +89,11 @@ class CollectorClient:
         own = Transport(address, token=token, retry=self.retry, transport=transport, pause=self._wait)
         self.drive, self.close = own.drive, own.close
 
-    def form(self) -> CollectionSpec:
+    def spec(self) -> CollectionSpec:
         """What the collector wants.
 
         Edges:
-            `WireError` for a form that makes no sense, `InvalidInput` for that of another shuffler,
+            `WireError` for a spec that makes no sense, `InvalidInput` for that of another shuffler,
             `ServerUnavailable` where there is no answer for a while.
         """
 
@@ -101,13 +101,13 @@ class CollectorClient:
             return parse_json((yield from send(Call("GET", "/v1/collection", _SPEC_BYTES), self.retry)))
 
         try:
-            form = CollectionSpec.from_dict(self.drive(steps()))
+            spec = CollectionSpec.from_dict(self.drive(steps()))
         except ServerUnavailable:
             raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
-        if form.shuffler_least is not None:
+        if spec.shuffler_least is not None:
             remedy = "Name the collector behind it."
             raise InvalidInput("collector", "collect by itself", "a shuffler", remedy)
-        return form
+        return spec
 
     def _wait(self, seconds: float) -> None:
         if self.stopping.wait(seconds):
