@@ -175,6 +175,7 @@ def _records(results: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _fewest(results: Sequence[Mapping[str, Any]]) -> int | None:
-    said = [result.get("training_records") for result in results]
+    # Results that were stored earlier have the first name.
+    said = [result.get("training_records", result.get("records")) for result in results]
     known = [count for count in said if isinstance(count, int)]
     return min(known) if known and len(known) == len(said) else None

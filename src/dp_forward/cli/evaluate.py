@@ -38,7 +38,7 @@ def evaluate(
     from dp_forward.train.evaluation import accuracy_over_draws, commonest_share
     from dp_forward.train.inputs import read_texts
     from dp_forward.train.noisy_model import ThroughNoise
-    from dp_forward.train.report import doubt
+    from dp_forward.train.report import weakness
     from dp_forward.train.run import Halves
 
     done = Halves.load(run)
@@ -95,5 +95,5 @@ def evaluate(
     if json:
         output.print_json(result)
         return
-    said = [note for note in (doubt(result), chosen.notes) if note]
+    said = [note for note in (weakness(result), chosen.notes) if note]
     output.print_fields(f"{run} on {chosen.name}", result, said)

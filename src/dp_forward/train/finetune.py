@@ -40,9 +40,9 @@ from dp_forward.train.labels import label_mechanism_for
 from dp_forward.train.lora import add_lora, merge_lora
 from dp_forward.train.noisy_model import ThroughNoise
 from dp_forward.train.plan import Plan
+from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.promised import promises_of
 from dp_forward.train.published import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
-from dp_forward.train.ranks import is_first, wait_for_everyone
 from dp_forward.train.regimes import Regime
 from dp_forward.train.release_dataset import FromReleases, Held, Stored
 from dp_forward.train.report import build_report, write_report
@@ -104,21 +104,25 @@ def finetune(
         noisy, clean = job.evaluate()
         report = build_report(
             plan,
-            job.promises,
-            noisy=noisy,
-            clean=clean,
-            commonest=commonest_share(job.material.evaluation.labels),
-            history=history,
-            notes=job.material.task.notes,
-            seen_raw=raw_texts_of(plan),
-            learnt=releases_learnt(plan),
+            regime=str(plan.regime),
+            accuracy=noisy,
+            without_noise=clean.mean,
+            labels=job.material.task.labels,
             records=len(job.material.train),
+            guarantee=job.promises.as_dict(),
+            stages=history,
+            notes=job.material.task.notes,
             seconds=time.perf_counter() - started,
+            more={
+                "accuracy_by_draw": list(noisy.by_draw),
+                "accuracy_of_commonest_label": commonest_share(job.material.evaluation.labels),
+                "front_has_seen_raw_texts_of": raw_texts_of(plan),
+                **releases_learnt(plan),
+            },
         )
-        if is_first():
+        if is_first_process():
             hand_over(job.material.pair, job.material.form, job.material.tokens.tokenizer, place.path)
             write_report(report, place)
-            place.drop_stages()
         wait_for_everyone()
         return Run(plan, job.material.pair, job.material.form, job.material.tokens, job.promises, report)
 
@@ -207,7 +211,7 @@ class _Job:
             answers[chosen] = logits.argmax(dim=-1).cpu().numpy()
             if self.progress is not None:
                 self.progress(stage, min(start + _READ_AT_ONCE, len(order)), len(order), {})
-        if is_first():
+        if is_first_process():
             draft = stored.with_name(f"{stage}.new.npy")
             np.save(draft, answers, allow_pickle=False)
             draft.replace(stored)
@@ -305,7 +309,7 @@ class _Job:
     def _released(self) -> ReleasedCorpus:
         """One stored release for every record of the task; charged once, drawn once."""
         material, root = self.material, self.place.path
-        if not is_first():
+        if not is_first_process():
             wait_for_everyone()
             return ReleasedCorpus.open(root / "releases")
         digests = hand_over(material.pair, material.form, material.tokens.tokenizer, root)
@@ -382,7 +386,7 @@ class _Job:
         if self.labels is None:
             return texts
         stored = self.place.path / "labels.npy"
-        if is_first() and not stored.is_file():
+        if is_first_process() and not stored.is_file():
             assert texts.labels is not None
             answers = release_labels(texts.labels, self.labels)
             draft = stored.with_name("labels.new.npy")
@@ -417,12 +421,12 @@ class _Job:
 @contextmanager
 def _opened(folder: Path | None, plan: Plan, *, resume: bool) -> Iterator[RunFolder]:
     if folder is not None:
-        with RunFolder.opened(folder, plan.as_dict(), plan.digest(), resume=resume) as place:
+        with RunFolder.opened(folder, plan, resume=resume) as place:
             yield place
         return
     with (
         tempfile.TemporaryDirectory() as temporary,
-        RunFolder.opened(Path(temporary) / "run", plan.as_dict(), plan.digest(), resume=False) as place,
+        RunFolder.opened(Path(temporary) / "run", plan, resume=False) as place,
     ):
         yield place
 

@@ -51,11 +51,10 @@ from dp_forward.train.dpsgd.accounting import (
 )
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, make_private, set_trainable
-from dp_forward.train.evaluation import Accuracy, accuracy_of, commonest_share
+from dp_forward.train.evaluation import accuracy_of, commonest_share
 from dp_forward.train.inputs import load_tokenizer, read_texts
-from dp_forward.train.memory import peak_memory_mib, start_counting_memory
-from dp_forward.train.provenance import provenance
-from dp_forward.train.report import spoken, write_report
+from dp_forward.train.processes import peak_memory_mib, start_counting_memory
+from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run_folder import RunFolder
 
 __all__ = ["DpSgdOutcome", "run_dpsgd", "statement_of", "train_dpsgd"]
@@ -88,7 +87,7 @@ def run_dpsgd(
     plan: DpSgdPlan, *, folder: Path, resume: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Train with DP-SGD, write RUN/model (an ordinary checkpoint) and the report; returns the report."""
-    with RunFolder.opened(folder, plan.as_dict(), plan.digest(), resume=resume) as place:
+    with RunFolder.opened(folder, plan, resume=resume) as place:
         if place.complete:
             return place.report
         started = time.perf_counter()
@@ -105,7 +104,6 @@ def run_dpsgd(
             plan, outcome, train=train, evaluation=evaluation, seconds=time.perf_counter() - started
         )
         write_report(report, place)
-        place.drop_stages()
         return report
 
 
@@ -371,7 +369,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 def _report(
     plan: DpSgdPlan, outcome: DpSgdOutcome, *, train: EncodedTexts, evaluation: EncodedTexts, seconds: float
 ) -> dict[str, Any]:
-    accuracy: Accuracy = accuracy_of(_right_answers(outcome.model, evaluation)[:, None])
+    accuracy = accuracy_of(_right_answers(outcome.model, evaluation)[:, None])
     statements = {
         "queries": "NOT protected: they are sent as they are, and no noise is added at inference.",
         "training_texts": outcome.statement,
@@ -389,29 +387,27 @@ def _report(
             "batches are Poisson samples, as Opacus's accountant assumes",
         ],
     }
-    return {
-        "accuracy": accuracy.mean,
-        "accuracy_low": accuracy.low,
-        "accuracy_high": accuracy.high,
-        "accuracy_without_noise": accuracy.mean,
-        "accuracy_of_commonest_label": commonest_share(evaluation.labels),
-        "draws": 1,
-        "texts": accuracy.texts,
-        "training_records": len(train),
-        "regime": "dp-sgd",
-        "guarantee": {
+    task = find_task(plan.task)
+    return build_report(
+        plan,
+        regime="dp-sgd",
+        accuracy=accuracy,
+        without_noise=accuracy.mean,
+        labels=task.labels,
+        records=len(train),
+        guarantee={
             "regime": "dp-sgd",
             "queries": None,
             "training": training,
             "labels": None,
             "statements": statements,
-            "statement": " ".join(spoken(statements)),
+            "statement": " ".join(with_subjects(statements)),
         },
-        "notes": find_task(plan.task).notes,
-        "seconds": seconds,
-        "peak_memory_mib": outcome.peak_memory_mib,
-        "plan": {"mechanism": f"dp-sgd ({plan.mode})", **plan.as_dict()},
-        "plan_digest": plan.digest(),
-        "stages": {_STAGE: {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
-        "provenance": provenance(),
-    }
+        stages={_STAGE: {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
+        notes=task.notes,
+        seconds=seconds,
+        more={
+            "accuracy_of_commonest_label": commonest_share(evaluation.labels),
+            "plan": {"mechanism": f"dp-sgd ({plan.mode})", **plan.as_dict()},
+        },
+    )
