@@ -85,10 +85,11 @@ def _pretrain(
     from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
     from dp_forward.train.pretrain.pretraining import pretrain
 
-    plan = PretrainPlan.from_dict(settings)
-    corpus = shelf.data.get(plan.corpus, plan.corpus)
-    outcome = pretrain(plan.model, corpus, plan.settings, folder=folder).as_dict()
-    return {name: value for name, value in outcome.items() if name != "history"}
+    corpus = settings.get("corpus", PretrainPlan.corpus)
+    plan = PretrainPlan.from_dict({**settings, "corpus": shelf.data.get(corpus, corpus)})
+    report = pretrain(plan, folder=folder)
+    left_out = ("history", "plan", "plan_digest", "provenance")
+    return {name: value for name, value in report.items() if name not in left_out}
 
 
 def _queries(
