@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.report import provenance
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, Mechanism, PrivUnit, calibrate, normalise
-from dp_forward.split.pair import split_model
+from dp_forward.split import split_model
 from reproduction.runs.speed import SHAPES, Contenders, Shape
 
 MATMUL = {"fp32": "highest", "tf32": "high"}

@@ -131,14 +131,14 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
     from dp_forward.attacks.inversion.recall import TokenPrior
     from dp_forward.privacy import NoiseSpec
+    from dp_forward.split import split_model
     from dp_forward.split.half_files import load_front
     from dp_forward.split.load_model import load_model
-    from dp_forward.split.surgery import carve
 
     # Rows are compared exactly; a decoder learns whatever its products are rounded to.
     torch.set_float32_matmul_precision("high" if job.attack == "decoder" else "highest")
     model = load_model(str(bench.model), labels=2).float()
-    front, _ = carve(model, job.cut)
+    front, _ = split_model(model, job.cut)
     note: dict[str, Any] = {}
     if job.attack == "dp-sgd":
         note = {"front": "the published front: DP-SGD adds no noise to a query"}
@@ -326,7 +326,7 @@ def _tiny(folder: Path) -> Bench:
     import torch
     import transformers
 
-    from dp_forward.data.encoded import EncodedTexts, _Columns
+    from dp_forward.data.encoded_texts import EncodedTexts, _Columns
 
     torch.manual_seed(0)
     vocabulary, rows = 300, 16

@@ -241,8 +241,8 @@ class Bench:
         """The published model with a new head, in float32, cut."""
         import torch
 
+        from dp_forward.split import split_model
         from dp_forward.split.load_model import load_model
-        from dp_forward.split.pair import split_model
 
         torch.manual_seed(seed)
         model = load_model(str(self.cache / "model"), labels=2).to(torch.float32)
@@ -252,9 +252,9 @@ class Bench:
         """A pair: trained as a whole on raw texts, or its back alone on one real release of each member."""
         import torch
 
-        from dp_forward.attacks.observations import crossing, device_of
+        from dp_forward.attacks.observations import crossing, pick_device
 
-        cut, mechanism, device = job["cut"], _mechanism(job), device_of(None)
+        cut, mechanism, device = job["cut"], _mechanism(job), pick_device(None)
         pair = self.halves(cut, seed=job["seed"])
         own = texts.subset(members)
         pair.front.to(device).eval()
@@ -302,14 +302,14 @@ class Bench:
         """The baseline at the same epsilon, for as many epochs."""
         import torch
 
-        from dp_forward.attacks.observations import device_of
+        from dp_forward.attacks.observations import pick_device
+        from dp_forward.split import split_model
         from dp_forward.split.load_model import load_model
-        from dp_forward.split.pair import split_model
         from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
         from dp_forward.train.dpsgd.dpsgd_training import train_dpsgd
 
         torch.manual_seed(0)
-        model = load_model(str(self.cache / "model"), labels=2).to(torch.float32).to(device_of(None))
+        model = load_model(str(self.cache / "model"), labels=2).to(torch.float32).to(pick_device(None))
         batch = min(256, len(members) // 4)
         plan = DpSgdPlan(
             task="imdb",
@@ -345,11 +345,10 @@ def prepare(args: argparse.Namespace) -> int:
     import torch
 
     from dp_forward.attacks.attribute import keyword_genres
-    from dp_forward.data import FixedLength, Record, read_records
-    from dp_forward.data.files import file_rows
+    from dp_forward.data import FixedLength, Record, read_records, sample_records
+    from dp_forward.data.files import read_rows
     from dp_forward.data.tasks import find_task
-    from dp_forward.split.load_model import load_model
-    from dp_forward.train.inputs import load_tokenizer, sample
+    from dp_forward.split.load_model import load_model, load_tokenizer
 
     args.cache.mkdir(parents=True, exist_ok=True)
     tokenizer = load_tokenizer(args.model)
@@ -362,15 +361,19 @@ def prepare(args: argparse.Namespace) -> int:
         print(f"{name}: {len(texts)} texts of {rows} rows", file=sys.stderr)
 
     pool = 4 * FULL["members"]
-    store("imdb", sample(read_records(find_task("imdb"), "train", source=args.imdb), pool), MEMBER_ROWS)
-    store("sst2", sample(read_records(find_task("sst2"), "train", source=args.sst2), pool), MEMBER_ROWS)
+    store(
+        "imdb", sample_records(read_records(find_task("imdb"), "train", source=args.imdb), pool), MEMBER_ROWS
+    )
+    store(
+        "sst2", sample_records(read_records(find_task("sst2"), "train", source=args.sst2), pool), MEMBER_ROWS
+    )
     genres = {
         str(row.fields["review_id"]): str(row.fields["single_of_four"])
-        for row in file_rows(Path(args.genres))
+        for row in read_rows(Path(args.genres))
     }
     names = sorted(set(genres.values()) - {""})
     for split in ("train", "test"):
-        rows = list(file_rows(next(Path(args.imdb).glob(f"*{split}.jsonl*"))))
+        rows = list(read_rows(next(Path(args.imdb).glob(f"*{split}.jsonl*"))))
         begins = (" ".join(str(row.fields["text"]).split()[:WORDS]) for row in rows)
         store(f"keyword-{split}", list(keyword_genres(begins)), ROWS)
         true = [

@@ -23,9 +23,8 @@ from dp_forward.privacy import (
     normalise,
     normalise_rows,
 )
-from dp_forward.split import legal_cuts
+from dp_forward.split import legal_cuts, split_model
 from dp_forward.split.check import check_split
-from dp_forward.split.pair import split_model
 from tiny_models import SETTINGS, tiny
 
 ODD = [0.0, 1e-45, 1e-39, 1e30, 3e38, -3e38, 65504.0, float("nan"), float("inf"), -float("inf")]

@@ -17,8 +17,8 @@ from transformers import BertConfig, BertForSequenceClassification
 from benchmarks.report import report
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, PrivUnit, calibrate, normalise
-from dp_forward.split.pair import split_model
-from dp_forward.split.private_model import Joined, join
+from dp_forward.split import split_model
+from dp_forward.split.private_model import PrivateModel, join
 
 THRESHOLDS = {
     "cuda_matrix_gaussian_ratio": 1.03,
@@ -44,11 +44,11 @@ class Steps:
             "labels": torch.randint(0, 2, (self.batch,), device=self.device),
         }
 
-    def joined(self, sanitizer: Sanitizer | None, draws: int = 1) -> Joined:
+    def joined(self, sanitizer: Sanitizer | None, draws: int = 1) -> PrivateModel:
         """The pair with this noise, ready to train."""
         return join(self.pair, sanitizer, draws=draws).to(self.device).train()
 
-    def seconds(self, model: Joined) -> float:
+    def seconds(self, model: PrivateModel) -> float:
         """One forward and backward pass."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -59,7 +59,7 @@ class Steps:
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    def medians(self, models: dict[str, Joined]) -> dict[str, float]:
+    def medians(self, models: dict[str, PrivateModel]) -> dict[str, float]:
         """The median step time of each model."""
         times: dict[str, list[float]] = {name: [] for name in models}
         for turn in range(self.repeat + 2):

@@ -46,9 +46,9 @@ from benchmarks.load import (
 from dp_forward.privacy import NoiseSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.split import split_model
 from dp_forward.split.artifacts import ReleaseForm, hand_over, load_provider_side
 from dp_forward.split.load_model import load_model, model_folder
-from dp_forward.split.pair import split_model
 
 CLIENTS = 32
 CUT, ROWS = "encoder.3", 64

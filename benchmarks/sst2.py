@@ -79,9 +79,9 @@ def jobs() -> dict[str, list[dict[str, Any]]]:
 
 def prepare(args: argparse.Namespace) -> int:
     """Read the splits as `finetune` would, and store their token ids."""
-    from dp_forward.data import FixedLength
+    from dp_forward.data import FixedLength, read_texts
     from dp_forward.data.tasks import find_task
-    from dp_forward.train.inputs import load_tokenizer, read_texts
+    from dp_forward.split.load_model import load_tokenizer
 
     sources = dict(option.split("=", 1) for option in args.data)
     tokens = FixedLength(load_tokenizer(args.model), ROWS)
@@ -116,7 +116,7 @@ def load(cache: Path, name: str) -> tuple[Any, Any, Any]:
 
 def texts_of(prepared: tuple[Any, Any, Any], rows: int) -> Any:
     """A prepared split at fewer rows, cut as the tokenizer cuts: the last row kept is [SEP]."""
-    from dp_forward.data.encoded import EncodedTexts, _Columns
+    from dp_forward.data.encoded_texts import EncodedTexts, _Columns
 
     ids, lengths, labels = prepared
     longer = lengths > rows

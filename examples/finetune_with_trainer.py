@@ -11,10 +11,9 @@ import tempfile
 from transformers import Trainer, TrainingArguments, set_seed
 
 import dp_forward as dpf
-from dp_forward.data import EncodedTexts, FixedLength, find_task, read_records, ready
+from dp_forward.data import EncodedTexts, FixedLength, collate, find_task, read_records
 from dp_forward.privacy import TEXT, Budget, PrivUnit, calibrate, normalise
-from dp_forward.split.load_model import load_model
-from dp_forward.train.inputs import load_tokenizer
+from dp_forward.split.load_model import load_model, load_tokenizer
 
 set_seed(0)
 pair = dpf.split(load_model("minilm", labels=2), cut="output", width=4)  # four columns cross
@@ -41,7 +40,7 @@ with tempfile.TemporaryDirectory() as folder:
             logging_steps=3,
         ),
         train_dataset=texts,
-        data_collator=ready,  # batches come ready from EncodedTexts
+        data_collator=collate,  # EncodedTexts gives whole batches
     )
     result = trainer.train()
 

@@ -18,8 +18,7 @@ from dp_forward.errors import BudgetExhausted
 from dp_forward.ledger import Ledger
 from dp_forward.privacy import Budget, NoiseSpec, RandomizedResponse, calibrate
 from dp_forward.split.artifacts import ReleaseForm, hand_over, load_user_side
-from dp_forward.split.load_model import load_model
-from dp_forward.train.inputs import load_tokenizer
+from dp_forward.split.load_model import load_model, load_tokenizer
 from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.provider_training import finetune_from_releases
 

@@ -18,8 +18,7 @@ import dp_forward as dpf
 from dp_forward.errors import BudgetExhausted
 from dp_forward.privacy import NoiseSpec
 from dp_forward.split.artifacts import ReleaseForm, hand_over
-from dp_forward.split.load_model import load_model
-from dp_forward.train.inputs import load_tokenizer
+from dp_forward.split.load_model import load_model, load_tokenizer
 
 torch.manual_seed(0)
 pair = dpf.split(load_model("minilm", labels=2), cut="output", width=8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dp_forward.data.encoded import EncodedTexts, _Columns
+from dp_forward.data.encoded_texts import EncodedTexts, _Columns
 from tiny_models import LABELS, VOCABULARY
 
 ROWS = 6

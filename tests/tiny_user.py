@@ -18,8 +18,8 @@ from dp_forward.privacy import NoiseSpec
 from dp_forward.service.protocol.frame import parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import Policy
+from dp_forward.split import split_model
 from dp_forward.split.artifacts import ReleaseForm, hand_over
-from dp_forward.split.pair import split_model
 
 LABELS = ("bad", "good")
 SERVER = "http://127.0.0.1:8765"

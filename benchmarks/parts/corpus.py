@@ -54,9 +54,9 @@ def make_front(folder: Path) -> Path:
     import transformers
 
     from dp_forward.privacy import NoiseSpec
+    from dp_forward.split import split_model
     from dp_forward.split.artifacts import ReleaseForm, hand_over
     from dp_forward.split.load_model import model_folder
-    from dp_forward.split.pair import split_model
 
     torch.manual_seed(0)
     shape: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -12,8 +12,8 @@ from benchmarks.goals import on_cores, say
 from benchmarks.released_noise import draw_seconds, fine_scale, gaussian, privunit, release_cpu_ms
 from benchmarks.timing import cpu_seconds, least_cpu_ms, threads
 from dp_forward.noise import release_batch
+from dp_forward.split import split_model
 from dp_forward.split.load_model import load_model
-from dp_forward.split.pair import split_model
 
 CUT, ROWS, TEXTS = "encoder.3", 64, 16
 LIMITS = {

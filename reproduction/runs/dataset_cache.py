@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dp_forward.data import EncodedTexts, FixedLength
+from dp_forward.data import EncodedTexts, FixedLength, read_texts
 from dp_forward.data.tasks import find_task
-from dp_forward.split.load_model import model_folder
-from dp_forward.train.inputs import Material, check_public_task, cut_model, load_tokenizer, read_texts
+from dp_forward.split.load_model import load_tokenizer, model_folder
+from dp_forward.train.inputs import Material, check_public_task, cut_model
 from dp_forward.train.plan import Plan
 
 __all__ = ["Shelf"]

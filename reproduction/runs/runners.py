@@ -17,7 +17,7 @@ from reproduction.runs.dataset_cache import Shelf
 
 if TYPE_CHECKING:
     from dp_forward.privacy import Mechanism
-    from dp_forward.split.pair import Split
+    from dp_forward.split import Split
 
 __all__ = ["carry_out", "reader_of"]
 
@@ -98,7 +98,7 @@ def _queries(
     """A trained model, asked through other noise than it was trained with, or that it never met."""
     from dp_forward.noise import Sanitizer
     from dp_forward.privacy import NoiseSpec
-    from dp_forward.split.device import device_of
+    from dp_forward.split.device import pick_device
     from dp_forward.train.evaluation import accuracy_over_draws
     from dp_forward.train.noisy_model import ThroughNoise
 
@@ -108,7 +108,7 @@ def _queries(
     task = TASKS[str(built_on.settings["task"])]
     rows = int(effective(built_on.kind, built_on.settings)["rows"])
     module = ThroughNoise(pair, Sanitizer(noise, seed=settings["noise_seed"]), rows=rows, labels=_LABELS)
-    module.to(device_of())
+    module.to(pick_device())
     texts = shelf.texts(
         task.name,
         task.split,
@@ -129,8 +129,8 @@ def _queries(
 
 def _trained_halves(step: Step, folder: Path, cut: str | None) -> tuple[Split, float]:
     """The halves of a run, or the model of a baseline cut in two; and the norm that the noise is for."""
+    from dp_forward.split import split_model
     from dp_forward.split.load_model import load_model
-    from dp_forward.split.pair import split_model
     from dp_forward.train.run import Halves
 
     if step.kind == "baseline":
@@ -179,8 +179,8 @@ def _membership(
 def _front(settings: Mapping[str, Any]) -> tuple[Any, Mechanism | None]:
     """The published front at a cut, and the noise that it is used with."""
     from dp_forward.privacy import NoiseSpec
+    from dp_forward.split import split_model
     from dp_forward.split.load_model import load_model
-    from dp_forward.split.pair import split_model
 
     model: Any = load_model(settings["model"], labels=_LABELS)
     pair = split_model(model.float(), settings["cut"])
@@ -195,8 +195,8 @@ def _inversion(
 ) -> dict[str, Any]:
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
     from dp_forward.attacks.inversion.recall import TokenPrior, token_table
-    from dp_forward.split.device import device_of
-    from dp_forward.train.inputs import load_tokenizer
+    from dp_forward.split.device import pick_device
+    from dp_forward.split.load_model import load_tokenizer
 
     front, mechanism = _front(settings)
     chosen: dict[str, Any] = {"model": reader_of(step), "rows": settings["rows"]}
@@ -207,7 +207,7 @@ def _inversion(
         special=load_tokenizer(settings["model"]).all_special_ids,
         vocabulary=int(token_table(front).num_embeddings),  # type: ignore[arg-type]
     )
-    found = invert_nearest(front, mechanism, texts, prior=prior, device=str(device_of()))
+    found = invert_nearest(front, mechanism, texts, prior=prior, device=str(pick_device()))
     return found.as_dict()
 
 
@@ -215,11 +215,10 @@ def _attribute(
     step: Step, settings: dict[str, Any], folder: Path, after: Sequence[Path], shelf: Shelf
 ) -> dict[str, Any]:
     from dp_forward.attacks.attribute import attribute_attack, keyword_genres
-    from dp_forward.data import EncodedTexts, FixedLength
-    from dp_forward.data.sources import read_records
+    from dp_forward.data import EncodedTexts, FixedLength, read_records
     from dp_forward.data.tasks import find_task
-    from dp_forward.split.device import device_of
-    from dp_forward.train.inputs import load_tokenizer
+    from dp_forward.split.device import pick_device
+    from dp_forward.split.load_model import load_tokenizer
 
     task = find_task(settings["task"])
     read = read_records(task, "train", source=shelf.data.get(task.name))
@@ -231,7 +230,7 @@ def _attribute(
     texts = EncodedTexts.from_records(genres, tokens)
     test, train = texts.split_off(0.5, seed=0)
     epochs = int(settings.get("epochs", 20))
-    found = attribute_attack(front, mechanism, train, test, epochs=epochs, seed=0, device=str(device_of()))
+    found = attribute_attack(front, mechanism, train, test, epochs=epochs, seed=0, device=str(pick_device()))
     return found.as_dict()
 
 

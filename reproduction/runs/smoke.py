@@ -92,7 +92,7 @@ def smoke_model(folder: Path) -> Subject:
     import torch
     from transformers import BertConfig, BertModel
 
-    from dp_forward.train.inputs import load_tokenizer
+    from dp_forward.split.load_model import load_tokenizer
 
     width = 32
     if not (folder / "config.json").is_file():
@@ -116,14 +116,13 @@ def smoke_model(folder: Path) -> Subject:
 
 def smoke_data(folder: Path) -> dict[str, str]:
     """The three tasks and a corpus in files, made of packaged sentences; pairs by whether labels agree."""
-    from dp_forward.data.sources import read_records
+    from dp_forward.data import read_records, sample_records
     from dp_forward.data.tasks import find_task
-    from dp_forward.train.inputs import sample
 
     folder.mkdir(parents=True, exist_ok=True)
     task = find_task("rotten-tomatoes")
     read = {
-        split: [(r.text, int(r.label or 0)) for r in sample(read_records(task, split), 2 * size)]
+        split: [(r.text, int(r.label or 0)) for r in sample_records(read_records(task, split), 2 * size)]
         for split, size in (("train", _TEXTS), ("validation", _HELD_OUT))
     }
     splits = {split: rows[::2] for split, rows in read.items()}

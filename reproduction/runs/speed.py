@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dp_forward.data.encoded import EncodedTexts, _Columns
+from dp_forward.data.encoded_texts import EncodedTexts, _Columns
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.grid import Grid
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, Mechanism, PrivUnit, calibrate, normalise
-from dp_forward.split.pair import split_model
+from dp_forward.split import split_model
 from dp_forward.split.private_model import join
 
 __all__ = ["SHAPES", "Contenders", "Shape", "measure"]

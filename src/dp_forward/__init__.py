@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from dp_forward.split.half_files import load_back as load_back
     from dp_forward.split.half_files import load_front as load_front
     from dp_forward.split.half_files import save_split as save_split
-    from dp_forward.split.pair import Split as Split
-    from dp_forward.split.private_model import Joined as Joined
+    from dp_forward.split.halves import Split as Split
+    from dp_forward.split.private_model import PrivateModel as PrivateModel
     from dp_forward.split.private_model import join as join
     from dp_forward.split.private_model import join_qkv as join_qkv
     from dp_forward.train.finetune import finetune as finetune
@@ -41,11 +41,11 @@ except PackageNotFoundError:  # pragma: no cover - running from a source tree wi
 _HOMES = {
     "AsyncClient": "dp_forward.service.client.client",
     "Client": "dp_forward.service.client.client",
-    "Joined": "dp_forward.split.private_model",
+    "PrivateModel": "dp_forward.split.private_model",
     "Plan": "dp_forward.train.plan",
     "Run": "dp_forward.train.run",
     "Sanitizer": "dp_forward.noise",
-    "Split": "dp_forward.split.pair",
+    "Split": "dp_forward.split.halves",
     "finetune": "dp_forward.train.finetune",
     "join": "dp_forward.split.private_model",
     "join_qkv": "dp_forward.split.private_model",
@@ -58,8 +58,8 @@ _HOMES = {
 __all__ = [
     "AsyncClient",
     "Client",
-    "Joined",
     "Plan",
+    "PrivateModel",
     "Run",
     "Sanitizer",
     "Split",

@@ -17,8 +17,8 @@ from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import release
 from dp_forward.privacy import NoiseSpec
+from dp_forward.split import split_model
 from dp_forward.split.artifacts import ReleaseForm, UserSide
-from dp_forward.split.pair import split_model
 
 TEXT = "the lovely story with a grim and moving plot"
 

@@ -35,12 +35,11 @@ from dp_forward.noise.released import released_gaussian, released_label, release
 from dp_forward.noise.released import released_matrix as released
 from dp_forward.noise.simulated import sanitizer
 from dp_forward.privacy import NoiseSpec, NormBound, RandomizedResponse
-from dp_forward.service.client.session import Exchange
+from dp_forward.service.client.session import Session
 from dp_forward.service.protocol.frame import frame_of
-from dp_forward.split import carve, halves
+from dp_forward.split import Split, halves, split_model
 from dp_forward.split.artifacts import UserSide, load_user_side
 from dp_forward.split.check import check_split
-from dp_forward.split.pair import Split, split_model
 from dp_forward.split.private_model import join
 
 GAUSSIAN = NoiseSpec(mechanism="matrix-gaussian", epsilon=8.0)
@@ -188,18 +187,18 @@ def padding_kept() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def mask_in_header() -> Iterator[None]:
     """The number of tokens travels in the id of the request."""
-    honest, lengths = Exchange._drawn, []
+    honest, lengths = Session._drawn, []
 
-    def drawn(self: Exchange, tokens: Any, terms: Any) -> Any:
+    def drawn(self: Session, tokens: Any, terms: Any) -> Any:
         lengths.append(int(tokens["attention_mask"].sum()))
         return honest(self, tokens, terms)
 
-    def frame(self: Exchange, given: Any) -> bytes:
+    def frame(self: Session, given: Any) -> bytes:
         request = bytes([lengths[-1]]) + secrets.token_bytes(15)
         policy = self.policy
         return frame_of(given, cut=policy.cut, front=policy.front, request=request, time=int(time.time()))
 
-    with _patch(Exchange, "_drawn", drawn), _patch(Exchange, "_frame", frame):
+    with _patch(Session, "_drawn", drawn), _patch(Session, "_frame", frame):
         yield
 
 
@@ -279,7 +278,7 @@ _residual: list[torch.Tensor] = []
 
 def _pair_at_attention(model: Any) -> Split:
     """The cut at which the residual is dropped."""
-    front, back = carve(model, "encoder.1.attention")
+    front, back = split_model(model, "encoder.1.attention")
     return Split(front, back)
 
 
@@ -352,13 +351,13 @@ def floats() -> contextlib.AbstractContextManager[Any]:
 
 def drawn_again_for_nothing() -> contextlib.AbstractContextManager[Any]:
     """A text that is asked again gets a fresh draw under its old charge."""
-    honest = Exchange._pay
+    honest = Session._pay
 
-    def pay(self: Exchange, read: Any, terms: Any) -> Any:
+    def pay(self: Session, read: Any, terms: Any) -> Any:
         paid = honest(self, read, terms)
         return paid if paid.drawn_now else replace(paid, frame=self._frame(self._drawn(read.tokens, terms)))
 
-    return _patch(Exchange, "_pay", pay)
+    return _patch(Session, "_pay", pay)
 
 
 AT_ONE = replace(PRIVUNIT, epsilon=1.0)

@@ -6,7 +6,7 @@ import tiny_models
 from dp_forward.audit.training_audit import audit_training
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import NoiseSpec
-from dp_forward.split.pair import split_model
+from dp_forward.split import split_model
 from dp_forward.split.private_model import join
 
 LABELS = torch.zeros(8, dtype=torch.long)

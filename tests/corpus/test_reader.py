@@ -21,7 +21,7 @@ from dp_forward.corpus import reader as shards
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, shard_bytes, shard_name
 from dp_forward.corpus.shuffled import ShuffledBatch
 from dp_forward.corpus.writer import release_corpus
-from dp_forward.data import ready
+from dp_forward.data import collate
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.split import split_model
@@ -99,7 +99,7 @@ def test_items_are_the_stored_integers_scaled(tmp_path: Path, bits: int) -> None
 def test_a_loader_gets_ready_batches_in_workers_too(stored: ReleasedCorpus) -> None:
     stored[0]  # the maps are open here, and opened anew in a worker
     assert len(pickle.dumps(stored)) < 20_000, "a worker is sent the names of the files and not their numbers"
-    loader = DataLoader(stored, batch_size=7, collate_fn=ready, num_workers=1)
+    loader = DataLoader(stored, batch_size=7, collate_fn=collate, num_workers=1)
     batches = list(loader)
     assert torch.equal(
         torch.cat([batch["hidden"] for batch in batches]), stored.__getitems__(range(50))["hidden"]
@@ -269,7 +269,7 @@ def test_a_back_trains_from_the_shards_with_the_hugging_face_trainer(tmp_path: P
             save_strategy="no",
         ),
         train_dataset=corpus,
-        data_collator=ready,
+        data_collator=collate,
     )
     trainer.train()
     assert _loss(back, corpus) < 0.7 * before

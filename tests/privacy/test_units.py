@@ -4,17 +4,16 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import LABEL, RECORD, TEXT, TOKEN, Unit, parse_unit, phrase
-from dp_forward.privacy.units import refuse_where_rows_mix
+from dp_forward.privacy.units import format_unit, refuse_where_rows_mix
 
 
-@pytest.mark.parametrize("unit", [TEXT, TOKEN, LABEL, RECORD])
+@pytest.mark.parametrize("unit", [TEXT, TOKEN, LABEL, RECORD, phrase(5)], ids=str)
 def test_a_unit_reads_back_its_own_name(unit: Unit) -> None:
-    assert parse_unit(str(unit)) == unit
+    assert parse_unit(format_unit(unit)) == unit
 
 
 def test_a_phrase_has_its_number_of_tokens() -> None:
-    assert parse_unit("phrase:5") == phrase(5)
-    assert str(phrase(5)) == "phrase of 5 tokens"
+    assert (str(phrase(5)), format_unit(phrase(5))) == ("phrase of 5 tokens", "phrase:5")
 
 
 @pytest.mark.parametrize(

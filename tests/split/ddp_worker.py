@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import TEXT, Budget, PrivUnit, calibrate, normalise
-from dp_forward.split.pair import split_model
+from dp_forward.split import split_model
 from dp_forward.split.private_model import join
 
 

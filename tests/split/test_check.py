@@ -10,9 +10,8 @@ from torch import nn
 from transformers import BertForSequenceClassification
 
 from dp_forward.errors import InvalidInput
-from dp_forward.split import carve, legal_cuts
+from dp_forward.split import Split, legal_cuts, split_model
 from dp_forward.split.check import check_split
-from dp_forward.split.pair import Split, split_model
 from tiny_models import SETTINGS, tiny
 
 
@@ -60,7 +59,7 @@ class SkipsAroundTheCut(BertForSequenceClassification):
 def test_a_model_with_a_forward_of_its_own_is_refused() -> None:
     hostile = SkipsAroundTheCut(tiny("bert").config).eval()
     with pytest.raises(InvalidInput, match="supported head"):
-        carve(hostile, "encoder.1")
+        split_model(hostile, "encoder.1")
 
 
 def test_a_skip_around_the_cut_under_a_known_name_shows_in_the_equality() -> None:
@@ -92,7 +91,7 @@ class Remembering(nn.Module):
 
 def _conspiring(model: nn.Module, *, detach: bool) -> Split:
     memory: list[torch.Tensor] = []
-    front, back = carve(model, "encoder.1")
+    front, back = split_model(model, "encoder.1")
     writer = Remembering(front, memory, reads=False)
     if detach:
         writer.register_forward_hook(lambda *_: memory.__setitem__(0, memory[0].detach()))
@@ -149,6 +148,6 @@ def test_a_shape_that_follows_the_text_is_found() -> None:
             return self.front(**inputs)[:, :longest]
 
     model = tiny("bert")
-    front, back = carve(model, "encoder.1")
+    front, back = split_model(model, "encoder.1")
     report = check_split(Split(Shortens(front), back), model)  # type: ignore[arg-type]
     assert any("shape" in problem for problem in report.problems)

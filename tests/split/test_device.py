@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dp_forward.errors import InvalidInput
-from dp_forward.split.device import device_of
+from dp_forward.split.device import pick_device
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
@@ -19,17 +19,17 @@ def test_the_gpu_is_taken_where_there_is_one_and_nothing_else_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: str | None, found: str
 ) -> None:
     pretend(monkeypatch, gpus)
-    assert device_of(wanted) == torch.device(found)
+    assert pick_device(wanted) == torch.device(found)
 
 
 def test_a_gpu_is_known_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, 2)
-    assert device_of("cuda:1") == torch.device("cuda", 1)
-    assert device_of(torch.device("cuda")) == torch.device("cuda")
+    assert pick_device("cuda:1") == torch.device("cuda", 1)
+    assert pick_device(torch.device("cuda")) == torch.device("cuda")
 
 
 @pytest.mark.parametrize(("gpus", "wanted"), [(0, "cuda"), (2, "cuda:2"), (2, "gpu"), (2, "meta"), (2, "")])
 def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: str) -> None:
     pretend(monkeypatch, gpus)
     with pytest.raises(InvalidInput, match="cuda where there is one"):
-        device_of(wanted)
+        pick_device(wanted)

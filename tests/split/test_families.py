@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from dp_forward.errors import InvalidInput
-from dp_forward.split import FAMILIES, carve, legal_cuts
+from dp_forward.split import FAMILIES, legal_cuts, split_model
 from dp_forward.split.families import head_of
 from dp_forward.split.legal_cuts import blocks_of
 from tiny_models import MASKED_LM, SETTINGS, WIDTH, minilm_folder, randomise, tiny, tiny_inputs
@@ -61,24 +61,24 @@ def test_output_needs_a_head_that_reads_one_row(family: str, head: str) -> None:
     model = tiny(family, head)
     assert "output" not in _names(model)
     with pytest.raises(InvalidInput, match="no head that reads one row"):
-        carve(model, "output", allow_vocabulary_head=True)
+        split_model(model, "output", allow_vocabulary_head=True)
 
 
 def test_a_group_of_several_albert_layers_is_cut_only_between_groups() -> None:
     model = tiny("albert", inner_group_num=2)
     assert _names(model) == ["embeddings", "encoder.1", "encoder.2", "encoder.3", "output"]
     with pytest.raises(InvalidInput, match="between groups"):
-        carve(model, "encoder.2.ffn")
+        split_model(model, "encoder.2.ffn")
 
 
 def test_an_unknown_cut_names_the_nearest_legal_ones() -> None:
     with pytest.raises(InvalidInput, match=r"Did you mean .*encoder\.2\.attention"):
-        carve(tiny("bert"), "encoder.2.atention")
+        split_model(tiny("bert"), "encoder.2.atention")
 
 
 def test_a_block_beyond_the_last_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"a block from 1 to 3; got encoder\.4"):
-        carve(tiny("bert"), "encoder.4")
+        split_model(tiny("bert"), "encoder.4")
 
 
 def test_an_unknown_architecture_is_told_how_to_be_added() -> None:
@@ -91,7 +91,7 @@ def test_an_unknown_architecture_is_told_how_to_be_added() -> None:
 def test_an_unsupported_head_is_refused() -> None:
     model = transformers.BertForQuestionAnswering(tiny("bert").config)
     with pytest.raises(InvalidInput, match=r"have a supported head .*BertForQuestionAnswering"):
-        carve(model, "encoder.1")
+        split_model(model, "encoder.1")
 
 
 def test_a_subclass_with_a_forward_of_its_own_is_refused() -> None:
@@ -99,7 +99,7 @@ def test_a_subclass_with_a_forward_of_its_own_is_refused() -> None:
         pass
 
     with pytest.raises(InvalidInput, match="have a supported head"):
-        carve(Hostile(tiny("bert").config), "encoder.1")
+        split_model(Hostile(tiny("bert").config), "encoder.1")
 
 
 def test_a_family_is_added_by_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,11 +115,11 @@ def test_a_family_is_added_by_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     model = transformers.XLMRobertaForSequenceClassification(config).eval()
     randomise(model, seed=0)
     with pytest.raises(InvalidInput, match="known family"):
-        carve(model, "encoder.1")
+        split_model(model, "encoder.1")
     monkeypatch.setitem(FAMILIES, row.model_type, row)
     inputs = tiny_inputs("roberta")
     for info in legal_cuts(model):
-        front, back = carve(model, info.cut)
+        front, back = split_model(model, info.cut)
         with torch.no_grad():
             same = torch.equal(back(front(**inputs)).logits, model(**inputs).logits)
         assert same != info.residual_dropped
@@ -130,7 +130,7 @@ def test_a_vocabulary_head_needs_permission(family: str) -> None:
     model = tiny(family, "masked_lm")
     assert head_of(model) == "masked_lm"
     with pytest.raises(InvalidInput, match="allow_vocabulary_head=True"):
-        carve(model, "encoder.1")
+        split_model(model, "encoder.1")
 
 
 @pytest.mark.skipif(minilm_folder() is None, reason="the demo extra is not installed")

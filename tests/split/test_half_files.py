@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dp_forward.errors import InvalidInput
+from dp_forward.split import split_model
 from dp_forward.split.half_files import digest_of, load_back, load_front, save_split
-from dp_forward.split.pair import split_model
 from tiny_models import SETTINGS, tiny, tiny_inputs
 
 

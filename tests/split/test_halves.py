@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
-from dp_forward.split import FAMILIES, Back, Front, carve, legal_cuts
+from dp_forward.split import FAMILIES, Back, Front, legal_cuts, split_model
 from tiny_models import CAUSAL, LABELS, MASKED_LM, PAD, SETTINGS, VOCABULARY, tiny, tiny_inputs
 
 SOME_CUTS = ("embeddings", "encoder.1.qkv", "encoder.2", "encoder.2.attention", "encoder.2.ffn", "output")
@@ -34,7 +34,7 @@ def test_every_parameter_goes_to_exactly_one_half(family: str) -> None:
     """
     model = tiny(family)
     for info in legal_cuts(model):
-        front, back = carve(model, info.cut)
+        front, back = split_model(model, info.cut)
         assert _contents(front) | _contents(back) == _contents(model)
         if family != "albert":
             assert not _contents(front) & _contents(back)
@@ -48,7 +48,7 @@ def test_a_front_has_no_head_and_a_back_no_entry(family: str) -> None:
     entry = set().union(*(_contents(model.base_model.get_submodule(path)) for path in row.entry))
     head = _contents(model) - _contents(model.base_model)
     for info in legal_cuts(model):
-        front, back = carve(model, info.cut)
+        front, back = split_model(model, info.cut)
         assert type(front.model).__name__ == row.bare
         assert head <= _contents(back)
         assert not head & _contents(front)
@@ -64,7 +64,7 @@ def test_blocks_stay_on_their_side_of_the_cut(family: str) -> None:
     if family == "albert":  # one block, needed on both sides
         blocks = []
     for k in range(1, len(blocks) + 1):
-        front, back = carve(model, f"encoder.{k}")
+        front, back = split_model(model, f"encoder.{k}")
         for index, block in enumerate(blocks, start=1):
             assert (_contents(block) <= _contents(front)) == (index <= k)
             assert _contents(block).isdisjoint(_contents(back)) == (index <= k)
@@ -77,7 +77,7 @@ def test_the_copies_are_real(family: str) -> None:
     whole, settings = model(**inputs).logits, model.config.to_dict()
     names = list(model.state_dict())
     for cut in SOME_CUTS:
-        front, back = carve(model, cut)
+        front, back = split_model(model, cut)
         hidden = front(**inputs)
         answer = back(hidden).logits
         for parameter in front.parameters():
@@ -95,7 +95,7 @@ def test_the_copies_are_real(family: str) -> None:
 @pytest.mark.parametrize("family", MASKED_LM)
 def test_an_allowed_vocabulary_head_is_untied_and_each_tensor_has_one_name(family: str) -> None:
     model, inputs = tiny(family, "masked_lm"), tiny_inputs(family)
-    front, back = carve(model, "encoder.2", allow_vocabulary_head=True)
+    front, back = split_model(model, "encoder.2", allow_vocabulary_head=True)
     hidden = front(**inputs)
     answer = back(hidden).logits
     with torch.no_grad():
@@ -112,7 +112,7 @@ def test_an_allowed_vocabulary_head_is_untied_and_each_tensor_has_one_name(famil
 def test_gradients_flow_through_the_one_tensor(family: str) -> None:
     model, inputs = tiny(family).train(), tiny_inputs(family)
     for cut in SOME_CUTS:
-        front, back = carve(model, cut)
+        front, back = split_model(model, cut)
         assert front.training
         assert back.training
         hidden = front(**inputs)
@@ -129,7 +129,7 @@ def test_gradients_flow_through_the_one_tensor(family: str) -> None:
 @pytest.mark.parametrize("family", MASKED_LM)
 def test_a_masked_lm_trains_through_the_cut(family: str) -> None:
     model, inputs = tiny(family, "masked_lm"), tiny_inputs(family)
-    front, back = carve(model, "encoder.1", allow_vocabulary_head=True)
+    front, back = split_model(model, "encoder.1", allow_vocabulary_head=True)
     with torch.no_grad():
         whole = model(**inputs, labels=inputs["input_ids"]).loss
     loss = back(front(**inputs), labels=inputs["input_ids"]).loss
@@ -142,7 +142,7 @@ def test_a_masked_lm_trains_through_the_cut(family: str) -> None:
 def test_the_exported_back_has_one_input(family: str) -> None:
     model, inputs = tiny(family, blocks=2), tiny_inputs(family)
     for cut in ("encoder.1.qkv", "encoder.1"):
-        front, back = carve(model, cut)
+        front, back = split_model(model, cut)
         with torch.no_grad():
             hidden = front(**inputs)
             exported = torch.export.export(back, (hidden,), strict=False)
@@ -163,7 +163,7 @@ def test_a_local_row_depends_on_its_own_token_alone(family: str) -> None:
         row = 3
         other["input_ids"][:, row] = PAD  # the hardest change: RoBERTa counts its positions around PAD
     for info in legal_cuts(model):
-        front, _ = carve(model, info.cut)
+        front, _ = split_model(model, info.cut)
         moved = (front(**inputs) != front(**other)).any(dim=-1).any(dim=0)
         if info.row_local:
             assert moved.nonzero().flatten().tolist() == [row]
@@ -183,7 +183,7 @@ def test_pad_rows_leave_as_zero_and_are_not_seen_by_the_others(family: str) -> N
     changed = ids.clone()
     changed[:, pad] = PAD
     for info in legal_cuts(model):
-        front, _ = carve(model, info.cut)
+        front, _ = split_model(model, info.cut)
         assert front.pads_left == left
         rows = front(input_ids=ids, attention_mask=mask)
         assert torch.isfinite(rows).all()
@@ -194,7 +194,7 @@ def test_pad_rows_leave_as_zero_and_are_not_seen_by_the_others(family: str) -> N
 
 
 def test_the_back_sees_the_rows_and_nothing_else() -> None:
-    front, back = carve(tiny("bert"), "encoder.1")
+    front, back = split_model(tiny("bert"), "encoder.1")
     hidden = torch.randn(2, 5, 32)
     longer = torch.cat([hidden, torch.zeros(2, 3, 32)], dim=1)
     with torch.no_grad():
@@ -207,7 +207,7 @@ def test_the_back_sees_the_rows_and_nothing_else() -> None:
 
 def test_extra_outputs_asked_for_in_the_settings_are_switched_off() -> None:
     model = tiny("bert", output_hidden_states=True, output_attentions=True, attn_implementation="eager")
-    front, back = carve(model, "encoder.1")
+    front, back = split_model(model, "encoder.1")
     inputs = tiny_inputs("bert")
     assert front.model(**inputs).keys() == {"last_hidden_state"}
     assert back(front(**inputs)).keys() == {"logits"}
@@ -217,15 +217,15 @@ def test_extra_outputs_asked_for_in_the_settings_are_switched_off() -> None:
 def test_a_half_keeps_what_was_frozen() -> None:
     model = tiny("bert")
     model.bert.embeddings.requires_grad_(False)
-    front, back = carve(model, "encoder.1")
+    front, back = split_model(model, "encoder.1")
     assert not any(p.requires_grad for p in front.model.embeddings.parameters())
     assert all(p.requires_grad for p in back.parameters())
 
 
 def test_wrong_shapes_are_refused_in_one_line() -> None:
-    front, back = carve(tiny("bert"), "encoder.1")
-    _, at_output = carve(tiny("bert"), "output")
-    bare = carve(tiny("bert", "bare"), "encoder.1")[1]
+    front, back = split_model(tiny("bert"), "encoder.1")
+    _, at_output = split_model(tiny("bert"), "output")
+    bare = split_model(tiny("bert", "bare"), "encoder.1")[1]
     ids = torch.ones(2, 5, dtype=torch.long)
     wrong = [
         lambda: back(torch.zeros(2, 5, 31)),
@@ -244,14 +244,14 @@ def test_wrong_shapes_are_refused_in_one_line() -> None:
 
 @pytest.mark.parametrize(("family", "most"), [("bert", 40), ("roberta", 38), ("gpt2", 40), ("vit", None)])
 def test_a_front_knows_how_many_rows_have_positions(family: str, most: int | None) -> None:
-    front, _ = carve(tiny(family), "encoder.1")
+    front, _ = split_model(tiny(family), "encoder.1")
     assert front.max_rows == most
     if most is not None:
         assert front(input_ids=torch.full((1, most), 5)).shape == (1, most, 32)
 
 
 def test_a_half_introduces_itself() -> None:
-    front, back = carve(tiny("bert"), "encoder.2.ffn")
+    front, back = split_model(tiny("bert"), "encoder.2.ffn")
     assert "cut=encoder.2.ffn, width=32" in repr(front)
     assert back.architecture == "BertForSequenceClassification"
     assert front.settings["num_hidden_layers"] == 3

@@ -94,8 +94,8 @@ def test_lora_trains_on_either_half() -> None:
 
 def test_the_public_names_are_loaded_when_used() -> None:
     assert callable(dpf.split)
-    assert {"Joined", "Sanitizer", "Split", "join", "load_back", "load_front"} <= set(dpf.__all__)
-    assert dpf.Joined.__name__ == "Joined"
+    assert {"PrivateModel", "Sanitizer", "Split", "join", "load_back", "load_front"} <= set(dpf.__all__)
+    assert dpf.PrivateModel.__name__ == "PrivateModel"
     with pytest.raises(AttributeError, match="nothing"):
         dpf.nothing  # noqa: B018
     with pytest.raises(InvalidInput, match="draws"):

@@ -8,7 +8,7 @@ import dp_forward as dpf
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import ProjectedSanitizer
 from dp_forward.privacy import TEXT, TOKEN, Budget, normalise, normalise_rows, phrase
-from dp_forward.split.qkv import opened_at_qkv
+from dp_forward.split.private_model import open_at_qkv
 from tiny_models import SETTINGS, tiny, tiny_inputs
 
 BUDGET = Budget(8.0, 1e-5)
@@ -18,7 +18,7 @@ TEXT_FAMILIES = [family for family in SETTINGS if family != "vit"]
 @pytest.mark.parametrize("family", SETTINGS)
 def test_the_projections_after_the_rows_are_what_the_front_gave(family: str) -> None:
     pair = dpf.split(tiny(family), "encoder.1.qkv")
-    opened, projections = opened_at_qkv(pair)
+    opened, projections = open_at_qkv(pair)
     inputs = tiny_inputs(family)
     with torch.no_grad():
         rows = opened.front(**inputs)

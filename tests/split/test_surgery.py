@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from dp_forward.split import Cut, carve, legal_cuts
+from dp_forward.split import Cut, legal_cuts, split_model
 from tiny_models import CAUSAL, MASKED_LM, SETTINGS, minilm_folder, tiny, tiny_inputs
 
 HEADS = [(f, h) for f in SETTINGS for h in ("classifier", "bare")] + [(f, "masked_lm") for f in MASKED_LM]
@@ -116,7 +116,7 @@ def _main(output: Any, *, pooled: bool = False) -> Tensor:
 
 @torch.no_grad()
 def _difference(model: Any, family: str, cut: Cut, inputs: dict[str, Tensor]) -> float:
-    front, back = carve(model, cut, allow_vocabulary_head=True)
+    front, back = split_model(model, cut, allow_vocabulary_head=True)
     pooled = cut.place == "output"
     if cut.drops_residual:
         with residual_removed(model, family, cut):
@@ -178,7 +178,7 @@ def test_dropping_a_residual_matters(family: str) -> None:
     with torch.no_grad():
         whole = model(**inputs).logits
         for cut in ("encoder.1.qkv", "encoder.2.attention", "encoder.2.ffn"):
-            front, back = carve(model, cut)
+            front, back = split_model(model, cut)
             assert float((back(front(**inputs)).logits - whole).abs().max()) > 1e-3
 
 
@@ -190,10 +190,10 @@ def test_what_crosses_is_the_tensor_that_the_cut_names(family: str) -> None:
         cut = Cut("encoder", 2, "attention")
         with residual_removed(model, family, cut) as seen:
             model(**inputs)
-        assert torch.equal(carve(model, cut)[0](**inputs), seen.value)
+        assert torch.equal(split_model(model, cut)[0](**inputs), seen.value)
     states = model.base_model(**inputs, output_hidden_states=True).hidden_states
-    assert torch.equal(carve(model, "embeddings")[0](**inputs), states[0])
-    assert torch.equal(carve(model, "encoder.2")[0](**inputs), states[2])
+    assert torch.equal(split_model(model, "embeddings")[0](**inputs), states[0])
+    assert torch.equal(split_model(model, "encoder.2")[0](**inputs), states[2])
 
 
 @pytest.mark.parametrize("family", [f for f in SETTINGS if f != "vit"])
@@ -216,7 +216,7 @@ def test_every_attention_of_hugging_face_splits_exactly(family: str) -> None:
 def test_half_precision_stays_half_precision(family: str) -> None:
     model, inputs = tiny(family).to(torch.bfloat16), tiny_inputs(family)
     for cut in (Cut("embeddings"), Cut("encoder", 2)):
-        front, back = carve(model, cut)
+        front, back = split_model(model, cut)
         assert front(**inputs).dtype == back(front(**inputs)).logits.dtype == torch.bfloat16
         assert _difference(model, family, cut, inputs) == 0.0
 
@@ -237,7 +237,7 @@ def test_a_causal_back_reads_the_last_row_of_each_record_without_a_pad_token(fam
     model, inputs = tiny(family, pad_token_id=None), tiny_inputs(family, batch=3)
     one_by_one = torch.cat([model(input_ids=ids[None]).logits for ids in inputs["input_ids"]])
     for cut in ("embeddings", "encoder.2", "output"):
-        front, back = carve(model, cut)
+        front, back = split_model(model, cut)
         assert torch.allclose(back(front(**inputs)).logits, one_by_one, atol=1e-5)
     assert model.config.pad_token_id is None
 
@@ -262,7 +262,7 @@ def test_pad_tokens_of_roberta_do_not_shift_the_other_positions() -> None:
     ids[0, 5:], mask[0, 5:] = 1, 0
     with torch.no_grad():
         whole = model.roberta(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[2]
-        ours = carve(model, "encoder.2")[0](input_ids=ids, attention_mask=mask)
+        ours = split_model(model, "encoder.2")[0](input_ids=ids, attention_mask=mask)
     assert torch.equal(ours, whole.masked_fill(mask[..., None] == 0, 0.0))
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dp_forward.errors import InvalidInput
+from dp_forward.split import split_model
 from dp_forward.split.check import check_split
-from dp_forward.split.pair import split_model
 from tiny_models import tiny, tiny_inputs
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dp_forward.errors import InvalidInput
-from dp_forward.storage.database import Database, Problem, create_database
+from dp_forward.storage.database import Database, Problem, _settle, create_database
 
 
 class Refusal(InvalidInput):
@@ -95,6 +95,7 @@ class Unguarded:
         self.connection.close()
 
 
+@pytest.mark.slow
 def test_a_fork_with_an_open_database_loses_no_committed_row(tmp_path: Path) -> None:
     for trial in range(20):
         place = tmp_path / f"{trial}.sqlite"
@@ -102,6 +103,7 @@ def test_a_fork_with_an_open_database_loses_no_committed_row(tmp_path: Path) -> 
         assert forked_with_open(place, lambda path: Database(path, refuse=Refusal)) == 3
 
 
+@pytest.mark.slow
 def test_the_fork_test_catches_a_connection_that_lives_across_the_fork(tmp_path: Path) -> None:
     lost = 0
     for trial in range(20):
@@ -171,8 +173,9 @@ def test_an_existing_file_is_never_made_again(path: Path) -> None:
     assert caught.value.kind == "exists"
 
 
-def test_a_stale_log_beside_the_name_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.sqlite-wal").write_bytes(b"stale")
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_a_stale_log_beside_the_name_is_refused(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"rows.sqlite{suffix}").write_bytes(b"stale")
     with pytest.raises(Refusal) as caught:
         create_database(tmp_path / "rows.sqlite", fill, refuse=Refusal)
     assert caught.value.kind == "exists"
@@ -229,6 +232,112 @@ def test_what_was_deleted_is_overwritten_where_the_owner_wants_it_forgotten(tmp_
         database.close()
         found[forget] = b"remember-me" in place.read_bytes()
     assert found == {True: False, False: True}
+
+
+def test_of_two_makers_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, place = os.link, tmp_path / "rows.sqlite"
+
+    def late(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        create_database(target, lambda connection: insert_row(connection, 7), refuse=Refusal)
+        link(source, target)
+
+    def insert_row(connection: sqlite3.Connection, number: int) -> None:
+        fill(connection)
+        connection.execute("INSERT INTO rows VALUES (?)", (number,))
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(Refusal) as caught:
+        create_database(place, fill, refuse=Refusal)
+    assert caught.value.kind == "exists"
+    assert [one.name for one in tmp_path.iterdir()] == [place.name]
+    assert count(place) == 1, "the winner's file"
+
+
+def test_a_disk_without_links_is_refused_and_left_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(Refusal, match="not permitted") as caught:
+        create_database(tmp_path / "rows.sqlite", fill, refuse=Refusal)
+    assert caught.value.kind == "unavailable"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
+    with pytest.raises(Refusal, match=r"3\.37"):
+        create_database(tmp_path / "rows.sqlite", fill, refuse=Refusal)
+
+
+def test_a_disk_without_write_ahead_logs_is_refused() -> None:
+    with pytest.raises(Refusal, match="write-ahead"):
+        _settle(sqlite3.connect(":memory:"), Refusal)
+
+
+def test_odd_names_are_fine_and_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    odd = tmp_path / "a b?mode=memory#%41.sqlite"
+    create_database(odd, fill, refuse=Refusal)
+    assert [one.name for one in tmp_path.iterdir()] == [odd.name]
+    database = Database(odd, refuse=Refusal)
+    insert(database, 1)
+    assert {one.stat().st_mode & 0o777 for one in tmp_path.iterdir()} == {0o600}
+
+
+def test_every_commit_is_synchronised(path: Path) -> None:
+    with Database(path, refuse=Refusal).transaction(write=False) as connection:
+        found = {
+            name: connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+
+
+def test_checkpoints_are_rare_and_never_automatic(path: Path) -> None:
+    database = Database(path, refuse=Refusal, checkpoint_every=8)
+    with database.transaction(write=False) as connection:
+        assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+    before = path.read_bytes()
+    for number in range(7):
+        insert(database, number)
+    assert path.read_bytes() == before
+    insert(database, 7)
+    assert path.read_bytes() != before
+
+
+def test_a_fork_behind_pythons_back_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(path, refuse=Refusal)
+    insert(database, 1)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(Refusal) as caught:
+        insert(database, 2)
+    assert caught.value.kind == "forked"
+
+
+@pytest.mark.slow
+def test_a_fork_waits_for_the_transactions_of_other_threads(path: Path) -> None:
+    database, stop = Database(path, refuse=Refusal), threading.Event()
+
+    def busy(first: int) -> None:
+        number = first
+        while not stop.is_set():
+            insert(database, number)
+            number += 3
+
+    threads = [threading.Thread(target=busy, args=(1000 + n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    codes = [in_child(lambda n=n: insert(database, n)) for n in range(5)]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert codes == [0] * 5
+    with database.transaction(write=False) as connection:
+        assert connection.execute("SELECT count(*) FROM rows WHERE number < 5").fetchone() == (5,)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def test_a_deleted_database_leaves_nothing_behind(path: Path) -> None:

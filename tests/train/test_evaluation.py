@@ -8,7 +8,7 @@ import tiny_models
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import NoiseSpec
-from dp_forward.split.pair import split_model
+from dp_forward.split import split_model
 from dp_forward.train.evaluation import accuracy_of, accuracy_over_draws
 from dp_forward.train.noisy_model import ThroughNoise
 

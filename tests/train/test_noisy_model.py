@@ -6,7 +6,7 @@ import torch
 import tiny_models
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import NoiseSpec
-from dp_forward.split.pair import Split, split_model
+from dp_forward.split import Split, split_model
 from dp_forward.train.noisy_model import ThroughNoise
 
 ROWS = 10

@@ -19,9 +19,9 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, RandomizedResponse
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.split import split_model
 from dp_forward.split.artifacts import ReleaseForm, load_provider_side, load_user_side
 from dp_forward.split.half_files import digest_of, save_split
-from dp_forward.split.pair import split_model
 from dp_forward.train.provider_training import finetune_from_releases, held_out_records
 from tiny_releases import TinyReleases, in_batches
 from tiny_user import write_user

@@ -44,12 +44,12 @@ from dp_forward.attacks.observations import (
     kind_of_noise,
 )
 from dp_forward.data import EncodedTexts, Record
-from dp_forward.data.files import file_rows
+from dp_forward.data.files import read_rows
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
-from dp_forward.split.device import device_of
+from dp_forward.split.device import pick_device
 
 __all__ = ["GENRES", "Pool", "attribute_attack", "keyword_genres", "read_labelled"]
 
@@ -88,7 +88,7 @@ def read_labelled(
         and numbered in alphabetical order.
     """
     rows: list[tuple[str, str]] = []
-    for row in file_rows(Path(path)):
+    for row in read_rows(Path(path)):
         for name in (text, attribute):
             if name not in row.fields:
                 raise InvalidInput(
@@ -132,7 +132,7 @@ def attribute_attack(
     if pool not in (None, "flatten", "mean"):
         raise InvalidInput("pool", "be flatten or mean", pool, "Leave it out.")
     known, wanted = _labels("train", train), _labels("test", test)
-    place = device_of(device)
+    place = pick_device(device)
     parts = list(hidden_of(front, train, device=place))
     rows, width = parts[0].shape[1:]
     pool = pool or ("flatten" if rows * width <= _FLATTENED_UP_TO else "mean")

@@ -36,9 +36,8 @@ from dp_forward.data import EncodedTexts, Record
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import finite_array, probability
-from dp_forward.split.device import device_of
-from dp_forward.split.halves import Back
-from dp_forward.split.width_maps import NarrowBack
+from dp_forward.split.device import pick_device
+from dp_forward.split.halves import Back, NarrowBack
 
 __all__ = [
     "SCORES",
@@ -75,7 +74,7 @@ def answers(
     Every query is a fresh release: an attacker who owns a text may ask as often as it likes. ``noiseless`` is
     the stronger attacker who holds the back itself and feeds it bounded matrices without noise.
     """
-    place = device_of(device)
+    place = pick_device(device)
     back.to(place).train(False)
     told = []
     seen = crossing(

@@ -25,9 +25,8 @@ from dp_forward.noise.released.released_matrix import release_batch
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
-from dp_forward.split.device import device_of
-from dp_forward.split.halves import Front
-from dp_forward.split.width_maps import NarrowFront
+from dp_forward.split.device import pick_device
+from dp_forward.split.halves import Front, NarrowFront
 
 __all__ = ["AnyFront", "Progress", "at_least_twenty", "crossing", "hidden_of", "kind_of_noise"]
 
@@ -67,7 +66,7 @@ def hidden_of(
     front: AnyFront, texts: EncodedTexts, *, device: torch.device | str | None = None
 ) -> Iterator[Tensor]:
     """The hidden matrices [some texts, rows, width] in the order of the texts, on the device."""
-    place = device_of(device)
+    place = pick_device(device)
     front.to(place).train(False)
     for start in range(0, len(texts), _AT_ONCE):
         batch = texts.batch(range(start, min(start + _AT_ONCE, len(texts))))

@@ -25,7 +25,7 @@ __all__ = ["Trained", "audit_sanitizer", "audit_training"]
 
 
 class Trained(Protocol):
-    """Front, sanitizer and back in one module, such as `joined.Joined`."""
+    """Front, sanitizer and back in one module, such as `joined.PrivateModel`."""
 
     front: Any
     sanitizer: Any

@@ -57,7 +57,7 @@ def ask(
     Example: dpf ask run/front "a quiet, generous film" --server http://127.0.0.1:8765 --budget 16
     """
     from dp_forward.service.client.client import Client
-    from dp_forward.service.server.settings import read_token
+    from dp_forward.service.protocol.access import read_token
 
     given = list(texts or []) if file is None else _lines(file)
     if not given or (texts and file is not None):

@@ -235,10 +235,10 @@ def attribute(
         raise InvalidInput("labelled", "go without --task and --split", "both", "The file has the texts.")
     values, records, source = _labelled(target, task, split, labelled, text, column)
     if limit is not None:
+        from dp_forward.data import sample_records
         from dp_forward.privacy.checks import count
-        from dp_forward.train.inputs import sample
 
-        records = sample(records, count("limit", limit, remedy="Leave it out to take all."))
+        records = sample_records(records, count("limit", limit, remedy="Leave it out to take all."))
     if not 0 < share < 1:
         raise InvalidInput("share", "lie between 0 and 1", share, "Half is 0.5.")
     if len(records) < 40:

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
     from dp_forward.attacks.observations import AnyFront
     from dp_forward.data import EncodedTexts, Record
-    from dp_forward.split.halves import Back
-    from dp_forward.split.width_maps import NarrowBack
+    from dp_forward.split.halves import Back, NarrowBack
     from dp_forward.train.plan import Plan
 
 __all__ = ["membership"]
@@ -217,12 +216,12 @@ def _told_apart(
 ) -> tuple[list[Record], list[Record], str, bool]:
     """Members, others, where the others come from, and whether a coin could have made them members."""
     from dp_forward.attacks.membership import drop_words as dropped
+    from dp_forward.data import sample_records
     from dp_forward.data.tasks import find_task, split_name
-    from dp_forward.train.inputs import sample
 
     task = find_task(plan.task)
     everybody = target.records(task, "train")
-    members = everybody if plan.train_limit is None else sample(everybody, plan.train_limit)
+    members = everybody if plan.train_limit is None else sample_records(everybody, plan.train_limit)
     if drop_words is not None:
         if others is not None:
             raise InvalidInput("others", "go without --drop-words", others, "Leave one of them out.")

@@ -93,14 +93,13 @@ class Target:
 
     def records(self, task: Task, split: str, limit: int | None = None) -> list[Record]:
         """The texts of a split, or a sample of them."""
-        from dp_forward.data.sources import read_records
+        from dp_forward.data import read_records, sample_records
         from dp_forward.privacy.checks import count
-        from dp_forward.train.inputs import sample
 
         records = read_records(task, split, source=self.data.get(task.name))
         if limit is None:
             return list(records)
-        return sample(records, count("limit", limit, remedy="Leave it out for the default."))
+        return sample_records(records, count("limit", limit, remedy="Leave it out for the default."))
 
     def encoded(self, records: Sequence[Record], bars: Bars) -> EncodedTexts:
         """Their tokens, as the front reads them."""
@@ -137,9 +136,9 @@ def stored_plan(run: Path) -> Mapping[str, Any]:
 
 def device_name(wanted: str | None) -> str:
     """The device to compute on, refused where it is not there."""
-    from dp_forward.split.device import device_of
+    from dp_forward.split.device import pick_device
 
-    return str(device_of(wanted))
+    return str(pick_device(wanted))
 
 
 def told(bars: Bars, stage: str) -> Callable[[int, int], None]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from dp_forward.cli.local_server import served
+from dp_forward.cli.local_server import serve_locally
 from dp_forward.errors import DpForwardError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Listening:
 
     def again(self, text: str) -> tuple[list[Sent], int]:
         """Two answers are lost; then it is asked again, and again by a new client with the same ledger."""
-        from dp_forward.service.client.client import Client, Patience
+        from dp_forward.service.client.client import Client, RetryPolicy
 
         path, asked = self._ledger(), 0
         self._tap.lose(_LOST)
@@ -155,7 +155,7 @@ class Listening:
                 server=self._tap.address,
                 ledger=path,
                 budget=self._budget(),
-                patience=Patience(first=0.01),
+                retry=RetryPolicy(first=0.01),
             ) as client:
                 for _ in range(2):
                     client.ask(text)
@@ -176,7 +176,7 @@ class Listening:
 @contextmanager
 def tapped(run: Path, user: UserSide) -> Iterator[Listening]:
     """The back of a run behind a real server on loopback, its front in a real client, a tap in between."""
-    with served(run) as address, tempfile.TemporaryDirectory() as folder:
+    with serve_locally(run) as address, tempfile.TemporaryDirectory() as folder:
         tap = Tap(address)
         try:
             yield Listening(user, tap, Path(folder))

@@ -30,10 +30,9 @@ def cuts(
 
     Example: dpf cuts minilm --no-check
     """
-    from dp_forward.split import legal_cuts
+    from dp_forward.split import legal_cuts, split_model
     from dp_forward.split.check import check_split
     from dp_forward.split.load_model import load_model
-    from dp_forward.split.pair import split_model
 
     with output.working("loading the model"):
         whole = load_model(model, labels=labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dp_forward.cli.local_server import served
+from dp_forward.cli.local_server import serve_locally
 
 __all__ = ["SENTENCES", "ask_a_few"]
 
@@ -24,7 +24,7 @@ def ask_a_few(run: Path, ledger: Path, *, epsilon: float) -> list[dict[str, Any]
     # One release more than is asked for: the cap of a ledger is never changed.
     budget = (len(SENTENCES) + 1) * epsilon
     with (
-        served(run) as address,
+        serve_locally(run) as address,
         Client(run / "front", server=address, ledger=ledger, budget=budget) as client,
     ):
         return [{"text": text, **client.ask(text).as_dict()} for text in SENTENCES]

@@ -32,11 +32,11 @@ def evaluate(
 
     Example: dpf evaluate run --task rotten-tomatoes --split test --draws 20
     """
+    from dp_forward.data import read_texts
     from dp_forward.data.tasks import find_task
     from dp_forward.errors import InvalidInput
     from dp_forward.noise import Sanitizer
     from dp_forward.train.evaluation import accuracy_over_draws, commonest_share
-    from dp_forward.train.inputs import read_texts
     from dp_forward.train.noisy_model import ThroughNoise
     from dp_forward.train.report import weakness
     from dp_forward.train.run import Halves

@@ -11,13 +11,13 @@ from typing import Any
 
 from dp_forward.errors import DpForwardError
 
-__all__ = ["served"]
+__all__ = ["serve_locally"]
 
 _PATIENCE_S = 60.0
 
 
 @contextmanager
-def served(run: Path) -> Iterator[str]:
+def serve_locally(run: Path) -> Iterator[str]:
     """The address of the provider, which runs in a thread of this process."""
     from dp_forward.service.server.app import make_app, run_server
     from dp_forward.service.server.settings import ServerSettings

@@ -63,16 +63,16 @@ def release(
     """
     from dp_forward.corpus.reader import MANIFEST
     from dp_forward.corpus.writer import ledger_of, release_corpus
+    from dp_forward.data import read_texts
     from dp_forward.data.tasks import find_task, split_name
     from dp_forward.errors import InvalidInput
     from dp_forward.ledger import Ledger
     from dp_forward.split.artifacts import load_user_side
-    from dp_forward.split.device import device_of
-    from dp_forward.train.inputs import read_texts
+    from dp_forward.split.device import pick_device
     from dp_forward.train.labels import label_mechanism_for
     from dp_forward.train.published import refuse_front_that_saw
 
-    to, place = _destination(server, token_file), device_of(device)
+    to, place = _destination(server, token_file), pick_device(device)
     chosen = find_task(task)
     user = load_user_side(front)
     if split_name(split) == "train":
@@ -151,7 +151,7 @@ def release(
 def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] | None:
     """Where to push, checked before anything else is done."""
     from dp_forward.errors import InvalidInput
-    from dp_forward.service.server.settings import read_token
+    from dp_forward.service.protocol.access import read_token
 
     if server is not None:
         return {"server": server, "token": None if token_file is None else read_token(token_file)}

@@ -66,12 +66,13 @@ def serve(
 
     Example: dpf serve run/back --port 8765
     """
+    from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.app import make_app, run_server
-    from dp_forward.service.server.settings import ServerSettings, read_token
+    from dp_forward.service.server.settings import ServerSettings
     from dp_forward.split.artifacts import load_provider_side
-    from dp_forward.split.device import device_of
+    from dp_forward.split.device import pick_device
 
-    place = device_of(device)
+    place = pick_device(device)
     settings = ServerSettings(
         host=host,
         port=port,

@@ -30,10 +30,10 @@ def split(
 
     Example: dpf split minilm --cut encoder.3 --out halves
     """
+    from dp_forward.split import split_model
     from dp_forward.split.check import check_split
     from dp_forward.split.half_files import save_split
     from dp_forward.split.load_model import load_model
-    from dp_forward.split.pair import split_model
 
     with output.working("loading the model"):
         whole = load_model(model, labels=labels)

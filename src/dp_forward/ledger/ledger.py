@@ -1,84 +1,111 @@
-"""The ledger: every release is charged here before its bytes leave."""
+"""Ledger of one user's privacy budget: every release is charged here before its bytes leave."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dp_forward.errors import BudgetExhausted, InvalidInput
-from dp_forward.ledger import inputs, refusals, rows
-from dp_forward.ledger.database import Store, locate, make_file
-from dp_forward.ledger.replay import DAY_NS, Release, Replay, State
-from dp_forward.ledger.summary import Summary
-from dp_forward.ledger.unit import spelled, write_mechanism
+from dp_forward.errors import InvalidInput
+from dp_forward.ledger import admission
+from dp_forward.ledger.events import Event, insert_event, write_mechanism
+from dp_forward.ledger.ledger_file import create_ledger_file, locate, open_ledger_file
+from dp_forward.ledger.verification import Release, State, VerifiedChain, check_pages
 from dp_forward.privacy import checks
 from dp_forward.privacy.charge import Charge, difference_down
+from dp_forward.privacy.units import Unit, format_unit
 
 if TYPE_CHECKING:
     import os
     import sqlite3
     from collections.abc import Iterator
-    from types import TracebackType
 
-    from dp_forward.ledger.hash_chain import Event
-    from dp_forward.privacy.units import Unit
+    from dp_forward.storage.database import Database
 
 __all__ = ["Ledger", "Summary"]
 
 
-class Ledger:
-    """What one user has spent, in a file that only grows.
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """State of a ledger at one moment; epsilons at the ledger's delta.
 
-    Make one with `create`, `open` or `open_or_create`, and use it as a context manager. A release
-    goes through three steps, each on disk before the call returns::
+    ``remaining`` is what the cap leaves, ``remaining_today`` what the day leaves; ``per_day`` and
+    ``remaining_today`` are None in a ledger without a budget per day. A release must fit both.
+
+    ``unit`` is what every epsilon here protects (text, token, phrase:5, label, record). It is None where that
+    is not fixed yet or was never stated, and then ``spent`` is a promise about no one unit.
+    """
+
+    spent: float
+    cap: float
+    remaining: float
+    delta: float
+    releases: int
+    pending: int
+    delivered: int
+    per_day: float | None
+    spent_today: float
+    remaining_today: float | None
+    unit: str | None
+
+    @property
+    def usable(self) -> float:
+        """What is left now: the lesser of what the cap and the day leave."""
+        return self.remaining if self.remaining_today is None else min(self.remaining, self.remaining_today)
+
+
+class Ledger:
+    """Append-only record of what one user has spent.
+
+    Make one with `create`, `open` or `open_or_create`, and use it as a context manager. A release goes
+    through three steps, each on disk before the call returns::
 
         release = ledger.reserve(key, Charge.gaussian(mu))   # charged; only now may noise be drawn
         data = ledger.ready(release.id, drawn)               # stored; send exactly these bytes
         ledger.delivered(release.id)                         # arrived; nothing to resend
 
     Guarantees:
-        The releases that this ledger admitted are (cap, delta)-DP together; see `Charge` for the
-        proof and for the one mixture that it does not cover. The check and the charge are one
-        transaction, so no interleaving of threads, processes or crashes passes the cap. What
-        `reserve` returned is on disk (WAL, synchronous = FULL). A crash after `reserve` leaves a
-        charge without a release: privacy that was paid for and not used, never the reverse.
-        A file that breaks any law is refused, never repaired or reset.
+        The releases that this ledger admitted are (cap, delta)-DP together; see `Charge` for the proof and
+        for the one mixture that it does not cover. The check and the charge are one transaction, so no
+        interleaving of threads, processes or crashes passes the cap. What `reserve` returned is on disk (WAL,
+        synchronous = FULL). A crash after `reserve` leaves a charge without a release: privacy that was paid
+        for and not used, never the reverse. A file that breaks any law is refused, never repaired or reset.
 
-        With a budget per day, the releases of any one day of UTC are (per_day, delta)-DP together
-        too: the same proof, for the charges of that day. Over any number of days the cap holds as
-        ever. Within 24 hours around a midnight two days meet, and their releases are together
-        (2 per_day, 2 delta)-DP (basic composition) and no more than the cap.
+        With a budget per day, the releases of any one day of UTC are (per_day, delta)-DP together too: the
+        same proof, for the charges of that day. Over any number of days the cap still holds. Within 24 hours
+        around a midnight two days meet, and their releases are together (2 per_day, 2 delta)-DP (basic
+        composition) and no more than the cap.
 
-        All releases protect one unit (a text, a token, ...), the one that every epsilon here speaks of. It is
-        fixed by `create`, or else by the first charge; a charge of another unit, or of none that is said, is
+        All releases protect one unit (a text, a token, ...), which every epsilon here refers to. It is fixed
+        by `create`, or else by the first charge; a charge of another unit, or of none that is stated, is
         refused in the transaction that would write it.
 
-        Every event holds the hash of the one before it, and the last hash is kept apart. At each
-        opening and, for new rows, at each call, the chain is recomputed. That shows accidents:
-        bit rot, lost or swapped or edited rows, a lost tail, totals that do not add up, another
-        file in its place while it is open.
+        Every event holds the hash of the one before it, and the last hash is stored separately. At each
+        opening and, for new rows, at each call, the chain is recomputed. That detects accidents: bit rot,
+        lost or swapped or edited rows, a lost tail, totals that do not add up, another file in its place
+        while it is open.
     Edges:
         While a ledger is open its ``-wal`` file is part of it: move or copy both, or close first.
-        The hashes have no secret in them. An owner who rewrites the whole file, restores an old
-        copy or deletes the ``-wal`` file between uses is *not* detected; neither is a disk that
-        says "written" and is not. Whoever holds the file spends their own privacy.
-        A day is what this machine's clock says when a charge is written, and stays with it. Where
-        the clock was set back, charges of a later day count as today's; so after a clock that ran
-        ahead the day is charged until that time has come. A clock set forward begins a new day:
-        the cap is the promise that no clock can change.
-        The ledger never sees a text. Keys should be keyed digests of the request (HMAC), because
-        a plain digest of a guessable text can be guessed back. Keys and payloads never appear in
-        an error, a log or a repr.
+        The hashes have no secret in them. An owner who rewrites the whole file, restores an old copy or
+        deletes the ``-wal`` file between uses is *not* detected; neither is a disk that reports "written" and
+        did not write. Whoever holds the file spends their own privacy.
+        A day is what this machine's clock says when a charge is written, and stays with it. Where the clock
+        was set back, charges of a later day count as today's; so after a clock that ran ahead the day is
+        charged until that time has come. A clock set forward begins a new day: the cap is the promise that no
+        clock can change.
+        The ledger never receives a text. Keys should be keyed digests of the request (HMAC), because a plain
+        digest of a guessable text can be guessed back. Keys and payloads never appear in an error, a log or a
+        repr.
         Threads may share an object; a fork may use it on both sides.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._replay = Replay()
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._chain = VerifiedChain()
         with self._reading():
-            self._replay.check_cap()
+            self._chain.check_budgets()
 
     @classmethod
     def create(
@@ -96,19 +123,20 @@ class Ledger:
             ``delta = 0`` makes a ledger for pure releases only. The cap is at most 1000. Without a
             ``unit`` the first charge fixes it.
         """
-        cap, delta = inputs.terms(cap_epsilon, delta)
-        daily = inputs.per_day_within(cap, per_day)
+        cap, delta, per_day = admission.check_terms(cap_epsilon, delta, per_day)
         place = locate(path)
-        blank = rows.next_event(Replay(), "opened")
-        opened = blank._replace(
+        opened = Event(
+            sequence=1,
+            kind="opened",
             key=secrets.token_bytes(16),
-            mechanism=write_mechanism("", inputs.a_unit(unit)),
+            mechanism=write_mechanism("", admission.check_unit(unit)),
             cap=cap,
             delta=delta,
-            per_day=daily,
+            per_day=per_day or 0.0,
+            time_ns=time.time_ns(),
         )
-        make_file(place, lambda connection: rows.insert(connection, opened))
-        return cls(Store(place))
+        create_ledger_file(place, lambda connection: insert_event(connection, opened))
+        return cls(open_ledger_file(place))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Ledger:
@@ -118,26 +146,26 @@ class Ledger:
             A missing file is `InvalidInput`; an empty, foreign, damaged or newer one is
             `LedgerCorrupt`. None of them is changed.
         """
-        return cls(Store(locate(path)))
+        return cls(open_ledger_file(locate(path)))
 
     @classmethod
     def open_or_create(
         cls, path: str | os.PathLike[str], *, cap_epsilon: float, delta: float, per_day: float | None = None
     ) -> Ledger:
         """The ledger at this path, made if there is none; other terms than asked are an error."""
-        cap, delta = inputs.terms(cap_epsilon, delta)
-        daily = inputs.per_day_within(cap, per_day) or None
+        terms = cap, delta, per_day = admission.check_terms(cap_epsilon, delta, per_day)
         place = locate(path)
         if not place.exists():
             try:
-                return cls.create(place, cap_epsilon=cap, delta=delta, per_day=daily)
+                return cls.create(place, cap_epsilon=cap, delta=delta, per_day=per_day)
             except InvalidInput:
                 if not place.exists():  # otherwise another process was quicker
                     raise
         ledger = cls.open(place)
-        if (ledger.cap, ledger.delta, ledger.per_day) != (cap, delta, daily):
+        found = (ledger.cap, ledger.delta, ledger.per_day)
+        if found != terms:
             ledger.close()
-            raise refusals.other_terms((cap, delta, daily), (ledger.cap, ledger.delta, ledger.per_day))
+            raise admission.other_terms(terms, found)
         return ledger
 
     def reserve(
@@ -154,23 +182,23 @@ class Ledger:
             the cap or the day's budget would be passed. Then nothing is written.
             Charges that say no unit go together, in a ledger of their own.
         """
-        key = inputs.a_key(key)
-        charge = inputs.a_charge(charge)
-        mechanism = inputs.a_mechanism(mechanism)
-        unit = inputs.a_unit(unit)
+        key = admission.check_key(key)
+        charge = admission.check_charge(charge)
+        mechanism = admission.check_mechanism(mechanism)
+        unit = admission.check_unit(unit)
         with self._writing() as (connection, written):
-            known = self._replay.find(key)
+            known = self._chain.find(key)
             if known is not None:
-                return refusals.another_charge(known, charge, unit)
+                admission.refuse_another_charge(known, charge, unit)
+                return known
             now = time.time_ns()
-            refusals.another_unit(self._replay, unit)
-            self._admit(charge)
-            self._admit_today(charge, now)
-            release = Release(len(self._replay) + 1, State.RESERVED, charge, mechanism, key, unit)
-            event = rows.next_event(self._replay, release.state, release=release.id, charge=charge)
+            admission.refuse_another_unit(self._chain, unit)
+            self._admit(charge, now)
+            release = Release(len(self._chain) + 1, State.RESERVED, charge, mechanism, key, unit)
+            event = self._chain.next_event(release.state, release=release.id, charge=charge)
             column = write_mechanism(mechanism, unit)
             event = event._replace(key=key, mechanism=column, time_ns=now)  # the time it was admitted at
-            written.append(rows.insert(connection, event))
+            written.append(insert_event(connection, event))
         return release
 
     def ready(self, release_id: int, payload: bytes) -> bytes:
@@ -180,13 +208,13 @@ class Ledger:
             The first writer wins: whoever drew for this release, everyone sends the same bytes,
             so one charge never pays for two draws.
         """
-        data = inputs.a_payload(payload)
+        data = admission.check_payload(payload)
         with self._writing() as (connection, written):
             release = self._release(release_id)
             if release.state is not State.RESERVED:
-                return rows.read_payload(self._replay, connection, release.id)
-            event = rows.next_event(self._replay, State.READY, release=release.id)
-            written.append(rows.insert(connection, event, data))
+                return self._chain.read_payload(connection, release.id)
+            event = self._chain.next_event(State.READY, release=release.id)
+            written.append(insert_event(connection, event, data))
         return data
 
     def delivered(self, release_id: int) -> None:
@@ -194,44 +222,44 @@ class Ledger:
         with self._writing() as (connection, written):
             release = self._drawn(release_id)
             if release.state is State.READY:
-                event = rows.next_event(self._replay, State.DELIVERED, release=release.id)
-                written.append(rows.insert(connection, event))
+                event = self._chain.next_event(State.DELIVERED, release=release.id)
+                written.append(insert_event(connection, event))
 
     def payload(self, release_id: int) -> bytes:
         """The stored bytes of a release, checked against the chain."""
         with self._reading() as connection:
-            return rows.read_payload(self._replay, connection, self._drawn(release_id).id)
+            return self._chain.read_payload(connection, self._drawn(release_id).id)
 
     def find(self, key: bytes) -> Release | None:
         """The release that was reserved under this key, if any."""
-        key = inputs.a_key(key)
+        key = admission.check_key(key)
         with self._reading():
-            return self._replay.find(key)
+            return self._chain.find(key)
 
     def pending(self) -> tuple[Release, ...]:
         """Releases reserved or ready but not delivered, oldest first: what a crash interrupted."""
         with self._reading():
-            return self._replay.pending()
+            return self._chain.pending()
 
     @property
     def cap(self) -> float:
         """The epsilon that is never passed."""
-        return self._replay.cap
+        return self._chain.cap
 
     @property
     def delta(self) -> float:
         """The delta at which every epsilon of this ledger is stated."""
-        return self._replay.delta
+        return self._chain.delta
 
     @property
     def per_day(self) -> float | None:
         """The epsilon that no day of UTC passes; None where only the cap counts."""
-        return self._replay.per_day or None
+        return self._chain.per_day or None
 
     @property
     def unit(self) -> Unit | None:
         """What every charge protects; None where that is not fixed yet, or was never said."""
-        return self._replay.unit
+        return self._chain.unit
 
     def check_unit(self, unit: Unit | None) -> None:
         """Refuse a unit that could not be charged here; charges nothing.
@@ -240,29 +268,24 @@ class Ledger:
             `reserve` checks again: in a ledger without a unit another process may be first.
         """
         with self._reading():
-            refusals.another_unit(self._replay, inputs.a_unit(unit))
+            admission.refuse_another_unit(self._chain, admission.check_unit(unit))
 
     @property
     def releases(self) -> int:
         """How many releases were charged, by all processes."""
         with self._reading():
-            return len(self._replay)
+            return len(self._chain)
 
     def spent(self) -> float:
         """The epsilon of everything charged so far, rounded up."""
         with self._reading():
-            return self._spent()
-
-    def remaining(self) -> float:
-        """Cap less spent, rounded down. Gaussian releases add up slower than their epsilons."""
-        with self._reading():
-            return difference_down(self.cap, self._spent())
+            return self._chain.spent()
 
     def summary(self) -> Summary:
         """All of the above at one moment."""
         with self._reading():
-            releases, pending = len(self._replay), len(self._replay.pending())
-            spent, today = self._spent(), self._spent_since(time.time_ns())
+            releases, pending = len(self._chain), len(self._chain.pending())
+            spent, today = self._chain.spent(), self._chain.spent_today(time.time_ns())
         return Summary(
             spent=spent,
             cap=self.cap,
@@ -274,7 +297,7 @@ class Ledger:
             per_day=self.per_day,
             spent_today=today,
             remaining_today=None if self.per_day is None else difference_down(self.per_day, today),
-            unit=spelled(self.unit),
+            unit=None if self.unit is None else format_unit(self.unit),
         )
 
     def verify(self) -> None:
@@ -283,27 +306,24 @@ class Ledger:
         Raises:
             LedgerCorrupt: with one line that names the first bad row.
         """
-        with self._store.fresh() as connection:
-            replay = Replay()
-            rows.catch_up(replay, connection)
-            replay.check_cap()
-            rows.check_payloads(replay, connection)
-            rows.check_pages(connection)
-            rows.catch_up(self._replay, connection)  # what this object has seen must still be there
+        database = self._database
+        # In the order in which a fork takes them: nobody writes between the snapshot and the last check.
+        with database.snapshot_lock, database.lock, database.snapshot() as connection:
+            chain = VerifiedChain()
+            chain.catch_up(connection)
+            chain.check_budgets()
+            chain.check_payloads(connection)
+            check_pages(connection)
+            self._chain.catch_up(connection)  # what this object has read must still be there
 
     def close(self) -> None:
         """Give the file back. Closing twice is harmless."""
-        self._store.close()
+        self._database.close()
 
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -311,81 +331,42 @@ class Ledger:
         daily = "" if self.per_day is None else f", per_day={self.per_day}"
         unit = "" if self.unit is None else f" per {self.unit}"
         return (
-            f"Ledger(cap={self.cap}{daily}, spent={self._spent()}, delta={self.delta}, "
-            f"releases={len(self._replay)}){unit}"
+            f"Ledger(cap={self.cap}{daily}, spent={self._chain.spent()}, delta={self.delta}, "
+            f"releases={len(self._chain)}){unit}"
         )
 
-    def _spent(self) -> float:
-        return self._replay.total.epsilon(self.delta)
-
-    def _admit(self, charge: Charge) -> None:
-        """Refuse a charge that would pass the cap.
-
-        The charge is tried alone first, so that the sum cannot leave 64 bits.
-        """
-        alone = together = charge.epsilon(self.delta)
-        if alone <= self.cap:
-            together = (self._replay.total + charge).epsilon(self.delta)
-        if together > self.cap:
-            raise BudgetExhausted(
-                f"The cap of epsilon {self.cap} (delta {self.delta}) would be passed: spent "
-                f"{self._spent()}, this release costs {alone} by itself. Nothing was charged for it."
-            )
-
-    def _admit_today(self, charge: Charge, now: int) -> None:
-        """Refuse a charge that fits the cap and would pass the budget of the day.
-
-        What is charged under a later date counts too. So the last charge under any date was admitted with
-        all others of that date in the sum, and no date passes the budget, however the clock was set.
-        """
-        if self.per_day is None:
-            return
-        together = (self._replay.total_since(now // DAY_NS) + charge).epsilon(self.delta)
-        if together > self.per_day:
-            raise BudgetExhausted(
-                f"The budget of epsilon {self.per_day} per day (delta {self.delta}) would be passed: spent "
-                f"{self._spent_since(now)} today, this release costs {charge.epsilon(self.delta)} by itself. "
-                "Nothing was charged for it. A day ends at 00:00 UTC."
-            )
-
-    def _spent_since(self, now: int) -> float:
-        return self._replay.total_since(now // DAY_NS).epsilon(self.delta)
+    def _admit(self, charge: Charge, now: int) -> None:
+        admission.refuse_beyond_cap(self._chain, charge)
+        admission.refuse_beyond_day(self._chain, charge, now)
 
     def _release(self, release_id: int) -> Release:
         number = checks.count("release_id", release_id, remedy="Use the id of a Release.")
-        release = self._replay.get(number)
+        release = self._chain.get(number)
         if release is None:
-            raise InvalidInput(
-                "release_id",
-                "be a release of this ledger",
-                number,
-                f"It has {len(self._replay)}; reserve first.",
-            )
+            remedy = f"It has {len(self._chain)}; reserve first."
+            raise InvalidInput("release_id", "be a release of this ledger", number, remedy)
         return release
 
     def _drawn(self, release_id: int) -> Release:
         release = self._release(release_id)
         if release.state is State.RESERVED:
-            raise InvalidInput(
-                "release_id",
-                "be a release whose payload is stored",
-                f"release {release.id}, reserved only",
-                "Call ready() first.",
-            )
+            found = f"release {release.id}, reserved only"
+            rule = "be a release whose payload is stored"
+            raise InvalidInput("release_id", rule, found, "Call ready() first.")
         return release
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._store.transaction(write=False) as connection:
-            rows.catch_up(self._replay, connection)
+        with self._database.transaction(write=False) as connection:
+            self._chain.catch_up(connection)
             yield connection
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[tuple[sqlite3.Connection, list[Event]]]:
-        """The write lock, the newest state, and a list of events to believe once committed."""
+        """The write lock, the newest state, and a list of events to accept once committed."""
         written: list[Event] = []
-        with self._store.lock:
-            with self._store.transaction(write=True) as connection:
-                rows.catch_up(self._replay, connection)
+        with self._database.lock:
+            with self._database.transaction(write=True) as connection:
+                self._chain.catch_up(connection)
                 yield connection, written
-            self._replay.extend(written)
+            self._chain.extend(written)

@@ -24,7 +24,17 @@ from typing import Final, Literal
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 
-__all__ = ["LABEL", "RECORD", "TEXT", "TOKEN", "Unit", "parse_unit", "phrase", "refuse_where_rows_mix"]
+__all__ = [
+    "LABEL",
+    "RECORD",
+    "TEXT",
+    "TOKEN",
+    "Unit",
+    "format_unit",
+    "parse_unit",
+    "phrase",
+    "refuse_where_rows_mix",
+]
 
 _REMEDY = "Use text, token, phrase:c (c tokens, such as phrase:5), label or record."
 
@@ -68,6 +78,11 @@ def parse_unit(text: str) -> Unit:
     if text not in known:
         raise InvalidInput("unit", "be a known unit", repr(text), _REMEDY)
     return known[text]
+
+
+def format_unit(unit: Unit) -> str:
+    """The inverse of `parse_unit`: ``text``, ``token``, ``label``, ``record`` or ``phrase:c``."""
+    return f"phrase:{unit.tokens}" if unit.kind == "phrase" else unit.kind
 
 
 def refuse_where_rows_mix(name: str, unit: Unit | None, *, row_local: bool, cut: object) -> None:

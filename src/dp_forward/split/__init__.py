@@ -1,6 +1,6 @@
-"""One Hugging Face model -> `Front` | `Back` at a named cut.
+"""Cut a Hugging Face model into a `Front` and a `Back` at a named point.
 
-pair = dpf.split(model, cut="encoder.6")      # this module can be called: it is the verb and the room
+pair = dpf.split(model, cut="encoder.6")      # this module can be called: a verb and a package
 hidden = pair.front(input_ids=ids)
 pair.back(hidden).logits
 """
@@ -13,10 +13,9 @@ from typing import Any
 
 from dp_forward.split.cut import Cut, parse_cut
 from dp_forward.split.families import FAMILIES, Family, Wiring
-from dp_forward.split.halves import Back, Front
+from dp_forward.split.halves import Back, Front, Split
 from dp_forward.split.legal_cuts import CutInfo, legal_cuts
-from dp_forward.split.pair import Split, split_model
-from dp_forward.split.surgery import carve
+from dp_forward.split.surgery import split_model
 
 __all__ = [
     "FAMILIES",
@@ -27,7 +26,6 @@ __all__ = [
     "Front",
     "Split",
     "Wiring",
-    "carve",
     "legal_cuts",
     "parse_cut",
     "split_model",

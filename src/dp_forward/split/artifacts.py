@@ -23,9 +23,7 @@ from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.split.half_files import digest_of, load_back, load_front, save_back, save_split, where_it_lies
-from dp_forward.split.halves import Back, Front
-from dp_forward.split.pair import Split
-from dp_forward.split.width_maps import NarrowBack, NarrowFront
+from dp_forward.split.halves import Back, Front, NarrowBack, NarrowFront, Split
 
 __all__ = [
     "ProviderSide",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from dp_forward.split.pair import Split
+    from dp_forward.split.halves import Split
 
 __all__ = ["LeakReport", "check_split", "sample_inputs"]
 

@@ -53,7 +53,7 @@ class Cut:
     """One place in a model: `Cut("embeddings")`, `Cut("encoder", 3, "ffn")`, `Cut("output")`.
 
     Guarantees: `parse_cut(str(cut)) == cut`, and an object that exists follows the grammar.
-    Edges: how many blocks a model has is not known here; `carve` and `legal_cuts` check K.
+    Edges: how many blocks a model has is not known here; `split_model` and `legal_cuts` check K.
     """
 
     place: str

@@ -6,10 +6,10 @@ import torch
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["device_of"]
+__all__ = ["pick_device"]
 
 
-def device_of(wanted: torch.device | str | None = None) -> torch.device:
+def pick_device(wanted: torch.device | str | None = None) -> torch.device:
     """The device asked for; the GPU, where there is one, if none was.
 
     Edges:

@@ -2,7 +2,7 @@
 
 No modelling code is copied. A row says where a Hugging Face base model keeps its blocks, which modules
 stand before the first block (they go to the front) and after the last one, and how a block is wired
-inside. `carve` does the rest with Hugging Face's own classes. To add a family, see
+inside. `split_model` does the rest with Hugging Face's own classes. To add a family, see
 docs/how-to/add-a-family.md.
 """
 

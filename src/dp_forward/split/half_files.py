@@ -1,4 +1,4 @@
-"""Saving and loading the two halves: safetensors and JSON only, each half without the other.
+"""Front and back on disk: safetensors and JSON only, each half without the other.
 
     DIR/front/   model.safetensors, half.json, digest.json     the user's
     DIR/back/    the same                                      the provider's
@@ -27,11 +27,14 @@ from torch import nn
 
 from dp_forward.errors import InvalidInput
 from dp_forward.split.families import FAMILIES
-from dp_forward.split.halves import Back, Front
-from dp_forward.split.pair import Split, split_model
-from dp_forward.split.width_maps import NarrowBack, NarrowFront
+from dp_forward.split.halves import Back, Front, NarrowBack, NarrowFront, Split
+from dp_forward.split.surgery import split_model
+from dp_forward.storage.files import draft_of, write_file
+from dp_forward.storage.json_files import read_json, write_json
 
 __all__ = ["digest_of", "load_back", "load_front", "save_back", "save_split", "where_it_lies"]
+
+Half = Front | NarrowFront | Back | NarrowBack
 
 _FORMAT = 1
 _WEIGHTS, _SETTINGS, _DIGEST = "model.safetensors", "half.json", "digest.json"
@@ -40,9 +43,8 @@ _WEIGHTS, _SETTINGS, _DIGEST = "model.safetensors", "half.json", "digest.json"
 def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
     """Write both halves and ``split.json``; returns the digests by half."""
     root = Path(folder)
-    digests = {}
-    for side, half in (("front", pair.front), ("back", pair.back)):
-        digests[side] = _save_half(side, half, root / side)
+    halves: dict[str, Half] = {"front": pair.front, "back": pair.back}
+    digests = {side: _save_half(side, half, root / side) for side, half in halves.items()}
     _save_summary(root, pair.back, digests)
     return digests
 
@@ -55,29 +57,23 @@ def save_back(back: Back | NarrowBack, folder: str | os.PathLike[str], *, front_
     return digest
 
 
-def _save_half(side: str, half: Front | NarrowFront | Back | NarrowBack, place: Path) -> str:
-    place.mkdir(parents=True, exist_ok=True)
+def _save_half(side: str, half: Half, folder: Path) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().contiguous().clone() for name, value in half.state_dict().items()}
-    save_file(tensors, place / _WEIGHTS)
-    _write(place / _SETTINGS, json.dumps(_settings(side, half), indent=2, sort_keys=True) + "\n")
-    digest = digest_of(place)
-    _write(place / _DIGEST, json.dumps({"sha256": digest}) + "\n")
+    with draft_of(folder / _WEIGHTS) as draft:
+        save_file(tensors, draft)
+    write_json(folder / _SETTINGS, _settings(side, half), sort_keys=True)
+    digest = digest_of(folder)
+    write_file(folder / _DIGEST, json.dumps({"sha256": digest}) + "\n")
     return digest
 
 
 def _save_summary(root: Path, back: Back | NarrowBack, digests: dict[str, str]) -> None:
-    summary = {"format": _FORMAT, "cut": str(back.cut), **{f"digest_{k}": v for k, v in digests.items()}}
-    _write(root / "split.json", json.dumps(summary, indent=2, sort_keys=True) + "\n")
+    named = {f"digest_{side}": digest for side, digest in digests.items()}
+    write_json(root / "split.json", {"format": _FORMAT, "cut": str(back.cut), **named}, sort_keys=True)
 
 
-def _write(path: Path, text: str) -> None:
-    """All of the file or nothing."""
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
-
-
-def _settings(side: str, half: Front | NarrowFront | Back | NarrowBack) -> dict[str, Any]:
+def _settings(side: str, half: Half) -> dict[str, Any]:
     plain = half.front if isinstance(half, NarrowFront) else half
     plain = plain.back if isinstance(plain, NarrowBack) else plain
     return {
@@ -112,8 +108,7 @@ def load_back(folder: str | os.PathLike[str], *, digest: str | None = None) -> B
 
 
 def _load(folder: Path, side: str, digest: str | None) -> Split:
-    settings = _checked(folder, side, digest)
-    pair = _rebuilt(settings)
+    pair = _rebuild(_check(folder, side, digest))
     half: nn.Module = pair.front if side == "front" else pair.back
     weights = load_file(folder / _WEIGHTS)
     wanted = half.state_dict()
@@ -132,7 +127,7 @@ def where_it_lies(folder: Path, side: str, name: str, *, otherwise: str) -> str:
     return f"Name {inside}." if (inside / name).is_file() else otherwise
 
 
-def _checked(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
+def _check(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
     for name in (_WEIGHTS, _SETTINGS, _DIGEST):
         if not (folder / name).is_file():
             made = f"Name the folder {side} that dpf finetune or dpf split made."
@@ -144,7 +139,7 @@ def _checked(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
             raise InvalidInput(
                 "folder", f"match its digest {expected[:12]}...", f"{found[:12]}...", "Get it again."
             )
-    settings: dict[str, Any] = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
+    settings = read_json(folder / _SETTINGS, name="folder", remedy="Get it again.")
     if settings.get("format") != _FORMAT:
         raise InvalidInput("folder", f"be of format {_FORMAT}", settings.get("format"), "Update dp-forward.")
     if settings.get("half") != side:
@@ -153,15 +148,13 @@ def _checked(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
 
 
 def _stored_digest(path: Path) -> str:
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["sha256"])
-    except (ValueError, KeyError, TypeError):
-        raise InvalidInput(
-            "folder", f"hold a readable {path.name}", "something else", "Get it again."
-        ) from None
+    stored = read_json(path, name="folder", remedy="Get it again.")
+    if "sha256" not in stored:
+        raise InvalidInput("folder", f"hold a readable {path.name}", "something else", "Get it again.")
+    return str(stored["sha256"])
 
 
-def _rebuilt(settings: dict[str, Any]) -> Split:
+def _rebuild(settings: dict[str, Any]) -> Split:
     """The same surgery on a model of the same shape."""
     kind = settings["model"].get("model_type")
     if kind not in FAMILIES:

@@ -1,19 +1,37 @@
-"""The two halves of a model: `Front` runs with the user, `Back` with the provider."""
+"""The two halves of a model: `Front` runs with the user, `Back` with the provider.
+
+Dimension maps may stand between them: M1 (d to d') at the end of the front (`NarrowFront`), M2 (d' to d) at
+the start of the back (`NarrowBack`). Fewer numbers cross, and a learned M1 puts what matters into few
+directions, where a direction-preserving mechanism keeps it. M1 has no bias, so the zeroed rows of padding
+stay zero; row by row, so a front that computes each row from its own token still does.
+
+Paper: the dimension reduction of the embedding matrix.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy.checks import count
 from dp_forward.split.cut import Cut
 from dp_forward.split.families import Family, Head, Readout
 from dp_forward.split.legal_cuts import CutInfo
 
-__all__ = ["Back", "Front", "Origin"]
+__all__ = [
+    "Back",
+    "Front",
+    "NarrowBack",
+    "NarrowFront",
+    "Origin",
+    "Split",
+    "add_width_maps",
+    "remove_width_maps",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +196,92 @@ class Back(_Half):
 def _without_pad(rows: Tensor, mask: Tensor | None) -> Tensor:
     # Filled, not multiplied: a PAD row may hold NaN, and NaN times zero is NaN.
     return rows if mask is None else rows.masked_fill((mask == 0).unsqueeze(-1), 0.0)
+
+
+class NarrowFront(nn.Module):
+    """A front followed by M1."""
+
+    def __init__(self, front: Front, width: int) -> None:
+        super().__init__()
+        self.front = front
+        self.narrow = nn.Linear(front.width, width, bias=False)
+        nn.init.orthogonal_(self.narrow.weight)
+        self.cut, self.row_local, self.width = front.cut, front.row_local, width
+        self.max_rows, self.pads_left = front.max_rows, front.pads_left
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The narrowed hidden matrix [batch, rows, d']."""
+        return self.narrow(self.front(*args, **kwargs))  # type: ignore[no-any-return]
+
+
+class NarrowBack(nn.Module):
+    """M2 followed by a back."""
+
+    def __init__(self, back: Back, width: int) -> None:
+        super().__init__()
+        self.widen = nn.Linear(width, back.width)
+        self.back = back
+        self.cut, self.width = back.cut, width
+
+    def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
+        """As the back, from the narrow hidden matrix."""
+        return self.back(self.widen(hidden), labels=labels)
+
+
+class Split(NamedTuple):
+    """The user's front and the provider's back, made from copies; the model itself is untouched."""
+
+    front: Front | NarrowFront
+    back: Back | NarrowBack
+
+    @property
+    def cut(self) -> Cut:
+        """Where the model was cut."""
+        return self.front.cut
+
+    @property
+    def vocabulary_head(self) -> bool:
+        """Whether the caller let a head as large as the vocabulary go to the provider."""
+        return self._plain_back.vocabulary_head
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the halves compute what the whole model does: no residual dropped, no maps in between."""
+        return not self.cut.drops_residual and isinstance(self.front, Front)
+
+    @property
+    def tolerance(self) -> float:
+        """How far they may differ from it: not at all, but for the rounding of a causal head at `output`."""
+        return 0.0 if self._plain_back.exact else 1e-5
+
+    @property
+    def back_settings(self) -> Any:
+        """The Hugging Face settings of the back's model, which Trainer and peft look for."""
+        return self._plain_back.model.config
+
+    @property
+    def _plain_back(self) -> Back:
+        return self.back.back if isinstance(self.back, NarrowBack) else self.back
+
+
+def add_width_maps(front: Front, back: Back, width: int) -> Split:
+    """Put maps to ``width`` columns between two halves; M2 starts as the transpose of M1.
+
+    Edges:
+        d' = 1 is refused: one number, normalised, is a sign and has no gradient.
+    """
+    width = count("width", width, at_least=2, remedy="One number, normalised, is only a sign.")
+    if width >= front.width:
+        raise InvalidInput("width", f"be below the hidden width {front.width}", width, "Leave it out.")
+    narrow_front, narrow_back = NarrowFront(front, width), NarrowBack(back, width)
+    with torch.no_grad():
+        narrow_back.widen.weight.copy_(narrow_front.narrow.weight.T)
+        narrow_back.widen.bias.zero_()
+    return Split(narrow_front, narrow_back)
+
+
+def remove_width_maps(pair: Split) -> Split:
+    """The same halves (not copies) without the maps between them."""
+    front = pair.front.front if isinstance(pair.front, NarrowFront) else pair.front
+    back = pair.back.back if isinstance(pair.back, NarrowBack) else pair.back
+    return Split(front, back)

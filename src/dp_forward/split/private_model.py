@@ -6,6 +6,7 @@ accelerate and peft work on it. The noise is simulated; a provider never runs th
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,13 +16,13 @@ from dp_forward.noise import ProjectedSanitizer, Sanitizer
 from dp_forward.privacy import TOKEN, Budget, Guarantee, NormBound, Unit
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
-from dp_forward.split.pair import Split
-from dp_forward.split.qkv import opened_at_qkv
+from dp_forward.split.cut_modules import QkvHead
+from dp_forward.split.halves import Front, Split
 
-__all__ = ["Joined", "join", "join_qkv"]
+__all__ = ["PrivateModel", "join", "join_qkv", "open_at_qkv"]
 
 
-class Joined(nn.Module):
+class PrivateModel(nn.Module):
     """``back(sanitizer(front(text)))``; without a sanitizer, the undefended model cut in two.
 
     Guarantees:
@@ -72,7 +73,7 @@ class Joined(nn.Module):
         return self.sanitizer.guarantee(**details)
 
 
-def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> Joined:
+def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> PrivateModel:
     """The two halves with the noise in between, as one module.
 
     Edges:
@@ -83,7 +84,7 @@ def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> 
     if sanitizer is not None and sanitizer.bound.over == "row":
         front = pair.front
         refuse_where_rows_mix("sanitizer", sanitizer.mechanism.unit, row_local=front.row_local, cut=front.cut)
-    return Joined(pair, sanitizer, draws)
+    return PrivateModel(pair, sanitizer, draws)
 
 
 def join_qkv(
@@ -94,7 +95,7 @@ def join_qkv(
     unit: Unit = TOKEN,
     seed: int | None = None,
     draws: int = 1,
-) -> Joined:
+) -> PrivateModel:
     """The joint release of Q, K and V at the cut `encoder.1.qkv`: rows bounded, projected, noised once.
 
     Edges:
@@ -102,6 +103,30 @@ def join_qkv(
         a decomposition of a [width, 3 width] matrix.
     """
     count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
-    opened, projections = opened_at_qkv(pair)
+    opened, projections = open_at_qkv(pair)
     sanitizer = ProjectedSanitizer(projections, budget, bound=bound, unit=unit, seed=seed)
-    return Joined(opened, sanitizer, draws)
+    return PrivateModel(opened, sanitizer, draws)
+
+
+def open_at_qkv(pair: Split) -> tuple[Split, nn.ModuleList]:
+    """A pair whose front stops at the rows before Q, K and V, and the projections that come next.
+
+    The bound of a joint release stands *before* the projection, so the front must give the rows that the
+    projections read, and the projections follow the bound on the user's side.
+
+    Guarantees:
+        ``cat([p(rows) for p in projections])`` is what the front gave before; the given pair is untouched.
+    """
+    if pair.cut.point != "qkv" or not isinstance(pair.front, Front):
+        raise InvalidInput("cut", "be encoder.1.qkv, without maps", str(pair.cut), "Split again there.")
+    front = copy.deepcopy(pair.front)
+    head = next(module for module in front.modules() if isinstance(module, QkvHead))
+    projections = head.projections
+    head.projections = nn.ModuleList([nn.Identity()])
+    front.width = int(_rows_width(projections[0]))
+    return Split(front, pair.back), projections
+
+
+def _rows_width(projection: nn.Module) -> int:
+    width = getattr(projection, "in_features", None)
+    return int(getattr(projection, "nx", 0) if width is None else width)

@@ -18,24 +18,28 @@ from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import Cut
 from dp_forward.split.cut_modules import BlockHead, BlockTail, Passage, Pick, PooledBase, QkvHead, Repeats
 from dp_forward.split.families import Family, base_of, family_of, head_of, readout_of
-from dp_forward.split.halves import Back, Front, Origin
+from dp_forward.split.halves import Back, Front, Origin, Split, add_width_maps
 from dp_forward.split.legal_cuts import blocks_of, check_cut
 
-__all__ = ["Back", "Front", "carve"]
+__all__ = ["split_model"]
 
 Memo = dict[int, Any]
 
 
-def carve(model: Any, cut: str | Cut, *, allow_vocabulary_head: bool = False) -> tuple[Front, Back]:
-    """The two halves of a Hugging Face model at a cut.
+def split_model(
+    model: Any, cut: str | Cut, *, width: int | None = None, allow_vocabulary_head: bool = False
+) -> Split:
+    """Cut a Hugging Face model in two at a named point.
+
+    ``width`` puts dimension maps to so many columns between the halves. ``allow_vocabulary_head`` lets a
+    masked-LM head, whose weight is as large as the vocabulary, go to the provider.
 
     Guarantees: at every cut that `legal_cuts` calls exact, `back(front(x))` is the whole model's output bit
     for bit, for inputs without padding in eval mode on a CPU. Neither half shares memory with the other or
     with `model`, which is left untouched. Mode (train or eval), dtype, device and `requires_grad` are kept.
     Edges: the decoder of a masked LM has one row per token, and is usually the token table itself. A back
-    that holds it is refused unless `allow_vocabulary_head` says that the provider may have it; then it is
-    a copy, tied to nothing. ALBERT's shared block becomes one copy per half, and one more where it is cut
-    through.
+    that holds it is refused without `allow_vocabulary_head`; with it, it is a copy, tied to nothing. ALBERT's
+    shared block becomes one copy per half, and one more where it is cut through.
     """
     head = head_of(model)
     info = check_cut(model, cut)
@@ -57,7 +61,7 @@ def carve(model: Any, cut: str | Cut, *, allow_vocabulary_head: bool = False) ->
     back = Back(_back_model(model, info.cut), info, origin)
     front.train(model.training)
     back.train(model.training)
-    return front, back
+    return Split(front, back) if width is None else add_width_maps(front, back, width)
 
 
 def _front_model(model: Any, cut: Cut) -> nn.Module:

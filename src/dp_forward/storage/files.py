@@ -18,6 +18,7 @@ from typing import Final
 from dp_forward.errors import InvalidInput
 
 __all__ = [
+    "SECRET_BYTES",
     "create_file",
     "draft_of",
     "make_secret",

@@ -30,8 +30,8 @@ from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.privacy import Mechanism
 from dp_forward.split.artifacts import UserSide, hand_over, hand_over_back
-from dp_forward.split.device import device_of
-from dp_forward.split.pair import without_maps
+from dp_forward.split.device import pick_device
+from dp_forward.split.halves import remove_width_maps
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import Accuracy, accuracy_over_draws, commonest_share
 from dp_forward.train.inputs import Material, Texts, gather
@@ -200,14 +200,14 @@ class _Job:
         stored = self.place.path / "stages" / f"{stage}.npy"
         if stored.is_file():
             return np.asarray(np.load(stored, allow_pickle=False), dtype=np.int64)
-        module = self._undefended().to(device_of()).eval()
+        module = self._undefended().to(pick_device()).eval()
         answers = np.empty(len(texts), dtype=np.int64)
         order = np.argsort(texts.lengths, kind="stable")
         for start in range(0, len(order), _READ_AT_ONCE):
             chosen = order[start : start + _READ_AT_ONCE]
             batch = texts.batch(chosen, trim=not texts.pads_left)
             batch.pop("labels")
-            logits = module(**{name: value.to(device_of()) for name, value in batch.items()})["logits"]
+            logits = module(**{name: value.to(pick_device()) for name, value in batch.items()})["logits"]
             answers[chosen] = logits.argmax(dim=-1).cpu().numpy()
             if self.progress is not None:
                 self.progress(stage, min(start + _READ_AT_ONCE, len(order)), len(order), {})
@@ -219,7 +219,7 @@ class _Job:
 
     def evaluate(self) -> tuple[Accuracy, Accuracy]:
         """Accuracy through the noise over repeated draws, and without it."""
-        module = self._module(step=1 << 20).to(device_of())
+        module = self._module(step=1 << 20).to(pick_device())
         texts = self.material.evaluation
 
         def measured(stage: str, draws: int) -> Accuracy:
@@ -254,7 +254,7 @@ class _Job:
 
     def _undefended_stage(self, stage: str, texts: Texts, *, loss: LabelLoss, **pace: Any) -> dict[str, Any]:
         """No noise, no bound, no maps: where the regime lets the front see the texts."""
-        pair = without_maps(self.material.pair)
+        pair = remove_width_maps(self.material.pair)
         done = self.place.stage_result(stage)
         if done is not None:
             _put_back(done[0], front=pair.front, back=pair.back)
@@ -273,7 +273,11 @@ class _Job:
     def _undefended(self, loss: LabelLoss | None = None) -> ThroughNoise:
         labels = len(self.material.task.labels)
         return ThroughNoise(
-            without_maps(self.material.pair), None, rows=self.material.form.rows, labels=labels, loss=loss
+            remove_width_maps(self.material.pair),
+            None,
+            rows=self.material.form.rows,
+            labels=labels,
+            loss=loss,
         )
 
     def _together(
@@ -327,7 +331,7 @@ class _Job:
             budget=self._budget,
             resume=(root / "releases").exists(),
             progress=None if tell is None else lambda done: tell("releasing", done, total, {}),
-            device=device_of(),
+            device=pick_device(),
         )
         wait_for_everyone()
         return corpus
@@ -407,12 +411,12 @@ class _Job:
     @torch.inference_mode()
     def _noisy_curve(self) -> Held:
         """Evaluation texts after one simulated draw, for the learning curve of the back."""
-        module, texts = self._module(step=1 << 21).to(device_of()).eval(), self._curve_texts()
+        module, texts = self._module(step=1 << 21).to(pick_device()).eval(), self._curve_texts()
         matrices, labels = [], []
         for start in range(0, len(texts), 64):
             batch = texts.batch(range(start, min(start + 64, len(texts))))
             labels.append(batch.pop("labels"))
-            moved = {name: value.to(device_of()) for name, value in batch.items()}
+            moved = {name: value.to(pick_device()) for name, value in batch.items()}
             hidden = module.hidden(moved["input_ids"], moved["attention_mask"], moved.get("token_type_ids"))
             matrices.append(module.crossed(hidden).float().cpu())
         return Held(torch.cat(matrices).clone(), torch.cat(labels).clone())

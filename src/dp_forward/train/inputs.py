@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from dp_forward.data import FixedLength
-from dp_forward.data.encoded import EncodedTexts
-from dp_forward.data.pieces import pieces
-from dp_forward.data.records import Record
-from dp_forward.data.sources import read_records
+from dp_forward.data import EncodedTexts, FixedLength, read_texts
 from dp_forward.data.tasks import Task, find_task
 from dp_forward.errors import InvalidInput
+from dp_forward.split import Split, split_model
 from dp_forward.split.artifacts import ReleaseForm
-from dp_forward.split.load_model import load_model, model_folder
-from dp_forward.split.pair import Split, split_model
+from dp_forward.split.load_model import load_model, load_tokenizer
 from dp_forward.train.plan import Plan
 from dp_forward.train.published import load_published, published_shape, starts_before_releases
 
@@ -32,9 +27,6 @@ __all__ = [
     "check_public_task",
     "cut_model",
     "gather",
-    "load_tokenizer",
-    "read_texts",
-    "sample",
 ]
 
 Texts = EncodedTexts
@@ -153,58 +145,6 @@ def _halves(plan: Plan, *, labels: int) -> tuple[Split, Any]:
     # A checkpoint may be stored in half precision; weights that train are kept in float32.
     model.to(torch.float32)  # type: ignore[arg-type]
     return split_model(model, plan.cut, width=plan.width or None), load_tokenizer(plan.model)
-
-
-def read_texts(
-    task: Task,
-    split: str,
-    tokens: FixedLength,
-    *,
-    source: str | None = None,
-    limit: int | None = None,
-    words: int = 0,
-    treebank: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> Texts:
-    """A split as token ids; ``limit`` takes a sample of it, the same each time.
-
-    ``words`` cuts long texts into sentence-like pieces of at most so many words (public texts only); with
-    ``treebank`` they are written as the private texts are.
-    """
-    records: Iterable[Record] = read_records(task, split, source=source)
-    if words:
-        records = pieces(records, most_words=words, treebank=treebank)
-    if limit is not None:
-        records = sample(records, limit)
-    return EncodedTexts.from_records(records, tokens, progress=progress)
-
-
-def sample(records: Iterable[Record], size: int) -> list[Record]:
-    """``size`` records drawn evenly from a stream of unknown length, in their order; the same each time.
-
-    A sample, and not the first ones: files are often sorted by label.
-    """
-    random = np.random.default_rng(0)
-    kept: list[tuple[int, Record]] = []
-    for number, record in enumerate(records):
-        if number < size:
-            kept.append((number, record))
-        elif (place := int(random.integers(number + 1))) < size:
-            kept[place] = (number, record)
-    return [record for _, record in sorted(kept, key=lambda item: item[0])]
-
-
-def load_tokenizer(model: str) -> Any:
-    """The tokenizer of a model; no code of others is run."""
-    import transformers
-
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder(model))
-    except (OSError, ValueError):
-        raise InvalidInput("model", "come with a tokenizer", model, "Check the spelling.") from None
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 def _check_labels(task: Task, *splits: Texts) -> None:

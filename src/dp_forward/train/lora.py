@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
-from dp_forward.split.halves import Back
-from dp_forward.split.width_maps import NarrowBack
+from dp_forward.split.halves import Back, NarrowBack
 
 __all__ = ["add_lora", "merge_lora"]
 

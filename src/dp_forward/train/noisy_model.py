@@ -21,9 +21,8 @@ from torch.nn import functional
 
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import bounded
-from dp_forward.split.halves import Back
-from dp_forward.split.pair import Split
-from dp_forward.split.width_maps import NarrowBack, NarrowFront
+from dp_forward.split import Split
+from dp_forward.split.halves import Back, NarrowBack, NarrowFront
 from dp_forward.train.label_loss import LabelLoss
 
 __all__ = ["AuxiliaryHead", "ThroughNoise", "new_parameters_of", "pooled_rows"]

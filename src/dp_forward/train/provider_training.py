@@ -28,9 +28,8 @@ from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, file_digest
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import TEXT, Guarantee
 from dp_forward.split.artifacts import hand_over_back
-from dp_forward.split.device import device_of
-from dp_forward.split.halves import Back
-from dp_forward.split.width_maps import NarrowBack
+from dp_forward.split.device import pick_device
+from dp_forward.split.halves import Back, NarrowBack
 from dp_forward.train.defaults import effective_releases_plan
 from dp_forward.train.evaluation import Accuracy
 from dp_forward.train.label_debiasing import accuracy_of_answers
@@ -184,7 +183,7 @@ class _Job:
     @torch.inference_mode()
     def predict(self, held: NDArray[np.int64]) -> NDArray[np.int64]:
         """What the trained back says of each held-out record."""
-        device = device_of()
+        device = pick_device()
         back, records = self.back.to(device).eval(), Stored(self.corpus, held)
         answers = np.empty(len(held), dtype=np.int64)
         for first in range(0, len(held), _READ_AT_ONCE):

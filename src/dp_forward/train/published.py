@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
+from dp_forward.split import Split
 from dp_forward.split.artifacts import load_provider_side, load_user_side
-from dp_forward.split.pair import Split
 from dp_forward.train.plan import Plan
 
 __all__ = [

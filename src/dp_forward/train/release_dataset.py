@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dp_forward.corpus.reader import ReleasedCorpus
-from dp_forward.split.halves import Back
-from dp_forward.split.width_maps import NarrowBack
+from dp_forward.split.halves import Back, NarrowBack
 from dp_forward.train.label_loss import LabelLoss
 from dp_forward.train.noisy_model import new_parameters_of
 

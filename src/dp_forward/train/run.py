@@ -11,8 +11,8 @@ from typing import Any
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Guarantee
+from dp_forward.split import Split
 from dp_forward.split.artifacts import ReleaseForm, hand_over, load_provider_side, load_user_side
-from dp_forward.split.pair import Split
 from dp_forward.train.plan import Plan
 from dp_forward.train.promised import promises_of
 from dp_forward.train.regimes import Promises

@@ -19,8 +19,7 @@ from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.errors import InvalidInput
 from dp_forward.split.artifacts import ReleaseForm, load_provider_side
 from dp_forward.split.half_files import digest_of, load_back
-from dp_forward.split.halves import Back
-from dp_forward.split.width_maps import NarrowBack
+from dp_forward.split.halves import Back, NarrowBack
 
 __all__ = ["StartingPoint", "check_fits", "copy_front", "cut_of_start", "load_start"]
 

@@ -10,12 +10,11 @@ import tiny_models
 import tiny_task
 from dp_forward.attacks.inversion.recall import TokenPrior
 from dp_forward.data import FixedLength
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.data.records import Record
 from dp_forward.privacy import Mechanism, NoiseSpec
-from dp_forward.split.halves import Front
-from dp_forward.split.pair import split_model
-from dp_forward.split.width_maps import NarrowFront
+from dp_forward.split import split_model
+from dp_forward.split.halves import Front, NarrowFront
 
 ROWS, VOCABULARY, SPECIAL = 12, len(tiny_task.WORDS), range(5)
 

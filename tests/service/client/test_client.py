@@ -28,15 +28,15 @@ from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, Led
 from dp_forward.ledger import Ledger
 from dp_forward.noise.released.released_matrix import release
 from dp_forward.privacy import NoiseSpec
-from dp_forward.service.client import session as exchange_module
-from dp_forward.service.client.client import AsyncClient, Client, Patience
+from dp_forward.service.client import session as session_module
+from dp_forward.service.client.client import AsyncClient, Client, RetryPolicy
 from dp_forward.service.protocol.frame import HEADER_BYTES, parse_frame
 from dp_forward.service.protocol.policy import Policy, ProtocolMismatch
 from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
 from dp_forward.split.artifacts import UserSide, load_provider_side, load_user_side
 from tiny_user import SERVER, Network
 
-AT_ONCE = Patience(attempts=4, first=0.0, longest=0.0)
+AT_ONCE = RetryPolicy(attempts=4, first=0.0, longest=0.0)
 TEXT = "a lovely warm film"
 BUDGET = 900.0
 
@@ -62,7 +62,7 @@ Make = Callable[..., Client]
 @pytest.fixture
 def make(tmp_path: Path, user: UserSide, network: Network) -> Make:
     def made(front: Any = user, kind: Any = Client, **settings: Any) -> Any:
-        usual = {"server": SERVER, "ledger": tmp_path / "ledger", "budget": BUDGET, "patience": AT_ONCE}
+        usual = {"server": SERVER, "ledger": tmp_path / "ledger", "budget": BUDGET, "retry": AT_ONCE}
         return kind(front, **{**usual, "transport": network.transport(), **settings})
 
     return made
@@ -133,8 +133,8 @@ def test_days_later_the_same_integers_go_under_a_new_header(
 ) -> None:
     with make() as client:
         client.ask(TEXT)
-        now = exchange_module.time.time() + 3 * 86400
-        monkeypatch.setattr(exchange_module.time, "time", lambda: now)
+        now = session_module.time.time() + 3 * 86400
+        monkeypatch.setattr(session_module.time, "time", lambda: now)
         again = client.ask(TEXT)
         assert client.summary().releases == 1
     first, second = (parse_frame(body).header for body in network.posted)
@@ -181,7 +181,7 @@ def test_a_pair_is_one_release_of_both_texts(make: Make, network: Network, user:
         assert (first.charge, again.charge, again.resent, first.truncated) == (2.0, 0.0, True, False)
         for other in (PAIR[::-1], " ".join(PAIR), PAIR[0]):
             assert client.ask(other).charge == 2.0
-        read = client.look(PAIR).tokens
+        read = client.preview(PAIR).tokens
         (many,) = client.ask_many([PAIR])
         assert (many.charge, many.label) == (0.0, first.label)
     expected = user.tokens.encode([PAIR[0]], [PAIR[1]])
@@ -433,7 +433,7 @@ def test_the_policy_that_a_client_shows_is_the_one_it_asks_by(make: Make, kind: 
     client = make(kind=kind)
     shown, other = repr(client), client.policy.with_epsilon(0.5)
     assert "2.0-LDP per text" in shown
-    for owner in (client, client._exchange):
+    for owner in (client, client._session):
         with pytest.raises(AttributeError):
             owner.policy = other
     for owner, name, value in (
@@ -444,7 +444,7 @@ def test_the_policy_that_a_client_shows_is_the_one_it_asks_by(make: Make, kind: 
         with pytest.raises(AttributeError):
             setattr(owner, name, value)
     assert repr(client) == shown
-    client._exchange.close()
+    client._session.close()
 
 
 def test_what_lies_beside_the_ledger_is_its_owners_and_tells_no_text(make: Make, tmp_path: Path) -> None:
@@ -475,7 +475,7 @@ def test_another_secret_makes_other_keys(make: Make, tmp_path: Path) -> None:
         with make(ledger=tmp_path / name) as client:
             client.ask(TEXT)
         with Ledger.open(tmp_path / name) as ledger, ledger._reading():
-            release_made = ledger._replay.get(1)
+            release_made = ledger._chain.get(1)
             assert release_made is not None
             keys.append(release_made.key)
     assert keys[0] != keys[1]
@@ -613,7 +613,7 @@ def test_a_thousand_retries_are_one_charge_and_the_same_bytes(make: Make, networ
             raise httpx.ReadTimeout("lost")
 
     network.weather = weather
-    with make(patience=Patience(attempts=1001, first=0.0)) as client:
+    with make(retry=RetryPolicy(attempts=1001, first=0.0)) as client:
         answer = client.ask(TEXT)
         assert (answer.charge, client.summary().releases) == (2.0, 1)
     assert len(network.posted) == 1001
@@ -644,7 +644,7 @@ def test_with_every_third_message_lost_each_text_has_one_charge_and_one_answer(
     wanted, found, tries = texts(200), {}, 0
     while len(found) < len(wanted):
         tries += 1
-        with make(patience=Patience(attempts=3, first=0.0)) as client:
+        with make(retry=RetryPolicy(attempts=3, first=0.0)) as client:
             try:
                 for text, answer in zip(wanted, client.ask_many(wanted), strict=True):
                     found[text] = answer
@@ -662,7 +662,7 @@ def test_with_every_third_message_lost_each_text_has_one_charge_and_one_answer(
         ledger.verify()
     assert (summary.releases, summary.delivered, summary.spent) == (200, 200, 400.0)
     with make() as client:
-        assert len(client._exchange._asked) == 200
+        assert len(client._session._answers) == 200
 
 
 def test_a_refusal_is_not_repeated(make: Make, network: Network) -> None:
@@ -688,7 +688,7 @@ def test_a_token_that_expired_leaves_the_charge_and_nothing_else(make: Make, net
         with pytest.raises(ServerRefused, match="token"):
             client.ask(TEXT)
         assert (client.summary().releases, client.summary().delivered) == (1, 0)
-        assert len(client._exchange._asked) == 0
+        assert len(client._session._answers) == 0
     with make(token="the-new-token") as client:
         answer = client.ask(TEXT)
         assert (answer.charge, answer.spent) == (0.0, 2.0)
@@ -696,12 +696,12 @@ def test_a_token_that_expired_leaves_the_charge_and_nothing_else(make: Make, net
 
 
 def test_retry_after_is_obeyed_within_reason() -> None:
-    patience = Patience(first=1.0, longest=30.0)
-    assert patience.wait(0, "7") == 7.0
-    assert patience.wait(0, "9" * 400) == 30.0
-    assert all(0.5 <= patience.wait(0, odd) <= 1.0 for odd in (None, "", "-3", "soon", "1e9", "\u0667"))
-    assert all(15.0 <= patience.wait(n) <= 30.0 for n in (5, 60, 10_000))
-    assert len({patience.wait(3) for _ in range(20)}) > 10  # clients do not come back all at once
+    retry = RetryPolicy(first=1.0, longest=30.0)
+    assert retry.wait(0, "7") == 7.0
+    assert retry.wait(0, "9" * 400) == 30.0
+    assert all(0.5 <= retry.wait(0, odd) <= 1.0 for odd in (None, "", "-3", "soon", "1e9", "\u0667"))
+    assert all(15.0 <= retry.wait(n) <= 30.0 for n in (5, 60, 10_000))
+    assert len({retry.wait(3) for _ in range(20)}) > 10  # clients do not come back all at once
 
 
 def test_a_server_that_is_busy_is_asked_again_when_it_says(make: Make, network: Network) -> None:
@@ -724,7 +724,7 @@ def test_an_answer_that_drips_is_given_up(make: Make, network: Network) -> None:
     )
     began = time.perf_counter()
     with (
-        make(patience=Patience(attempts=2, first=0.0, timeout=0.1)) as client,
+        make(retry=RetryPolicy(attempts=2, first=0.0, timeout=0.1)) as client,
         pytest.raises(ServerUnavailable),
     ):
         client.ask(TEXT)
@@ -732,7 +732,7 @@ def test_an_answer_that_drips_is_given_up(make: Make, network: Network) -> None:
     assert len(set(network.posted)) == 1
 
 
-STEPS = ("reserve", "_drawn", "_frame", "ready", "send", "receive", "keep", "delivered")
+STEPS = ("reserve", "_drawn", "_frame", "ready", "send", "receive", "store", "delivered")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -757,7 +757,7 @@ def test_a_crash_at_any_step_sends_nothing_uncharged_and_no_second_draw(
 
     def child() -> None:
         with make() as client:
-            inner = client._exchange
+            inner = client._session
             if step in ("send", "receive"):
                 plain = network.weather if step == "send" else network.storm
                 name = "weather" if step == "send" else "storm"
@@ -765,7 +765,7 @@ def test_a_crash_at_any_step_sends_nothing_uncharged_and_no_second_draw(
                     network, name, lambda request: dying(plain)(request) if request.method == "POST" else None
                 )
             else:
-                owner = next(o for o in (inner, inner._ledger, inner._asked) if hasattr(o, step))
+                owner = next(o for o in (inner, inner._ledger, inner._answers) if hasattr(o, step))
                 setattr(owner, step, dying(getattr(owner, step)))
             client.ask(TEXT)
 
@@ -878,7 +878,7 @@ def test_the_control_of_the_forks_can_fail(
     make: Make, network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = random.Random(1)  # noise with a state that is copied by a fork
-    monkeypatch.setattr(exchange_module, "release", lambda *a, **k: release(*a, **k, entropy=state.randbytes))
+    monkeypatch.setattr(session_module, "release", lambda *a, **k: release(*a, **k, entropy=state.randbytes))
     for number in range(4):
         assert in_child(lambda number=number: make(ledger=tmp_path / f"{number}").ask(TEXT)) == 0  # type: ignore[misc]
     assert len({integers(body) for body in network.posted}) == 1
@@ -907,7 +907,7 @@ def test_one_client_across_four_forks_pays_once(make: Make, network: Network) ->
 
 def test_threads_draw_once_for_a_text(make: Make, network: Network) -> None:
     with make() as client:
-        inner, draws = client._exchange, []
+        inner, draws = client._session, []
         plain = inner._drawn
 
         def slow(*args: Any) -> Any:
@@ -942,7 +942,7 @@ def test_no_text_or_token_is_told(
         with pytest.raises(InvalidInput) as refused:
             client.ask(f"{marker} \ud800")
         errors.append(refused.value)
-        shown = [repr(client), repr(client._exchange), repr(client._exchange._asked), caplog.text]
+        shown = [repr(client), repr(client._session), repr(client._session._answers), caplog.text]
     for error in errors:
         assert error.__cause__ is None
         assert error.__context__ is None

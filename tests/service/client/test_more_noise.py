@@ -63,11 +63,11 @@ def test_noise_that_the_server_does_not_list_is_refused_before_a_charge(client: 
 
 
 def test_a_look_shows_what_was_sent_and_sends_nothing(client: Client, run: Path, tmp_path: Path) -> None:
-    before = client.look(TEXT)
+    before = client.preview(TEXT)
     assert before.noisy is None
     assert client.summary().releases == 0
     client.ask(TEXT, epsilon=4.0)
-    after = client.look(TEXT, epsilon=4.0)
+    after = client.preview(TEXT, epsilon=4.0)
     user = load_user_side(run / "front")
     with torch.inference_mode():
         assert torch.equal(after.hidden, user.front(**user.tokens.encode([TEXT]))[0])
@@ -77,6 +77,6 @@ def test_a_look_shows_what_was_sent_and_sends_nothing(client: Client, run: Path,
     assert torch.equal(
         after.noisy, torch.from_numpy(dequantise(frame.values, NoiseSpec(epsilon=4.0).build(), 8))
     )
-    assert client.look(TEXT).noisy is None  # at the front's own epsilon nothing was released
+    assert client.preview(TEXT).noisy is None  # at the front's own epsilon nothing was released
     assert client.summary().releases == 1
     assert TEXT not in repr(after)

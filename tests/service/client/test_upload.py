@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from corpus.release_cases import texts, user
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
@@ -28,13 +28,13 @@ from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.corpus_export import export_corpus
 from dp_forward.service.collector.record_reader import RecordReader
 from dp_forward.service.protocol.policy import ProtocolMismatch
-from dp_forward.service.protocol.sansio import Patience, ServerRefused, ServerUnavailable
+from dp_forward.service.protocol.sansio import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from service.collector.collect_cases import CUT, FRONT, RANDOMIZED, form, provider, stored
 
 SERVER, RECORDS = "http://127.0.0.1:8765", 22
-AT_ONCE = Patience(attempts=30, first=0.0, longest=0.0)
+AT_ONCE = RetryPolicy(attempts=30, first=0.0, longest=0.0)
 Answer = Callable[[httpx.Request], httpx.Response]
 
 
@@ -76,7 +76,7 @@ def _kept(found: httpx.Response) -> dict[str, str]:
 
 
 def pushed(out: Path, answer: Answer, **settings: Any):
-    chosen = {"server": SERVER, "cut": CUT, "patience": AT_ONCE} | settings
+    chosen = {"server": SERVER, "cut": CUT, "retry": AT_ONCE} | settings
     return push_corpus(out, transport=httpx.MockTransport(answer), **chosen)
 
 
@@ -254,7 +254,7 @@ def test_a_collector_of_something_else_gets_nothing(out: Path, change, told: str
             bits=8,
             server=SERVER,
             transport=httpx.MockTransport(hostile),
-            patience=AT_ONCE,
+            retry=AT_ONCE,
         )
 
 
@@ -327,7 +327,7 @@ def test_a_server_that_is_away_costs_nothing(out: Path) -> None:
         return httpx.Response(503)
 
     with pytest.raises(ServerUnavailable, match="push again"):
-        pushed(out, away, patience=Patience(attempts=2, first=0.0))
+        pushed(out, away, retry=RetryPolicy(attempts=2, first=0.0))
 
 
 # --- the secret ---------------------------------------------------------------------------------------------

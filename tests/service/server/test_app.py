@@ -30,11 +30,12 @@ from starlette.websockets import WebSocketDisconnect
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Released, release, release_batch
 from dp_forward.privacy import NoiseSpec
+from dp_forward.service.protocol.access import read_token
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.server.app import make_app, run_server
-from dp_forward.service.server.settings import ServerSettings, read_token
-from dp_forward.split import carve
+from dp_forward.service.server.settings import ServerSettings
+from dp_forward.split import split_model
 from dp_forward.split.artifacts import ProviderSide, ReleaseForm
 from tiny_models import tiny
 
@@ -47,7 +48,7 @@ FRAME = {"content-type": "application/octet-stream"}
 
 @pytest.fixture(scope="module")
 def provider() -> ProviderSide:
-    back = carve(tiny("bert"), CUT)[1]
+    back = split_model(tiny("bert"), CUT)[1]
     return ProviderSide(back, ReleaseForm(noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
 
 
@@ -153,7 +154,7 @@ def test_batched_answers_equal_single_ones(provider: ProviderSide, manifest: Man
             return await asyncio.gather(*posts)
 
     responses = asyncio.run(ask())
-    assert app.state.answering.metrics.batches.count < 12  # they were in fact batched
+    assert app.state.handler.metrics.batches.count < 12  # they were in fact batched
     for one, response in zip(made, responses, strict=True):
         found = list(response.json()["probabilities"].values())
         np.testing.assert_allclose(found, direct(provider, one), atol=1e-5)
@@ -283,7 +284,7 @@ def test_a_retry_gets_the_same_answer_and_an_id_stands_for_one_release(
     first = client.post("/v1/answer", content=frame, headers=FRAME)
     again = [client.post("/v1/answer", content=frame, headers=FRAME) for _ in range(5)]
     assert {one.content for one in again} == {first.content}
-    assert app.state.answering.metrics.batches.count == 1  # it was computed once
+    assert app.state.handler.metrics.batches.count == 1  # it was computed once
     refused(
         client.post("/v1/answer", content=good(manifest, request=bytes(16)), headers=FRAME), 409, "replayed"
     )
@@ -306,8 +307,8 @@ def test_twins_in_flight_are_computed_once(app: FastAPI, manifest: Manifest) -> 
             return {response.content for response in await asyncio.gather(*posts)}
 
     assert len(asyncio.run(ask())) == 1
-    assert app.state.answering.metrics.outcomes == {"ok": 1, "resent": 7}
-    assert app.state.answering.metrics.batches.lines("b")[0] == 'b_bucket{le="1"} 1'
+    assert app.state.handler.metrics.outcomes == {"ok": 1, "resent": 7}
+    assert app.state.handler.metrics.batches.lines("b")[0] == 'b_bucket{le="1"} 1'
 
 
 def test_too_many_at_once_are_told_to_come_back(provider: ProviderSide, manifest: Manifest) -> None:
@@ -507,7 +508,7 @@ def test_a_back_that_cannot_answer_is_refused_at_the_start(provider: ProviderSid
 def test_answered_requests_leave_no_tasks_and_no_payloads_behind(
     app: FastAPI, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batcher, seen, kept = app.state.answering.batcher, list[weakref.ref[Any]](), list[Any]()
+    batcher, seen, kept = app.state.handler.batcher, list[weakref.ref[Any]](), list[Any]()
     submit = batcher.submit
 
     def watched(values: Any) -> Any:
@@ -603,4 +604,4 @@ def test_over_loopback_with_tls_and_a_token_it_answers_and_stops_in_order(
         servers[0].should_exit = True
         thread.join(10)
     assert not thread.is_alive()
-    assert app.state.answering.batcher.stopping
+    assert app.state.handler.batcher.stopping

@@ -11,7 +11,7 @@ import pytest
 
 from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.replay_cache import ReplayMemory
+from dp_forward.service.server.replay_cache import ReplayCache
 
 
 def squares(items: Sequence[int]) -> list[int]:
@@ -159,7 +159,7 @@ def test_a_batcher_outlives_its_event_loop() -> None:
 def test_the_memory_of_ids_is_bounded_in_number_and_in_bytes() -> None:
     async def work() -> tuple[int, int]:
         loop = asyncio.get_running_loop()
-        many, large = ReplayMemory(10, most_bytes=1 << 20), ReplayMemory(1000, most_bytes=1000)
+        many, large = ReplayCache(10, most_bytes=1 << 20), ReplayCache(1000, most_bytes=1000)
         for memory in (many, large):
             for i in range(50):
                 future = loop.create_future()
@@ -175,7 +175,7 @@ def test_the_memory_of_ids_is_bounded_in_number_and_in_bytes() -> None:
 
 def test_a_failed_request_is_forgotten_and_other_bytes_are_refused() -> None:
     async def work() -> None:
-        memory = ReplayMemory(10, most_bytes=1000)
+        memory = ReplayCache(10, most_bytes=1000)
         future = asyncio.get_running_loop().create_future()
         memory.begin(b"i", digest=b"d", pending=future)
         with pytest.raises(Refused) as caught:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from dp_forward.corpus.form import Labels
 from dp_forward.noise import release_batch
@@ -27,7 +27,7 @@ from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import Record, pack_record
 from dp_forward.service.server.app import make_app, run_server
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.split import carve
+from dp_forward.split import split_model
 from dp_forward.split.artifacts import ProviderSide, ReleaseForm
 from tiny_models import tiny
 
@@ -81,11 +81,11 @@ def changed(record: bytes, **fields: Any) -> bytes:
 
 @cache
 def provider() -> ProviderSide:
-    back = carve(tiny("bert"), CUT)[1]
+    back = split_model(tiny("bert"), CUT)[1]
     return ProviderSide(back, ReleaseForm(noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
 
 
-def collector_app(folder: Path, settings: ServerSettings) -> FastAPI:
+def collector_app(folder: Path, settings: ServerSettings) -> Starlette:
     """The provider's real server, collecting."""
     collection = Collection.open_or_create(folder, form())
     return make_app(
@@ -94,7 +94,7 @@ def collector_app(folder: Path, settings: ServerSettings) -> FastAPI:
 
 
 @contextlib.contextmanager
-def running(app: FastAPI, settings: ServerSettings) -> Iterator[str]:
+def running(app: Starlette, settings: ServerSettings) -> Iterator[str]:
     """The app on loopback, in a thread; its address."""
     said: list[str] = []
     up = threading.Event()

@@ -14,23 +14,22 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
-from fastapi.testclient import TestClient
 from scipy.stats import chi2
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.service.collector.collection_store import Collection
+from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.collector.record_reader import RecordReader
-from dp_forward.service.collector.routes import add_collecting
 from dp_forward.service.protocol.collection_spec import CollectionForm
-from dp_forward.service.protocol.sansio import Call, Patience, Reply, ServerRefused, Steps
+from dp_forward.service.protocol.sansio import Call, Reply, RetryPolicy, ServerRefused, Steps
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import Guard
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
 from dp_forward.service.shuffler.forwarding import Collector, Forwarder, batch_steps
-from dp_forward.service.shuffler.shuffler_app import Shuffling, make_shuffler_app
+from dp_forward.service.shuffler.shuffler_app import Shuffler, make_shuffler_app
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore, fresh_ids
 from service.shuffler.shuffle_cases import (
     OCTETS,
@@ -48,7 +47,7 @@ from service.shuffler.shuffle_cases import (
 
 MOST = 10_000
 LOCAL = ServerSettings(port=0)
-QUICK = Patience(attempts=2, first=0.01, longest=0.02, timeout=5.0)
+QUICK = RetryPolicy(attempts=2, first=0.01, longest=0.02, timeout=5.0)
 
 
 def opened(folder: Path, least: int = 50) -> ShufflerStore:
@@ -57,9 +56,8 @@ def opened(folder: Path, least: int = 50) -> ShufflerStore:
 
 def collecting(folder: Path) -> TestClient:
     """The collector's routes alone, without a socket."""
-    app = FastAPI()
     collection = Collection.open_or_create(folder, form())
-    add_collecting(app, collection, Guard(None), LOCAL, metrics=Metrics(), shuffler_token=TOKEN)
+    app = Starlette(routes=collector_routes(collection, LOCAL, metrics=Metrics(), shuffler_token=TOKEN))
     return TestClient(app, headers={"authorization": f"Bearer {TOKEN}"})
 
 
@@ -93,7 +91,7 @@ def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_pa
     users = [made(20, seed=seed) for seed in range(3)]
     collector = collector_app(tmp_path / "collected", LOCAL)
     with running(collector, LOCAL) as behind:
-        line = Collector(behind, token=TOKEN, patience=QUICK)
+        line = Collector(behind, token=TOKEN, retry=QUICK)
         wanted = line.form()
         with closing(opened(tmp_path / "shuffle")) as store:
             forwarder = Forwarder(store, line, at_once=25)
@@ -107,7 +105,7 @@ def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_pa
                 time.sleep(0.3)
                 assert stored(tmp_path / "collected") == []  # below the least nothing leaves
                 assert not any(
-                    b"batches" in name.encode() for name in collector.state.answering.metrics.records
+                    b"batches" in name.encode() for name in collector.state.handler.metrics.records
                 )
                 assert "dpf_shuffle_waiting 40" in client.get("/metrics").text
                 client.post("/v1/records", content=b"".join(users[2]), headers=OCTETS)
@@ -145,7 +143,7 @@ def test_a_crash_anywhere_neither_loses_nor_doubles_a_record(
     store.add(read(records), most=MOST)
     assert store.make_batch()
     said: list[bytes] = []
-    steps = batch_steps(store, at_once=20, patience=QUICK)
+    steps = batch_steps(store, at_once=20, retry=QUICK)
     call = next(steps)
     for _ in range(calls):
         assert isinstance(call, Call)
@@ -161,7 +159,7 @@ def test_a_crash_anywhere_neither_loses_nor_doubles_a_record(
         assert not Collection.open(tmp_path / "collected").summary()["records"]  # unsealed: never exported
 
     with closing(opened(tmp_path / "second")) as again:
-        finish(batch_steps(again, at_once=20, patience=QUICK), collector, said)
+        finish(batch_steps(again, at_once=20, retry=QUICK), collector, said)
         assert (again.waiting, again.batch) == (0, None)
         assert again.add(read(records), most=MOST) == (0, 60)
     store.close()
@@ -211,7 +209,7 @@ def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "shuffle", least=20)) as store:
         store.add(read(made(20)), most=MOST)
         store.make_batch()
-        steps = batch_steps(store, at_once=10, patience=QUICK)
+        steps = batch_steps(store, at_once=10, retry=QUICK)
         call: Any = next(steps)
         first = collecting(tmp_path / "lost")
         for _ in range(2):
@@ -219,7 +217,7 @@ def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
         restored = collecting(tmp_path / "restored")
         with pytest.raises(ServerRefused):
             steps.send(answered(restored, call))
-        finish(batch_steps(store, at_once=10, patience=QUICK), restored, [])
+        finish(batch_steps(store, at_once=10, retry=QUICK), restored, [])
     assert Collection.open(tmp_path / "restored").summary() == {"records": 20, "waiting": 0, "batches": 1}
 
 
@@ -228,7 +226,7 @@ def test_a_collector_that_refuses_or_is_away_costs_nothing(tmp_path: Path) -> No
     line = Collector(
         "http://127.0.0.1:1",
         token=TOKEN,
-        patience=QUICK,
+        retry=QUICK,
         transport=httpx.MockTransport(lambda request: httpx.Response(next(weather), json={"error": "x"})),
     )
     with closing(opened(tmp_path, least=20)) as store:
@@ -392,7 +390,7 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
 )
 def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str, Any], code: str) -> None:
     records = made(3)
-    line = Collector("http://127.0.0.1:1", token=TOKEN, patience=QUICK)
+    line = Collector("http://127.0.0.1:1", token=TOKEN, retry=QUICK)
     with closing(opened(tmp_path)) as store:
         app = make_shuffler_app(
             store, Forwarder(store, line, at_once=5), form(), settings=ServerSettings(token=TOKEN), most=MOST
@@ -453,7 +451,7 @@ def test_what_senders_and_collectors_are_told_cannot_be_replaced(tmp_path: Path)
         (store, "waiting", 10**6),
         (collection, "form", other),
         (RecordReader(form()), "form", other),
-        (Shuffling(store, None, form(), most=MOST), "form", other),  # type: ignore[arg-type]
+        (Shuffler(store, None, form(), most=MOST), "form", other),  # type: ignore[arg-type]
         (form(), "shuffler_least", 10**6),
         (manifest(), "epsilon", 0.1),
         (manifest().offers[0], "epsilon", 0.1),

@@ -17,7 +17,7 @@ import tiny_user
 from dp_forward.attacks.nearest_row import NearestTokens
 from dp_forward.cli.ui import TokenReconstructor
 from dp_forward.privacy import NoiseSpec
-from dp_forward.service.client.client import Client, Patience
+from dp_forward.service.client.client import Client, RetryPolicy
 from dp_forward.service.server.app import make_app, run_server
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.webui.ui_app import run_ui
@@ -25,7 +25,7 @@ from dp_forward.service.webui.ui_service import UiService
 from dp_forward.split.artifacts import load_provider_side, load_user_side
 
 EPSILON = 8.0
-QUICK = Patience(attempts=2, first=0.0, longest=0.0)
+QUICK = RetryPolicy(attempts=2, first=0.0, longest=0.0)
 
 
 def write_run(folder: Path, *, cut: str = "embeddings", unit: str = "text") -> Path:
@@ -107,7 +107,7 @@ def page(
     if prepare:
         reader.prepare()
     with (
-        Client(user, server=server, ledger=ledger, budget=budget, patience=QUICK) as client,
+        Client(user, server=server, ledger=ledger, budget=budget, retry=QUICK) as client,
         _listening(run_ui, UiService(client, reader, server=server), port=0) as told,
     ):
         yield Page(told["address"], client, reader)

@@ -19,7 +19,7 @@ from tiny_models import LABELS, tiny
 
 pytest.importorskip("opacus")
 
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.train.dpsgd.accounting import epsilon_of, noise_multiplier_for
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan

@@ -17,7 +17,7 @@ from tiny_models import tiny
 
 pytest.importorskip("opacus")
 
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.train.dpsgd.private_optimizer import (
     PrivateTraining,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dp_forward.errors import InvalidInput
-from dp_forward.split.pair import split_model
+from dp_forward.split import split_model
 from dp_forward.train.pretrain.merge_halves import merge_halves, split_tied
 from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM
 from tiny_models import MASKED_LM, tiny, tiny_inputs

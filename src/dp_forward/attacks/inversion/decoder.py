@@ -41,7 +41,7 @@ from dp_forward.attacks.inversion.recall import (
     recall_result,
     token_table,
 )
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism

@@ -43,12 +43,12 @@ from dp_forward.attacks.inversion.recall import (
     token_table,
     within_batch,
 )
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count, positive
 from dp_forward.split.families import FAMILIES
-from dp_forward.split.width_maps import NarrowFront
+from dp_forward.split.halves import NarrowFront
 
 __all__ = ["LinearMap", "fit_linear_map", "invert_by_gradient", "soft_tokens"]
 

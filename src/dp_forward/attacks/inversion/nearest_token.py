@@ -46,7 +46,7 @@ from dp_forward.attacks.inversion.recall import (
     token_table,
     within_batch,
 )
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism, PrivUnit
 from dp_forward.privacy.checks import count

@@ -48,14 +48,13 @@ from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult, clopper_pearson
 from dp_forward.attacks.ceiling import attribute_ceiling
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.released_matrix import dequantise, release_batch
 from dp_forward.privacy import MVG, MatrixGaussian, Mechanism, NormBound, compose
 from dp_forward.privacy.checks import count
-from dp_forward.split.halves import Front
-from dp_forward.split.width_maps import NarrowFront
+from dp_forward.split.halves import Front, NarrowFront
 
 __all__ = [
     "AnyFront",

@@ -1,16 +1,16 @@
-"""One question to a server, from the text to the answer, without touching the network.
+"""Session of a user with a server: one question from text to answer, without touching the network.
 
-`Exchange.ask` is a generator: it yields what the network must do (`Call`, `Pause`), is sent a `Reply` (or is
-thrown `NoReply`), and returns the `Answer`. `client` drives it, blocking or not; the logic is here, once.
+`Session.ask` is a generator: it yields what the network must do (`Call`, `Pause`), is sent a `Reply` (or is
+thrown `NoReply`), and returns the `Answer`. A transport drives it, blocking or not; the logic is here, once.
 
 The order of one question, each step on disk before the next:
 
 1. the manifest of the server is held against the policy: refused here, no text has been read;
-2. the text becomes tokens, and the tokens a key (`asked`);
+2. the text becomes tokens, and the tokens a key (`answer_cache`);
 3. `reserve`: charged, or known already, or `BudgetExhausted` and nothing leaves;
 4. the release is drawn, put into a frame, and stored with `ready`;
 5. the stored bytes are sent; on a network failure, the same bytes again;
-6. the answer is checked and kept, and the release noted as `delivered`.
+6. the answer is checked and stored, and the release noted as `delivered`.
 
 Guarantees:
     No byte that depends on a text is yielded before its charge is on disk. All integers that are ever
@@ -43,13 +43,21 @@ from torch import Tensor
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger import LARGEST_CAP, Ledger, State, Summary
 from dp_forward.noise.released.released_matrix import Released, dequantise, release
-from dp_forward.service.client.answer_cache import Asked
+from dp_forward.service.client.answer_cache import AnswerCache
 from dp_forward.service.protocol.frame import HEADER_BYTES, frame_of, parse_frame
 from dp_forward.service.protocol.policy import Policy, Terms
-from dp_forward.service.protocol.sansio import Call, Patience, Reply, ServerRefused, Steps, json_of, sent
+from dp_forward.service.protocol.sansio import (
+    Call,
+    Reply,
+    RetryPolicy,
+    ServerRefused,
+    Steps,
+    parse_json,
+    send,
+)
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["Answer", "Exchange", "Look", "Text"]
+__all__ = ["Answer", "Preview", "Session", "Text"]
 
 Text = str | tuple[str, str]
 """What is asked about: one text, or a pair of them in one release."""
@@ -85,8 +93,8 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Look:
-    """What the two parties see of a text, for the eyes of its owner only; nothing of it is sent.
+class Preview:
+    """What the two parties see of a text, for its owner only; nothing of it is sent.
 
     ``hidden`` [rows, width] is what the front computes, ``noisy`` the release as the provider reads it (None
     where the text was never released at this epsilon), ``tokens`` what the front read.
@@ -117,7 +125,7 @@ class _Paid:
     delivered: bool
 
 
-class Exchange:
+class Session:
     """The user's side of the service, but for the network. Threads may share one; so may forks."""
 
     def __init__(
@@ -129,12 +137,12 @@ class Exchange:
         ledger: str | os.PathLike[str],
         budget: float | None = None,
         budget_per_day: float | None = None,
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         self._policy = policy
         self._user = user
         self._server = server
-        self._patience = patience or Patience()
+        self._patience = retry or RetryPolicy()
         self._manifest: object = None
         self._terms: dict[float, Terms] = {}
         self._turn, self._process = threading.Lock(), os.getpid()
@@ -142,7 +150,7 @@ class Exchange:
         path = Path(ledger).resolve()
         self._ledger = _ledger(path, policy, budget, budget_per_day)
         try:
-            self._asked = Asked(path, self._ledger)
+            self._answers = AnswerCache(path, self._ledger)
         except BaseException:
             self._ledger.close()
             raise
@@ -153,10 +161,11 @@ class Exchange:
         return self._policy
 
     def __repr__(self) -> str:
-        return f"Exchange({self._ledger!r})"
+        return f"Session({self._ledger!r})"
 
     def close(self) -> None:
-        """Give the ledger back."""
+        """Give the ledger and the answers back."""
+        self._answers.close()
         self._ledger.close()
 
     def summary(self) -> Summary:
@@ -181,7 +190,7 @@ class Exchange:
         """The manifest that was agreed to, or what the server says now."""
         if self._manifest is not None:
             return self._manifest
-        return json_of((yield from sent(Call("GET", "/v1/manifest", _MANIFEST_BYTES), self._patience)))
+        return parse_json((yield from send(Call("GET", "/v1/manifest", _MANIFEST_BYTES), self._patience)))
 
     def ask(
         self, text: Text, *, epsilon: float | None = None, recall: bool = False, name: str = "text"
@@ -197,14 +206,14 @@ class Exchange:
             return self._answer(*known, read, terms, paid=None)
         paid = self._pay(read, terms)
         request, frame = _fresh(paid.frame, int(time.time()))
-        reply = yield from sent(Call("POST", "/v1/answer", _ANSWER_BYTES, frame), self._patience)
+        reply = yield from send(Call("POST", "/v1/answer", _ANSWER_BYTES, frame), self._patience)
         label, probabilities = _checked(reply, self.policy.labels, request)
-        self._asked.keep(read.key, self._server, label, probabilities)
+        self._answers.store(read.key, self._server, label, probabilities)
         if not paid.delivered:
             self._ledger.delivered(paid.release_id)
         return self._answer(label, probabilities, read, terms, paid=paid)
 
-    def look(self, text: Text, *, epsilon: float | None = None, name: str = "text") -> Steps[Look]:
+    def preview(self, text: Text, *, epsilon: float | None = None, name: str = "text") -> Steps[Preview]:
         """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
         _check(text, name)
         terms = yield from self.greet(epsilon)
@@ -214,7 +223,7 @@ class Exchange:
         if known is not None and known.state is not State.RESERVED:
             values = parse_frame(self._ledger.payload(known.id)).values
             noisy = torch.from_numpy(dequantise(values, terms.mechanism, self.policy.bits))
-        return Look(read.tokens, self._hidden(read.tokens), noisy)
+        return Preview(read.tokens, self._hidden(read.tokens), noisy)
 
     def _read(self, text: Text, terms: Terms, name: str) -> _Text:
         """From here on a text is touched."""
@@ -235,10 +244,10 @@ class Exchange:
         if any(len(part) <= len(bare) for part in alone):
             raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
         public = {"front": policy.front, "noise": terms.noise.as_dict(), "bits": policy.bits}
-        return _Text(tokens, self._asked.key(tokens, public), len(long) > policy.rows)
+        return _Text(tokens, self._answers.key(tokens, public), len(long) > policy.rows)
 
     def _recalled(self, read: _Text) -> tuple[str, dict[str, float]] | None:
-        known = self._asked.recall(read.key, self._server)
+        known = self._answers.find(read.key, self._server)
         return known if known is not None and known[0] in self.policy.labels else None
 
     def _pay(self, read: _Text, terms: Terms) -> _Paid:
@@ -351,7 +360,7 @@ def _fresh(frame: bytes, now: int) -> tuple[bytes, bytes]:
 
 def _checked(reply: Reply, labels: tuple[str, ...], request: bytes) -> tuple[str, dict[str, float]]:
     """The label and the probabilities, if this is an answer to this request at all."""
-    found = json_of(reply)
+    found = parse_json(reply)
     match found:
         case {"label": str(label), "probabilities": dict(given), "request": str(echoed)} if (
             label in labels and echoed == request.hex() and given.keys() == set(labels)

@@ -1,41 +1,44 @@
-"""The line to a server: does what steps say (`serve.steps`) over HTTP, blocking or not.
+"""HTTP transports: drive the steps of `protocol.sansio` over kept-alive connections, blocking or not.
 
 Guarantees:
     Redirects are not followed, no cookie is kept, no compressed answer is opened, and an answer is read up to
     a fixed size and time. Without TLS only this machine is spoken to.
 Edges:
-    A line may be used on both sides of a fork: no connection is shared between processes.
+    A transport may be used on both sides of a fork: no connection is shared between processes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from dp_forward.errors import InvalidInput
-from dp_forward.service.protocol.sansio import Call, Done, NoReply, Patience, Pause, Reply, Steps, advance
-from dp_forward.service.server.settings import is_loopback
+from dp_forward.service.protocol.access import is_loopback
+from dp_forward.service.protocol.sansio import Call, Done, NoReply, Pause, Reply, RetryPolicy, Steps, advance
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["AsyncLine", "Line"]
+__all__ = ["AsyncTransport", "BlockingPool", "OrderedPool", "Transport"]
 
 T = TypeVar("T")
 
 
-class _Common:
+class _Connection:
     """One address, what is sent with every request, and how long an answer may take."""
 
-    def __init__(self, server: str, *, token: str | None, patience: Patience, transport: Any = None) -> None:
-        self.address = _address(server)
-        self.headers = _headers(token)
-        """They hold the token: never shown."""
-        self.patience = patience
+    def __init__(self, server: str, *, token: str | None, retry: RetryPolicy, transport: Any = None) -> None:
+        self.address, self.headers = _address(server), _headers(token)
+        """The headers hold the token: never shown."""
+        self.retry = retry
         self._transport = transport
         self._process = os.getpid()
 
@@ -46,7 +49,7 @@ class _Common:
         return {
             "headers": self.headers,
             "transport": self._transport,
-            "timeout": self.patience.timeout,
+            "timeout": self.retry.timeout,
             "follow_redirects": False,
         }
 
@@ -60,8 +63,8 @@ class _Common:
         }
 
 
-class Line(_Common):
-    """Blocking; ``pause`` waits for so many seconds, and may raise to end it. Use it as a context manager."""
+class Transport(_Connection):
+    """Blocking transport; ``pause`` waits for so many seconds, and may raise to end the steps."""
 
     _http: httpx.Client | None = None
 
@@ -70,11 +73,11 @@ class Line(_Common):
         server: str,
         *,
         token: str | None,
-        patience: Patience,
+        retry: RetryPolicy,
         transport: Any = None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        super().__init__(server, token=token, patience=patience, transport=transport)
+        super().__init__(server, token=token, retry=retry, transport=transport)
         self._pause = pause
 
     def drive(self, steps: Steps[T]) -> T:
@@ -82,22 +85,22 @@ class Line(_Common):
         given: Reply | NoReply | None = None
         while True:
             todo = advance(steps, given)
+            given = None
             match todo:
                 case Pause(seconds):
                     self._pause(seconds)
-                    given = None
                 case Call():
                     given = self.call(todo)
                 case Done(value):
                     return value  # type: ignore[no-any-return]
 
     def call(self, call: Call) -> Reply | NoReply:
-        """One request."""
+        """Make one request."""
         import httpx
 
         if self._http is None or self._process != os.getpid():
             self._http, self._process = httpx.Client(**self._options()), os.getpid()
-        body = _Body(call.most, self.patience.timeout)
+        body = _Body(call.most, self.retry.timeout)
         try:
             with self._http.stream(**self._request(call)) as response:
                 if not body.refuses(response.headers):
@@ -125,32 +128,32 @@ class Line(_Common):
         self.close()
 
 
-class AsyncLine(_Common):
-    """For asyncio. What lies between two requests runs in a thread, so the loop is never held up."""
+class AsyncTransport(_Connection):
+    """Transport for asyncio; what lies between two requests runs in a thread, so the loop is free."""
 
     _http: httpx.AsyncClient | None = None
 
-    async def drive(self, steps: Steps[T]) -> T:
-        """What the steps return in the end."""
-        given: Reply | NoReply | None = None
+    async def drive(self, steps: Steps[T], executor: Executor | None = None) -> T:
+        """What the steps return in the end; they run in ``executor``, or in any thread."""
+        loop, given = asyncio.get_running_loop(), None
         while True:
-            todo = await asyncio.to_thread(advance, steps, given)
+            todo = await loop.run_in_executor(executor, advance, steps, given)
+            given = None
             match todo:
                 case Pause(seconds):
                     await asyncio.sleep(seconds)
-                    given = None
                 case Call():
                     given = await self.call(todo)
                 case Done(value):
                     return value  # type: ignore[no-any-return]
 
     async def call(self, call: Call) -> Reply | NoReply:
-        """One request."""
+        """Make one request."""
         import httpx
 
         if self._http is None or self._process != os.getpid():
             self._http, self._process = httpx.AsyncClient(**self._options()), os.getpid()
-        body = _Body(call.most, self.patience.timeout)
+        body = _Body(call.most, self.retry.timeout)
         try:
             async with self._http.stream(**self._request(call)) as response:
                 if not body.refuses(response.headers):
@@ -168,6 +171,105 @@ class AsyncLine(_Common):
         if self._http is not None:
             await self._http.aclose()
             self._http = None
+
+
+class OrderedPool(Generic[T]):
+    """Drives up to ``at_once`` steps at a time; their results come in the order in which they were added.
+
+    ``first`` is driven once, before all others. All methods belong to one event loop.
+
+    Guarantees:
+        Whatever steps do between two requests is done in one thread: texts are charged in their order.
+    Edges:
+        Up to ``at_once`` texts are charged ahead of the answer that is waited for (with 1, none is).
+    """
+
+    def __init__(self, transport: AsyncTransport, first: Steps[Any], *, at_once: int) -> None:
+        if at_once < 1:
+            raise InvalidInput("at_once", "be at least 1", at_once, "Leave it out.")
+        self._transport, self._at_once = transport, at_once
+        self._first: Steps[Any] | None = first
+        self._waiting: deque[asyncio.Task[T]] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dp-forward-ask")
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """Whether a result must be taken before more steps are added."""
+        return len(self) >= self._at_once
+
+    async def add(self, steps: Steps[T]) -> None:
+        """Begin some more steps."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            await self._transport.drive(first, self._thread)
+        self._waiting.append(asyncio.create_task(self._transport.drive(steps, self._thread)))
+
+    async def next(self) -> T:
+        """The result of the steps that were added first, or their error."""
+        result = await self._waiting[0]
+        self._waiting.popleft()
+        return result
+
+    async def close(self) -> None:
+        """Give up what is on its way; when this returns, no steps run any more."""
+        for task in self._waiting:
+            task.cancel()
+        await asyncio.gather(*self._waiting, return_exceptions=True)
+        self._waiting.clear()
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+
+
+class BlockingPool(Generic[T]):
+    """An `OrderedPool` for callers that block; its event loop runs in a thread of its own.
+
+    Edges:
+        It works where another event loop is running. In a fork it is refused, and closing it there, or while
+        the interpreter ends, does nothing: its thread is gone.
+    """
+
+    def __init__(self, transport: AsyncTransport, first: Steps[Any], *, at_once: int) -> None:
+        import anyio
+        from anyio.from_thread import BlockingPortal
+
+        self._pool, self._transport = OrderedPool[T](transport, first, at_once=at_once), transport
+        self._process = os.getpid()
+        started: Future[BlockingPortal] = Future()
+
+        async def run() -> None:
+            async with BlockingPortal() as portal:
+                started.set_result(portal)
+                await portal.sleep_until_stopped()
+
+        # Not start_blocking_portal(): in a fork its end would wait for a thread of the other process.
+        self._thread = threading.Thread(target=anyio.run, args=(run,), name="dp-forward-loop", daemon=True)
+        self._thread.start()
+        self._portal = started.result()
+
+    def results(self, source: Iterator[Steps[T]]) -> Iterator[T]:
+        """The results of these steps, in their order; ``source`` is read in the caller's thread."""
+        while True:
+            self._check_process()
+            while not self._pool.full and (steps := next(source, None)) is not None:
+                self._portal.call(self._pool.add, steps)
+            if not self._pool:
+                return
+            yield self._portal.call(self._pool.next)
+
+    def close(self) -> None:
+        """Give up what is on its way, and the connections. Closing twice is harmless."""
+        if self._process != os.getpid() or sys.is_finalizing() or not self._thread.is_alive():
+            return
+        self._portal.call(self._pool.close)
+        self._portal.call(self._transport.close)
+        self._portal.call(self._portal.stop)
+        self._thread.join()
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise InvalidInput("answers", "be taken by the process that asked", "a fork", "Ask again in it.")
 
 
 class _Body:

@@ -39,7 +39,7 @@ from dp_forward.corpus.writer import ledger_of, private_folder
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.ledger import Ledger, State
 from dp_forward.progress import Count
-from dp_forward.service.client.transport import Line
+from dp_forward.service.client.transport import Transport
 from dp_forward.service.protocol.collection_spec import CollectionForm
 from dp_forward.service.protocol.frame import Header, WireError
 from dp_forward.service.protocol.manifest import Manifest
@@ -47,12 +47,12 @@ from dp_forward.service.protocol.policy import ProtocolMismatch, shown
 from dp_forward.service.protocol.record import ID_BYTES, pack_record
 from dp_forward.service.protocol.sansio import (
     Call,
-    Patience,
+    RetryPolicy,
     ServerRefused,
     ServerUnavailable,
     Steps,
-    json_of,
-    sent,
+    parse_json,
+    send,
 )
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.files import make_secret, read_secret
@@ -93,7 +93,7 @@ def push_corpus(
     token: str | None = None,
     ledger: str | os.PathLike[str] | None = None,
     again: bool = False,
-    patience: Patience | None = None,
+    retry: RetryPolicy | None = None,
     transport: Any = None,
     progress: Count | None = None,
 ) -> UploadResult:
@@ -110,11 +110,11 @@ def push_corpus(
         that collects something else, `ServerRefused` and `ServerUnavailable` as in asking. After any of them,
         and after a crash, the same call resumes.
     """
-    patience = patience or Patience()
-    with Line(server, token=token, patience=patience, transport=transport) as line:
+    retry = retry or RetryPolicy()
+    with Transport(server, token=token, retry=retry, transport=transport) as line:
         corpus = _charged_corpus(Path(out).absolute(), ledger)
         log = _UploadLog(corpus, line.address)
-        steps = _steps(corpus, _own_form(corpus, cut), log, patience, again=again, progress=progress)
+        steps = _steps(corpus, _own_form(corpus, cut), log, retry, again=again, progress=progress)
         try:
             return line.drive(steps)
         except ServerUnavailable as error:
@@ -129,7 +129,7 @@ def check_collector(
     bits: int,
     server: str,
     token: str | None = None,
-    patience: Patience | None = None,
+    retry: RetryPolicy | None = None,
     transport: Any = None,
 ) -> CollectionForm:
     """Ask a server whether it would take a release of this front, before anything is drawn or charged.
@@ -150,9 +150,9 @@ def check_collector(
         front=user.digest,
         labels=form.labels,
     )
-    own, patience = CollectionForm.of(manifest, labels), patience or Patience()
-    with Line(server, token=token, patience=patience, transport=transport) as line:
-        return line.drive(_agreed_form(own, patience))
+    own, retry = CollectionForm.of(manifest, labels), retry or RetryPolicy()
+    with Transport(server, token=token, retry=retry, transport=transport) as line:
+        return line.drive(_agreed_form(own, retry))
 
 
 def record_id(secret: bytes, number: int) -> bytes:
@@ -201,9 +201,9 @@ def _own_form(corpus: ReleasedCorpus, cut: str) -> CollectionForm:
     return CollectionForm.of(manifest, form.labels)
 
 
-def _agreed_form(own: CollectionForm, patience: Patience) -> Steps[CollectionForm]:
+def _agreed_form(own: CollectionForm, retry: RetryPolicy) -> Steps[CollectionForm]:
     """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
-    theirs = json_of((yield from sent(Call("GET", "/v1/collection", _SPEC_BYTES), patience)))
+    theirs = parse_json((yield from send(Call("GET", "/v1/collection", _SPEC_BYTES), retry)))
     if not isinstance(theirs, dict) or not isinstance(theirs.get("manifest"), dict):
         raise _unreadable()
     mine = own.as_dict()
@@ -244,12 +244,12 @@ def _steps(
     corpus: ReleasedCorpus,
     own: CollectionForm,
     log: _UploadLog,
-    patience: Patience,
+    retry: RetryPolicy,
     *,
     again: bool,
     progress: Count | None,
 ) -> Steps[UploadResult]:
-    form = yield from _agreed_form(own, patience)
+    form = yield from _agreed_form(own, retry)
     done = 0 if again else log.acknowledged
     log.begin(done, form.shuffler_least)  # before the first byte leaves
     pushed = 0
@@ -259,7 +259,7 @@ def _steps(
     while done < len(corpus):
         span = range(done, min(done + at_once, len(corpus)))
         call = Call("POST", "/v1/records", _ANSWER_BYTES, _body(corpus, own.manifest, log.secret, span))
-        pushed += _stored((yield from sent(call, patience)), len(span))
+        pushed += _stored((yield from send(call, retry)), len(span))
         done = span.stop
         log.acknowledge(done)
         if progress is not None:
@@ -269,7 +269,7 @@ def _steps(
 
 def _stored(reply: Any, records: int) -> int:
     """How many records were new to the server; an answer that does not add up is refused."""
-    match json_of(reply):
+    match parse_json(reply):
         case {"stored": int(stored), "known": int(known), **rest} if not rest:
             if stored >= 0 and known >= 0 and stored + known == records:
                 return stored

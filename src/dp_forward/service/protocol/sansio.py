@@ -1,7 +1,10 @@
-"""Talking to a server in steps, without touching the network: what to do next, and what came of it.
+"""Sans-I/O protocol: generators that yield requests and pauses, and receive replies.
 
-A generator of `Steps` yields a `Call` or a `Pause`, and is sent the `Reply` (or thrown `NoReply`). Whoever
-drives it owns the sockets and the clock, blocking or not.
+A generator of `Steps` yields a `Call` or a `Pause`, and is sent the `Reply` (or thrown `NoReply`). A
+transport (`client.transport`) drives it and owns the sockets and the clock, blocking or not.
+
+    ServerRefused      exit code 4: the request is refused, or the answer makes no sense; never retried
+    ServerUnavailable  exit code 1: no answer after all attempts; asking again later costs nothing
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ __all__ = [
     "Call",
     "Done",
     "NoReply",
-    "Patience",
     "Pause",
     "Reply",
+    "RetryPolicy",
     "ServerRefused",
     "ServerUnavailable",
     "Steps",
     "advance",
-    "json_of",
-    "sent",
+    "parse_json",
+    "send",
 ]
 
 _LATER: Final = (408, 429)
@@ -53,7 +56,7 @@ class NoReply(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """To be done: one request; a reply of more than ``most`` bytes is not read to its end."""
+    """One request to make; a reply of more than ``most`` bytes is not read to its end."""
 
     method: str
     path: str
@@ -64,7 +67,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """To be done: wait."""
+    """A wait to make."""
 
     seconds: float
 
@@ -91,7 +94,7 @@ class Done:
 
 
 def advance(steps: Steps[Any], given: Reply | NoReply | None) -> Call | Pause | Done:
-    """On to the next thing to do. A value and not StopIteration, which no future can hold."""
+    """Run some steps to their next request. The end is a value: no future can hold a StopIteration."""
     try:
         return steps.throw(given) if isinstance(given, NoReply) else steps.send(given)
     except StopIteration as end:
@@ -99,7 +102,7 @@ def advance(steps: Steps[Any], given: Reply | NoReply | None) -> Call | Pause | 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How often, and after how long, the same bytes are sent again.
 
     The wait doubles from ``first`` to ``longest`` seconds, less a random part of up to a half. A server that
@@ -119,53 +122,54 @@ class Patience:
         return full * (1 - secrets.randbelow(1 << 20) / (1 << 21))
 
 
-def sent(call: Call, patience: Patience) -> Steps[Reply]:
-    """The reply of status 200 to a call that is repeated as it is while it makes sense.
+def send(call: Call, retry: RetryPolicy) -> Steps[Reply]:
+    """The reply of status 200 to a call that is repeated, byte for byte, while that makes sense.
 
     Edges:
         Repeated: network failures, 408, 429, and 5xx. Every other status is `ServerRefused` at once.
     """
     problem, wait = "no answer", 0.0
-    for attempt in range(max(1, patience.attempts)):
+    for attempt in range(max(1, retry.attempts)):
         if attempt:
             yield Pause(wait)
         try:
             reply = yield call
         except NoReply:
-            problem, wait = "the network failed", patience.wait(attempt)
+            problem, wait = "the network failed", retry.wait(attempt)
             continue
         if reply is None:
             raise AssertionError("a call is answered by a reply")
         if reply.status not in _LATER and reply.status < 500:
-            return _accepted(reply)
-        problem, wait = f"status {reply.status}", patience.wait(attempt, reply.retry_after)
+            _check_status(reply)
+            return reply
+        problem, wait = f"status {reply.status}", retry.wait(attempt, reply.retry_after)
     raise ServerUnavailable(
-        f"The server gave no answer in {patience.attempts} attempts ({problem}). Check its address, and that "
+        f"The server gave no answer in {retry.attempts} attempts ({problem}). Check its address, and that "
         "it runs. What was charged is kept: the same text asked again costs nothing."
     )
 
 
-def _accepted(reply: Reply) -> Reply:
-    """A reply of status 200; anything else is not asked again."""
+def _check_status(reply: Reply) -> None:
+    """Refuse anything but status 200; of the server's words only a code is repeated."""
     if reply.status == 200:
-        return reply
+        return
     if reply.status in (401, 403):
         raise ServerRefused("The server does not take the token, or wants one. Check it, or get a new one.")
-    code = json_of(reply)
-    word = code.get("code", code.get("error")) if isinstance(code, dict) else None
+    found = parse_json(reply)
+    word = found.get("code", found.get("error")) if isinstance(found, dict) else None
     reason = f": {word}" if isinstance(word, str) and _CODE.fullmatch(word) else ""
     raise ServerRefused(f"The server refused with status {reply.status}{reason}. It is not asked again.")
 
 
-def json_of(reply: Reply) -> Any:
-    """What a JSON body holds; None for anything else."""
+def parse_json(reply: Reply) -> Any:
+    """What a JSON body holds; None for anything else, NaN and infinities included."""
     if reply.body is None:
         return None
     try:
-        return json.loads(reply.body, parse_constant=_no_constant)
+        return json.loads(reply.body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
 
 
-def _no_constant(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise ValueError(name)

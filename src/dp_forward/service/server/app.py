@@ -3,7 +3,7 @@
     GET  /v1/manifest   what this server wants
     POST /v1/answer     one frame (application/octet-stream) -> {"label", "probabilities", "request"}
     WS   /v1/stream     one frame per message -> one JSON per answer, matched by "request"
-    GET  /v1/collection, POST /v1/records, ...   where training records are collected (`collect.routes`)
+    GET  /v1/collection, POST /v1/records, ...   where training records are collected (`collector_routes`)
     GET  /healthz       200 while it answers, 503 while it stops; needs no token
     GET  /metrics       Prometheus text
 
@@ -30,19 +30,19 @@ from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
-from starlette.exceptions import HTTPException
+from starlette.applications import Starlette
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.routes import add_collecting
+from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.protocol.frame import HEADER_BYTES
-from dp_forward.service.server.handler import Answering
+from dp_forward.service.server.handler import Handler
 from dp_forward.service.server.metrics import CONTENT_TYPE
 from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import Guard, check_head, read_body
+from dp_forward.service.server.request_limits import Guard, check_head, error_handlers, read_body
 from dp_forward.service.server.request_limits import refusal as refusal_response
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.service.server.uvicorn_runner import bound_socket, print_line, run_until_signal
+from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
 from dp_forward.split.artifacts import ProviderSide
 
 __all__ = ["make_app", "run_server"]
@@ -62,14 +62,14 @@ def make_app(
 ) -> FastAPI:
     """The server for one back; ``front_digest`` names the one front it belongs to.
 
-    With a ``collection`` it takes training records too (`collect.routes`), and with a ``shuffler_token``
+    With a ``collection`` it takes training records too (`collector_routes`), and with a ``shuffler_token``
     whole batches of a shuffler.
 
     Edges:
         Refused here: an undefended model, noise that cannot be released, a back that is no classifier.
-        Its `Answering` is in ``app.state.answering``.
+        Its `Handler` is in ``app.state.handler``.
     """
-    answering = Answering(provider, front_digest=front_digest, settings=settings)
+    answering = Handler(provider, front_digest=front_digest, settings=settings)
     guard = Guard(settings.token)
 
     @contextlib.asynccontextmanager
@@ -80,22 +80,23 @@ def make_app(
             collection.close()
 
     app = FastAPI(title="dp-forward", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.state.answering, app.state.frame_bytes = answering, answering.manifest.frame_bytes
+    app.state.handler, app.state.frame_bytes = answering, answering.manifest.frame_bytes
     _add_pages(app, answering, guard)
     _add_answer(app, answering, guard, settings)
     _add_stream(app, answering, guard, settings)
     if collection is not None:
         _check_same_front(collection, answering)
-        add_collecting(
-            app, collection, guard, settings, metrics=answering.metrics, shuffler_token=shuffler_token
+        app.router.routes += collector_routes(
+            collection, settings, metrics=answering.metrics, shuffler_token=shuffler_token
         )
     elif shuffler_token is not None:
         raise InvalidInput("shuffler_token", "go with a collection", "alone", "Say where to collect.")
-    _add_refusals(app, answering)
+    for kind, handle in error_handlers(answering.metrics.outcomes, who="server").items():
+        app.add_exception_handler(kind, handle)
     return app
 
 
-def _check_same_front(collection: Collection, answering: Answering) -> None:
+def _check_same_front(collection: Collection, answering: Handler) -> None:
     """A collection is of the back that is served: it is what will be trained on it."""
     served, collected = answering.manifest.as_dict(), collection.form.manifest.as_dict()
     other = [name for name in served if name != "epsilons" and served[name] != collected[name]]
@@ -104,7 +105,7 @@ def _check_same_front(collection: Collection, answering: Answering) -> None:
         raise InvalidInput("collection", rule, f"other {', '.join(other)}", "Choose another folder.")
 
 
-def _add_pages(app: FastAPI, answering: Answering, guard: Guard) -> None:
+def _add_pages(app: FastAPI, answering: Handler, guard: Guard) -> None:
     manifest = json.dumps(answering.manifest.as_dict()).encode()
 
     @app.get("/v1/manifest")
@@ -124,7 +125,7 @@ def _add_pages(app: FastAPI, answering: Answering, guard: Guard) -> None:
         return Response(answering.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
 
-def _add_answer(app: FastAPI, answering: Answering, guard: Guard, settings: ServerSettings) -> None:
+def _add_answer(app: FastAPI, answering: Handler, guard: Guard, settings: ServerSettings) -> None:
     exact = answering.manifest.frame_bytes
 
     def check_length(length: int) -> None:
@@ -148,7 +149,7 @@ def _add_answer(app: FastAPI, answering: Answering, guard: Guard, settings: Serv
             return refusal_response(refusal)
 
 
-def _add_stream(app: FastAPI, answering: Answering, guard: Guard, settings: ServerSettings) -> None:
+def _add_stream(app: FastAPI, answering: Handler, guard: Guard, settings: ServerSettings) -> None:
     @app.websocket("/v1/stream")
     async def _stream(socket: WebSocket) -> None:
         try:
@@ -168,7 +169,7 @@ def _add_stream(app: FastAPI, answering: Answering, guard: Guard, settings: Serv
 class _Stream:
     """One WebSocket: many frames in flight, answered in whatever order they are done."""
 
-    def __init__(self, socket: WebSocket, answering: Answering, in_flight: int) -> None:
+    def __init__(self, socket: WebSocket, answering: Handler, in_flight: int) -> None:
         self._socket, self._answering = socket, answering
         self._room = asyncio.Semaphore(in_flight)
         self._sending = asyncio.Lock()
@@ -221,30 +222,8 @@ def _request_in(data: bytes | None) -> str | None:
     return data[_REQUEST_AT].hex() if data is not None and len(data) >= HEADER_BYTES else None
 
 
-def _add_refusals(app: FastAPI, answering: Answering) -> None:
-    """Whatever is refused elsewhere looks the same."""
-    words = {404: "not_found", 405: "method"}
-
-    @app.exception_handler(Refused)
-    async def _refused(request: Request, error: Refused) -> Response:
-        answering.metrics.outcomes[error.code] += 1
-        return refusal_response(error)
-
-    @app.exception_handler(HTTPException)
-    async def _http(request: Request, error: HTTPException) -> Response:
-        code = words.get(error.status_code, "request")
-        answering.metrics.outcomes[code] += 1
-        body = json.dumps({"error": code, "message": "There is nothing here."})
-        return Response(body, error.status_code, media_type="application/json")
-
-    @app.exception_handler(Exception)
-    async def _failed(request: Request, error: Exception) -> Response:
-        answering.metrics.outcomes["internal"] += 1
-        return refusal_response(Refused("internal", "The server failed on this request."))
-
-
 def run_server(
-    app: FastAPI,
+    app: Starlette,
     settings: ServerSettings,
     *,
     say: Callable[[str], None] | None = None,
@@ -257,7 +236,7 @@ def run_server(
     ``should_exit`` stops it, from another thread too.
     """
     server_settings = _uvicorn_settings(app, settings)
-    listening = bound_socket(settings.host, settings.port)
+    listening = bind_socket(settings.host, settings.port)
 
     def started(server: uvicorn.Server) -> None:
         (say or print_line)(json.dumps(_whereabouts(settings, listening)))
@@ -280,7 +259,7 @@ def _whereabouts(settings: ServerSettings, listening: socket.socket) -> dict[str
     }
 
 
-def _uvicorn_settings(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
+def _uvicorn_settings(app: Starlette, settings: ServerSettings) -> uvicorn.Config:
     tls: dict[str, Any] = {}
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = {"ssl_certfile": os.fspath(settings.tls_cert), "ssl_keyfile": os.fspath(settings.tls_key)}

@@ -26,11 +26,11 @@ from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import NoiseCheck
 from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.replay_cache import ReplayMemory
+from dp_forward.service.server.replay_cache import ReplayCache
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
 
-__all__ = ["Answering", "BackRunner", "Noisy"]
+__all__ = ["BackRunner", "Handler", "Noisy"]
 
 _log = logging.getLogger("dp_forward.service")
 
@@ -79,7 +79,7 @@ class BackRunner:
         return found if isinstance(found, torch.Tensor) else None
 
 
-class Answering:
+class Handler:
     """What a server does with a frame; see the module."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Answering:
         }
         if not all(check.tells for check in self._noise_checks.values()):
             _log.warning("so few numbers cross that a client without noise may not be noticed")
-        self._memory = ReplayMemory(settings.remembered, most_bytes=settings.remembered_mib << 20)
+        self._memory = ReplayCache(settings.remembered, most_bytes=settings.remembered_mib << 20)
         self.batcher: Batcher[Noisy, NDArray[np.float64]] = Batcher(
             BackRunner(provider, self.manifest),
             max_batch=settings.max_batch,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from dp_forward.service.server.refusals import Refused
 
-__all__ = ["Known", "ReplayMemory"]
+__all__ = ["Known", "ReplayCache"]
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Known:
     answer: bytes | None = None
 
 
-class ReplayMemory:
+class ReplayCache:
     """Recent ids, oldest first; see the module."""
 
     def __init__(self, most: int, *, most_bytes: int) -> None:

@@ -7,17 +7,15 @@ Guarantees:
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
+from dp_forward.service.protocol.access import check_token, is_loopback
 
-__all__ = ["ServerSettings", "is_loopback", "read_token"]
-
-_SHORTEST_TOKEN = 16
+__all__ = ["ServerSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,7 @@ class ServerSettings:
         if not 0 <= checks.count("port", self.port, at_least=0, remedy="Use 0 for a free one.") < 1 << 16:
             raise InvalidInput("port", "be below 65536", self.port, "Use 0 for a free one.")
         if self.token is not None:
-            _check_token(self.token)
+            check_token(self.token)
         self._check_tls()
         if not is_loopback(self.host):
             self._check_open()
@@ -87,34 +85,3 @@ class ServerSettings:
     def tls(self) -> bool:
         """Whether the connection is encrypted."""
         return self.tls_cert is not None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``; a name other than localhost is taken to be public."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def read_token(path: str | os.PathLike[str]) -> str:
-    """The token in a file: its only line."""
-    try:
-        token = Path(path).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        raise InvalidInput("token file", "be a readable line of ASCII", path, "Check the path.") from None
-    _check_token(token)
-    return token
-
-
-def _check_token(token: str) -> None:
-    visible = token.isascii() and token.isprintable() and " " not in token
-    if len(token) < _SHORTEST_TOKEN or not visible:
-        raise InvalidInput(
-            "token",
-            f"be one word of at least {_SHORTEST_TOKEN} ASCII characters",
-            f"{len(token)} characters",
-            "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
-        )

@@ -13,10 +13,10 @@ import uvicorn
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["bound_socket", "print_line", "run_until_signal"]
+__all__ = ["bind_socket", "print_line", "run_until_signal"]
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """Bound before anything is printed, so that port 0 is known by then."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(

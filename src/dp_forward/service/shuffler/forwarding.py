@@ -23,17 +23,17 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from dp_forward.errors import DpForwardError, InvalidInput
-from dp_forward.service.client.transport import Line
+from dp_forward.service.client.transport import Transport
 from dp_forward.service.protocol.collection_spec import CollectionForm
 from dp_forward.service.protocol.record import ID_BYTES
 from dp_forward.service.protocol.sansio import (
     Call,
-    Patience,
+    RetryPolicy,
     ServerRefused,
     ServerUnavailable,
     Steps,
-    json_of,
-    sent,
+    parse_json,
+    send,
 )
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
@@ -48,7 +48,7 @@ _AGAIN_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
 
 
-def batch_steps(store: ShufflerStore, *, at_once: int, patience: Patience) -> Steps[int]:
+def batch_steps(store: ShufflerStore, *, at_once: int, retry: RetryPolicy) -> Steps[int]:
     """Send the batch on its way, if there is one; how many records it had."""
     batch = store.batch
     if batch is None:
@@ -56,13 +56,13 @@ def batch_steps(store: ShufflerStore, *, at_once: int, patience: Patience) -> St
     place = f"/v1/batches/{batch.name.hex()}"
     while piece := store.piece(most=at_once):
         call = Call("POST", f"{place}/records", _REPLY_BYTES, b"".join(piece))
-        _check_taken(json_of((yield from sent(call, patience))), len(piece))
+        _check_taken(parse_json((yield from send(call, retry))), len(piece))
         store.acknowledge(piece[-1][_ID_AT])
     seal = json.dumps({"records": batch.records}).encode()
     try:
         call = Call("POST", f"{place}/seal", _REPLY_BYTES, seal, "application/json")
-        reply = yield from sent(call, patience)
-        if json_of(reply) != {"sealed": True}:
+        reply = yield from send(call, retry)
+        if parse_json(reply) != {"sealed": True}:
             raise ServerRefused("The collector's answer to a seal makes no sense.")
     except ServerRefused:
         store.acknowledge(b"")
@@ -82,12 +82,12 @@ class Collector:
     """The line to one collector."""
 
     def __init__(
-        self, address: str, *, token: str, patience: Patience | None = None, transport: Any = None
+        self, address: str, *, token: str, retry: RetryPolicy | None = None, transport: Any = None
     ) -> None:
-        self.patience = patience or Patience(longest=10.0, timeout=30.0)
+        self.retry = retry or RetryPolicy(longest=10.0, timeout=30.0)
         self.stopping = threading.Event()
         """Set it, and pauses end at once."""
-        self._line = Line(address, token=token, patience=self.patience, transport=transport, pause=self._wait)
+        self._line = Transport(address, token=token, retry=self.retry, transport=transport, pause=self._wait)
         self.drive, self.close = self._line.drive, self._line.close
 
     def form(self) -> CollectionForm:
@@ -99,7 +99,7 @@ class Collector:
         """
 
         def steps() -> Steps[Any]:
-            return json_of((yield from sent(Call("GET", "/v1/collection", _FORM_BYTES), self.patience)))
+            return parse_json((yield from send(Call("GET", "/v1/collection", _FORM_BYTES), self.retry)))
 
         try:
             form = CollectionForm.from_dict(self.drive(steps()))
@@ -151,7 +151,7 @@ class Forwarder:
         """Send what is on its way, then what is due; how many records were sealed."""
         done = 0
         while self._store.batch is not None or self._store.make_batch():
-            steps = batch_steps(self._store, at_once=self._at_once, patience=self._collector.patience)
+            steps = batch_steps(self._store, at_once=self._at_once, retry=self._collector.retry)
             sealed = self._collector.drive(steps)
             self.batches, self.records, done = self.batches + 1, self.records + sealed, done + sealed
             if self._collector.stopping.is_set():

@@ -14,7 +14,7 @@ from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Summary
 from dp_forward.privacy.guarantee import Guarantee, percent_up
 from dp_forward.privacy.rounding import shown_down, shown_up
-from dp_forward.service.client.client import Client, Look
+from dp_forward.service.client.client import Client, Preview
 from dp_forward.service.server.refusals import Refused
 
 __all__ = ["Reconstruction", "Reconstructor", "UiService"]
@@ -50,7 +50,7 @@ class Reconstructor(Protocol):
     def prepared(self) -> float | None:
         """How far it is, from 0 to 1; None if it failed."""
 
-    def __call__(self, preview: Look) -> tuple[Reconstruction, Reconstruction | None]:
+    def __call__(self, preview: Preview) -> tuple[Reconstruction, Reconstruction | None]:
         """What is read without noise, and from the release, if there is one."""
 
 
@@ -115,7 +115,7 @@ class UiService:
         if prepared is None or prepared < 1:
             return {"prepared": prepared}
         with self._reading:
-            without, noisy = self._reconstructor(self._client.look(text, epsilon=self._offered(epsilon)))
+            without, noisy = self._reconstructor(self._client.preview(text, epsilon=self._offered(epsilon)))
         return {
             "prepared": prepared,
             "without": without.as_dict(),

@@ -34,14 +34,14 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dp_forward.data import FixedLength
-from dp_forward.data.encoded import EncodedTexts
+from dp_forward.data import FixedLength, read_texts
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import Progress, counter
-from dp_forward.split.device import device_of
-from dp_forward.split.load_model import load_model
+from dp_forward.split.device import pick_device
+from dp_forward.split.load_model import load_model, load_tokenizer
 from dp_forward.train.dpsgd.accounting import (
     Accountant,
     as_replace_one,
@@ -52,7 +52,6 @@ from dp_forward.train.dpsgd.accounting import (
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, make_private, set_trainable
 from dp_forward.train.evaluation import accuracy_of, commonest_share
-from dp_forward.train.inputs import load_tokenizer, read_texts
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run_folder import RunFolder
@@ -96,7 +95,7 @@ def run_dpsgd(
         evaluation = _read(plan, plan.evaluation_split, plan.evaluation_limit, tokenizer, progress)
         model: Any = load_model(plan.model, labels=len(find_task(plan.task).labels))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
-        model.to(device_of(), torch.float32)
+        model.to(pick_device(), torch.float32)
         outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)
         outcome.model.save_pretrained(place.path / "model")
         tokenizer.save_pretrained(place.path / "model")
@@ -387,16 +386,15 @@ def _report(
             "batches are Poisson samples, as Opacus's accountant assumes",
         ],
     }
-    task = find_task(plan.task)
     return build_report(
         plan,
-        regime="dp-sgd",
+        regime=_STAGE,
         accuracy=accuracy,
         without_noise=accuracy.mean,
-        labels=task.labels,
+        labels=find_task(plan.task).labels,
         records=len(train),
         guarantee={
-            "regime": "dp-sgd",
+            "regime": _STAGE,
             "queries": None,
             "training": training,
             "labels": None,
@@ -404,7 +402,7 @@ def _report(
             "statement": " ".join(with_subjects(statements)),
         },
         stages={_STAGE: {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
-        notes=task.notes,
+        notes=find_task(plan.task).notes,
         seconds=seconds,
         more={
             "accuracy_of_commonest_label": commonest_share(evaluation.labels),

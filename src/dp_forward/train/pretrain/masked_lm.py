@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dp_forward.errors import InvalidInput
 from dp_forward.split.families import FAMILIES
 from dp_forward.split.load_model import model_folder, quiet_transformers
-from dp_forward.split.private_model import Joined
+from dp_forward.split.private_model import PrivateModel
 from dp_forward.train.pretrain.masking import IGNORED
 
 __all__ = ["MaskedLM", "load_masked_lm", "save_checkpoint", "score_masked_tokens_only"]
@@ -129,7 +129,7 @@ def score_masked_tokens_only(model: nn.Module) -> Iterator[None]:
         whose head is not found computes all scores.
     """
     head = _first_of_head(model)
-    if head is None or (isinstance(model, Joined) and model.draws > 1):
+    if head is None or (isinstance(model, PrivateModel) and model.draws > 1):
         yield
         return
     chosen: list[Tensor] = []
@@ -154,7 +154,7 @@ def score_masked_tokens_only(model: nn.Module) -> Iterator[None]:
 
 def _first_of_head(model: nn.Module) -> nn.Module | None:
     """The part of the head that the hidden rows reach first: its first child with weights beside the base."""
-    inner: Any = model.back.model if isinstance(model, Joined) else model
+    inner: Any = model.back.model if isinstance(model, PrivateModel) else model
     base = getattr(inner, "base_model_prefix", None)
     if base is None:
         return None

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from dp_forward.errors import InvalidInput
+from dp_forward.split import Split, split_model
 from dp_forward.split.halves import Back, Front
-from dp_forward.split.pair import Split, split_model
 
 __all__ = ["merge_halves", "split_tied"]
 

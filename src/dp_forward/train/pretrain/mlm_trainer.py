@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from dp_forward.progress import Progress
-from dp_forward.split.device import device_of
+from dp_forward.split.device import pick_device
 from dp_forward.train.checkpoints import last_checkpoint
 from dp_forward.train.pretrain.masked_lm import score_masked_tokens_only
 from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
@@ -81,7 +81,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 @torch.no_grad()
 def masked_loss(model: nn.Module, items: MaskedBlocks, *, batch: int) -> float:
     """The mean masked-LM loss per masked token, in evaluation mode."""
-    device = device_of()
+    device = pick_device()
     was_training = model.training
     model.to(device).eval()
     total, tokens = 0.0, 0

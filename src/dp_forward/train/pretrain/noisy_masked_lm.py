@@ -11,13 +11,13 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import bounded
 from dp_forward.privacy import Guarantee
-from dp_forward.split.pair import Split
-from dp_forward.split.private_model import Joined
+from dp_forward.split import Split
+from dp_forward.split.private_model import PrivateModel
 
 __all__ = ["NoisyMaskedLM", "soften"]
 
 
-class NoisyMaskedLM(Joined):
+class NoisyMaskedLM(PrivateModel):
     """``back(sanitizer(front(block)))`` with a masked-LM head.
 
     Guarantees:

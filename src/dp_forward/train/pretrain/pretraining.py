@@ -31,13 +31,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dp_forward.data.public_text import packed, texts_of
+from dp_forward.data.public_text import pack_blocks, read_public_texts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.progress import Progress
+from dp_forward.split import Split
 from dp_forward.split.legal_cuts import check_cut
-from dp_forward.split.pair import Split
-from dp_forward.split.private_model import Joined, join
+from dp_forward.split.private_model import PrivateModel, join
 from dp_forward.train.checkpoints import step_of
 from dp_forward.train.pretrain.masked_lm import load_masked_lm, save_checkpoint
 from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
@@ -183,7 +183,9 @@ class _Job:
 
     def _pack(self, *, most: int | None) -> NDArray[np.int32]:
         length = self.plan.length
-        blocks = packed(texts_of(self.plan.corpus), self.start.tokenizer, length=length, most=most)
+        blocks = pack_blocks(
+            read_public_texts(self.plan.corpus), self.start.tokenizer, length=length, most=most
+        )
         if len(blocks) < 2:
             rule = f"fill two blocks of {length} tokens, one to train on and one held out"
             raise InvalidInput("corpus", rule, len(blocks), "Use more text, or a smaller length.")
@@ -218,8 +220,8 @@ class _Job:
             return None
         return Sanitizer(self.mechanism, seed=self.plan.seed * 1_000_000_007 + 1)
 
-    def _joined(self, pair: Split) -> Joined:
-        return Joined(pair, self._evaluation_noise(), 1)
+    def _joined(self, pair: Split) -> PrivateModel:
+        return PrivateModel(pair, self._evaluation_noise(), 1)
 
     def _both_losses(self, pair: Split, whole: Any, kept: MaskedBlocks) -> tuple[float, float]:
         """On held-out text: through the noise, and as the ordinary model."""

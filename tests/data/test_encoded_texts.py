@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
 import tiny_models
-from dp_forward.data import EncodedTexts, FixedLength, Record, ready
+from dp_forward.data import EncodedTexts, FixedLength, Record, collate
 from dp_forward.errors import InvalidInput
 
 RECORDS = [
@@ -62,7 +62,7 @@ def test_a_pair_keeps_its_segments(tokenizer) -> None:
 
 
 def test_a_loader_takes_ready_batches(encoded: EncodedTexts) -> None:
-    batches = list(DataLoader(encoded, batch_size=2, collate_fn=ready))
+    batches = list(DataLoader(encoded, batch_size=2, collate_fn=collate))
     assert [tuple(batch["input_ids"].shape) for batch in batches] == [(2, 16), (2, 16), (1, 16)]
     assert same(batches[1], encoded.batch([2, 3]))
     assert {value.dtype for value in batches[0].values()} == {torch.int64}

@@ -1,4 +1,4 @@
-"""Token ids of a whole split, compact in memory, as a torch data set that hands out ready batches.
+"""Token ids of a whole split, compact in memory, as a torch data set that gives whole batches.
 
 The texts are dropped as soon as they are tokenised. Token ids still tell the text: an `EncodedTexts` belongs
 on the user's side, like the front that reads it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -19,12 +19,15 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dp_forward.data.records import Record
+from dp_forward.data.public_text import cut_into_sentences
+from dp_forward.data.records import Record, read_records, sample_records
+from dp_forward.data.tasks import Task
 from dp_forward.data.tokens import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, probability
+from dp_forward.progress import Count
 
-__all__ = ["EncodedTexts", "ready"]
+__all__ = ["EncodedTexts", "collate", "read_texts"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -48,8 +51,8 @@ class _Columns:
 class EncodedTexts(Dataset[dict[str, Tensor]]):
     """The records of a split as token ids: 4 bytes a token, and no text.
 
-    `__getitems__` gives a whole batch at once, so a loader needs the identity as ``collate_fn`` (`ready`).
-    A Hugging Face Trainer needs ``data_collator=ready`` and ``remove_unused_columns=False``.
+    `__getitems__` gives a whole batch at once, so a loader needs the identity as ``collate_fn`` (`collate`).
+    A Hugging Face Trainer needs ``data_collator=collate`` and ``remove_unused_columns=False``.
 
     Guarantees:
         Every item has the same ``length`` rows. ``repr`` shows numbers of records and rows only.
@@ -69,7 +72,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         records: Iterable[Record],
         fixed: FixedLength,
         *,
-        progress: Callable[[int], None] | None = None,
+        progress: Count | None = None,
         chunk: int = 1024,
     ) -> EncodedTexts:
         """Tokenise record by record, ``chunk`` at a time; at no time are more texts than that held.
@@ -77,8 +80,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         ``progress`` is called with the number of records done so far, after every chunk.
 
         Edges:
-            No record at all, or labels on some records only, is refused. Length buckets are not used here:
-            every text gets the full length.
+            No record at all, or labels on some records only, is refused.
         """
         chunk = count("chunk", chunk, remedy="Leave it out.")
         source, done = iter(records), 0
@@ -93,7 +95,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
                 progress(done)
         if not parts:
             raise InvalidInput("records", "hold at least one", "none", "Check the source and the split.")
-        return cls(_joined(parts), pads_left=fixed.causal)
+        return cls(_concatenate(parts), pads_left=fixed.causal)
 
     def __repr__(self) -> str:
         labelled = "no labels" if self.labels is None else "labelled"
@@ -110,7 +112,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         return {name: value[0] for name, value in self.batch([number]).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        """A ready batch; torch's loader calls this one."""
+        """A whole batch; torch's loader calls this one."""
         return self.batch(indices)
 
     @property
@@ -224,9 +226,33 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         return digest.hexdigest()
 
 
-def ready(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+def collate(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """The ``collate_fn`` for `EncodedTexts`: the identity, with a name, so that workers can load it."""
     return batch
+
+
+def read_texts(
+    task: Task,
+    split: str,
+    tokens: FixedLength,
+    *,
+    source: str | None = None,
+    limit: int | None = None,
+    words: int = 0,
+    treebank: bool = False,
+    progress: Count | None = None,
+) -> EncodedTexts:
+    """Read a split of a task as token ids; ``limit`` takes a sample of it, the same each time.
+
+    ``words`` cuts long texts into sentence-like pieces of at most so many words (public texts only); with
+    ``treebank`` they are written as the private texts are.
+    """
+    records: Iterable[Record] = read_records(task, split, source=source)
+    if words:
+        records = cut_into_sentences(records, most_words=words, treebank=treebank)
+    if limit is not None:
+        records = sample_records(records, limit)
+    return EncodedTexts.from_records(records, tokens, progress=progress)
 
 
 def _long(array: NDArray[Any]) -> Tensor:
@@ -256,7 +282,7 @@ def _encode(records: list[Record], fixed: FixedLength) -> _Columns:
     )
 
 
-def _joined(parts: list[_Columns]) -> _Columns:
+def _concatenate(parts: list[_Columns]) -> _Columns:
     types = [part.types for part in parts if part.types is not None]
     labels = [part.labels for part in parts if part.labels is not None]
     return _Columns(

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dp_forward.errors import BudgetExhausted, InvalidInput, LedgerCorrupt
-from dp_forward.ledger import Charge, Ledger, ledger, replay, rows
-from dp_forward.ledger import hash_chain as chain
-from dp_forward.ledger.replay import DAY_NS, Replay
+from dp_forward.ledger import Charge, Ledger, admission, ledger, verification
+from dp_forward.ledger.events import seal
+from dp_forward.ledger.verification import DAY_NS, VerifiedChain
 
 ONE = Charge.pure(1.0)
 NOON = (20_000 * 24 + 12) * 3600 * 10**9
@@ -173,8 +173,8 @@ def test_threads_and_handles_racing_never_pass_the_day(path: Path, clock: Clock)
 
 def test_a_chain_that_passed_a_day_is_refused(path: Path, clock: Clock) -> None:
     class Careless(Ledger):
-        def _admit_today(self, charge: Charge, now: int) -> None:
-            pass
+        def _admit(self, charge: Charge, now: int) -> None:
+            admission.refuse_beyond_cap(self._chain, charge)
 
     make(path).close()
     with Careless.open(path) as book:
@@ -183,18 +183,18 @@ def test_a_chain_that_passed_a_day_is_refused(path: Path, clock: Clock) -> None:
         Ledger.open(path)
 
 
-def test_the_days_of_a_replay_are_those_of_its_rows() -> None:
-    found = Replay()
-    blank = rows.next_event(found, "opened")
-    found.apply(chain.seal(blank._replace(key=bytes(16), cap=8.0, delta=1e-5, per_day=4.0)))
+def test_the_days_of_a_chain_are_those_of_its_rows() -> None:
+    found = VerifiedChain()
+    blank = found.next_event("opened")
+    found.append(seal(blank._replace(key=bytes(16), cap=8.0, delta=1e-5, per_day=4.0)))
     for number, when in enumerate([NOON, NOON - DAY_NS, NOON + DAY_NS, -1, NOON], start=1):
-        event = rows.next_event(found, "reserved", release=number, charge=ONE)
-        found.apply(chain.seal(event._replace(key=key(number), time_ns=when)))
-    found.check_cap()
+        event = found.next_event("reserved", release=number, charge=ONE)
+        found.append(seal(event._replace(key=key(number), time_ns=when)))
+    found.check_budgets()
     assert [found.total_since(NOON // DAY_NS + n) for n in (-1, 0, 1, 2)] == [
         ONE.times(k) for k in (4, 3, 1, 0)
     ]
-    assert replay._date(-1) == "1969-12-31"
+    assert verification._date(-1) == "1969-12-31"
 
 
 def test_the_budget_per_day_survives_reopening_and_is_never_changed(path: Path) -> None:

@@ -1,34 +1,43 @@
-"""What a chain of events proves: read row by row, believed only while every law holds.
+"""Verification of a ledger: what a chain of events proves, checked row by row.
 
-The ledger answers from this replay and not from queries, so a damaged index can make it refuse
-but never forget a charge.
+The ledger answers from this state and not from queries, so a damaged index can make it refuse but never
+forget a charge.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import struct
+import time
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dp_forward.errors import InvalidInput, LedgerCorrupt
-from dp_forward.ledger.hash_chain import DIGEST_BYTES, GENESIS, Event, digest_of
-from dp_forward.ledger.unit import read_mechanism
+from dp_forward.ledger.events import DIGEST_BYTES, GENESIS, Event, digest_of, read_mechanism
 from dp_forward.privacy.charge import SMALLEST_DELTA, Charge
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterable
 
     from dp_forward.privacy.units import Unit
 
-__all__ = ["DAY_NS", "KEY_BYTES", "LARGEST_CAP", "Release", "Replay", "State", "StoredPayload"]
+__all__ = ["DAY_NS", "KEY_BYTES", "LARGEST_CAP", "Release", "State", "VerifiedChain", "check_pages"]
 
 KEY_BYTES: Final = range(16, 65)
 LARGEST_CAP: Final = 1000.0
 """The error of the Gaussian curve is proved up to this epsilon."""
 DAY_NS: Final = 86_400 * 10**9
 """A day of UTC; unix time knows no leap seconds."""
+
+_NOTHING: Final = Charge()
+_BEFORE_ALL: Final = -(2**63)
+# The order of the columns is the order of `Event`; opening the file checked its tables.
+_EVENTS_FROM: Final = "SELECT * FROM events WHERE sequence >= ? ORDER BY sequence"
 
 
 class State(StrEnum):
@@ -43,7 +52,7 @@ _OPENED: Final = "opened"
 _RESERVED: Final = State.RESERVED.value
 _READY: Final = State.READY.value
 _DUE: Final = {_READY: _RESERVED, State.DELIVERED.value: _READY}
-"""What a release must be before it takes each step."""
+"""The state that a release must have before each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +68,20 @@ class Release:
 
 
 class StoredPayload(NamedTuple):
-    """Where the bytes of a release lie, and what they must hash to."""
+    """Row, digest and length of the stored bytes of a release."""
 
     sequence: int
     sha256: bytes
     length: int
 
 
-class Replay:
-    """The state after some first rows of a chain.
+class VerifiedChain:
+    """The state after the first rows of a chain, every one of them verified.
 
     Guarantees:
-        `apply` accepts a row only if its hash is right, it follows the row before it, its totals
-        are the sums so far, and its release takes the next step of reserved -> ready ->
-        delivered. A refused row changes nothing.
+        `append` accepts a row only if its hash is right, it follows the row before it, its totals are the
+        sums so far, and its release takes the next step of reserved -> ready -> delivered. A refused row
+        changes nothing.
     """
 
     def __init__(self) -> None:
@@ -88,27 +97,33 @@ class Replay:
         self._states: list[str] = []
         self._by_key: dict[bytes, int] = {}
         self._pending: dict[int, None] = {}
-        self._charges: dict[tuple[int, int], Charge] = {}
         self._days: dict[int, list[int]] = {}
         self._units: dict[Unit | None, None] = {}
-        self._names: dict[str, tuple[str, Unit | None]] = {}
 
     def __len__(self) -> int:
         return len(self._states)
 
     @property
     def total(self) -> Charge:
-        """What all releases cost together."""
+        """The charge of all releases together."""
         return Charge(self._total_epsilon_units, self._total_mu2_units)
 
     def total_since(self, day: int) -> Charge:
-        """What the releases of this day (days since 1970, UTC) and of all later ones cost together."""
+        """The charge of the releases of this day (days since 1970, UTC) and of all later ones."""
         units = [cost for other, cost in self._days.items() if other >= day]
         return Charge(sum(cost[0] for cost in units), sum(cost[1] for cost in units))
 
+    def spent(self) -> float:
+        """The epsilon of all releases together, rounded up."""
+        return self.total.epsilon(self.delta)
+
+    def spent_today(self, now: int) -> float:
+        """The epsilon of the releases of the day of ``now`` and of all later ones, rounded up."""
+        return self.total_since(now // DAY_NS).epsilon(self.delta)
+
     @property
     def unit(self) -> Unit | None:
-        """What all charges protect; None where that is not fixed yet, or was never said."""
+        """The unit that all charges protect; None where it is not fixed yet or was never stated."""
         return next(iter(self._units)) if len(self._units) == 1 else None
 
     def admits(self, unit: Unit | None) -> bool:
@@ -120,8 +135,8 @@ class Replay:
         if not 1 <= release_id <= len(self):
             return None
         row, state = self._reserved[release_id - 1], State(self._states[release_id - 1])
-        name, unit = self._name_of(row)
-        return Release(release_id, state, self._charge_of(row), name, row.key, unit)
+        name, unit = read_mechanism(row.mechanism)
+        return Release(release_id, state, _charge(row.epsilon_units, row.mu2_units), name, row.key, unit)
 
     def find(self, key: bytes) -> Release | None:
         """The release that was reserved under this key."""
@@ -132,13 +147,51 @@ class Replay:
         found = (self.get(release_id) for release_id in self._pending)
         return tuple(release for release in found if release is not None)
 
-    def extend(self, events: Iterable[Event]) -> None:
-        """Apply rows in their order."""
-        for event in events:
-            self.apply(event)
+    def next_event(self, kind: str, *, release: int = 0, charge: Charge = _NOTHING) -> Event:
+        """The row that would follow now, not sealed yet."""
+        total = self.total + charge
+        return Event(
+            sequence=self.sequence + 1,
+            kind=str(kind),
+            release=release,
+            epsilon_units=charge.epsilon_units,
+            mu2_units=charge.mu2_units,
+            total_epsilon_units=total.epsilon_units,
+            total_mu2_units=total.mu2_units,
+            time_ns=time.time_ns(),
+            previous=self.head,
+        )
 
-    def apply(self, event: Event) -> None:
-        """Believe one more row, or refuse it."""
+    def catch_up(self, connection: sqlite3.Connection) -> None:
+        """Read the rows that were added since; what was read before must still be there.
+
+        Guarantees:
+            Afterwards this is the whole chain as the transaction sees it, every row checked.
+        """
+        known = self.sequence
+        with contextlib.closing(connection.execute(_EVENTS_FROM, (known or _BEFORE_ALL,))) as cursor:
+            rows = map(Event._make, cursor)
+            if known:
+                last = next(rows, None)
+                if last is None or last.sequence != known or last.digest != self.head:
+                    raise LedgerCorrupt(
+                        f"Ledger row {known} has changed or gone since it was read; an older copy of "
+                        "the file may have been restored."
+                    )
+            self.extend(rows)
+        head = connection.execute("SELECT sequence, digest FROM head").fetchall()
+        if head != [(self.sequence, self.head)]:
+            raise LedgerCorrupt(
+                f"Ledger row {self.sequence + 1} is missing: the chain does not end where it should."
+            )
+
+    def extend(self, events: Iterable[Event]) -> None:
+        """Append rows in their order."""
+        for event in events:
+            self.append(event)
+
+    def append(self, event: Event) -> None:
+        """Accept one more row, or refuse it."""
         try:
             problem = self._broken_link(event) or self._broken_law(event)
         except (struct.error, TypeError, AttributeError, UnicodeError):
@@ -149,12 +202,11 @@ class Replay:
             raise LedgerCorrupt(f"Ledger row {self.sequence + 1} is damaged: {problem}.")
         self._take(event)
 
-    def check_cap(self) -> None:
+    def check_budgets(self) -> None:
         """Refuse a chain that spent more than it was allowed to, in all or on one day."""
         if not self.sequence:
             raise LedgerCorrupt("Ledger row 1 is missing: the chain is empty.")
-        spent = self.total.epsilon(self.delta)
-        if spent > self.cap:
+        if (spent := self.spent()) > self.cap:
             raise LedgerCorrupt(
                 f"Ledger row {self.sequence} is damaged: epsilon {spent} was spent of a cap of {self.cap}."
             )
@@ -162,6 +214,29 @@ class Replay:
             if (spent := Charge(*units).epsilon(self.delta)) > self.per_day:
                 allowed = f"where {self.per_day} a day is allowed"
                 raise LedgerCorrupt(f"The ledger is damaged: epsilon {spent} on {_date(day)} {allowed}.")
+
+    def read_payload(self, connection: sqlite3.Connection, release_id: int) -> bytes:
+        """The stored bytes of a release that is ready, checked against the chain."""
+        row, sha256, _ = self.payloads[release_id]
+        found = connection.execute("SELECT bytes FROM payloads WHERE sequence = ?", (row,)).fetchone()
+        data: object = found[0] if found else None
+        if not isinstance(data, bytes) or hashlib.sha256(data).digest() != sha256:
+            raise LedgerCorrupt(
+                f"Ledger row {row} is damaged: the payload of release {release_id} is not the one that was "
+                "stored."
+            )
+        return data
+
+    def check_payloads(self, connection: sqlite3.Connection) -> None:
+        """Refuse a file in which a payload is not the one of the chain, or belongs to no row."""
+        for release_id, stored in self.payloads.items():
+            if len(self.read_payload(connection, release_id)) != stored.length:
+                raise LedgerCorrupt(
+                    f"Ledger row {stored.sequence} is damaged: the payload has another length."
+                )
+        (count,) = connection.execute("SELECT count(*) FROM payloads").fetchone()
+        if count != len(self.payloads):
+            raise LedgerCorrupt("The ledger holds payloads that no row speaks of.")
 
     def _broken_link(self, event: Event) -> str:
         if event.sequence != self.sequence + 1:
@@ -173,7 +248,7 @@ class Replay:
         return ""
 
     def _broken_law(self, event: Event) -> str:
-        charge = self._charge_of(event)
+        charge = _charge(event.epsilon_units, event.mu2_units)
         if (
             event.total_epsilon_units != self._total_epsilon_units + charge.epsilon_units
             or event.total_mu2_units != self._total_mu2_units + charge.mu2_units
@@ -189,28 +264,13 @@ class Replay:
             return self._broken_reservation(event, charge)
         return self._broken_step(event, charge)
 
-    def _charge_of(self, event: Event) -> Charge:
-        """The row's charge; equal charges share one object, since most rows are alike."""
-        units = (event.epsilon_units, event.mu2_units)
-        charge = self._charges.get(units)
-        if charge is None:
-            if min(units) < 0:
-                raise TypeError("units are never negative")
-            charge = self._charges[units] = Charge(*units)
-        return charge
-
-    def _name_of(self, event: Event) -> tuple[str, Unit | None]:
-        """The row's mechanism and unit, kept like its charge."""
-        found = self._names.get(event.mechanism)
-        if found is None:
-            found = self._names[event.mechanism] = read_mechanism(event.mechanism)
-        return found
-
-    def _broken_opening(self, event: Event, charge: Charge) -> str:
+    @staticmethod
+    def _broken_opening(event: Event, charge: Charge) -> str:
         delta_is_sane = event.delta == 0 or SMALLEST_DELTA <= event.delta < 1
         if not (0 < event.cap <= LARGEST_CAP and delta_is_sane and 0 <= event.per_day <= event.cap):
             return "the cap, the budget of a day or delta makes no sense"
-        if charge or event.release or event.payload_sha256 or event.payload_length or self._name_of(event)[0]:
+        name = read_mechanism(event.mechanism)[0]
+        if charge or event.release or event.payload_sha256 or event.payload_length or name:
             return "opening a ledger releases nothing"
         return ""
 
@@ -225,16 +285,11 @@ class Replay:
             return "its key is too short, too long or not new"
         if event.payload_sha256 or event.payload_length:
             return "a payload before its time"
-        return self._broken_unit(event)
-
-    def _broken_unit(self, event: Event) -> str:
-        """Only where a row says its unit: those from before units were kept may differ.
-
-        A ledger in which they do has no unit, and is charged no more.
-        """
-        name, unit = self._name_of(event)
-        said = name != event.mechanism
-        return "its unit is not the one of the ledger" if said and not self.admits(unit) else ""
+        # Only where a row states its unit: rows from before units were stored may differ. A ledger in which
+        # they do has no unit, and accepts no further charge.
+        name, unit = read_mechanism(event.mechanism)
+        stated = name != event.mechanism
+        return "its unit is not the one of the ledger" if stated and not self.admits(unit) else ""
 
     def _broken_step(self, event: Event, charge: Charge) -> str:
         due = _DUE.get(event.kind)
@@ -254,13 +309,13 @@ class Replay:
         kind, release = event.kind, event.release
         if kind == _OPENED:
             self.cap, self.delta, self.per_day = event.cap, event.delta, event.per_day
-            if (made_for := self._name_of(event)[1]) is not None:
-                self._units[made_for] = None
+            if (created_for := read_mechanism(event.mechanism)[1]) is not None:
+                self._units[created_for] = None
         elif kind == _RESERVED:
             self._reserved.append(event)
             self._states.append(kind)
             self._by_key[event.key] = release
-            self._units[self._name_of(event)[1]] = None
+            self._units[read_mechanism(event.mechanism)[1]] = None
             self._pending[release] = None
             self._total_epsilon_units = event.total_epsilon_units
             self._total_mu2_units = event.total_mu2_units
@@ -274,6 +329,22 @@ class Replay:
             self._states[release - 1] = kind
             del self._pending[release]
         self.sequence, self.head = event.sequence, event.digest
+
+
+def check_pages(connection: sqlite3.Connection) -> None:
+    """Refuse a file in which SQLite itself finds a broken page, index or reference."""
+    (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if verdict != "ok":
+        raise LedgerCorrupt(f"The ledger is damaged: {' '.join(verdict.split())}.")
+    if connection.execute("PRAGMA foreign_key_check").fetchone():
+        raise LedgerCorrupt("The ledger is damaged: a row refers to one that is not there.")
+
+
+@lru_cache(maxsize=1024)  # most rows of a ledger are alike
+def _charge(epsilon_units: int, mu2_units: int) -> Charge:
+    if min(epsilon_units, mu2_units) < 0:
+        raise TypeError("units are never negative")
+    return Charge(epsilon_units, mu2_units)
 
 
 def _date(day: int) -> str:
