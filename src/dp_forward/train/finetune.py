@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.privacy import Mechanism
-from dp_forward.split.artifacts import UserSide, hand_over, hand_over_back
+from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import remove_width_maps
 from dp_forward.train.defaults import effective_plan
@@ -121,10 +121,10 @@ def finetune(
             },
         )
         if is_first_process():
-            hand_over(job.material.pair, job.material.form, job.material.tokens.tokenizer, place.path)
+            save_sides(job.material.pair, job.material.spec, job.material.tokens.tokenizer, place.path)
             write_report(report, place)
         wait_for_everyone()
-        return Run(plan, job.material.pair, job.material.form, job.material.tokens, job.promises, report)
+        return Run(plan, job.material.pair, job.material.spec, job.material.tokens, job.promises, report)
 
 
 def _check_ledger(plan: Plan, ledger: Path | None, budget: float | None) -> None:
@@ -152,11 +152,11 @@ class _Job:
         self._ledger, self._budget = ledger, budget
         self._keeps_checkpoints = checkpoints
         self.plan, self.material, self.place, self.progress = plan, material, place, progress
-        self.mechanism = None if plan.noise is None else material.form.mechanism()
+        self.mechanism = None if plan.noise is None else material.spec.mechanism()
         self.labels = label_mechanism_for(
             plan.label_epsilon, plan.label_prior, labels=len(material.task.labels)
         )
-        self.promises = promises_of(plan, material.form)
+        self.promises = promises_of(plan, material.spec)
 
     def train(self) -> dict[str, Any]:
         """Run the stages of the regime; what each of them logged."""
@@ -244,7 +244,7 @@ class _Job:
         return ThroughNoise(
             self.material.pair,
             None if noise is None else Sanitizer(noise, seed=seed),
-            rows=self.material.form.rows,
+            rows=self.material.spec.rows,
             labels=len(self.material.task.labels),
             draws=plan.draws or 1,
             auxiliary_weight=plan.auxiliary_weight or 0.0,
@@ -275,7 +275,7 @@ class _Job:
         return ThroughNoise(
             remove_width_maps(self.material.pair),
             None,
-            rows=self.material.form.rows,
+            rows=self.material.spec.rows,
             labels=labels,
             loss=loss,
         )
@@ -316,11 +316,14 @@ class _Job:
         if not is_first_process():
             wait_for_everyone()
             return ReleasedCorpus.open(root / "releases")
-        digests = hand_over(material.pair, material.form, material.tokens.tokenizer, root)
+        digests = save_sides(material.pair, material.spec, material.tokens.tokenizer, root)
         kept = root / PUBLIC / "back" / "release.json"  # written last
         if self.plan.regime is Regime.PUBLIC_FRONT and not kept.is_file():
-            hand_over_back(material.pair.back, material.form, root / PUBLIC, front_digest=digests["front"])
-        user = UserSide(material.pair.front, material.tokens, material.form, digests["front"])
+            save_provider_side(
+                material.pair.back, material.spec, root / PUBLIC, front_digest=digests["front"]
+            )
+        spec = replace(material.spec, front=digests["front"])
+        user = UserSide(material.pair.front, material.tokens, spec)
         tell, total = self.progress, len(material.train)
         corpus = release_corpus(
             user,

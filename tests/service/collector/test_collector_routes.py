@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from service.collector.collect_cases import FRONT, form, provider, record, stored
@@ -64,7 +64,7 @@ def post(client: TestClient, body: bytes, path: str = "/v1/records", token: str 
 def test_it_says_what_it_collects(client: TestClient, collection: Collection) -> None:
     found = client.get("/v1/collection")
     assert found.status_code == 200
-    assert CollectionForm.from_dict(found.json()).as_dict() == collection.form.as_dict()
+    assert CollectionSpec.from_dict(found.json()).as_dict() == collection.form.as_dict()
     assert found.json()["shuffler"] is None
     assert client.get("/v1/manifest").json()["epsilons"], "the control: it answers more noise, but keeps one"
 

@@ -22,7 +22,7 @@ from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.collector.record_reader import RecordReader
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.sansio import Call, Reply, RetryPolicy, ServerRefused, Steps
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.refusals import Refused
@@ -97,7 +97,7 @@ def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_pa
             forwarder = Forwarder(store, line, at_once=25)
             app = make_shuffler_app(store, forwarder, wanted, settings=LOCAL, most=MOST)
             with running(app, LOCAL) as before, httpx.Client(base_url=before) as client:
-                offered = CollectionForm.from_dict(client.get("/v1/collection").json())
+                offered = CollectionSpec.from_dict(client.get("/v1/collection").json())
                 assert (offered.shuffler_least, offered.manifest) == (50, manifest())
                 for user in users[:2]:
                     reply = client.post("/v1/records", content=b"".join(user), headers=OCTETS)

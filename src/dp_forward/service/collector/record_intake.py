@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dp_forward.service.collector.record_reader import RecordReader
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.refusals import Refused
@@ -34,7 +34,7 @@ Store = Callable[[list[Record]], tuple[int, int]]
 """Stores checked records: how many are new, and how many known."""
 
 
-def collection_route(form: CollectionForm, guard: Guard) -> Route:
+def collection_route(form: CollectionSpec, guard: Guard) -> Route:
     """`GET /v1/collection`: what is collected."""
     page = form.as_dict()
 
