@@ -76,7 +76,7 @@ def ask(
         raise InvalidInput("texts", "be given, or a --file, and not both", len(given), "Say what to ask.")
     asked = _pairs(given, lines=file is not None) if pair else given
     token, new = optional_token(token_file), not ledger.exists()
-    budgets = {"ledger": ledger, "budget": budget, "budget_per_day": budget_per_day}
+    budgets: dict[str, Any] = {"ledger": ledger, "budget": budget, "budget_per_day": budget_per_day}
     answers: list[dict[str, Any]] = []
     try:
         with Client(front, server=server, token=token, epsilon=epsilon, **budgets) as client, Bars() as bars:

@@ -224,6 +224,7 @@ def test_connections_that_are_cut_again_and_again_cost_nothing_and_lose_nothing(
     assert sum(answer.charge for answer in found) == 80.0
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_in_the_middle_costs_nothing_more(
     provide: Any, make: Any, tmp_path: Path
 ) -> None:
