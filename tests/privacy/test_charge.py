@@ -17,10 +17,8 @@ from dp_forward.privacy.charge import (
     EPSILON_UNITS_PER_ONE,
     LARGEST_UNITS,
     MU2_UNITS_PER_ONE,
-    _float_up,
-    _root_up,
-    difference_down,
 )
+from dp_forward.privacy.rounding import _float_up, difference_down, root_up
 
 sizes = st.floats(min_value=1e-12, max_value=50, allow_nan=False)
 units = st.integers(min_value=0, max_value=10**12)
@@ -123,8 +121,8 @@ def test_conversions_to_floats_round_to_the_safe_side(exact: Fraction) -> None:
     up = _float_up(exact)
     assert Fraction(up) >= exact
     assert Fraction(math.nextafter(up, -math.inf)) < exact
-    assert Fraction(_root_up(exact)) ** 2 >= exact
-    assert _root_up(exact) == pytest.approx(math.sqrt(exact), rel=1e-15)
+    assert Fraction(root_up(exact)) ** 2 >= exact
+    assert root_up(exact) == pytest.approx(math.sqrt(exact), rel=1e-15)
 
 
 @given(sizes, sizes)

@@ -153,7 +153,7 @@ class Deployment:
         """N behind the trusted part; None where nobody is trusted."""
         return self.sampler if self.shuffle is None else self.shuffle
 
-    def reading(self, text: Mechanism, whole: Mechanism, releases: int) -> c.CentralReading | None:
+    def reading(self, text: Mechanism, whole: Mechanism, releases: int) -> c.CentralBounds | None:
         """The three central readings, for the trusted part that was named."""
         if self.users is None:
             return None
@@ -187,7 +187,7 @@ class Deployment:
             label_once=True,
         )
 
-    def _pure(self, whole: Mechanism, users: int) -> c.CentralReading:
+    def _pure(self, whole: Mechanism, users: int) -> c.CentralBounds:
         if self.sampler is not None:
             raise InvalidInput("sampler", "go with Gaussian noise", self.sampler, "Use --shuffle.")
         losses = whole.pure_losses
@@ -200,11 +200,11 @@ class Deployment:
         )
 
 
-def _bounds(reading: c.CentralReading) -> list[c.CentralBound]:
+def _bounds(reading: c.CentralBounds) -> list[c.CentralBound]:
     return [reading.upper, reading.lower, reading.estimate]
 
 
-def _central_fields(reading: c.CentralReading) -> dict[str, Any]:
+def _central_fields(reading: c.CentralBounds) -> dict[str, Any]:
     return {
         "central_epsilon_upper": reading.upper.epsilon,
         "central_epsilon_lower": reading.lower.epsilon,
@@ -217,7 +217,7 @@ def _central_fields(reading: c.CentralReading) -> dict[str, Any]:
 
 
 def _paper(
-    request: Request, text: Mechanism, deployment: Deployment, reading: c.CentralReading | None
+    request: Request, text: Mechanism, deployment: Deployment, reading: c.CentralBounds | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The paper's convention, always with the truth in the same breath."""
     if text.gaussian_mu == 0:

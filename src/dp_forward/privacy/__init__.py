@@ -19,7 +19,6 @@ from dp_forward.privacy.bounds import (
     normalise,
     normalise_rows,
 )
-from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.calibrate import calibrate
 from dp_forward.privacy.compose import Composition, compose
 from dp_forward.privacy.factor import (
@@ -32,7 +31,7 @@ from dp_forward.privacy.factor import (
 from dp_forward.privacy.gaussian import AnalyticGaussian, ClassicalGaussian
 from dp_forward.privacy.guarantee import Guarantee, Notion
 from dp_forward.privacy.matrix import MatrixGaussian
-from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.mechanism import Budget, Mechanism
 from dp_forward.privacy.mvg import MVG
 from dp_forward.privacy.noise_spec import NoiseSpec
 from dp_forward.privacy.paper_mode import PaperReading

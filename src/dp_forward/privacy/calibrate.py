@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.bounds import Bound, Sensitivity
-from dp_forward.privacy.budget import Budget
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.privunit import PrivUnit
 from dp_forward.privacy.response import RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.units import TEXT, Unit

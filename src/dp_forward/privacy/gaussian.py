@@ -22,8 +22,7 @@ from scipy.special import ndtr
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.budget import Budget
-from dp_forward.privacy.mechanism import Mechanism, scope_of
+from dp_forward.privacy.mechanism import Budget, Mechanism, scope_of
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import Unit
 

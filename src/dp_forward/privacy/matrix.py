@@ -37,9 +37,9 @@ from numpy.typing import ArrayLike, NDArray
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.factor import UNIFORM, Factor
 from dp_forward.privacy.gaussian import GaussianNoise, held, settle
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 
 __all__ = ["MatrixGaussian"]

@@ -15,11 +15,10 @@ from typing import Any, Final, Literal, cast
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound
-from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.calibrate import calibrate
 from dp_forward.privacy.gaussian import AnalyticGaussian, ClassicalGaussian
 from dp_forward.privacy.matrix import MatrixGaussian
-from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.mechanism import Budget, Mechanism
 from dp_forward.privacy.mvg import MVG
 from dp_forward.privacy.privunit import PrivUnit, best_threshold
 from dp_forward.privacy.units import Unit, parse_unit

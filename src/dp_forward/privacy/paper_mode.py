@@ -15,9 +15,9 @@ from typing import Any
 
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import NormBound
-from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.guarantee import Guarantee
 from dp_forward.privacy.matrix import MatrixGaussian
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import TEXT, Unit
 

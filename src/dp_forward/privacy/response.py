@@ -26,10 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.budget import Budget
-from dp_forward.privacy.mechanism import scope_of
-from dp_forward.privacy.pure import PureNoise
-from dp_forward.privacy.pure_loss import ThreeLevelLoss
+from dp_forward.privacy.mechanism import Budget, scope_of
+from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
 from dp_forward.privacy.units import LABEL, Unit
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import curve
 from dp_forward.privacy.shuffling import (
     CentralBound,
-    CentralReading,
+    CentralBounds,
     sampled_gaussian,
     shuffled_gaussian,
     shuffled_pure,
@@ -123,7 +123,7 @@ def test_no_finite_proof_is_none(monkeypatch):
 @pytest.mark.parametrize("order", [("attack", "proved", "estimate"), ("proved", "estimate", "attack")])
 def test_kinds_cannot_be_swapped(order):
     with pytest.raises(InvalidInput, match="kind"):
-        CentralReading(*map(bound, order))
+        CentralBounds(*map(bound, order))
 
 
 def test_a_bound_cannot_be_changed_after_it_was_proved():

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_forward.privacy import checks
-from dp_forward.privacy.shuffling.shuffled_gaussian import Curve
+from dp_forward.privacy.shuffling.local_curve import Curve
 from dp_forward.privacy.solve import last_safe
 
 __all__ = ["sampler_delta", "sampler_epsilon"]
