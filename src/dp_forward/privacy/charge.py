@@ -1,4 +1,4 @@
-r"""What one release costs, in integers that only ever round up.
+r"""Charge of a release: its cost in integer units that only round up.
 
 Sums of floats lose what they round away, and a ledger that adds a million charges must not. A
 charge is therefore two integers: the epsilon of its pure releases and the mu^2 of its Gaussian

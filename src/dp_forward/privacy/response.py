@@ -1,4 +1,4 @@
-r"""Randomized response: a label with a coin in front of it. Pure epsilon-LDP.
+r"""Randomized response on labels, plain or with a public prior: pure epsilon-LDP.
 
 *Plain*: keep the label with probability ``e^eps / (e^eps + K - 1)``, else one of the others, all alike.
 For two labels y, y' and any output the ratio of probabilities is ``e^eps``, 1 or ``e^-eps``.

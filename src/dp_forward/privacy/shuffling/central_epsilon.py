@@ -1,4 +1,4 @@
-"""What a central epsilon is worth: proved, attacked or estimated, never mixed up.
+"""Central epsilon of a deployment: proved upper bound, attack's lower bound, paper's estimate.
 
 Three numbers answer three questions. ``upper`` is proved: no attacker learns more. ``lower`` is an
 attack: no proof can promise less. ``estimate`` is the paper's heuristic. Each carries its kind and

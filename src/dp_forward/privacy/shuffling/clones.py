@@ -17,18 +17,18 @@ shuffled output shows: everything left over, and how many clones there are. What
 how the clones and the one real release split between "old" and "new", which is ``P`` or ``Q``;
 the output is post-processing of it, and post-processing never raises a hockey-stick divergence.
 
-Gaussian releases. Gaussian noise is no pure mechanism, but at every ``e0`` it is ``(e0, delta0)``-LDP with the
-exact ``delta0 = delta_local(e0)``. Feldman, McMillan and Talwar (2021, Theorem 3.8) carry the clones over at a
-price:
+Gaussian releases. Gaussian noise is no pure mechanism, but at every ``e0`` it is ``(e0, delta0)``-LDP with
+the exact ``delta0 = delta_local(e0)``. Feldman, McMillan and Talwar (2021, Theorem 3.8) carry the clones
+over at a price:
 
 .. math:: \delta_{total}(\varepsilon) = \delta_{clones}(\varepsilon; e_0)
           + (e^{\varepsilon} + 1)(1 + e^{-e_0} / 2)\, N\, \delta_0(e_0).
 
 Every ``e0`` is allowed, so the least total counts. The price holds ``N delta0``: ``e0`` must be so large that
 the noise of one release is broken with probability far below ``delta / N``, and at that ``e0`` hardly anybody
-is a clone. At every sigma of the paper nothing is gained; with much more noise something is. A user's releases
-count as one bundle here. Shuffling every round by itself is post-processing of shuffling the bundles, so the
-bound covers both.
+is a clone. At every sigma of the paper nothing is gained; with much more noise something is. A user's
+releases count as one bundle here. Shuffling every round by itself is post-processing of shuffling the
+bundles, so the bound covers both.
 
 The 2023 "stronger" analysis of the same authors is not used: its preprint carries an erratum, and
 a bound that was once withdrawn is no ground for a promise.

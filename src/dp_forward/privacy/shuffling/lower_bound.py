@@ -1,4 +1,4 @@
-r"""Lower bounds: what an attacker certainly learns, whatever anybody proves.
+r"""Lower bounds on the central epsilon, by explicit attacks.
 
 The rule. If releases are ``(epsilon, delta)``-DP then every event ``E`` has
 ``P(E) <= e^epsilon Q(E) + delta``, with ``P`` and ``Q`` the distributions of all that is seen

@@ -1,4 +1,4 @@
-r"""Fresh releases drawn by an anonymous sampler: the theorem nearest to what the paper does.
+r"""Upper bound for fresh releases drawn by an anonymous sampler, the theorem nearest to the paper.
 
 In every step a trusted sampler draws one of ``users`` people uniformly, with replacement, and
 passes her fresh release on without her name. Replacing one record changes a step only when its
