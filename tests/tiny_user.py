@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import json
 import os
 from collections.abc import Callable
@@ -15,11 +17,12 @@ import transformers
 import tiny_models
 import tiny_task
 from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.frame import parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import Policy
 from dp_forward.split import split_model
-from dp_forward.split.artifacts import ReleaseForm, hand_over
+from dp_forward.split.artifacts import save_sides
 
 LABELS = ("bad", "good")
 SERVER = "http://127.0.0.1:8765"
@@ -32,14 +35,13 @@ def write_user(
     tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(tiny_task.WORDS)})
     words = {"vocab_size": len(tiny_task.WORDS), "pad_token_id": 0, "num_labels": len(LABELS)}
     pair = split_model(tiny_models.tiny("bert", blocks=2, **words), cut, width=width)
-    hand_over(pair, ReleaseForm(noise=noise, rows=rows, labels=LABELS), tokenizer, folder)
+    save_sides(pair, ReleaseSpec.of(pair.front, noise=noise, rows=rows, labels=LABELS), tokenizer, folder)
     return folder
 
 
 def manifest_of(policy: Policy) -> dict[str, Any]:
     """What an honest server says."""
-    names = ("noise", "rows", "matrix_rows", "width", "bits", "cut", "front", "labels")
-    return Manifest(**{name: getattr(policy, name) for name in names}).as_dict()
+    return Manifest(release=policy.release).as_dict()
 
 
 def answer_to(body: bytes) -> dict[str, Any]:
@@ -98,3 +100,35 @@ class Network:
 
 def _stream(body: bytes) -> httpx.Response:
     return httpx.Response(200, content=body)
+
+
+def texts(count: int) -> list[str]:
+    """As many different short texts."""
+    words = (*tiny_task.GOOD, *tiny_task.BAD)
+    return [f"{words[i % 8]} {words[i // 8 % 8]} {words[i // 64 % 8]} film" for i in range(count)]
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, signed by itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dp-forward test")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(days=1))
+    builder = builder.not_valid_after(now + datetime.timedelta(days=1))
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    cert = builder.sign(key, hashes.SHA256())
+    files = folder / "cert.pem", folder / "key.pem"
+    files[0].write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    return files

@@ -196,7 +196,9 @@ def mask_in_header() -> Iterator[None]:
     def frame(self: Session, given: Any) -> bytes:
         request = bytes([lengths[-1]]) + secrets.token_bytes(15)
         policy = self.policy
-        return frame_of(given, cut=policy.cut, front=policy.front, request=request, time=int(time.time()))
+        return frame_of(
+            given, cut=policy.release.cut, front=policy.release.front, request=request, time=int(time.time())
+        )
 
     with _patch(Session, "_drawn", drawn), _patch(Session, "_frame", frame):
         yield
@@ -205,11 +207,13 @@ def mask_in_header() -> Iterator[None]:
 def no_padding() -> contextlib.AbstractContextManager[Any]:
     """As long as the text is."""
 
-    def encode(self: Any, texts: list[str], length: int, seconds: Any = None) -> Any:
-        found = self.tokenizer(texts, seconds, truncation="longest_first", max_length=length, padding=True)
+    def encode(self: Any, texts: list[str], seconds: Any = None) -> Any:
+        found = self.tokenizer(
+            texts, seconds, truncation="longest_first", max_length=self.length, padding=True
+        )
         return {name: torch.tensor(values) for name, values in found.items()}
 
-    return _patch(tokens.FixedLength, "_encode", encode)
+    return _patch(tokens.FixedLength, "encode", encode)
 
 
 def clipped_together() -> contextlib.AbstractContextManager[Any]:
@@ -224,12 +228,12 @@ def clipped_together() -> contextlib.AbstractContextManager[Any]:
 
 
 def clipped_together_in_training() -> contextlib.AbstractContextManager[Any]:
-    honest = sanitizer.bounded
+    honest = sanitizer.apply_bound
 
     def together(hidden: Any, bound: NormBound) -> Any:
         return honest(hidden.reshape(1, -1, hidden.shape[-1]), bound).reshape(hidden.shape)
 
-    return _patch(sanitizer, "bounded", together)
+    return _patch(sanitizer, "apply_bound", together)
 
 
 def nan_raised() -> contextlib.AbstractContextManager[Any]:

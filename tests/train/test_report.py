@@ -7,7 +7,7 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.train.evaluation import commonest_share
-from dp_forward.train.report import doubt, readable
+from dp_forward.train.report import markdown, weakness
 
 
 def report(low: float, **changed: Any) -> dict[str, Any]:
@@ -24,16 +24,16 @@ def test_the_commonest_label_is_the_largest_share() -> None:
 
 
 def test_a_model_is_doubted_until_its_interval_lies_above_the_commonest_label() -> None:
-    assert doubt(report(0.51)) is None
+    assert weakness(report(0.51)) is None
     for low in (0.509, 0.476):
-        said = doubt(report(low))
+        said = weakness(report(low))
         assert said is not None
         assert "0.509" in said
         assert "872 texts" in said
 
 
 def test_a_published_front_gets_another_remedy_than_one_that_trains() -> None:
-    published, trained = doubt(report(0.4)), doubt(report(0.4, regime="end-to-end"))
+    published, trained = weakness(report(0.4)), weakness(report(0.4, regime="end-to-end"))
     assert published is not None
     assert trained is not None
     assert "public-front" in published
@@ -43,7 +43,7 @@ def test_a_published_front_gets_another_remedy_than_one_that_trains() -> None:
 def test_a_report_of_before_is_not_doubted() -> None:
     old = report(0.4)
     del old["accuracy_of_commonest_label"]
-    assert doubt(old) is None
+    assert weakness(old) is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_noise_without_a_promise_is_still_called_noise(mechanism: str, regime: s
     plan = {"mechanism": mechanism, "epsilon": 4.0, "task": "sst2", "model": "m"}
     statements = dict.fromkeys(("queries", "training_texts", "labels"), "NOT protected.")
     numbers = dict.fromkeys(("accuracy", "accuracy_high", "accuracy_without_noise", "seconds"), 0.9)
-    text = readable(
+    text = markdown(
         report(0.8, regime=regime, plan=plan, draws=1, peak_memory_mib=0.0, notes="", provenance={})
         | numbers
         | {"guarantee": {"statements": statements, "queries": None}},

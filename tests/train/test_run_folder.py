@@ -1,19 +1,21 @@
 """A run folder belongs to one plan and one process, and a kill leaves what was finished."""
 
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from dp_forward.errors import InvalidInput
+from dp_forward.train.plan import Plan
 from dp_forward.train.run_folder import RunFolder
 
-PLAN = {"task": "sst2"}
+PLAN = Plan(task="sst2", epsilon=8.0)
 
 
-def _open(path: Path, digest: str = "one", *, resume: bool = False) -> None:
-    with RunFolder.opened(path, PLAN, digest, resume=resume):
+def _open(path: Path, seed: int = 0, *, resume: bool = False) -> None:
+    with RunFolder.opened(path, replace(PLAN, seed=seed), resume=resume):
         pass
 
 
@@ -29,7 +31,7 @@ def test_another_plan_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     before = (tmp_path / "run" / "plan.json").read_bytes()
     for resume in (False, True):
         with pytest.raises(InvalidInput, match="no other plan"):
-            _open(tmp_path / "run", "two", resume=resume)
+            _open(tmp_path / "run", 1, resume=resume)
     assert (tmp_path / "run" / "plan.json").read_bytes() == before
 
 
@@ -62,7 +64,7 @@ def _refused(path: Path, queue: "multiprocessing.Queue[str]") -> None:
 def test_a_second_process_is_refused_while_one_works(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    with RunFolder.opened(tmp_path / "run", PLAN, "one", resume=False):
+    with RunFolder.opened(tmp_path / "run", PLAN, resume=False):
         other = context.Process(target=_refused, args=(tmp_path / "run", queue))
         other.start()
         assert "one process at a time" in queue.get(timeout=30)
@@ -70,7 +72,7 @@ def test_a_second_process_is_refused_while_one_works(tmp_path: Path) -> None:
 
 
 def test_a_stage_is_finished_when_its_facts_are_there(tmp_path: Path) -> None:
-    with RunFolder.opened(tmp_path / "run", PLAN, "one", resume=False) as run:
+    with RunFolder.opened(tmp_path / "run", PLAN, resume=False) as run:
         assert run.stage_result("task") is None
         run.checkpoints("task").mkdir(parents=True)
         run.finish_stage("task", {"w": torch.ones(2)}, {"steps": 3})

@@ -20,7 +20,7 @@ from torch import Tensor
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.bounding import bounded
+from dp_forward.noise.bounding import apply_bound
 from dp_forward.noise.released.released_matrix import release_batch
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
@@ -102,7 +102,7 @@ def crossing(
             if mechanism is None:
                 seen = hidden[:, None]
             elif simulated is not None and noiseless:
-                seen = bounded(hidden, simulated.bound)[:, None]
+                seen = apply_bound(hidden, simulated.bound)[:, None]
             elif simulated is not None:
                 seen = simulated(hidden, draws=draws).reshape(len(hidden), draws, *hidden.shape[1:])
             else:

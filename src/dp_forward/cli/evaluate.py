@@ -38,7 +38,7 @@ def evaluate(
     from dp_forward.noise import Sanitizer
     from dp_forward.train.evaluation import accuracy_over_draws, commonest_share
     from dp_forward.train.noisy_model import ThroughNoise
-    from dp_forward.train.report import doubt
+    from dp_forward.train.report import weakness
     from dp_forward.train.run import Halves
 
     done = Halves.load(run)
@@ -46,11 +46,11 @@ def evaluate(
     if known is None:
         raise InvalidInput("task", "be given for a run that has none", "nothing", "Such as --task sst2.")
     chosen = find_task(known)
-    if chosen.labels != done.form.labels:
+    if chosen.labels != done.spec.labels:
         raise InvalidInput(
-            "task", f"have the labels of the run: {', '.join(done.form.labels)}", chosen.name, "Name another."
+            "task", f"have the labels of the run: {', '.join(done.spec.labels)}", chosen.name, "Name another."
         )
-    noise = done.form.noise
+    noise = done.spec.noise
     if epsilon is not None:
         if noise is None:
             raise InvalidInput("epsilon", "go with a run that has noise", epsilon, "Leave it out.")
@@ -69,8 +69,8 @@ def evaluate(
         module = ThroughNoise(
             done.pair,
             None if mechanism is None else Sanitizer(mechanism, seed=seed),
-            rows=done.form.rows,
-            labels=len(done.form.labels),
+            rows=done.spec.rows,
+            labels=len(done.spec.labels),
         )
         found = accuracy_over_draws(
             module, texts, draws=draws, progress=lambda n: bars("evaluating", n, len(texts), {})
@@ -95,5 +95,5 @@ def evaluate(
     if json:
         output.print_json(result)
         return
-    said = [note for note in (doubt(result), chosen.notes) if note]
+    said = [note for note in (weakness(result), chosen.notes) if note]
     output.print_fields(f"{run} on {chosen.name}", result, said)

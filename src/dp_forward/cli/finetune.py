@@ -70,7 +70,7 @@ def finetune(
 
 def print_report(report: dict[str, object], out: Path, *, more: Sequence[str] = ()) -> None:
     """The numbers and the promises of a run, for people."""
-    from dp_forward.train.report import doubt, spoken
+    from dp_forward.train.report import weakness, with_subjects
 
     shown = {name: report[name] for name in ("accuracy", "accuracy_low", "accuracy_high", "draws", "texts")}
     shown |= {
@@ -79,9 +79,9 @@ def print_report(report: dict[str, object], out: Path, *, more: Sequence[str] = 
         if name in report
     }
     said: dict[str, str] = report["guarantee"]["statements"]  # type: ignore[index]
-    sentences = [*spoken(said), *more]
-    doubted = doubt(report)
-    sentences += [] if doubted is None else [doubted]
+    sentences = [*with_subjects(said), *more]
+    weak = weakness(report)
+    sentences += [] if weak is None else [weak]
     output.print_fields(
         f"{out}: regime {report['regime']}", {**shown, "report": out / "report.md"}, sentences
     )

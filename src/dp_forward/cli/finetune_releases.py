@@ -57,12 +57,12 @@ def _exported(releases: Path, out: Path, bars: Bars) -> Iterator[Path | None]:
 
 def _print(report: Mapping[str, Any], out: Path) -> None:
     """The numbers and the promises, for people."""
-    from dp_forward.train.report import spoken
+    from dp_forward.train.report import with_subjects
 
     numbers = ("accuracy", "accuracy_low", "accuracy_high", "accuracy_on_released_labels")
     shown = {name: report[name] for name in (*numbers, "texts", "records", "seconds", "peak_memory_mib")}
     said: Mapping[str, str] = report["guarantee"]["statements"]
-    sentences = spoken(said)
+    sentences = with_subjects(said)
     central = report["central"]
     if central is not None:
         sentences.append(" ".join(["Through the shuffler:", *central["statements"]]))

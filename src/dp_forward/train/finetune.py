@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.privacy import Mechanism
-from dp_forward.split.artifacts import UserSide, hand_over, hand_over_back
+from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import remove_width_maps
 from dp_forward.train.defaults import effective_plan
@@ -40,9 +40,9 @@ from dp_forward.train.labels import label_mechanism_for
 from dp_forward.train.lora import add_lora, merge_lora
 from dp_forward.train.noisy_model import ThroughNoise
 from dp_forward.train.plan import Plan
+from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.promised import promises_of
 from dp_forward.train.published import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
-from dp_forward.train.ranks import is_first, wait_for_everyone
 from dp_forward.train.regimes import Regime
 from dp_forward.train.release_dataset import FromReleases, Held, Stored
 from dp_forward.train.report import build_report, write_report
@@ -104,23 +104,27 @@ def finetune(
         noisy, clean = job.evaluate()
         report = build_report(
             plan,
-            job.promises,
-            noisy=noisy,
-            clean=clean,
-            commonest=commonest_share(job.material.evaluation.labels),
-            history=history,
-            notes=job.material.task.notes,
-            seen_raw=raw_texts_of(plan),
-            learnt=releases_learnt(plan),
+            regime=str(plan.regime),
+            accuracy=noisy,
+            without_noise=clean.mean,
+            labels=job.material.task.labels,
             records=len(job.material.train),
+            guarantee=job.promises.as_dict(),
+            stages=history,
+            notes=job.material.task.notes,
             seconds=time.perf_counter() - started,
+            more={
+                "accuracy_by_draw": list(noisy.by_draw),
+                "accuracy_of_commonest_label": commonest_share(job.material.evaluation.labels),
+                "front_has_seen_raw_texts_of": raw_texts_of(plan),
+                **releases_learnt(plan),
+            },
         )
-        if is_first():
-            hand_over(job.material.pair, job.material.form, job.material.tokens.tokenizer, place.path)
+        if is_first_process():
+            save_sides(job.material.pair, job.material.spec, job.material.tokens.tokenizer, place.path)
             write_report(report, place)
-            place.drop_stages()
         wait_for_everyone()
-        return Run(plan, job.material.pair, job.material.form, job.material.tokens, job.promises, report)
+        return Run(plan, job.material.pair, job.material.spec, job.material.tokens, job.promises, report)
 
 
 def _check_ledger(plan: Plan, ledger: Path | None, budget: float | None) -> None:
@@ -148,11 +152,11 @@ class _Job:
         self._ledger, self._budget = ledger, budget
         self._keeps_checkpoints = checkpoints
         self.plan, self.material, self.place, self.progress = plan, material, place, progress
-        self.mechanism = None if plan.noise is None else material.form.mechanism()
+        self.mechanism = None if plan.noise is None else material.spec.mechanism()
         self.labels = label_mechanism_for(
             plan.label_epsilon, plan.label_prior, labels=len(material.task.labels)
         )
-        self.promises = promises_of(plan, material.form)
+        self.promises = promises_of(plan, material.spec)
 
     def train(self) -> dict[str, Any]:
         """Run the stages of the regime; what each of them logged."""
@@ -207,7 +211,7 @@ class _Job:
             answers[chosen] = logits.argmax(dim=-1).cpu().numpy()
             if self.progress is not None:
                 self.progress(stage, min(start + _READ_AT_ONCE, len(order)), len(order), {})
-        if is_first():
+        if is_first_process():
             draft = stored.with_name(f"{stage}.new.npy")
             np.save(draft, answers, allow_pickle=False)
             draft.replace(stored)
@@ -240,7 +244,7 @@ class _Job:
         return ThroughNoise(
             self.material.pair,
             None if noise is None else Sanitizer(noise, seed=seed),
-            rows=self.material.form.rows,
+            rows=self.material.spec.rows,
             labels=len(self.material.task.labels),
             draws=plan.draws or 1,
             auxiliary_weight=plan.auxiliary_weight or 0.0,
@@ -271,7 +275,7 @@ class _Job:
         return ThroughNoise(
             remove_width_maps(self.material.pair),
             None,
-            rows=self.material.form.rows,
+            rows=self.material.spec.rows,
             labels=labels,
             loss=loss,
         )
@@ -309,14 +313,17 @@ class _Job:
     def _released(self) -> ReleasedCorpus:
         """One stored release for every record of the task; charged once, drawn once."""
         material, root = self.material, self.place.path
-        if not is_first():
+        if not is_first_process():
             wait_for_everyone()
             return ReleasedCorpus.open(root / "releases")
-        digests = hand_over(material.pair, material.form, material.tokens.tokenizer, root)
+        digests = save_sides(material.pair, material.spec, material.tokens.tokenizer, root)
         kept = root / PUBLIC / "back" / "release.json"  # written last
         if self.plan.regime is Regime.PUBLIC_FRONT and not kept.is_file():
-            hand_over_back(material.pair.back, material.form, root / PUBLIC, front_digest=digests["front"])
-        user = UserSide(material.pair.front, material.tokens, material.form, digests["front"])
+            save_provider_side(
+                material.pair.back, material.spec, root / PUBLIC, front_digest=digests["front"]
+            )
+        spec = replace(material.spec, front=digests["front"])
+        user = UserSide(material.pair.front, material.tokens, spec)
         tell, total = self.progress, len(material.train)
         corpus = release_corpus(
             user,
@@ -386,7 +393,7 @@ class _Job:
         if self.labels is None:
             return texts
         stored = self.place.path / "labels.npy"
-        if is_first() and not stored.is_file():
+        if is_first_process() and not stored.is_file():
             assert texts.labels is not None
             answers = release_labels(texts.labels, self.labels)
             draft = stored.with_name("labels.new.npy")
@@ -421,12 +428,12 @@ class _Job:
 @contextmanager
 def _opened(folder: Path | None, plan: Plan, *, resume: bool) -> Iterator[RunFolder]:
     if folder is not None:
-        with RunFolder.opened(folder, plan.as_dict(), plan.digest(), resume=resume) as place:
+        with RunFolder.opened(folder, plan, resume=resume) as place:
             yield place
         return
     with (
         tempfile.TemporaryDirectory() as temporary,
-        RunFolder.opened(Path(temporary) / "run", plan.as_dict(), plan.digest(), resume=False) as place,
+        RunFolder.opened(Path(temporary) / "run", plan, resume=False) as place,
     ):
         yield place
 

@@ -1,8 +1,8 @@
-"""What a plan promises: derived anew from the plan and the form of a release, never read from a file."""
+"""What a plan promises: derived anew from the plan and the spec of a release, never read from a file."""
 
 from __future__ import annotations
 
-from dp_forward.split.artifacts import ReleaseForm
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.train.labels import label_mechanism_for
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Promises, promises
@@ -10,12 +10,12 @@ from dp_forward.train.regimes import Promises, promises
 __all__ = ["promises_of"]
 
 
-def promises_of(plan: Plan, form: ReleaseForm) -> Promises:
+def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
     """The promises of a run about queries, training texts and labels, with what they rest on."""
     return promises(
         plan.regime,
-        None if form.noise is None else form.mechanism(),
-        label_mechanism=label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(form.labels)),
+        None if spec.noise is None else spec.mechanism(),
+        label_mechanism=label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(spec.labels)),
         assumptions=tuple(_assumed(plan)),
     )
 

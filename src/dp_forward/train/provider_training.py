@@ -23,20 +23,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, file_digest
+from dp_forward.corpus.corpus_spec import LabelMechanism
+from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.errors import InvalidInput
-from dp_forward.split.artifacts import hand_over_back
+from dp_forward.privacy import TEXT, Guarantee
+from dp_forward.split.artifacts import save_provider_side
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import Back, NarrowBack
+from dp_forward.storage.digests import file_digest
 from dp_forward.train.defaults import effective_releases_plan
+from dp_forward.train.evaluation import Accuracy
+from dp_forward.train.label_debiasing import accuracy_of_answers
 from dp_forward.train.label_loss import LabelLoss
 from dp_forward.train.lora import add_lora, merge_lora
 from dp_forward.train.plan import ReleasesPlan
-from dp_forward.train.ranks import is_first, wait_for_everyone
+from dp_forward.train.processes import is_first_process, wait_for_everyone
+from dp_forward.train.regimes import Promises, Regime
 from dp_forward.train.release_dataset import FromReleases, Stored
-from dp_forward.train.releases_report import build_releases_report, write_releases_report
+from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run_folder import RunFolder
-from dp_forward.train.starting_point import check_fits, copy_front, load_start
+from dp_forward.train.starting_point import StartingPoint, check_fits, copy_front, load_start
 from dp_forward.train.training_loop import FitSettings, Progress, fit
 
 __all__ = ["finetune_from_releases", "held_out_records"]
@@ -78,32 +84,43 @@ def finetune_from_releases(
     # A collection grows, so it is known by its place; the records of this run lie in RUN/releases.
     identity = str(Path(plan.releases).resolve()) if collected else file_digest(source / MANIFEST)
     digest = plan.digest(back=start.digest, corpus=identity)
-    with RunFolder.opened(folder, plan.as_dict(), digest, resume=resume) as place:
+    with RunFolder.opened(folder, plan, digest=digest, resume=resume) as place:
         if place.complete:
             return place.report
         if source == exported:
-            if is_first():
+            if is_first_process():
                 os.replace(exported, kept)
             wait_for_everyone()
             corpus = ReleasedCorpus.open(kept, verify=False)
         job = _Job(plan, start.back, corpus, place=place, progress=progress)
         facts = job.train(train, held)
-        report = build_releases_report(
+        true, released = _accuracies(corpus, held, job.predict(held))
+        report = build_report(
             plan,
-            corpus,
-            start,
-            held=held,
-            predicted=job.predict(held),
+            regime=str(Regime.RELEASE_ONCE),
+            accuracy=true,
+            without_noise=None,
+            labels=corpus.release.labels,
+            records=len(train),
+            guarantee=_guarantee(corpus, start),
             stages={_STAGE: facts},
-            digest=digest,
+            notes=" ".join(_notes(corpus, start)),
             seconds=time.perf_counter() - started,
+            digest=digest,
+            more={
+                "texts": len(held),
+                "accuracy_on_released_labels": None if released is None else released.mean,
+                "central": _central_promise(corpus, plan.central_delta),
+                "front": corpus.front_digest,
+                "front_has_seen_raw_texts_of": start.seen_raw,
+                "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
+            },
         )
-        if is_first():
-            hand_over_back(start.back, corpus.form, place.path, front_digest=corpus.front_digest)
+        if is_first_process():
+            save_provider_side(start.back, corpus.release, place.path, front_digest=corpus.front_digest)
             if start.front is not None:
                 copy_front(start.front, place.path / "front")
-            write_releases_report(report, place)
-            place.drop_stages()
+            write_report(report, place)
         wait_for_everyone()
         return report
 
@@ -200,3 +217,85 @@ def _settings(plan: ReleasesPlan) -> FitSettings:
         seed=plan.seed,
         precision=plan.precision,
     )
+
+
+def _accuracies(
+    corpus: ReleasedCorpus, held: NDArray[np.int64], predicted: NDArray[np.int64]
+) -> tuple[Accuracy | None, Accuracy | None]:
+    """Against the true labels (estimated where they were randomized), and against the released ones."""
+    if not len(held):
+        return None, None
+    assert corpus.labels is not None
+    released = corpus.labels[held]
+    against_true = accuracy_of_answers(predicted, released, corpus.label_transition)
+    return against_true, accuracy_of_answers(predicted, released, None)
+
+
+def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:
+    """The promises of the corpus, proved anew from its public form, less what the starting point takes."""
+    spec = corpus.spec
+    promised = Promises(
+        queries=Guarantee(spec.release.mechanism()),
+        training=corpus.guarantee,
+        labels=Guarantee(spec.labels) if isinstance(spec.labels, LabelMechanism) else None,
+        regime=Regime.RELEASE_ONCE,
+    ).as_dict()
+    limits = []
+    if start.seen_raw:
+        limits.append(f"NOT for texts of {', '.join(start.seen_raw)}: the front was trained on them.")
+    if start.learnt is None:
+        limits.append(
+            "What the back had learnt before is not known: a text in other releases spends there too."
+        )
+    elif start.learnt:
+        already = ", ".join(start.learnt)
+        limits.append(
+            f"The back had learnt from releases of {already} before: a text in both spends in both."
+        )
+    said = dict(promised["statements"])
+    said["training_texts"] = " ".join([said["training_texts"], *limits])
+    return {**promised, "statements": said}
+
+
+def _central_promise(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | None:
+    """What a shuffler adds; None where none stood between, or where the noise protects less than a text.
+
+    A central epsilon never stands without what it rests on.
+    """
+    batches = corpus.shuffled
+    if batches is None or corpus.release.mechanism().unit != TEXT:
+        return None
+    from dp_forward.corpus.shuffled import ASSUMPTIONS, central_reading, central_statement
+
+    reading = central_reading(corpus.spec, batches, delta=delta)
+    return {
+        "epsilon_upper": reading.upper.epsilon,
+        "epsilon_lower": reading.lower.epsilon,
+        "delta": delta,
+        "trusted": reading.upper.trusted,
+        "batches": len(batches),
+        "statements": central_statement(reading, batches),
+        "assumptions": list(ASSUMPTIONS),
+    }
+
+
+def _notes(corpus: ReleasedCorpus, start: StartingPoint) -> list[str]:
+    notes = [
+        "Trained from releases alone; the texts were never here. The promise for them rests on the front "
+        f"({corpus.front_digest[:12]}...) not depending on the released texts, which releases cannot show."
+    ]
+    if start.seen_raw is None:
+        notes.append("What that front was trained on is not known here.")
+    elif start.seen_raw:
+        seen = ", ".join(start.seen_raw)
+        notes.append(
+            f"That front was trained on the raw texts of {seen}: releases of those are promised nothing."
+        )
+    else:
+        notes.append("Its own report says that it was trained on no raw texts of any task.")
+    if corpus.label_transition is not None:
+        notes.append(
+            "Labels were randomized: the accuracy is estimated for the true ones by undoing the public "
+            "channel, and its interval holds that error too."
+        )
+    return notes

@@ -88,9 +88,9 @@ def load_published(
             raise InvalidInput(name, f"be {found}, as in the run it starts from", wanted, "Leave it out.")
     place = Path(model) / PUBLIC if before_releases else Path(model)
     user, provider = load_user_side(Path(model) / "front"), load_provider_side(place / "back")
-    if len(user.form.labels) != labels:
+    if len(user.spec.labels) != labels:
         raise InvalidInput(
-            "task", f"have {len(user.form.labels)} labels, as the head has", labels, "Name another."
+            "task", f"have {len(user.spec.labels)} labels, as the head has", labels, "Name another."
         )
     return Split(user.front, provider.back), user.tokens.tokenizer
 

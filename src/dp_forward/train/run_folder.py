@@ -18,19 +18,24 @@ import contextlib
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dp_forward.errors import InvalidInput
-from dp_forward.train.ranks import is_first, wait_for_everyone
+from dp_forward.storage.files import draft_of, write_file
+from dp_forward.storage.json_files import write_json
+from dp_forward.train.plan_base import PlanBase
+from dp_forward.train.processes import is_first_process, wait_for_everyone
 
 __all__ = ["RunFolder"]
 
-_PLAN, _REPORT, _LOCK = "plan.json", "report.json", "lock"
+_PLAN, _REPORT, _LOCK, _STAGES = "plan.json", "report.json", "lock", "stages"
 
 
 class RunFolder:
@@ -41,20 +46,24 @@ class RunFolder:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, path: Path, plan: Mapping[str, Any], digest: str, *, resume: bool) -> Iterator[RunFolder]:
+    def opened(
+        cls, path: Path, plan: PlanBase, *, resume: bool, digest: str | None = None
+    ) -> Iterator[RunFolder]:
         """The folder for this plan, new or continued, held so that no second process works in it.
+
+        ``digest`` is the plan's own, unless the plan names inputs only by place.
 
         Edges:
             A folder that holds another plan, an unfinished run without ``resume``, or anything that is not a
             run, is refused and left as it is.
         """
         run = cls(path)
-        if not is_first():
+        if not is_first_process():
             wait_for_everyone()
             yield run
             return
         try:
-            run._claim(plan, digest, resume)
+            run._claim(plan, plan.digest() if digest is None else digest, resume)
             lock = (path / _LOCK).open("w")
             _hold(lock, path)
         finally:
@@ -63,7 +72,7 @@ class RunFolder:
         with lock:
             yield run
 
-    def _claim(self, plan: Mapping[str, Any], digest: str, resume: bool) -> None:
+    def _claim(self, plan: PlanBase, digest: str, resume: bool) -> None:
         known = self.path / _PLAN
         if known.is_file():
             self._check_same(known, digest, resume)
@@ -73,7 +82,7 @@ class RunFolder:
         if resume:
             raise InvalidInput("out", "hold a run to resume", self.path, "Leave out --resume to start one.")
         self.path.mkdir(parents=True, exist_ok=True)
-        self.write_json(_PLAN, {"digest": digest, "plan": dict(plan)})
+        write_json(known, {"digest": digest, "plan": plan.as_dict()})
 
     def _check_same(self, known: Path, digest: str, resume: bool) -> None:
         try:
@@ -96,13 +105,20 @@ class RunFolder:
         report: dict[str, Any] = json.loads((self.path / _REPORT).read_text(encoding="utf-8"))
         return report
 
+    def write_report(self, report: Mapping[str, Any], readable: str) -> None:
+        """The report for people, then the one that makes the run complete; stages are not needed any more."""
+        if is_first_process():
+            write_file(self.path / "report.md", readable)
+            write_json(self.path / _REPORT, report)
+            shutil.rmtree(self.path / _STAGES, ignore_errors=True)
+
     def checkpoints(self, stage: str) -> Path:
         """Where a stage keeps its checkpoints."""
-        return self.path / "stages" / stage
+        return self.path / _STAGES / stage
 
     def stage_result(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Weights and facts of a finished stage; None while it is not finished."""
-        facts = self.path / "stages" / f"{stage}.json"
+        facts = self.path / _STAGES / f"{stage}.json"
         if not facts.is_file():
             return None
         weights = load_file(facts.with_suffix(".safetensors"))
@@ -110,40 +126,37 @@ class RunFolder:
 
     def finish_stage(self, stage: str, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Store what a stage left, then drop its checkpoints."""
-        if not is_first():
+        if not is_first_process():
             return
-        place = self.path / "stages"
+        place = self.path / _STAGES
         place.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
-        draft = place / f"{stage}.safetensors.new"
-        save_file(tensors, draft)
-        draft.replace(place / f"{stage}.safetensors")
-        self.write_json(f"stages/{stage}.json", facts)
+        with draft_of(place / f"{stage}.safetensors") as draft:
+            save_file(tensors, draft)
+        write_json(place / f"{stage}.json", facts)
         shutil.rmtree(self.checkpoints(stage), ignore_errors=True)
 
     def drop_stage(self, stage: str) -> None:
         """Drop what one stage left, if it is there."""
         for suffix in (".json", ".safetensors"):
-            (self.path / "stages" / f"{stage}{suffix}").unlink(missing_ok=True)
+            (self.path / _STAGES / f"{stage}{suffix}").unlink(missing_ok=True)
 
-    def drop_stages(self) -> None:
-        """Drop what only an unfinished run needs."""
-        if not is_first():
-            return
-        shutil.rmtree(self.path / "stages", ignore_errors=True)
+    def stored_array(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """An array of a stage or of the run, made once and read from here when the run is resumed.
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """All of the file or nothing."""
-        self.write_text(name, json.dumps(content, indent=2, sort_keys=False) + "\n")
-
-    def write_text(self, name: str, text: str) -> None:
-        """All of the file or nothing."""
-        if not is_first():
-            return
+        Edges:
+            Every process makes it, so what is random is made by the first one alone, before the others ask.
+        """
         path = self.path / name
-        draft = path.with_name(path.name + ".new")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        if not path.is_file():
+            made = make()
+            if not is_first_process():
+                return made
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with draft_of(path) as draft, draft.open("wb") as file:
+                np.save(file, made, allow_pickle=False)
+        stored: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return stored
 
 
 def _hold(lock: IO[str], path: Path) -> None:

@@ -17,7 +17,8 @@ import torch
 
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.errors import InvalidInput
-from dp_forward.split.artifacts import ReleaseForm, load_provider_side
+from dp_forward.release_spec import ReleaseSpec
+from dp_forward.split.artifacts import load_provider_side
 from dp_forward.split.half_files import digest_of, load_back
 from dp_forward.split.halves import Back, NarrowBack
 
@@ -34,7 +35,7 @@ class StartingPoint:
     back: Back | NarrowBack
     digest: str
     """Of the back as it was found."""
-    form: ReleaseForm | None
+    spec: ReleaseSpec | None
     front_digest: str | None
     front: Path | None
     """The front's folder, where it lies beside the back."""
@@ -49,12 +50,12 @@ def load_start(model: str) -> StartingPoint:
     base, place = _places(model)
     summary = _json(base / _SUMMARY)
     pinned = None if summary is None else _word(summary, "digest_back")
-    back, form = _loaded(place, pinned)
+    back, spec = _loaded(place, pinned)
     front = base / "front" if base == Path(model) and (base / "front").is_dir() else None
     return StartingPoint(
         back=back,
         digest=digest_of(place),
-        form=form,
+        spec=spec,
         front_digest=None if summary is None else _word(summary, "digest_front"),
         front=front,
         # A report beside a back of unknown front may be about another front.
@@ -63,12 +64,12 @@ def load_start(model: str) -> StartingPoint:
     )
 
 
-def _loaded(place: Path, digest: str | None) -> tuple[Back | NarrowBack, ReleaseForm | None]:
-    """The back, and the form beside it where it was handed over and not only split."""
+def _loaded(place: Path, digest: str | None) -> tuple[Back | NarrowBack, ReleaseSpec | None]:
+    """The back, and the spec beside it where it was saved for a provider and not only split."""
     if not (place / _FORM).is_file():
         return load_back(place, digest=digest), None
     provider = load_provider_side(place, digest=digest)
-    return provider.back, provider.form
+    return provider.back, provider.spec
 
 
 def cut_of_start(model: str) -> str:
@@ -91,7 +92,7 @@ def _places(model: str) -> tuple[Path, Path]:
 
 def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
     """Refuse a corpus that this back cannot learn from, before anything is written."""
-    form, cut = corpus.corpus_form, start.back.cut
+    spec, cut = corpus.release, start.back.cut
     if corpus.labels is None:
         raise InvalidInput(
             "releases", "hold labels", "none", "Have them released: public, or randomized by --label-epsilon."
@@ -101,26 +102,25 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
         if known is not None and known != corpus.front_digest:
             rule = f"come from the front of the model, {known[:12]}..."
             raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
-    for known_form in (start.form, _form_of_front(start.front)):
+    for known_spec in (start.spec, _spec_of_front(start.front)):
         for name in ("noise", "rows", "labels"):
-            if known_form is not None and getattr(known_form, name) != getattr(corpus.form, name):
+            if known_spec is not None and getattr(known_spec, name) != getattr(spec, name):
                 rule = f"have the {name} that the model was made for"
                 raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
-    corpus.form.refuse_mixed_rows(row_local=cut.row_local, cut=cut)
-    crosses = (1 if cut.place == "output" else corpus.form.rows, start.back.width)
-    if crosses != (form.rows, form.width):
-        rule = f"be matrices of {crosses[0]} x {crosses[1]}, which the back reads at {cut}"
-        raise InvalidInput("releases", rule, f"{form.rows} x {form.width}", "Name the other model.")
+    wanted = ReleaseSpec.of(start.back, noise=spec.noise, rows=spec.rows, labels=spec.labels)
+    wanted.refuse_mixed_rows(row_local=cut.row_local)
+    if wanted.shape != spec.shape:
+        rule = f"be matrices of {wanted.matrix_rows} x {wanted.width}, which the back reads at {cut}"
+        raise InvalidInput("releases", rule, f"{spec.matrix_rows} x {spec.width}", "Name the other model.")
     _check_answers(start.back, corpus)
 
 
 @torch.inference_mode()
 def _check_answers(back: Back | NarrowBack, corpus: ReleasedCorpus) -> None:
-    form = corpus.corpus_form
-    logits = getattr(back(torch.zeros(1, form.rows, form.width)), "logits", None)
+    logits = getattr(back(torch.zeros(1, *corpus.release.shape)), "logits", None)
     found = None if logits is None else tuple(logits.shape)
-    if found != (1, len(corpus.form.labels)):
-        rule = f"answer with one number for each of the {len(corpus.form.labels)} labels of the releases"
+    if found != (1, len(corpus.release.labels)):
+        rule = f"answer with one number for each of the {len(corpus.release.labels)} labels of the releases"
         raise InvalidInput("model", rule, "none" if found is None else found[1:], "Split a classifier.")
 
 
@@ -134,9 +134,11 @@ def copy_front(front: Path, out: Path) -> None:
             shutil.copyfile(front / name, out / name)
 
 
-def _form_of_front(front: Path | None) -> ReleaseForm | None:
+def _spec_of_front(front: Path | None) -> ReleaseSpec | None:
     found = None if front is None else _json(front / _FORM)
-    return None if found is None else ReleaseForm.from_dict(found)
+    return (
+        None if found is None else ReleaseSpec.from_dict(found, width=1, cut=None)
+    )  # compared by noise, rows, labels
 
 
 def _noted(base: Path, name: str) -> list[str] | None:

@@ -23,8 +23,7 @@ from torch.utils.data import Dataset, Sampler
 
 from dp_forward.split.load_model import quiet_transformers
 from dp_forward.train.checkpoints import last_checkpoint, step_of
-from dp_forward.train.memory import peak_memory_mib, start_counting_memory
-from dp_forward.train.ranks import processes
+from dp_forward.train.processes import peak_memory_mib, process_count, start_counting_memory
 from dp_forward.train.weight_average import MovingAverage
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: boo
     return transformers.TrainingArguments(
         output_dir=str(place),
         num_train_epochs=settings.epochs,
-        per_device_train_batch_size=max(1, settings.batch // processes()),
+        per_device_train_batch_size=max(1, settings.batch // process_count()),
         per_device_eval_batch_size=max(settings.batch, 64),
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,

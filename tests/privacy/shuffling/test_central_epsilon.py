@@ -12,6 +12,7 @@ from dp_forward.privacy import curve
 from dp_forward.privacy.shuffling import (
     CentralBound,
     CentralBounds,
+    central_epsilon,
     sampled_gaussian,
     shuffled_gaussian,
     shuffled_pure,

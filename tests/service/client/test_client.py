@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
-import tiny_task
 import tiny_user
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.ledger import Ledger
@@ -34,7 +33,7 @@ from dp_forward.service.protocol.frame import HEADER_BYTES, parse_frame
 from dp_forward.service.protocol.policy import Policy, ProtocolMismatch
 from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
 from dp_forward.split.artifacts import UserSide, load_provider_side, load_user_side
-from tiny_user import SERVER, Network
+from tiny_user import SERVER, Network, texts
 
 AT_ONCE = RetryPolicy(attempts=4, first=0.0, longest=0.0)
 TEXT = "a lovely warm film"
@@ -66,12 +65,6 @@ def make(tmp_path: Path, user: UserSide, network: Network) -> Make:
         return kind(front, **{**usual, "transport": network.transport(), **settings})
 
     return made
-
-
-def texts(count: int) -> list[str]:
-    """As many different short texts."""
-    words = (*tiny_task.GOOD, *tiny_task.BAD)
-    return [f"{words[i % 8]} {words[i // 8 % 8]} {words[i // 64 % 8]} film" for i in range(count)]
 
 
 def integers(frame: bytes) -> bytes:
@@ -109,7 +102,11 @@ def test_a_frame_is_the_policys_and_nothing_else(make: Make, network: Network, u
         client.ask(TEXT)
         policy = client.policy
     header = parse_frame(network.posted[0]).header
-    assert (header.rows, header.width, header.bits) == (policy.matrix_rows, policy.width, policy.bits)
+    assert (header.rows, header.width, header.bits) == (
+        policy.release.matrix_rows,
+        policy.release.width,
+        policy.release.bits,
+    )
     assert (header.cut, header.front.hex()) == ("encoder.1", user.digest)
     assert header.epsilon == pytest.approx(2.0, rel=1e-9)
     assert network.seen[-1].headers["content-type"] == "application/octet-stream"
@@ -393,7 +390,7 @@ def test_gaussian_releases_add_up_slower_and_need_a_ledger_with_a_delta(
     make: Make, network: Network, user: UserSide, tmp_path: Path
 ) -> None:
     noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=2.0, delta=1e-5)
-    gaussian = replace(user, form=replace(user.form, noise=noise))
+    gaussian = replace(user, spec=replace(user.spec, noise=noise))
     network.manifest = tiny_user.manifest_of(Policy.of(gaussian))
     with make(gaussian, ledger=tmp_path / "gaussian") as client:
         found = [client.ask(text) for text in texts(4)]
@@ -787,10 +784,10 @@ def test_a_crash_at_any_step_sends_nothing_uncharged_and_no_second_draw(
 def test_a_batch_goes_on_where_it_was_interrupted(make: Make, network: Network) -> None:
     wanted, told = texts(6), []
     with make() as client:
-        some = client.ask_many(wanted, progress=told.append)
+        some = client.ask_many(wanted, progress=told.append, at_once=1)
         first = [next(some) for _ in range(3)]
     with make() as client:
-        whole = list(client.ask_many(wanted, progress=told.append))
+        whole = list(client.ask_many(wanted, progress=told.append, at_once=1))
     assert told == [1, 2, 3, 1, 2, 3, 4, 5, 6]
     assert [a.label for a in whole[:3]] == [a.label for a in first]
     assert [a.resent for a in whole] == [True] * 3 + [False] * 3

@@ -18,8 +18,9 @@ from dp_forward.attacks.nearest_row import NearestTokens
 from dp_forward.cli.ui import TokenReconstructor
 from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client.client import Client, RetryPolicy
-from dp_forward.service.server.app import make_app, run_server
+from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.uvicorn_runner import run_server
 from dp_forward.service.webui.ui_app import run_ui
 from dp_forward.service.webui.ui_service import UiService
 from dp_forward.split.artifacts import load_provider_side, load_user_side
@@ -102,7 +103,7 @@ def page(
 ) -> Iterator[Page]:
     """The page for a user of this run."""
     user = load_user_side(run / "front")
-    noise = user.form.noise
+    noise = user.spec.noise
     reader = TokenReconstructor(NearestTokens(user), by_row=noise is not None and noise.bound.over == "row")
     if prepare:
         reader.prepare()

@@ -52,9 +52,8 @@ from dp_forward.train.dpsgd.accounting import (
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, make_private, set_trainable
 from dp_forward.train.evaluation import Accuracy, accuracy_of, commonest_share
-from dp_forward.train.memory import peak_memory_mib, start_counting_memory
-from dp_forward.train.provenance import provenance
-from dp_forward.train.report import spoken, write_report
+from dp_forward.train.processes import peak_memory_mib, start_counting_memory
+from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run_folder import RunFolder
 
 __all__ = ["DpSgdOutcome", "run_dpsgd", "statement_of", "train_dpsgd"]
@@ -87,7 +86,7 @@ def run_dpsgd(
     plan: DpSgdPlan, *, folder: Path, resume: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Train with DP-SGD, write RUN/model (an ordinary checkpoint) and the report; returns the report."""
-    with RunFolder.opened(folder, plan.as_dict(), plan.digest(), resume=resume) as place:
+    with RunFolder.opened(folder, plan, resume=resume) as place:
         if place.complete:
             return place.report
         started = time.perf_counter()
@@ -104,7 +103,6 @@ def run_dpsgd(
             plan, outcome, train=train, evaluation=evaluation, seconds=time.perf_counter() - started
         )
         write_report(report, place)
-        place.drop_stages()
         return report
 
 
@@ -388,29 +386,26 @@ def _report(
             "batches are Poisson samples, as Opacus's accountant assumes",
         ],
     }
-    return {
-        "accuracy": accuracy.mean,
-        "accuracy_low": accuracy.low,
-        "accuracy_high": accuracy.high,
-        "accuracy_without_noise": accuracy.mean,
-        "accuracy_of_commonest_label": commonest_share(evaluation.labels),
-        "draws": 1,
-        "texts": accuracy.texts,
-        "training_records": len(train),
-        "regime": "dp-sgd",
-        "guarantee": {
-            "regime": "dp-sgd",
+    return build_report(
+        plan,
+        regime=_STAGE,
+        accuracy=accuracy,
+        without_noise=accuracy.mean,
+        labels=find_task(plan.task).labels,
+        records=len(train),
+        guarantee={
+            "regime": _STAGE,
             "queries": None,
             "training": training,
             "labels": None,
             "statements": statements,
-            "statement": " ".join(spoken(statements)),
+            "statement": " ".join(with_subjects(statements)),
         },
-        "notes": find_task(plan.task).notes,
-        "seconds": seconds,
-        "peak_memory_mib": outcome.peak_memory_mib,
-        "plan": {"mechanism": f"dp-sgd ({plan.mode})", **plan.as_dict()},
-        "plan_digest": plan.digest(),
-        "stages": {_STAGE: {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
-        "provenance": provenance(),
-    }
+        stages={_STAGE: {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
+        notes=find_task(plan.task).notes,
+        seconds=seconds,
+        more={
+            "accuracy_of_commonest_label": commonest_share(evaluation.labels),
+            "plan": {"mechanism": f"dp-sgd ({plan.mode})", **plan.as_dict()},
+        },
+    )

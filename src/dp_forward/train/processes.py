@@ -1,16 +1,41 @@
-"""How much memory a training took, counted in one way by all kinds of training."""
+"""The processes of one run (torchrun, accelerate): which of them writes, and how much memory it takes."""
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 
 import torch
 
-__all__ = ["peak_memory_mib", "start_counting_memory"]
+__all__ = [
+    "is_first_process",
+    "peak_memory_mib",
+    "process_count",
+    "start_counting_memory",
+    "wait_for_everyone",
+]
 
 _PROCESS_UNIT = 2**20 if sys.platform == "darwin" else 2**10
 """The system counts kilobytes on Linux and bytes on macOS."""
+
+
+def process_count() -> int:
+    """How many processes work on this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that writes, draws and charges."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def wait_for_everyone() -> None:
+    """Return when all processes have come here."""
+    if process_count() > 1:
+        from accelerate import PartialState  # type: ignore[import-untyped]
+
+        PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 
 def start_counting_memory(device: torch.device | None = None) -> None:
