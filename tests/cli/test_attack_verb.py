@@ -9,8 +9,8 @@ import pytest
 
 import tiny_task
 import tiny_user
-from dp_forward.attacks.inversion import nearest_token as inversion_nearest
-from dp_forward.attacks.inversion.recall import hidden_rows
+from dp_forward.attacks.inversion import nearest_token
+from dp_forward.attacks.observations import hidden_rows
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import apply_bound
 from dp_forward.privacy import NoiseSpec
@@ -131,7 +131,7 @@ def test_a_broken_promise_is_told_by_the_exit_code(
     def without_noise(front: Any, mechanism: Any, batch: Any, *, releases: int, device: str) -> Any:
         return apply_bound(hidden_rows(front, batch, device=device), Sanitizer(mechanism).bound)
 
-    monkeypatch.setattr(inversion_nearest, "observed", without_noise)
+    monkeypatch.setattr(nearest_token, "observe_average", without_noise)
     done = dpf(*_inversion(world, fronts["noisy"]))
     assert done.code == 1
     assert done.json["refuted"] is True

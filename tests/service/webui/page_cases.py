@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 import tiny_user
-from dp_forward.attacks.nearest_row import NearestTokens
+from dp_forward.attacks.inversion.nearest_token import NearestTokens
 from dp_forward.cli.ui import TokenReconstructor
 from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client.client import Client, RetryPolicy

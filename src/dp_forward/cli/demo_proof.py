@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import typer
 
-from dp_forward.audit.two_point import TwoPointAudit, audit_gaussian, audit_privunit
+from dp_forward.audit.findings import Finding
+from dp_forward.audit.two_point import audit_gaussian, audit_privunit
 from dp_forward.cli import output
 from dp_forward.errors import BudgetExhausted
 from dp_forward.ledger import Ledger
@@ -78,14 +79,9 @@ def _audits(epsilon: float) -> list[dict[str, Any]]:
     paper = PaperReading.for_budget(Budget(epsilon, _DELTA), bound=normalise(1.0)).sigma
     unit = calibrate(PrivUnit, Budget(epsilon), bound=normalise(1.0), unit=TEXT)
 
-    def gaussian(sigma: float) -> TwoPointAudit:
+    def gaussian(sigma: float) -> Finding:
         return audit_gaussian(
-            claim,
-            lambda x, r: x + sigma * r.standard_normal(x.shape),
-            first,
-            -first,
-            draws=4000,
-            rng=rng,
+            claim, lambda x, r: x + sigma * r.standard_normal(x.shape), first, -first, draws=4000, rng=rng
         )
 
     audits = {
@@ -94,15 +90,9 @@ def _audits(epsilon: float) -> list[dict[str, Any]]:
         "matrix Gaussian with 0.9 sigma": gaussian(0.9 * claim.sigma),
         "PrivUnit, honest": audit_privunit(unit, unit.raw, first, draws=4000, rng=rng),
     }
+    fields = ("claimed", "measured", "z", "refuted")
     return [
-        {
-            "sampler": name,
-            "measures": audit.what,
-            "claimed": audit.claimed,
-            "measured": audit.measured,
-            "z": audit.z,
-            "refuted": audit.refuted,
-        }
+        {"sampler": name, "measures": audit.what} | {field: getattr(audit, field) for field in fields}
         for name, audit in audits.items()
     ]
 
@@ -126,13 +116,8 @@ def _spend(*, cap: float, each: float) -> dict[str, Any]:
                 ledger.ready(release.id, noisy.astype("<f4").tobytes())
                 ledger.delivered(release.id)
             ledger.verify()
-            return {
-                "cap": cap,
-                "spent": ledger.spent(),
-                "releases": ledger.releases,
-                "sound": True,
-                "refused": refused,
-            }
+            spent = {"spent": ledger.spent(), "releases": ledger.releases}
+            return {"cap": cap, **spent, "sound": True, "refused": refused}
 
 
 def _print(
