@@ -64,8 +64,8 @@ def _finetune(
     from dp_forward.train.plan import Plan
 
     plan = effective_plan(Plan.from_dict(settings))
-    material = shelf.material(plan, reader_of(step))
-    return _kept(finetune(plan, folder=folder, material=material, checkpoints=False).report)
+    inputs = shelf.inputs(plan, reader_of(step))
+    return _kept(finetune(plan, folder=folder, inputs=inputs, checkpoints=False).report)
 
 
 def _baseline(
@@ -99,14 +99,14 @@ def _queries(
     from dp_forward.privacy import NoiseSpec
     from dp_forward.split.device import pick_device
     from dp_forward.train.evaluation import accuracy_over_draws
-    from dp_forward.train.noisy_model import ThroughNoise
+    from dp_forward.train.noisy_model import NoisyModel
 
     built_on = step.after[0]
     pair, norm = _trained_halves(built_on, after[0], settings.get("cut"))
     noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=settings["epsilon"], norm=norm).build()
     task = TASKS[str(built_on.settings["task"])]
     rows = int(effective(built_on.kind, built_on.settings)["rows"])
-    module = ThroughNoise(pair, Sanitizer(noise, seed=settings["noise_seed"]), rows=rows, labels=_LABELS)
+    module = NoisyModel(pair, Sanitizer(noise, seed=settings["noise_seed"]), rows=rows, labels=_LABELS)
     module.to(pick_device())
     texts = shelf.texts(
         task.name,

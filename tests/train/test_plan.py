@@ -51,12 +51,18 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         ({"task": None}, "task"),
         ({"data": "here"}, "table"),
         ({"threshold_share": 0.5, "mechanism": "gaussian"}, "privunit"),
+        ({"evaluation_split": "Training"}, "another than train"),
+        ({"regime": "end-to-end", "label_epsilon": 1.0, "evaluation_split": "train"}, "another than train"),
     ],
 )
 def test_a_plan_that_means_nothing_is_refused_in_one_line(settings: dict, named: str) -> None:
     with pytest.raises(InvalidInput, match=named) as refused:
         _plan(**settings)
     assert "\n" not in str(refused.value)
+
+
+def test_where_nothing_is_protected_the_training_split_may_be_measured_on() -> None:
+    assert _plan(regime="end-to-end", evaluation_split="train").evaluation_split == "train"
 
 
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:

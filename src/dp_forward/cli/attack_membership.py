@@ -249,7 +249,7 @@ def _ceiling(target: Target, plan: Plan) -> float | None:
     A promise per token or phrase says little about a whole text, and gives none.
     """
     from dp_forward.privacy import RECORD, TEXT
-    from dp_forward.train.promised import promises_of
+    from dp_forward.train.regimes import promises_of
 
     said = promises_of(plan, target.form).training
     return said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
@@ -290,14 +290,14 @@ def _lira(
     from dp_forward.attacks.lira import halves, lira, logit_confidence
     from dp_forward.privacy.checks import count
     from dp_forward.train.finetune import finetune
-    from dp_forward.train.inputs import cut_model, gather
+    from dp_forward.train.inputs import cut_model, load_inputs
 
     shadows = count("shadows", shadows, at_least=2, remedy="Use 16 or more.")
     labels = game.texts.labels
     assert labels is not None
     plan = replace(game.plan, evaluation_draws=1)
-    material = gather(plan, progress=lambda what, done: bars(what, done, 0, {}))
-    evaluation = material.evaluation
+    inputs = load_inputs(plan, progress=bars)
+    evaluation = inputs.evaluation
     if not plan.early_stopping and len(evaluation) > _FEW:
         evaluation = evaluation.subset(range(_FEW))  # what a shadow reaches is not asked for
     chosen = halves(len(game.texts), shadows, seed=seed)
@@ -305,14 +305,14 @@ def _lira(
     for number, members in enumerate(chosen):
         pair, tokens, form = cut_model(plan)
         own = replace(
-            material,
+            inputs,
             pair=pair,
             tokens=tokens,
             form=form,
             train=game.texts.subset(np.flatnonzero(members)),
             evaluation=evaluation,
         )
-        trained = finetune(plan, material=own, progress=bars).pair
+        trained = finetune(plan, inputs=own, progress=bars).pair
         answered = game.asked(trained.front, trained.back, bars, "asking a shadow", asking)
         scores.append(logit_confidence(answered, labels))
         bars("training shadows", number + 1, shadows, {})

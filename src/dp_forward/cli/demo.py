@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +84,7 @@ def _plan(epsilon: float, *, mechanism: str = "privunit", model: str | None = No
 def _run(plan: Plan, folder: Path, bars: Bars) -> Run:
     from dp_forward.train.finetune import finetune
 
-    def tell(stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
+    def tell(stage: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         bars(f"{folder.name}: {stage}", done, total, numbers)
 
     return finetune(plan, folder=folder, resume=(folder / "plan.json").exists(), progress=tell)

@@ -37,7 +37,7 @@ def evaluate(
     from dp_forward.errors import InvalidInput
     from dp_forward.noise import Sanitizer
     from dp_forward.train.evaluation import accuracy_over_draws, commonest_share
-    from dp_forward.train.noisy_model import ThroughNoise
+    from dp_forward.train.noisy_model import NoisyModel
     from dp_forward.train.report import weakness
     from dp_forward.train.run import Halves
 
@@ -66,7 +66,7 @@ def evaluate(
             limit=limit,
             progress=lambda n: bars("reading", n, 0, {}),
         )
-        module = ThroughNoise(
+        module = NoisyModel(
             done.pair,
             None if mechanism is None else Sanitizer(mechanism, seed=seed),
             rows=done.form.rows,

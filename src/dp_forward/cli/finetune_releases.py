@@ -24,9 +24,9 @@ def finetune_releases(
 ) -> None:
     """Train, and print the report; ``releases`` is a corpus or a collection of a collector."""
     from dp_forward.train.defaults import effective_releases_plan
+    from dp_forward.train.lineage import cut_of_start
     from dp_forward.train.plan import ReleasesPlan
     from dp_forward.train.provider_training import finetune_from_releases
-    from dp_forward.train.starting_point import cut_of_start
 
     renamed = {_IN_THE_PLAN.get(name, name): value for name, value in settings.items()}
     asked = ReleasesPlan.from_dict({**renamed, "releases": str(releases)})

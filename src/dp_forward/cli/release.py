@@ -69,8 +69,8 @@ def release(
     from dp_forward.ledger import Ledger
     from dp_forward.split.artifacts import load_user_side
     from dp_forward.split.device import pick_device
-    from dp_forward.train.labels import label_mechanism_for
-    from dp_forward.train.published import refuse_front_that_saw
+    from dp_forward.train.lineage import refuse_front_that_saw
+    from dp_forward.train.regimes import label_mechanism_for
 
     to, place = _destination(server, token_file), pick_device(device)
     chosen = find_task(task)

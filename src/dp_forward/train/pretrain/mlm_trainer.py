@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from dp_forward.split.device import pick_device
-from dp_forward.train.checkpoints import last_checkpoint
 from dp_forward.train.pretrain.masked_head import scores_for_hidden_tokens_only
 from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
+from dp_forward.train.training_loop import last_checkpoint
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments

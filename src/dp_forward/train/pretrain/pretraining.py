@@ -38,7 +38,6 @@ from dp_forward.privacy import Mechanism
 from dp_forward.split import Split
 from dp_forward.split.legal_cuts import check_cut
 from dp_forward.split.private_model import PrivateModel, join
-from dp_forward.train.checkpoints import step_of
 from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
 from dp_forward.train.pretrain.merge_halves import NoisyMaskedLM, rejoined, tied_split
 from dp_forward.train.pretrain.mlm_model import MaskedLM, load_masked_lm, save_checkpoint
@@ -52,6 +51,7 @@ from dp_forward.train.pretrain.mlm_trainer import (
 from dp_forward.train.pretrain.pretrain_folder import PretrainFolder
 from dp_forward.train.pretrain.schedule import PretrainPace
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
+from dp_forward.train.training_loop import step_of
 
 __all__ = ["PretrainOutcome", "PretrainSettings", "pretrain"]
 
