@@ -25,12 +25,18 @@ _REQUEST, _TIME = slice(96, 112), slice(112, 120)
 
 def frames_for(manifest: Manifest, many: int, *, seed: int = 0) -> list[bytes]:
     """Honest frames of random matrices."""
-    hidden = np.random.default_rng(seed).standard_normal((many, manifest.matrix_rows, manifest.width))
+    hidden = np.random.default_rng(seed).standard_normal(
+        (many, manifest.release.matrix_rows, manifest.release.width)
+    )
     return [
         frame_of(
-            released, cut=manifest.cut, front=manifest.front, request=os.urandom(16), time=int(time.time())
+            released,
+            cut=manifest.release.cut,
+            front=manifest.release.front,
+            request=os.urandom(16),
+            time=int(time.time()),
         )
-        for released in release_batch(hidden, manifest.mechanism(), bits=manifest.bits)
+        for released in release_batch(hidden, manifest.mechanism(), bits=manifest.release.bits)
     ]
 
 

@@ -44,10 +44,11 @@ from benchmarks.load import (
     stream_clients,
 )
 from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.split import split_model
-from dp_forward.split.artifacts import ReleaseForm, hand_over, load_provider_side
+from dp_forward.split.artifacts import load_provider_side, save_sides
 from dp_forward.split.load_model import load_model, model_folder
 
 CLIENTS = 32
@@ -66,10 +67,13 @@ def make_run(folder: Path) -> Path:
     torch.manual_seed(0)
     pair = split_model(load_model("minilm", labels=2), CUT)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder("minilm"))
-    form = ReleaseForm(
-        noise=NoiseSpec(mechanism="privunit", epsilon=8.0), rows=ROWS, labels=("negative", "positive")
+    spec = ReleaseSpec.of(
+        pair.front,
+        noise=NoiseSpec(mechanism="privunit", epsilon=8.0),
+        rows=ROWS,
+        labels=("negative", "positive"),
     )
-    hand_over(pair, form, tokenizer, folder)
+    save_sides(pair, spec, tokenizer, folder)
     return folder
 
 
@@ -210,9 +214,11 @@ class Bare:
 
     def __init__(self, run: Path, manifest: Manifest, frames: list[bytes], core: int) -> None:
         self._back = load_provider_side(run / "back").back.eval()
-        kind = f"<i{manifest.bits // 8}"
+        kind = f"<i{manifest.release.bits // 8}"
         values = np.stack([np.frombuffer(frame, dtype=kind, offset=HEADER_BYTES) for frame in frames])
-        noisy = values.reshape(len(frames), manifest.matrix_rows, manifest.width).astype(np.float32)
+        noisy = values.reshape(len(frames), manifest.release.matrix_rows, manifest.release.width).astype(
+            np.float32
+        )
         self._noisy = torch.from_numpy(noisy * np.float32(manifest.step))
         self._core = core
 
@@ -405,10 +411,10 @@ async def measure(results: Results, server: Served, run: Path, core: int, given:
     results.put(
         "setup",
         {
-            "cut": manifest.cut,
-            "rows": manifest.matrix_rows,
-            "width": manifest.width,
-            "bits": manifest.bits,
+            "cut": manifest.release.cut,
+            "rows": manifest.release.matrix_rows,
+            "width": manifest.release.width,
+            "bits": manifest.release.bits,
             "frame_bytes": manifest.frame_bytes,
             "server_cores": [core],
             "server_threads": 1,

@@ -17,7 +17,8 @@ from dp_forward.data import EncodedTexts, find_task, read_records
 from dp_forward.errors import BudgetExhausted
 from dp_forward.ledger import Ledger
 from dp_forward.privacy import Budget, NoiseSpec, RandomizedResponse, calibrate
-from dp_forward.split.artifacts import ReleaseForm, hand_over, load_user_side
+from dp_forward.release_spec import ReleaseSpec
+from dp_forward.split.artifacts import load_user_side, save_sides
 from dp_forward.split.load_model import load_model, load_tokenizer
 from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.provider_training import finetune_from_releases
@@ -26,11 +27,11 @@ task = find_task("rotten-tomatoes")
 torch.manual_seed(0)
 pair = dpf.split(load_model("minilm", labels=2), cut="output")
 noise = NoiseSpec(mechanism="privunit", epsilon=8.0)
-form = ReleaseForm(noise=noise, rows=32, labels=task.labels)
+spec = ReleaseSpec.of(pair.front, noise=noise, rows=32, labels=task.labels)
 
 with tempfile.TemporaryDirectory() as folder:
     root = Path(folder)
-    hand_over(pair, form, load_tokenizer("minilm"), root / "run")  # run/front, run/back
+    save_sides(pair, spec, load_tokenizer("minilm"), root / "run")  # run/front, run/back
 
     # The user: every record once, text and label, charged before anything is drawn.
     user = load_user_side(root / "run" / "front")

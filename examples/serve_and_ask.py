@@ -17,17 +17,18 @@ import torch
 import dp_forward as dpf
 from dp_forward.errors import BudgetExhausted
 from dp_forward.privacy import NoiseSpec
-from dp_forward.split.artifacts import ReleaseForm, hand_over
+from dp_forward.release_spec import ReleaseSpec
+from dp_forward.split.artifacts import save_sides
 from dp_forward.split.load_model import load_model, load_tokenizer
 
 torch.manual_seed(0)
 pair = dpf.split(load_model("minilm", labels=2), cut="output", width=8)
 noise = NoiseSpec(mechanism="privunit", epsilon=8.0)
-form = ReleaseForm(noise=noise, rows=32, labels=("negative", "positive"))
+spec = ReleaseSpec.of(pair.front, noise=noise, rows=32, labels=("negative", "positive"))
 
 with tempfile.TemporaryDirectory() as folder:
     run = Path(folder) / "run"
-    hand_over(pair, form, load_tokenizer("minilm"), run)  # run/front for users, run/back for the provider
+    save_sides(pair, spec, load_tokenizer("minilm"), run)  # run/front for users, run/back for the provider
 
     serve = [sys.executable, "-m", "dp_forward.cli.main", "serve", str(run / "back"), "--port", "0"]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as provider:

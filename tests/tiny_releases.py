@@ -22,7 +22,7 @@ from dp_forward.data import read_texts
 from dp_forward.data.tasks import find_task
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.split import Split, split_model
-from dp_forward.split.artifacts import hand_over, load_user_side
+from dp_forward.split.artifacts import load_user_side, save_sides
 from dp_forward.split.load_model import load_model
 from dp_forward.train.finetune import finetune
 from dp_forward.train.plan import ReleasesPlan
@@ -75,7 +75,7 @@ class TinyReleases:
         run = finetune(world.plan(regime="end-to-end", warm_up_epochs=2, draws=4, epochs=2.0))
         torch.manual_seed(3)
         fresh = split_model(load_model(str(world.model), labels=2), str(run.pair.cut), width=4)
-        hand_over(Split(run.pair.front, fresh.back), run.form, run.tokens.tokenizer, root / "start")
+        save_sides(Split(run.pair.front, fresh.back), run.spec, run.tokens.tokenizer, root / "start")
         made = cls(root / "start", root / "public", root / "randomized", world)
         made.release(made.public)
         made.release(made.randomized, label_mechanism=RandomizedResponse(2.0, 2))
@@ -87,7 +87,7 @@ def in_batches(corpus: Path, out: Path, *, batches: int = 2) -> Path:
     shutil.copytree(corpus, out)
     found = ReleasedCorpus.open(corpus)
     parts = np.array_split(np.arange(len(found)), batches)
-    public = found.corpus_form.labels == "public"
+    public = found.spec.labels == "public"
     listed = [
         ShuffledBatch(
             len(part), tuple(np.bincount(found.labels[part], minlength=2).tolist()) if public else None

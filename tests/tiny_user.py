@@ -15,11 +15,12 @@ import transformers
 import tiny_models
 import tiny_task
 from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.frame import parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import Policy
 from dp_forward.split import split_model
-from dp_forward.split.artifacts import ReleaseForm, hand_over
+from dp_forward.split.artifacts import save_sides
 
 LABELS = ("bad", "good")
 SERVER = "http://127.0.0.1:8765"
@@ -32,14 +33,13 @@ def write_user(
     tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(tiny_task.WORDS)})
     words = {"vocab_size": len(tiny_task.WORDS), "pad_token_id": 0, "num_labels": len(LABELS)}
     pair = split_model(tiny_models.tiny("bert", blocks=2, **words), cut, width=width)
-    hand_over(pair, ReleaseForm(noise=noise, rows=rows, labels=LABELS), tokenizer, folder)
+    save_sides(pair, ReleaseSpec.of(pair.front, noise=noise, rows=rows, labels=LABELS), tokenizer, folder)
     return folder
 
 
 def manifest_of(policy: Policy) -> dict[str, Any]:
     """What an honest server says."""
-    names = ("noise", "rows", "matrix_rows", "width", "bits", "cut", "front", "labels")
-    return Manifest(**{name: getattr(policy, name) for name in names}).as_dict()
+    return Manifest(release=policy.release).as_dict()
 
 
 def answer_to(body: bytes) -> dict[str, Any]:

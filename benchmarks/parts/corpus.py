@@ -54,8 +54,9 @@ def make_front(folder: Path) -> Path:
     import transformers
 
     from dp_forward.privacy import NoiseSpec
+    from dp_forward.release_spec import ReleaseSpec
     from dp_forward.split import split_model
-    from dp_forward.split.artifacts import ReleaseForm, hand_over
+    from dp_forward.split.artifacts import save_sides
     from dp_forward.split.load_model import model_folder
 
     torch.manual_seed(0)
@@ -63,11 +64,15 @@ def make_front(folder: Path) -> Path:
     model = transformers.BertForSequenceClassification(
         transformers.BertConfig(num_labels=2, intermediate_size=4 * WIDTH, **shape)
     )
-    form = ReleaseForm(
-        noise=NoiseSpec(mechanism="privunit", epsilon=8.0), rows=ROWS, labels=("negative", "positive")
+    pair = split_model(model, "encoder.1")
+    spec = ReleaseSpec.of(
+        pair.front,
+        noise=NoiseSpec(mechanism="privunit", epsilon=8.0),
+        rows=ROWS,
+        labels=("negative", "positive"),
     )
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder("minilm"))
-    hand_over(split_model(model, "encoder.1"), form, tokenizer, folder)
+    save_sides(pair, spec, tokenizer, folder)
     return folder / "front"
 
 

@@ -17,8 +17,9 @@ from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import release
 from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import split_model
-from dp_forward.split.artifacts import ReleaseForm, UserSide
+from dp_forward.split.artifacts import UserSide
 
 TEXT = "the lovely story with a grim and moving plot"
 
@@ -29,8 +30,8 @@ def user(cut: str = "embeddings", *, family: str = "bert", width: int | None = N
     words = {"vocab_size": len(tiny_task.WORDS), "pad_token_id": 0, "num_labels": 2}
     front = split_model(tiny_models.tiny(family, blocks=2, **words), cut, width=width).front
     fixed = FixedLength(tokenizer, 12, causal=front.pads_left, most_positions=front.max_rows)
-    form = ReleaseForm(noise=NoiseSpec(epsilon=8.0), rows=12, labels=("bad", "good"))
-    return UserSide(front, fixed, form, "ab" * 32)
+    noise, labels = NoiseSpec(epsilon=8.0), ("bad", "good")
+    return UserSide(front, fixed, ReleaseSpec.of(front, noise=noise, rows=12, labels=labels, front="ab" * 32))
 
 
 @torch.inference_mode()

@@ -196,7 +196,9 @@ def mask_in_header() -> Iterator[None]:
     def frame(self: Session, given: Any) -> bytes:
         request = bytes([lengths[-1]]) + secrets.token_bytes(15)
         policy = self.policy
-        return frame_of(given, cut=policy.cut, front=policy.front, request=request, time=int(time.time()))
+        return frame_of(
+            given, cut=policy.release.cut, front=policy.release.front, request=request, time=int(time.time())
+        )
 
     with _patch(Session, "_drawn", drawn), _patch(Session, "_frame", frame):
         yield

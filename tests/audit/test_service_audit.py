@@ -87,7 +87,7 @@ def test_lost_answers_are_really_lost_and_the_same_bytes_come_again(served: Worl
 
 
 def test_far_apart_texts_are_the_farthest(served: World) -> None:
-    bound = served.user.form.noise.bound
+    bound = served.user.spec.noise.bound
     first, second = far_apart(served.user)
     inside = {text: bounded_vectors(hidden_matrix(served.user, text), bound) for text in CANDIDATES}
     widest = max(np.linalg.norm(a - b) for a in inside.values() for b in inside.values())

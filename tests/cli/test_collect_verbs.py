@@ -22,7 +22,7 @@ from dp_forward.corpus.writer import private_folder
 from dp_forward.privacy import NoiseSpec, RandomizedResponse
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.corpus_export import export_corpus
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.server.app import make_app, run_server
 from dp_forward.service.server.settings import ServerSettings
@@ -53,7 +53,7 @@ def serving(run: Path, folder: Path, labels: Any, *, least: int | None = None) -
     """A collector in a thread; with ``least`` it says that it is a shuffler."""
     provider = load_provider_side(run / "back")
     digest = json.loads((run / "split.json").read_text())["digest_front"]
-    form = CollectionForm.of(Manifest.of(provider, digest), labels, shuffler_least=least)
+    form = CollectionSpec.of(Manifest.of(provider, digest), labels, shuffler_least=least)
     settings = ServerSettings(port=0)
     collection = Collection.open_or_create(folder, form)
     app = make_app(provider, front_digest=digest, settings=settings, collection=collection)

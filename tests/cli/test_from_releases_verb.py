@@ -8,7 +8,7 @@ import pytest
 
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import Header
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import pack_record, parse_record
@@ -31,8 +31,8 @@ def _words(made: TinyReleases, releases: Path, out: Path, *more: str) -> list[st
 def _collection(made: TinyReleases, folder: Path, *, batch: bytes | None = None) -> Path:
     """What a collector would hold after all records of the corpus were pushed to it."""
     corpus, provider = ReleasedCorpus.open(made.public, raw=True), load_provider_side(made.start / "back")
-    manifest = Manifest.of(provider, corpus.front_digest, bits=corpus.corpus_form.bits)
-    with Collection.create(folder, CollectionForm.of(manifest, "public")) as collection:
+    manifest = Manifest.of(provider, corpus.front_digest, bits=corpus.release.bits)
+    with Collection.create(folder, CollectionSpec.of(manifest, "public")) as collection:
         records = []
         for number in range(len(corpus)):
             item = corpus[number]

@@ -10,8 +10,9 @@ import numpy as np
 
 from dp_forward.data import EncodedTexts, FixedLength, Record
 from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.split.artifacts import ReleaseForm, UserSide
+from dp_forward.split.artifacts import UserSide
 from tiny_models import LABELS, PAD, VOCABULARY, tiny
 
 ROWS = 6
@@ -40,8 +41,9 @@ def pair(cut: str = "encoder.1") -> Split:
 
 def user(cut: str = "encoder.1", *, digest: str = "aa" * 32, **noise: Any) -> UserSide:
     choice = NoiseSpec(**{"mechanism": "privunit", "epsilon": 4.0, **noise})
-    form = ReleaseForm(noise=choice, rows=ROWS, labels=tuple("abc"[:LABELS]))
-    return UserSide(pair(cut).front, FixedLength(Numbers(), ROWS), form, digest)
+    front = pair(cut).front
+    spec = ReleaseSpec.of(front, noise=choice, rows=ROWS, labels="abc"[:LABELS], front=digest)
+    return UserSide(front, FixedLength(Numbers(), ROWS), spec)
 
 
 @cache

@@ -47,7 +47,7 @@ def folder(stored: ReleasedCorpus, tmp_path: Path) -> Path:
 def test_a_corpus_knows_itself(stored: ReleasedCorpus) -> None:
     assert (len(stored), stored.records, stored.front_digest) == (RECORDS, RECORDS, "aa" * 32)
     assert stored.bytes == sum(path.stat().st_size for path in stored.folder.glob("shard-*"))
-    assert stored.form.labels == ("a", "b", "c")
+    assert stored.release.labels == ("a", "b", "c")
     assert "LDP per text" in repr(stored)
     manifest = json.loads((stored.folder / MANIFEST).read_text())
     assert manifest["guarantee"] == stored.guarantee.as_dict()
@@ -55,15 +55,15 @@ def test_a_corpus_knows_itself(stored: ReleasedCorpus) -> None:
 
 
 def test_what_a_corpus_promises_cannot_be_replaced(stored: ReleasedCorpus) -> None:
-    shown, other = repr(stored), user(epsilon=0.5).form
-    weaker = replace(stored.corpus_form, release=other)
+    shown, other = repr(stored), user(epsilon=0.5).spec
+    weaker = replace(stored.spec, release=other)
     for owner, name, value in (
         (stored, "guarantee", weaker.guarantee()),
-        (stored, "corpus_form", weaker),
+        (stored, "spec", weaker),
         (stored, "shuffled", (ShuffledBatch(RECORDS),)),
         (stored, "records", 10**6),
-        (stored, "form", other),
-        (stored.corpus_form, "release", other),
+        (stored, "release", other),
+        (stored.spec, "release", other),
         (stored.guarantee, "mechanism", other.mechanism()),
         (ShuffledBatch(7), "records", 7000),
     ):
@@ -76,15 +76,15 @@ def test_what_a_corpus_promises_cannot_be_replaced(stored: ReleasedCorpus) -> No
 @pytest.mark.parametrize("bits", [8, 16])
 def test_items_are_the_stored_integers_scaled(tmp_path: Path, bits: int) -> None:
     stored = made(tmp_path / "corpus", bits)
-    form = stored.corpus_form
-    assert form.integers == {8: np.int8, 16: np.int16}[bits]
+    form = stored.spec
+    assert form.release.integers == {8: np.int8, 16: np.int16}[bits]
     shards = [load_file(stored.folder / shard_name(number)) for number in range(4)]
     values = np.concatenate([shard["values"] for shard in shards])
-    assert values.dtype == form.integers
+    assert values.dtype == form.release.integers
     assert np.array_equal(np.concatenate([shard["records"] for shard in shards]), np.arange(RECORDS))
     order = np.random.default_rng(0).permutation(RECORDS)
     batch = stored.__getitems__(order.tolist())
-    floats = dequantise(values[order], form.mechanism(), form.bits)
+    floats = dequantise(values[order], form.release.mechanism(), form.release.bits)
     assert batch["hidden"].dtype == torch.float32
     assert np.array_equal(batch["hidden"].numpy(), floats)
     assert np.array_equal(batch["labels"].numpy(), texts(RECORDS).labels[order])
@@ -242,7 +242,7 @@ def test_a_shard_with_other_tensors_is_refused_even_if_nobody_looks_at_digests(f
 
 
 def test_an_error_or_repr_never_holds_a_value(stored: ReleasedCorpus, folder: Path) -> None:
-    shown = repr(stored) + repr(stored.corpus_form.guarantee())
+    shown = repr(stored) + repr(stored.spec.guarantee())
     assert str(stored.__getitems__([0])["hidden"].flatten()[0].item()) not in shown
 
 
@@ -309,7 +309,7 @@ def _best(call) -> float:
 def test_the_bytes_of_a_shard_are_a_function_of_its_draws(stored: ReleasedCorpus) -> None:
     from dp_forward.corpus.draw_log import Piece
 
-    form = stored.corpus_form
+    form = stored.spec
     shard = load_file(stored.folder / shard_name(0))
     cuts = [(0, 5), (5, 16)]
     pieces = [

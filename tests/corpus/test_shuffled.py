@@ -8,26 +8,24 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dp_forward.corpus.form import CorpusForm, Labels
+from dp_forward.corpus.corpus_spec import CorpusSpec, Labels
 from dp_forward.corpus.shuffled import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, Prior, RandomizedResponse, ResponseWithPrior, compose
 from dp_forward.privacy.shuffling import shuffled_gaussian, shuffled_pure
-from dp_forward.split.artifacts import ReleaseForm
+from dp_forward.release_spec import ReleaseSpec
 
 DELTA = 1e-6
 LABELS = ("bad", "so so", "good")
 
 
-def form(labels: Labels = "none", *, records: int = 3000, **noise: Any) -> CorpusForm:
+def form(labels: Labels = "none", *, records: int = 3000, **noise: Any) -> CorpusSpec:
     choice = NoiseSpec(**{"mechanism": "privunit", "epsilon": 2.0, **noise})
-    return CorpusForm(
-        front="aa" * 32,
-        release=ReleaseForm(noise=choice, rows=6, labels=LABELS),
+    return CorpusSpec(
+        release=ReleaseSpec(
+            noise=choice, rows=6, labels=LABELS, width=8, cut="encoder.1", front="aa" * 32, bits=8
+        ),
         labels=labels,
-        bits=8,
-        rows=6,
-        width=8,
         records=records,
         shard_records=1000,
     )
@@ -39,8 +37,8 @@ def batches(*sizes: int) -> list[ShuffledBatch]:
 
 def test_pure_noise_gives_what_the_clones_prove_at_the_size_of_the_batch() -> None:
     made = form()
-    loss = made.mechanism().pure_losses[0]
-    local = made.mechanism().epsilon()
+    loss = made.release.mechanism().pure_losses[0]
+    local = made.release.mechanism().epsilon()
     wanted = shuffled_pure(local_epsilon=local, users=3000, delta=DELTA, cap_mass=loss.mass)
     found = central_reading(made, batches(3000), delta=DELTA)
     assert found == wanted
@@ -62,8 +60,8 @@ def test_public_labels_leave_only_those_of_the_same_label_to_hide_among() -> Non
     found = central_reading(
         made, [ShuffledBatch(2000, (700, 0, 1300)), ShuffledBatch(1000, (500, 410, 90))], delta=DELTA
     )
-    mass = made.mechanism().pure_losses[0].mass
-    local = made.mechanism().epsilon()
+    mass = made.release.mechanism().pure_losses[0].mass
+    local = made.release.mechanism().epsilon()
     assert found == shuffled_pure(local_epsilon=local, users=90, delta=DELTA, cap_mass=mass)
     # The control: as if labels were hidden, the number would be far better, and wrong.
     hidden = shuffled_pure(local_epsilon=local, users=1000, delta=DELTA)
@@ -85,7 +83,7 @@ def exact_delta(epsilon: float, *, local: float, users: int) -> float:
 def test_the_size_of_the_batch_would_be_a_breach_where_labels_are_public() -> None:
     """Against an exact oracle: a pure randomizer of the same local epsilon, whose shuffle is a sum."""
     made = form("public", records=1000)
-    local = made.mechanism().epsilon()
+    local = made.release.mechanism().epsilon()
     right = central_reading(made, [ShuffledBatch(1000, (500, 200, 300))], delta=DELTA).upper.epsilon
     wrong = shuffled_pure(local_epsilon=local, users=1000, delta=DELTA).upper.epsilon
     assert right is not None
@@ -105,7 +103,7 @@ def test_the_size_of_the_batch_would_be_a_breach_where_labels_are_public() -> No
 )
 def test_text_and_randomized_label_are_one_randomizer_of_the_sum(label: Any) -> None:
     made = form(label)
-    local = compose(made.mechanism(), label).epsilon()
+    local = compose(made.release.mechanism(), label).epsilon()
     assert local == pytest.approx(2.0 + label.loss.epsilon)
     found = central_reading(made, batches(3000), delta=DELTA)
     assert found.upper == shuffled_pure(local_epsilon=local, users=3000, delta=DELTA).upper
@@ -117,7 +115,7 @@ def test_gaussian_noise_gives_what_is_proved_for_it(label: RandomizedResponse | 
     made = form(label or "none", mechanism="matrix-gaussian", epsilon=0.4, delta=1e-8)
     found = central_reading(made, batches(3000), delta=1e-4)
     assert found == shuffled_gaussian(
-        mu=made.mechanism().gaussian_mu,
+        mu=made.release.mechanism().gaussian_mu,
         users=3000,
         delta=1e-4,
         label_epsilon=None if label is None else 1.0,
@@ -135,7 +133,7 @@ def test_gaussian_noise_with_a_prior_answers_among_the_top_alone() -> None:
     assert len(label.top) == 2
     made = form(label, mechanism="matrix-gaussian", epsilon=0.4, delta=1e-8)
     found = central_reading(made, batches(3000), delta=1e-4)
-    mu = made.mechanism().gaussian_mu
+    mu = made.release.mechanism().gaussian_mu
     wanted = shuffled_gaussian(
         mu=mu, users=3000, delta=1e-4, label_epsilon=1.0, labels=2, label_once=True, with_estimate=False
     )
@@ -156,7 +154,7 @@ def test_gaussian_noise_with_a_prior_answers_among_the_top_alone() -> None:
     ],
 )
 def test_what_has_no_central_promise_gets_none(
-    made: CorpusForm, given: list[ShuffledBatch], name: str
+    made: CorpusSpec, given: list[ShuffledBatch], name: str
 ) -> None:
     with pytest.raises(InvalidInput, match=f"`{name}`"):
         central_reading(made, given, delta=DELTA)

@@ -480,7 +480,7 @@ def test_the_mean_of_many_releases_is_the_bounded_hidden(tmp_path: Path, noise: 
     assert np.sum(z**2) < 85, "chi-square with 32 degrees of freedom: beyond 85 in 1e-6"
     wrong = noisy.mean(axis=0) / (noisy.std(axis=0) / math.sqrt(len(copies)))
     assert np.sum(wrong**2) > 85, "a front that gave nothing would be seen"
-    sigma = side.form.mechanism().sigma
+    sigma = side.spec.mechanism().sigma
     assert np.median(noisy.std(axis=0)) == pytest.approx(sigma, rel=0.05)
 
 

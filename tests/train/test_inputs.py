@@ -31,4 +31,4 @@ def test_a_promise_per_token_is_refused_where_one_token_moves_every_row(
     with pytest.raises(InvalidInput, match="whole texts at the cut"):
         load_inputs(effective_plan(world.plan(cut="encoder.1", **per_token)))
     inputs = load_inputs(effective_plan(world.plan(cut="embeddings", **per_token)))
-    assert str(inputs.form.mechanism().unit) == "token"
+    assert str(inputs.spec.mechanism().unit) == "token"

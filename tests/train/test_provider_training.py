@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dp_forward.privacy import NoiseSpec, RandomizedResponse
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split import split_model
-from dp_forward.split.artifacts import ReleaseForm, load_provider_side, load_user_side
+from dp_forward.split.artifacts import load_provider_side, load_user_side
 from dp_forward.split.half_files import digest_of, save_split
 from dp_forward.train.provider_training import finetune_from_releases, held_out_records
 from tiny_releases import TinyReleases, in_batches
@@ -102,7 +103,7 @@ def test_the_run_is_served_and_its_front_belongs_to_it(
         manifest = client.get("/v1/manifest").json()
     assert (manifest["front"], manifest["width"]) == (report["front"], 4)
     user = load_user_side(run / "front", digest=report["front"])
-    assert user.form == load_provider_side(run / "back").form
+    assert user.spec == replace(load_provider_side(run / "back").spec, front=user.digest)
 
 
 def test_a_back_alone_is_enough(made: TinyReleases, tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_result_of_split_is_a_start_and_lora_is_merged(tmp_path: Path, made: T
     plan = bare.plan(epochs=1.0, lora_rank=2, average=0.9)
     finetune_from_releases(plan, folder=tmp_path / "run")
     provider = load_provider_side(tmp_path / "run" / "back")
-    assert provider.form.noise == noise
+    assert provider.spec.noise == noise
     assert not [name for name, _ in provider.back.named_parameters() if "lora" in name]
 
 
@@ -161,7 +162,7 @@ def _front_swapped(made: TinyReleases, folder: Path) -> Path:
 
 def _other_noise(made: TinyReleases, folder: Path) -> Path:
     start = _elsewhere(made, folder)
-    form = ReleaseForm.from_dict(json.loads((start / "back" / "release.json").read_text())).as_dict()
+    form = json.loads((start / "back" / "release.json").read_text())
     form["noise"]["epsilon"] = 6.0
     (start / "back" / "release.json").write_text(json.dumps(form))
     return start

@@ -135,7 +135,7 @@ def hidden_matrix(user: UserSide, text: str) -> Matrix:
 
 def far_apart(user: UserSide, texts: Sequence[str] = CANDIDATES) -> tuple[str, str]:
     """The two texts whose bounded matrices lie farthest apart: the pair that is hardest to hide."""
-    bound = claim_of(user.form.mechanism()).bound
+    bound = claim_of(user.spec.mechanism()).bound
     inside = {text: bounded_vectors(hidden_matrix(user, text), bound) for text in texts}
     pairs = list(itertools.combinations(inside, 2))
     if not pairs:
@@ -164,7 +164,7 @@ def audit_service(
     if draws < _FEWEST:
         raise InvalidInput("draws", f"be {_FEWEST} or more", draws, "Use 40.")
     started, clock = time.monotonic(), time.time()
-    mechanism = user.form.mechanism()
+    mechanism = user.spec.mechanism()
     first, second = far_apart(user) if texts is None else texts
     pair = (hidden_matrix(user, first), hidden_matrix(user, second))
     sent: tuple[list[Sent], list[Sent]] = ([], [])

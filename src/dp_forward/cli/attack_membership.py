@@ -180,7 +180,7 @@ class _Game:
         from dp_forward.split.artifacts import load_provider_side
 
         provider = load_provider_side(target.folder / "back")
-        if provider.form != target.form:
+        if replace(provider.spec, front=target.spec.front) != target.spec:
             raise InvalidInput("run", "have one form of release", "two in its halves", "Get it again.")
         limit = count("limit", limit, remedy="Use 2000.")
         members, rest, told_from, alike = _told_apart(target, plan, others, drop_words, seed)
@@ -251,7 +251,7 @@ def _ceiling(target: Target, plan: Plan) -> float | None:
     from dp_forward.privacy import RECORD, TEXT
     from dp_forward.train.regimes import promises_of
 
-    said = promises_of(plan, target.form).training
+    said = promises_of(plan, target.spec).training
     return said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
 
 
@@ -308,7 +308,7 @@ def _lira(
             inputs,
             pair=pair,
             tokens=tokens,
-            form=form,
+            spec=form,
             train=game.texts.subset(np.flatnonzero(members)),
             evaluation=evaluation,
         )

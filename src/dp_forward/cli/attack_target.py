@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dp_forward.data import EncodedTexts, FixedLength, Record
     from dp_forward.data.tasks import Task
     from dp_forward.privacy import Mechanism
-    from dp_forward.split.artifacts import ReleaseForm
+    from dp_forward.release_spec import ReleaseSpec
 
 __all__ = [
     "Figure",
@@ -49,7 +49,7 @@ class Target:
     folder: Path
     front: AnyFront
     tokens: FixedLength
-    form: ReleaseForm
+    spec: ReleaseSpec
     plan: Mapping[str, Any]
     data: Mapping[str, str]
 
@@ -70,12 +70,12 @@ class Target:
             user = load_user_side(run / "front")
         plan = stored_plan(run)
         where = {**dict(plan.get("data") or {}), **(data_paths(data) or {})}
-        return cls(run, user.front, user.tokens, user.form, plan, where)
+        return cls(run, user.front, user.tokens, user.spec, plan, where)
 
     @property
     def mechanism(self) -> Mechanism | None:
         """The noise, calibrated now; None for an undefended model."""
-        return None if self.form.noise is None else self.form.mechanism()
+        return None if self.spec.noise is None else self.spec.mechanism()
 
     @property
     def split(self) -> str:

@@ -125,7 +125,7 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
         raise InvalidInput("text", "be given twice, with two texts", len(text), "Leave it out for ours.")
     with output.working("loading the front"):
         user = load_user_side(run / "front")
-        made = user.form.mechanism()
+        made = user.spec.mechanism()
         pair = far_apart(user) if text is None else (text[0], text[1])
         hidden = (hidden_matrix(user, pair[0]), hidden_matrix(user, pair[1]))
     rows, width = hidden[0].shape

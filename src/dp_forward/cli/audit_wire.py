@@ -169,7 +169,7 @@ class Listening:
         """Room for a few releases: a client that draws too often must be seen, not stopped."""
         from dp_forward.ledger import LARGEST_CAP
 
-        mechanism = self._user.form.mechanism()
+        mechanism = self._user.spec.mechanism()
         return min(LARGEST_CAP, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
 
 

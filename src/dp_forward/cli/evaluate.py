@@ -46,11 +46,11 @@ def evaluate(
     if known is None:
         raise InvalidInput("task", "be given for a run that has none", "nothing", "Such as --task sst2.")
     chosen = find_task(known)
-    if chosen.labels != done.form.labels:
+    if chosen.labels != done.spec.labels:
         raise InvalidInput(
-            "task", f"have the labels of the run: {', '.join(done.form.labels)}", chosen.name, "Name another."
+            "task", f"have the labels of the run: {', '.join(done.spec.labels)}", chosen.name, "Name another."
         )
-    noise = done.form.noise
+    noise = done.spec.noise
     if epsilon is not None:
         if noise is None:
             raise InvalidInput("epsilon", "go with a run that has noise", epsilon, "Leave it out.")
@@ -69,8 +69,8 @@ def evaluate(
         module = NoisyModel(
             done.pair,
             None if mechanism is None else Sanitizer(mechanism, seed=seed),
-            rows=done.form.rows,
-            labels=len(done.form.labels),
+            rows=done.spec.rows,
+            labels=len(done.spec.labels),
         )
         found = accuracy_over_draws(
             module, texts, draws=draws, progress=lambda n: bars("evaluating", n, len(texts), {})

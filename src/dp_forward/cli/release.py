@@ -20,7 +20,7 @@ from dp_forward.cli.plan_options import (
 from dp_forward.cli.progress_bars import Bars
 
 if TYPE_CHECKING:
-    from dp_forward.corpus.form import CorpusForm, Labels
+    from dp_forward.corpus.corpus_spec import CorpusSpec, Labels
     from dp_forward.service.client.upload import UploadResult
 
 __all__ = ["release"]
@@ -77,15 +77,15 @@ def release(
     user = load_user_side(front)
     if split_name(split) == "train":
         refuse_front_that_saw(chosen.name, front)
-    if chosen.labels != user.form.labels and not no_labels:
+    if chosen.labels != user.spec.labels and not no_labels:
         raise InvalidInput(
             "task",
-            f"have the labels of the front: {', '.join(user.form.labels)}",
+            f"have the labels of the front: {', '.join(user.spec.labels)}",
             chosen.name,
             "Or --no-labels.",
         )
     labels = label_mechanism_for(
-        label_epsilon, numbers("label-prior", label_prior), labels=len(user.form.labels)
+        label_epsilon, numbers("label-prior", label_prior), labels=len(user.spec.labels)
     )
     with warn_if_finished(out, MANIFEST), Bars() as bars:
         texts = read_texts(
@@ -139,7 +139,7 @@ def release(
     if ledger is None:
         sentences.append(OWN_LEDGER)
     if pushed is not None:
-        more, told = _told(pushed, corpus.corpus_form)
+        more, told = _told(pushed, corpus.spec)
         result, sentences = result | more, sentences + told
     if json:
         output.print_json(result)
@@ -160,7 +160,7 @@ def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] 
     return None
 
 
-def _told(pushed: UploadResult, form: CorpusForm) -> tuple[dict[str, Any], list[str]]:
+def _told(pushed: UploadResult, form: CorpusSpec) -> tuple[dict[str, Any], list[str]]:
     """What came of pushing, as JSON and in words; a central epsilon only where a shuffler hides a record."""
     from dataclasses import replace
 
@@ -180,7 +180,7 @@ def _told(pushed: UploadResult, form: CorpusForm) -> tuple[dict[str, Any], list[
         return told, [f"{mixed} The records went to another server too, or may have: no more is promised."]
     if form.labels == "public":
         return told, [f"{mixed} Labels are public, and how many share one is not known: no more is promised."]
-    if form.mechanism().unit != TEXT:
+    if form.release.mechanism().unit != TEXT:
         return told, [f"{mixed} Per token the local promise holds alone."]
     batch, delta = [ShuffledBatch(least)], form.guarantee().delta or DEFAULT_DELTA
     reading = central_reading(replace(form, records=least), batch, delta=delta)

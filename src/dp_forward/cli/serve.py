@@ -14,7 +14,7 @@ from dp_forward.cli.service_options import Host, Port, TlsCert, TlsKey
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dp_forward.corpus.form import Labels
+    from dp_forward.corpus.corpus_spec import Labels
     from dp_forward.service.collector.collection_store import Collection
     from dp_forward.split.artifacts import ProviderSide
 
@@ -91,7 +91,7 @@ def serve(
         raise InvalidInput("collect", "be given to collect records", "nothing", "Name a folder for them.")
     collection = None
     if collect is not None:
-        labels = _labels(collect_labels, label_epsilon, label_prior, count=len(provider.form.labels))
+        labels = _labels(collect_labels, label_epsilon, label_prior, count=len(provider.spec.labels))
         collection = _collection(collect, provider, digest, labels)
     app = make_app(
         provider,
@@ -106,11 +106,11 @@ def serve(
 def _collection(folder: Path, provider: ProviderSide, digest: str, labels: Labels) -> Collection:
     """The collection in a folder, made if there is none."""
     from dp_forward.service.collector.collection_store import Collection
-    from dp_forward.service.protocol.collection_spec import CollectionForm
+    from dp_forward.service.protocol.collection_spec import CollectionSpec
     from dp_forward.service.protocol.manifest import Manifest
 
     manifest = Manifest.of(provider, digest, epsilons=())
-    return Collection.open_or_create(folder, CollectionForm.of(manifest, labels))
+    return Collection.open_or_create(folder, CollectionSpec.of(manifest, labels))
 
 
 def _labels(how: str | None, epsilon: float | None, prior: str | None, *, count: int) -> Labels:

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.corpus.draw_log import Piece
-from dp_forward.corpus.form import CorpusForm, LabelMechanism
 from dp_forward.data import EncodedTexts
 from dp_forward.noise.released.released_matrix import release_batch, release_labels, serialise
 from dp_forward.privacy import Mechanism
@@ -37,10 +37,10 @@ class Source:
         The front is put into evaluation mode and moved to the device, where it stays.
     """
 
-    def __init__(self, user: UserSide, texts: EncodedTexts, form: CorpusForm, device: torch.device) -> None:
+    def __init__(self, user: UserSide, texts: EncodedTexts, spec: CorpusSpec, device: torch.device) -> None:
         self._front = user.front.to(device).train(False)
-        self._texts, self._form, self._device = texts, form, device
-        self._mechanism: Mechanism = form.mechanism()
+        self._texts, self._spec, self._device = texts, spec, device
+        self._mechanism: Mechanism = spec.release.mechanism()
         # The noise takes most of the time, and its arithmetic runs outside of Python's lock.
         self._threads = ThreadPoolExecutor(os.cpu_count())
 
@@ -57,8 +57,8 @@ class Source:
             for first in range(records.start, records.stop, _FRONT_BATCH)
         )
         noisy = b"".join(data for batch in batches for data in self._released(batch))
-        if len(noisy) != len(records) * self._form.record_bytes:
-            raise AssertionError("a release has another size than its form says")
+        if len(noisy) != len(records) * self._spec.release.payload_bytes:
+            raise AssertionError("a release has another size than its spec says")
         return Piece(records.start, len(records), noisy, self._labels(records))
 
     @torch.inference_mode()
@@ -66,17 +66,19 @@ class Source:
         batch = self._texts.batch(records)
         batch.pop("labels", None)
         hidden = self._front(**{name: value.to(self._device) for name, value in batch.items()})
-        form = self._form
-        if tuple(hidden.shape) != (len(records), form.rows, form.width):
-            raise AssertionError("the front gives another shape than its form says")
-        parts = hidden.cpu().split(max(1, _NOISE_ENTRIES // (form.rows * form.width)))
+        shape = self._spec.release.shape
+        if tuple(hidden.shape) != (len(records), *shape):
+            raise AssertionError("the front gives another shape than its spec says")
+        parts = hidden.cpu().split(max(1, _NOISE_ENTRIES // (shape[0] * shape[1])))
         return itertools.chain.from_iterable(self._threads.map(self._noisy, parts))
 
     def _noisy(self, hidden: Tensor) -> list[bytes]:
-        return [serialise(one) for one in release_batch(hidden, self._mechanism, bits=self._form.bits)]
+        return [
+            serialise(one) for one in release_batch(hidden, self._mechanism, bits=self._spec.release.bits)
+        ]
 
     def _labels(self, records: range) -> bytes:
-        labels, how = self._texts.labels, self._form.labels
+        labels, how = self._texts.labels, self._spec.labels
         if how == "none" or labels is None:
             return b""
         known = labels[records.start : records.stop]

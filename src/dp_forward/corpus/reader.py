@@ -20,7 +20,6 @@ Edges:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import operator
 import os
@@ -37,24 +36,21 @@ from safetensors.numpy import save
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from dp_forward.corpus.corpus_spec import CorpusSpec
 from dp_forward.corpus.draw_log import Piece, Shard
-from dp_forward.corpus.form import CorpusForm
 from dp_forward.corpus.shuffled import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import Guarantee
-from dp_forward.split.artifacts import ReleaseForm
-from dp_forward.storage.files import sync_folder
+from dp_forward.release_spec import ReleaseSpec
+from dp_forward.storage.digests import file_digest, settings_digest
 
 __all__ = [
     "MANIFEST",
     "ReleasedCorpus",
-    "content_digest",
-    "file_digest",
     "manifest_bytes",
     "shard_bytes",
     "shard_name",
-    "write_whole",
 ]
 
 MANIFEST: Final = "manifest.json"
@@ -62,7 +58,6 @@ _FORMAT: Final = 2
 _KEYS: Final = {"format", "name", "corpus", "form", "shards", "shuffled", "guarantee", "versions", "sha256"}
 _FIRST_KEYS: Final = _KEYS - {"shuffled"}
 """Of format 1: its budget is spent, so it is still read."""
-_BLOCK: Final = 1 << 22
 
 
 def shard_name(number: int) -> str:
@@ -70,15 +65,15 @@ def shard_name(number: int) -> str:
     return f"shard-{number:05d}.safetensors"
 
 
-def shard_bytes(form: CorpusForm, pieces: Sequence[Piece], *, name: str, number: int) -> bytes:
+def shard_bytes(spec: CorpusSpec, pieces: Sequence[Piece], *, name: str, number: int) -> bytes:
     """The file of a shard: a function of the pieces, so made again it is the same."""
-    span = form.span(number)
-    noisy = np.frombuffer(b"".join(piece.noisy for piece in pieces), dtype=form.integers)
+    span = spec.span(number)
+    noisy = np.frombuffer(b"".join(piece.noisy for piece in pieces), dtype=spec.release.integers)
     tensors: dict[str, NDArray[Any]] = {
-        "values": noisy.reshape(len(span), form.rows, form.width),
+        "values": noisy.reshape(len(span), *spec.release.shape),
         "records": np.arange(span.start, span.stop, dtype=np.int64),
     }
-    if form.labels != "none":
+    if spec.labels != "none":
         labels = b"".join(piece.labels for piece in pieces)
         tensors["labels"] = np.frombuffer(labels, dtype="<i8").reshape(len(span))
     # One entry only: safetensors writes several in any order, and the bytes must not depend on the day.
@@ -86,7 +81,7 @@ def shard_bytes(form: CorpusForm, pieces: Sequence[Piece], *, name: str, number:
 
 
 def manifest_bytes(
-    form: CorpusForm,
+    spec: CorpusSpec,
     shards: Sequence[Shard],
     *,
     name: str,
@@ -107,10 +102,10 @@ def manifest_bytes(
         "format": _FORMAT,
         "name": name,
         "corpus": corpus,
-        "form": form.as_dict(),
+        "form": spec.as_dict(),
         "shards": listed,
         "shuffled": None if shuffled is None else [batch.as_dict() for batch in shuffled],
-        "guarantee": form.guarantee().as_dict(),
+        "guarantee": spec.guarantee().as_dict(),
         "versions": _versions(),
     }
     content["sha256"] = _digest(content)
@@ -126,19 +121,7 @@ def _versions() -> dict[str, str]:
 
 
 def _digest(content: dict[str, Any]) -> str:
-    rest = {key: value for key, value in content.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """All of the file under its name, on disk, or none of it."""
-    draft = path.with_name(path.name + ".new")
-    with open(draft, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    sync_folder(path.parent)
+    return settings_digest({key: value for key, value in content.items() if key != "sha256"})
 
 
 class ReleasedCorpus(Dataset[dict[str, Tensor]]):
@@ -156,20 +139,22 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         Safe in loader workers, forked or spawned: each maps the files for itself.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], form: CorpusForm, *, raw: bool) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], spec: CorpusSpec, *, raw: bool) -> None:
         self.folder = folder
-        self._form = form
+        self._spec = spec
         self.raw = raw
         self.name: str = manifest["name"]
         """A random name of this release."""
         self.key: str = manifest["corpus"]
         """What its maker knows it by; a ledger has it under this key."""
         self._shuffled = _shuffled(manifest)
-        mechanism = form.mechanism()
-        self._guarantee = form.guarantee()
-        self.scale = float(dequantise(np.ones((1, 1), dtype=form.integers), mechanism, form.bits)[0, 0])
+        mechanism = spec.release.mechanism()
+        self._guarantee = spec.guarantee()
+        self.scale = float(
+            dequantise(np.ones((1, 1), dtype=spec.release.integers), mechanism, spec.release.bits)[0, 0]
+        )
         """``hidden = values * scale``."""
-        self.label_transition: NDArray[np.float64] | None = form.transition()
+        self.label_transition: NDArray[np.float64] | None = spec.transition()
         """Row y: the probabilities of the answers to label y; None where labels are public or absent."""
         self.bytes = sum(shard["bytes"] for shard in manifest["shards"])
         """What the shards take on disk."""
@@ -192,26 +177,26 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         ``progress`` is called with the number of shards checked so far.
         """
         place = Path(folder)
-        manifest, form = _read_manifest(place)
-        corpus = cls(place, manifest, form, raw=raw)
+        manifest, spec = _read_manifest(place)
+        corpus = cls(place, manifest, spec, raw=raw)
         labels = []
         for number, listed in enumerate(manifest["shards"]):
-            labels.append(_checked(place, number, listed, form, verify=verify))
+            labels.append(_checked(place, number, listed, spec, verify=verify))
             if progress is not None:
                 progress(number + 1)
-        if form.labels != "none":
+        if spec.labels != "none":
             corpus.labels = np.concatenate(labels)
             corpus.labels.setflags(write=False)
         _check_shuffled(corpus)
         return corpus
 
     def __len__(self) -> int:
-        return self.corpus_form.records
+        return self.spec.records
 
     @property
-    def corpus_form(self) -> CorpusForm:
+    def spec(self) -> CorpusSpec:
         """All public settings."""
-        return self._form
+        return self._spec
 
     @property
     def guarantee(self) -> Guarantee:
@@ -226,17 +211,17 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
     @property
     def records(self) -> int:
         """How many."""
-        return self.corpus_form.records
+        return self.spec.records
 
     @property
-    def form(self) -> ReleaseForm:
-        """The noise and the names of the labels."""
-        return self.corpus_form.release
+    def release(self) -> ReleaseSpec:
+        """What every release in it looks like."""
+        return self.spec.release
 
     @property
     def front_digest(self) -> str:
         """The front that made it."""
-        return self.corpus_form.front
+        return self.release.front or ""
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         """One record, without the batch axis."""
@@ -255,9 +240,9 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         return batch
 
     def _fetch(self, chosen: NDArray[np.int64]) -> NDArray[Any]:
-        form, maps = self.corpus_form, self._mapped()
-        shards, places = np.divmod(chosen, form.shard_records)
-        found = np.empty((len(chosen), form.rows, form.width), dtype=form.integers)
+        spec, maps = self.spec, self._mapped()
+        shards, places = np.divmod(chosen, spec.shard_records)
+        found = np.empty((len(chosen), *spec.release.shape), dtype=spec.release.integers)
         for shard in np.unique(shards):
             here = shards == shard
             found[here] = maps[shard][places[here]]
@@ -265,9 +250,9 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
 
     def _mapped(self) -> list[NDArray[Any]]:
         if self._maps is None:
-            form = self.corpus_form
+            spec = self.spec
             self._maps = [
-                _map(self.folder / shard_name(number), number, form) for number in range(form.shards)
+                _map(self.folder / shard_name(number), number, spec) for number in range(spec.shards)
             ]
         return self._maps
 
@@ -276,12 +261,12 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         return {**self.__dict__, "_maps": None}
 
     def __repr__(self) -> str:
-        form = self.corpus_form
-        shape = f"{form.records} records of {form.rows} x {form.width}, int{form.bits}"
+        rows, width = self.release.shape
+        shape = f"{len(self)} records of {rows} x {width}, int{self.release.bits}"
         return f"ReleasedCorpus({shape}) -> {self.guarantee.promise}"
 
 
-def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusForm]:
+def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusSpec]:
     path = place / MANIFEST
     if not path.is_file():
         raise InvalidInput(
@@ -296,16 +281,16 @@ def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusForm]:
         known = manifest["format"] in (1, _FORMAT) and manifest.keys() == keys
         if not known or manifest["sha256"] != _digest(manifest):
             _refuse(MANIFEST, f"be of format {_FORMAT} and match its own digest", "something else")
-        form = CorpusForm.from_dict(manifest["form"])
+        spec = CorpusSpec.from_dict(manifest["form"])
         _shuffled(manifest)
-        spans = [(shard_name(number), len(form.span(number))) for number in range(form.shards)]
+        spans = [(shard_name(number), len(spec.span(number))) for number in range(spec.shards)]
         if [(shard["file"], shard["records"]) for shard in manifest["shards"]] != spans:
-            _refuse(MANIFEST, f"list {form.shards} shards of {form.records} records", "others")
+            _refuse(MANIFEST, f"list {spec.shards} shards of {spec.records} records", "others")
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         if isinstance(error, InvalidInput):
             raise
         _refuse(MANIFEST, "be readable", "something else")
-    return manifest, form
+    return manifest, spec
 
 
 def _shuffled(manifest: dict[str, Any]) -> tuple[ShuffledBatch, ...] | None:
@@ -315,24 +300,24 @@ def _shuffled(manifest: dict[str, Any]) -> tuple[ShuffledBatch, ...] | None:
 
 def _check_shuffled(corpus: ReleasedCorpus) -> None:
     """The batches make up the corpus, label by label where those are public."""
-    batches, form = corpus.shuffled, corpus.corpus_form
+    batches, spec = corpus.shuffled, corpus.spec
     if batches is None:
         return
-    if not batches or sum(batch.records for batch in batches) != form.records:
-        _refuse(MANIFEST, f"list batches of {form.records} records in all", "others")
+    if not batches or sum(batch.records for batch in batches) != spec.records:
+        _refuse(MANIFEST, f"list batches of {spec.records} records in all", "others")
     counted = [batch.by_label for batch in batches if batch.by_label is not None]
-    if form.labels != "public":
+    if spec.labels != "public":
         if counted:
             _refuse(MANIFEST, "count labels in batches only where they are public", "counts")
         return
-    found = np.bincount(np.asarray(corpus.labels), minlength=len(form.release.labels)).tolist()
+    found = np.bincount(np.asarray(corpus.labels), minlength=len(spec.release.labels)).tolist()
     even = len(counted) == len(batches) and {len(labels) for labels in counted} == {len(found)}
     if not even or [sum(of_one) for of_one in zip(*counted, strict=True)] != found:
         _refuse(MANIFEST, "count the labels of the corpus in its batches", "others")
 
 
 def _checked(
-    place: Path, number: int, listed: dict[str, Any], form: CorpusForm, *, verify: bool
+    place: Path, number: int, listed: dict[str, Any], spec: CorpusSpec, *, verify: bool
 ) -> NDArray[np.int64]:
     """The labels of a shard that is what the manifest says; anything else is refused."""
     name = shard_name(number)
@@ -344,48 +329,37 @@ def _checked(
         _refuse(name, f"have {listed['bytes']} bytes", size)
     if verify and (found := file_digest(path)) != listed["sha256"]:
         _refuse(name, f"match its digest {str(listed['sha256'])[:12]}...", f"{found[:12]}...")
-    span = form.span(number)
+    span = spec.span(number)
     try:
         with safe_open(path, framework="numpy") as file:
-            keys = {"values", "records"} | (set() if form.labels == "none" else {"labels"})
+            keys = {"values", "records"} | (set() if spec.labels == "none" else {"labels"})
             values = file.get_slice("values")
             kind = (values.get_dtype(), values.get_shape())
-            whole = set(file.keys()) == keys and kind == (f"I{form.bits}", [len(span), form.rows, form.width])
+            whole = set(file.keys()) == keys and kind == (
+                f"I{spec.release.bits}",
+                [len(span), *spec.release.shape],
+            )
             if not whole or not np.array_equal(file.get_tensor("records"), np.arange(span.start, span.stop)):
                 _refuse(name, f"hold the records {span.start} to {span.stop - 1}", "others")
             labels = file.get_tensor("labels") if "labels" in keys else np.empty(0, dtype=np.int64)
     except (SafetensorError, OSError):
         _refuse(name, "be a safetensors file", "something else")
     if labels.dtype != np.int64 or (
-        labels.size and not 0 <= labels.min() <= labels.max() < len(form.release.labels)
+        labels.size and not 0 <= labels.min() <= labels.max() < len(spec.release.labels)
     ):
-        _refuse(name, f"hold labels of 0 to {len(form.release.labels) - 1}", "others")
+        _refuse(name, f"hold labels of 0 to {len(spec.release.labels) - 1}", "others")
     return np.asarray(labels, dtype=np.int64)
 
 
-def content_digest(data: bytes) -> str:
-    """SHA-256 of what a file will hold."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _map(path: Path, number: int, form: CorpusForm) -> NDArray[Any]:
+def _map(path: Path, number: int, spec: CorpusSpec) -> NDArray[Any]:
     """The values of a shard, not read yet."""
-    shape = (len(form.span(number)), form.rows, form.width)
+    shape = (len(spec.span(number)), *spec.release.shape)
     with open(path, "rb") as file:
         header = int.from_bytes(file.read(8), "little")
         start, stop = json.loads(file.read(header))["values"]["data_offsets"]
-    if stop - start != shape[0] * form.record_bytes:
-        _refuse(path.name, f"hold integers of {form.bits} bits", "others")
-    return np.asarray(np.memmap(path, form.integers, "r", 8 + header + start, shape))
+    if stop - start != shape[0] * spec.release.payload_bytes:
+        _refuse(path.name, f"hold integers of {spec.release.bits} bits", "others")
+    return np.asarray(np.memmap(path, spec.release.integers, "r", 8 + header + start, shape))
 
 
 def _refuse(name: str, rule: str, value: object) -> NoReturn:

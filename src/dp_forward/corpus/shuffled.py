@@ -47,7 +47,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dp_forward.corpus.form import CorpusForm, LabelMechanism
+from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import TEXT, Mechanism, ResponseWithPrior
 from dp_forward.privacy.checks import count
@@ -105,7 +105,7 @@ class ShuffledBatch:
         return cls(settings["records"], None if by_label is None else tuple(by_label))
 
 
-def central_reading(form: CorpusForm, batches: Sequence[ShuffledBatch], *, delta: float) -> CentralReading:
+def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> CentralReading:
     """What is proved, and what an attack shows, for a record of a corpus that came in these batches.
 
     Edges:
@@ -113,16 +113,16 @@ def central_reading(form: CorpusForm, batches: Sequence[ShuffledBatch], *, delta
         protects less than a text: see the module. Where nothing is gained ``upper`` says so, and is the local
         epsilon.
     """
-    users = min(_hiding(form, batch) for batch in _checked(form, batches))
-    text = form.mechanism()
+    users = min(_hiding(spec, batch) for batch in _checked(spec, batches))
+    text = spec.release.mechanism()
     if text.unit != TEXT:
         remedy = "For less than a text there is the local promise alone."
         raise InvalidInput("unit", "be text for a central promise", str(text.unit), remedy)
-    if isinstance(form.labels, LabelMechanism) and form.labels.releases != 1:
-        raise InvalidInput("label releases", "be 1", form.labels.releases, "A record holds one label.")
+    if isinstance(spec.labels, LabelMechanism) and spec.labels.releases != 1:
+        raise InvalidInput("label releases", "be 1", spec.labels.releases, "A record holds one label.")
     if text.gaussian_mu == 0:
-        return _pure(form.guarantee().mechanism, users, delta)
-    label_epsilon, labels = _answers(form)
+        return _pure(spec.guarantee().mechanism, users, delta)
+    label_epsilon, labels = _answers(spec)
     return shuffled_gaussian(
         mu=text.gaussian_mu,
         users=users,
@@ -157,22 +157,22 @@ def central_statement(reading: CentralReading, batches: Sequence[ShuffledBatch])
     ]
 
 
-def _checked(form: CorpusForm, batches: Sequence[ShuffledBatch]) -> Sequence[ShuffledBatch]:
+def _checked(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> Sequence[ShuffledBatch]:
     if not batches:
         raise InvalidInput("batches", "be at least one", 0, _FROM_SHUFFLER)
     total = sum(batch.records for batch in batches)
-    if total != form.records:
-        raise InvalidInput("batches", f"make up the {form.records} records", total, _FROM_SHUFFLER)
+    if total != spec.records:
+        raise InvalidInput("batches", f"make up the {spec.records} records", total, _FROM_SHUFFLER)
     return batches
 
 
-def _hiding(form: CorpusForm, batch: ShuffledBatch) -> int:
+def _hiding(spec: CorpusSpec, batch: ShuffledBatch) -> int:
     """In how large a set a record of this batch hides, itself included, at worst."""
-    if (form.labels == "public") != (batch.by_label is not None):
+    if (spec.labels == "public") != (batch.by_label is not None):
         found = "none" if batch.by_label is None else "counts"
         raise InvalidInput("by_label", "be given where labels are public", found, "And nowhere else.")
-    if batch.by_label is not None and len(batch.by_label) != len(form.release.labels):
-        rule = f"count {len(form.release.labels)} labels"
+    if batch.by_label is not None and len(batch.by_label) != len(spec.release.labels):
+        rule = f"count {len(spec.release.labels)} labels"
         raise InvalidInput("by_label", rule, len(batch.by_label), "Count every label, 0 included.")
     return _fewest(batch)
 
@@ -190,13 +190,13 @@ def _pure(whole: Mechanism, users: int, delta: float) -> CentralReading:
     return shuffled_pure(local_epsilon=whole.epsilon(), users=users, delta=delta, cap_mass=cap_mass)
 
 
-def _answers(form: CorpusForm) -> tuple[float | None, int]:
+def _answers(spec: CorpusSpec) -> tuple[float | None, int]:
     """The budget of the randomized label and among how many it answers; None where it says nothing.
 
     A label outside the top k of a prior is answered by a uniform one of them: a mixture of the k answers,
     from which a distance (being convex) is at most the largest one between two of them.
     """
-    if not isinstance(form.labels, LabelMechanism):
+    if not isinstance(spec.labels, LabelMechanism):
         return None, 2
-    labels = len(form.labels.top) if isinstance(form.labels, ResponseWithPrior) else form.labels.labels
-    return (form.labels.label_epsilon, labels) if labels > 1 else (None, 2)
+    labels = len(spec.labels.top) if isinstance(spec.labels, ResponseWithPrior) else spec.labels.labels
+    return (spec.labels.label_epsilon, labels) if labels > 1 else (None, 2)

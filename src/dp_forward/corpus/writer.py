@@ -44,31 +44,25 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
 
+from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism, Labels
 from dp_forward.corpus.draw_log import DrawLog, Shard
 from dp_forward.corpus.drawing import Source
-from dp_forward.corpus.form import CorpusForm, LabelMechanism, Labels
-from dp_forward.corpus.reader import (
-    MANIFEST,
-    ReleasedCorpus,
-    content_digest,
-    file_digest,
-    manifest_bytes,
-    shard_bytes,
-    shard_name,
-    write_whole,
-)
+from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
 from dp_forward.ledger import Ledger, Release, State
 from dp_forward.noise.released.released_matrix import release, release_labels, serialise
 from dp_forward.privacy.checks import count
 from dp_forward.split.artifacts import UserSide
+from dp_forward.storage.digests import bytes_digest, file_digest
+from dp_forward.storage.files import write_file
 
 __all__ = ["ledger_of", "private_folder", "release_corpus"]
 
@@ -118,20 +112,20 @@ def release_corpus(
     """
     place = Path(out).absolute()
     labels = _labels(texts, label_mechanism, publish_labels)
-    form = _form(user, texts, labels, bits, shard_records or _begun_with(place))
-    identity = _identity(form, texts)
+    spec = _spec_of(user, texts, labels, bits, shard_records or _begun_with(place))
+    identity = _identity(spec, texts)
     with contextlib.ExitStack() as open_things:
-        drawn = open_things.enter_context(_begun(place, form, identity))
-        book, paid = _paid(place, form, drawn, ledger=ledger, budget=budget, resume=resume)
+        drawn = open_things.enter_context(_begun(place, spec, identity))
+        book, paid = _paid(place, spec, drawn, ledger=ledger, budget=budget, resume=resume)
         open_things.enter_context(book)
         if not drawn.charged:
             drawn.mark_charged()
+        for draft in place.glob("*.new"):  # of a process that was killed; the file of draws keeps others out
+            draft.unlink()
         if paid.state is State.RESERVED:
-            for draft in place.glob("*.new"):
-                draft.unlink()
-            with Source(user, texts, form, torch.device(device)) as source:
-                shards = _all_shards(place, form, drawn, source, progress)
-            manifest = manifest_bytes(form, shards, name=drawn.name, corpus=drawn.key.hex())
+            with Source(user, texts, spec, torch.device(device)) as source:
+                shards = _all_shards(place, spec, drawn, source, progress)
+            manifest = manifest_bytes(spec, shards, name=drawn.name, corpus=drawn.key.hex())
             book.ready(paid.id, manifest)
         _deliver(place, book, paid)
     return ReleasedCorpus.open(place)
@@ -152,39 +146,37 @@ def _labels(texts: EncodedTexts, mechanism: LabelMechanism | None, publish: bool
     return "public" if publish and texts.labels is not None else "none"
 
 
-def _form(
+def _spec_of(
     user: UserSide, texts: EncodedTexts, labels: Labels, bits: int, shard_records: int | None
-) -> CorpusForm:
+) -> CorpusSpec:
     """The settings of the release, checked against the front and the texts."""
-    if texts.length != user.form.rows:
+    if texts.length != user.spec.rows:
         raise InvalidInput(
-            "texts", f"have the {user.form.rows} rows of the front", texts.length, "Encode with user.tokens."
+            "texts", f"have the {user.spec.rows} rows of the front", texts.length, "Encode with user.tokens."
         )
     known = texts.labels if labels != "none" else None
-    if known is not None and not 0 <= known.min() <= known.max() < len(user.form.labels):
-        rule = f"fit the {len(user.form.labels)} labels of the front"
+    if known is not None and not 0 <= known.min() <= known.max() < len(user.spec.labels):
+        rule = f"fit the {len(user.spec.labels)} labels of the front"
         raise InvalidInput("labels", rule, "a label outside", "Check the task, or the front.")
-    rows, width = 1 if user.front.cut.place == "output" else user.form.rows, user.front.width
+    release_spec = replace(user.spec, bits=bits)
     if shard_records is None:
-        record = rows * width * 2
+        record = release_spec.matrix_rows * release_spec.width * 2
         shard_records = min(max(1, _SHARD_BYTES // record), _MOST_SHARD_RECORDS)
-    form = CorpusForm(
-        front=user.digest,
-        release=user.form,
+    spec = CorpusSpec(
+        release=release_spec,
         labels=labels,
-        bits=bits,
-        rows=rows,
-        width=width,
         records=len(texts),
         shard_records=count("shard_records", shard_records, remedy="Leave it out."),
     )
-    form.guarantee()  # what cannot be promised is refused before anything is made,
-    blank = release(np.zeros((rows, width)), form.mechanism(), bits=bits)  # and what cannot be drawn
-    if len(serialise(blank)) != form.record_bytes:
-        raise AssertionError("a release has another size than its form says")
+    spec.guarantee()  # what cannot be promised is refused before anything is made,
+    blank = release(
+        np.zeros(release_spec.shape), release_spec.mechanism(), bits=bits
+    )  # and what cannot be drawn
+    if len(serialise(blank)) != release_spec.payload_bytes:
+        raise AssertionError("a release has another size than its spec says")
     if isinstance(labels, LabelMechanism):
         release_labels(np.zeros(1, dtype=np.int64), labels)
-    return form
+    return spec
 
 
 def _begun_with(place: Path) -> int | None:
@@ -196,13 +188,13 @@ def _begun_with(place: Path) -> int | None:
         return int(drawn.settings["shard_records"])
 
 
-def _identity(form: CorpusForm, texts: EncodedTexts) -> bytes:
+def _identity(spec: CorpusSpec, texts: EncodedTexts) -> bytes:
     """Corpus, front, noise, label mechanism and bits; never leaves memory but under a key."""
-    settings = json.dumps(form.as_dict(), sort_keys=True)
+    settings = json.dumps(spec.as_dict(), sort_keys=True)
     return f"{texts.fingerprint()}\n{settings}".encode()
 
 
-def _begun(place: Path, form: CorpusForm, identity: bytes) -> DrawLog:
+def _begun(place: Path, spec: CorpusSpec, identity: bytes) -> DrawLog:
     """The draws of this release, begun now or before; those of another one are refused."""
     path = private_folder(place) / "draws"
     if path.exists():
@@ -211,7 +203,7 @@ def _begun(place: Path, form: CorpusForm, identity: bytes) -> DrawLog:
             if not drawn.charged and not drawn.is_of(identity):
                 drawn.discard()  # begun, and neither charged nor drawn
             else:
-                _check_same(drawn, form, identity)
+                _check_same(drawn, spec, identity)
                 return drawn
         except BaseException:
             drawn.close()
@@ -221,13 +213,13 @@ def _begun(place: Path, form: CorpusForm, identity: bytes) -> DrawLog:
             "out", "be new or empty", f"{place.name}, which holds something else", "Choose another folder."
         )
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return DrawLog.create(path, form.as_dict(), identity)
+    return DrawLog.create(path, spec.as_dict(), identity)
 
 
-def _check_same(drawn: DrawLog, form: CorpusForm, identity: bytes) -> None:
+def _check_same(drawn: DrawLog, spec: CorpusSpec, identity: bytes) -> None:
     if drawn.is_of(identity):
         return
-    settings = form.as_dict()
+    settings = spec.as_dict()
     other = [name for name in settings if drawn.settings.get(name) != settings[name]]
     what = f"other {', '.join(other)}" if other else "another corpus"
     raise InvalidInput("out", "be new or hold this same release", f"one of {what}", "Choose another folder.")
@@ -235,7 +227,7 @@ def _check_same(drawn: DrawLog, form: CorpusForm, identity: bytes) -> None:
 
 def _paid(
     place: Path,
-    form: CorpusForm,
+    spec: CorpusSpec,
     drawn: DrawLog,
     *,
     ledger: str | os.PathLike[str] | None,
@@ -247,9 +239,9 @@ def _paid(
     try:
         if path.is_relative_to(place):
             raise InvalidInput("ledger", "lie outside of out", "one in it", "What is in out is handed over.")
-        book = _ledger(path, form, budget)
+        book = _ledger(path, spec, budget)
         try:
-            return book, _charged(book, form, drawn, resume)
+            return book, _charged(book, spec, drawn, resume)
         except BaseException:
             book.close()
             raise
@@ -261,8 +253,8 @@ def _paid(
         raise
 
 
-def _ledger(path: Path, form: CorpusForm, budget: float | None) -> Ledger:
-    charge, delta = form.charge(), form.guarantee().delta
+def _ledger(path: Path, spec: CorpusSpec, budget: float | None) -> Ledger:
+    charge, delta = spec.charge(), spec.guarantee().delta
     if path.exists() and budget is None:
         return Ledger.open(path)
     alone = charge.epsilon(delta)
@@ -275,7 +267,7 @@ def _ledger(path: Path, form: CorpusForm, budget: float | None) -> Ledger:
     return Ledger.open_or_create(path, cap_epsilon=cap, delta=delta)
 
 
-def _charged(book: Ledger, form: CorpusForm, drawn: DrawLog, resume: bool) -> Release:
+def _charged(book: Ledger, spec: CorpusSpec, drawn: DrawLog, resume: bool) -> Release:
     known = book.find(drawn.key)
     if drawn.charged and known is None:
         raise InvalidInput(
@@ -285,15 +277,15 @@ def _charged(book: Ledger, form: CorpusForm, drawn: DrawLog, resume: bool) -> Re
         raise InvalidInput(
             "out", "be new, or resumed", "a release that was not finished", "Use resume to go on with it."
         )
-    unit, protected = form.mechanism().unit, form.guarantee().mechanism.unit
-    label = " + label" if isinstance(form.labels, LabelMechanism) else ""
-    name = f"corpus: {form.mechanism().name} per {unit}{label}"
-    return book.reserve(drawn.key, form.charge(), mechanism=name, unit=protected)
+    unit, protected = spec.release.mechanism().unit, spec.guarantee().mechanism.unit
+    label = " + label" if isinstance(spec.labels, LabelMechanism) else ""
+    name = f"corpus: {spec.release.mechanism().name} per {unit}{label}"
+    return book.reserve(drawn.key, spec.charge(), mechanism=name, unit=protected)
 
 
 def _all_shards(
     place: Path,
-    form: CorpusForm,
+    spec: CorpusSpec,
     drawn: DrawLog,
     source: Source,
     progress: Callable[[int], None] | None,
@@ -309,37 +301,37 @@ def _all_shards(
                 "missing or changed",
                 "It is never drawn again: bring it back, or pay for another release.",
             )
-    step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // form.record_bytes))
+    step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // spec.release.payload_bytes))
     if progress is not None and drawn.next_record:
         progress(drawn.next_record)
-    for number in range(len(drawn.shards), form.shards):
-        end = form.span(number).stop
+    for number in range(len(drawn.shards), spec.shards):
+        end = spec.span(number).stop
         while drawn.next_record < end:
             drawn.add(source.draw(range(drawn.next_record, min(drawn.next_record + step, end))))
             if progress is not None:
                 progress(drawn.next_record)
-        _finish(place, form, drawn, number)
+        _finish(place, spec, drawn, number)
     return drawn.shards
 
 
-def _finish(place: Path, form: CorpusForm, drawn: DrawLog, number: int) -> None:
+def _finish(place: Path, spec: CorpusSpec, drawn: DrawLog, number: int) -> None:
     """Give a shard its name, once; a crash in here is made good by the same bytes."""
     path = place / shard_name(number)
-    data = shard_bytes(form, drawn.pieces(), name=drawn.name, number=number)
-    digest = content_digest(data)
+    data = shard_bytes(spec, drawn.pieces(), name=drawn.name, number=number)
+    digest = bytes_digest(data)
     if path.exists():
         if file_digest(path) != digest:
             raise InvalidInput(path.name, "be made of the draws", "something else", "Remove it, and resume.")
     else:
-        write_whole(path, data)
-    drawn.finish(Shard(number, len(form.span(number)), len(data), digest))
+        write_file(path, data)
+    drawn.finish(Shard(number, len(spec.span(number)), len(data), digest))
 
 
 def _deliver(place: Path, book: Ledger, paid: Release) -> None:
     """Put the manifest under its name, if it is not there, and note it."""
     path, manifest = place / MANIFEST, book.payload(paid.id)
     if not path.exists() and place.is_dir():
-        write_whole(path, manifest)
+        write_file(path, manifest)
     if not path.is_file() or path.read_bytes() != manifest:
         raise InvalidInput(MANIFEST, "be as it was released", "missing or changed", "Bring it back.")
     book.delivered(paid.id)

@@ -32,7 +32,7 @@ from dp_forward.noise.released.released_label import release_labels
 from dp_forward.privacy import Mechanism
 from dp_forward.progress import Progress, counter
 from dp_forward.split import Split
-from dp_forward.split.artifacts import UserSide, hand_over, hand_over_back
+from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import remove_width_maps
 from dp_forward.train.defaults import effective_plan
@@ -97,7 +97,7 @@ def finetune(
         training = _Training(plan, inputs, place, progress, keeps, ledger, budget)
         stages = training.run()
         noisy, clean = training.evaluate()
-        promises = promises_of(plan, inputs.form)
+        promises = promises_of(plan, inputs.spec)
         report = build_report(
             plan,
             regime=str(plan.regime),
@@ -117,10 +117,10 @@ def finetune(
             },
         )
         if is_first_process():
-            hand_over(inputs.pair, inputs.form, inputs.tokens.tokenizer, place.path)
+            save_sides(inputs.pair, inputs.spec, inputs.tokens.tokenizer, place.path)
             write_report(report, place)
         wait_for_everyone()
-        return Run(plan, inputs.pair, inputs.form, inputs.tokens, promises, report)
+        return Run(plan, inputs.pair, inputs.spec, inputs.tokens, promises, report)
 
 
 def _check_ledger(plan: Plan, ledger: Path | None, budget: float | None) -> None:
@@ -144,7 +144,7 @@ class _Training:
 
     def __post_init__(self) -> None:
         plan, self.pair = self.plan, self.inputs.pair
-        self.mechanism = None if plan.noise is None else self.inputs.form.mechanism()
+        self.mechanism = None if plan.noise is None else self.inputs.spec.mechanism()
         self.labels = label_mechanism_for(
             plan.label_epsilon, plan.label_prior, labels=len(self.inputs.task.labels)
         )
@@ -206,12 +206,12 @@ class _Training:
         if not is_first_process():
             wait_for_everyone()
             return ReleasedCorpus.open(root / "releases")
-        digests = hand_over(self.pair, inputs.form, inputs.tokens.tokenizer, root)
+        digests = save_sides(self.pair, inputs.spec, inputs.tokens.tokenizer, root)
         kept = root / PUBLIC / "back" / "release.json"  # written last
         if self.plan.regime is Regime.PUBLIC_FRONT and not kept.is_file():
-            hand_over_back(self.pair.back, inputs.form, root / PUBLIC, front_digest=digests["front"])
+            save_provider_side(self.pair.back, inputs.spec, root / PUBLIC, front_digest=digests["front"])
         corpus = release_corpus(
-            UserSide(self.pair.front, inputs.tokens, inputs.form, digests["front"]),
+            UserSide(self.pair.front, inputs.tokens, replace(inputs.spec, front=digests["front"])),
             inputs.train,
             root / "releases",
             label_mechanism=self.labels,
@@ -283,7 +283,7 @@ class _Training:
         return NoisyModel(
             self.pair,
             None if mechanism is None else Sanitizer(mechanism, seed=seed),
-            rows=self.inputs.form.rows,
+            rows=self.inputs.spec.rows,
             labels=len(self.inputs.task.labels),
             draws=plan.draws or 1,
             auxiliary_weight=plan.auxiliary_weight or 0.0,
@@ -293,7 +293,7 @@ class _Training:
 
     def _undefended_model(self, loss: LabelLoss | None = None) -> NoisyModel:
         """No noise, no bound, no maps: where the regime lets the front see the texts."""
-        labels, rows = len(self.inputs.task.labels), self.inputs.form.rows
+        labels, rows = len(self.inputs.task.labels), self.inputs.spec.rows
         return NoisyModel(remove_width_maps(self.pair), None, rows=rows, labels=labels, loss=loss)
 
     def _labels_by_model(self, texts: EncodedTexts) -> NDArray[Any]:

@@ -11,8 +11,8 @@ from dp_forward.data import EncodedTexts, FixedLength, read_texts
 from dp_forward.data.tasks import Task, find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import Progress, counter
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.split.artifacts import ReleaseForm
 from dp_forward.split.load_model import load_model, load_tokenizer
 from dp_forward.train.lineage import load_published, published_shape, starts_before_releases
 from dp_forward.train.plan import Plan
@@ -40,13 +40,13 @@ class Inputs:
     task: Task
     pair: Split
     tokens: FixedLength
-    form: ReleaseForm
+    spec: ReleaseSpec
     train: EncodedTexts
     evaluation: EncodedTexts
     public: EncodedTexts | None
 
     def __post_init__(self) -> None:
-        self.form.refuse_mixed_rows(row_local=self.pair.front.row_local, cut=self.pair.cut)
+        self.spec.refuse_mixed_rows(row_local=self.pair.front.row_local)
         if self.public is not None:
             _refuse_same_texts(self.train, self.public)
         _check_labels(self.task, self.train, self.evaluation)
@@ -55,7 +55,7 @@ class Inputs:
 def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
     """Load and cut the model, read the splits; the same plan gives the same halves on every start."""
     task = find_task(plan.task)
-    pair, tokens, form = cut_model(plan)
+    pair, tokens, spec = cut_model(plan)
 
     def texts(of: Task, split: str, limit: int | None, words: int = 0) -> EncodedTexts:
         return read_texts(
@@ -76,7 +76,7 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
         public_task = find_task(plan.public_task)
         check_public_task(task, public_task)
         public = texts(public_task, "train", plan.public_limit, plan.public_words or 0)
-    return Inputs(task, pair, tokens, form, train, evaluation, public)
+    return Inputs(task, pair, tokens, spec, train, evaluation, public)
 
 
 def check_public_task(task: Task, public_task: Task) -> None:
@@ -115,8 +115,8 @@ def _refuse_same_texts(private: EncodedTexts, public: EncodedTexts) -> None:
         )
 
 
-def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseForm]:
-    """The model in two halves, its tokens and the form of a release."""
+def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:
+    """The model in two halves, its tokens and the spec of a release."""
     import transformers
 
     task = find_task(plan.task)
@@ -126,8 +126,8 @@ def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseForm]:
     assert plan.rows is not None
     front = pair.front
     tokens = FixedLength(tokenizer, plan.rows, causal=front.pads_left, most_positions=front.max_rows)
-    form = ReleaseForm(noise=plan.noise, rows=plan.rows, labels=task.labels)
-    return pair, tokens, form
+    spec = ReleaseSpec.of(pair.front, noise=plan.noise, rows=plan.rows, labels=task.labels)
+    return pair, tokens, spec
 
 
 def _halves(plan: Plan, *, labels: int) -> tuple[Split, Any]:

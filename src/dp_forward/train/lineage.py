@@ -35,8 +35,9 @@ import torch
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
-from dp_forward.split.artifacts import ReleaseForm, load_provider_side, load_user_side
+from dp_forward.split.artifacts import load_provider_side, load_user_side
 from dp_forward.split.half_files import digest_of, load_back
 from dp_forward.split.halves import Back, NarrowBack
 from dp_forward.train.plan import Plan
@@ -105,9 +106,9 @@ def load_published(
             raise InvalidInput(name, f"be {found}, as in the run it starts from", wanted, "Leave it out.")
     place = Path(model) / PUBLIC if before_releases else Path(model)
     user, provider = load_user_side(Path(model) / "front"), load_provider_side(place / "back")
-    if len(user.form.labels) != labels:
+    if len(user.spec.labels) != labels:
         raise InvalidInput(
-            "task", f"have {len(user.form.labels)} labels, as the head has", labels, "Name another."
+            "task", f"have {len(user.spec.labels)} labels, as the head has", labels, "Name another."
         )
     return Split(user.front, provider.back), user.tokens.tokenizer
 
@@ -245,7 +246,7 @@ class StartingPoint:
     back: Back | NarrowBack
     digest: str
     """Of the back as it was found."""
-    form: ReleaseForm | None
+    spec: ReleaseSpec | None
     front_digest: str | None
     front: Path | None
     """The front's folder, where it lies beside the back."""
@@ -260,12 +261,12 @@ def load_start(model: str) -> StartingPoint:
     base, place = _find_places(model)
     summary = _checked_facts(base / _SUMMARY)
     pinned = None if summary is None else _required_word(summary, "digest_back")
-    back, form = _load(place, pinned)
+    back, spec = _load(place, pinned)
     front = base / "front" if base == Path(model) and (base / "front").is_dir() else None
     return StartingPoint(
         back=back,
         digest=digest_of(place),
-        form=form,
+        spec=spec,
         front_digest=None if summary is None else _required_word(summary, "digest_front"),
         front=front,
         # A report beside a back of unknown front may be about another front.
@@ -274,12 +275,12 @@ def load_start(model: str) -> StartingPoint:
     )
 
 
-def _load(place: Path, digest: str | None) -> tuple[Back | NarrowBack, ReleaseForm | None]:
-    """The back, and the form beside it where it was handed over and not only split."""
+def _load(place: Path, digest: str | None) -> tuple[Back | NarrowBack, ReleaseSpec | None]:
+    """The back, and the spec beside it where it was saved for a provider and not only split."""
     if not (place / _FORM).is_file():
         return load_back(place, digest=digest), None
     provider = load_provider_side(place, digest=digest)
-    return provider.back, provider.form
+    return provider.back, provider.spec
 
 
 def cut_of_start(model: str) -> str:
@@ -302,7 +303,7 @@ def _find_places(model: str) -> tuple[Path, Path]:
 
 def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
     """Refuse a corpus that this back cannot learn from, before anything is written."""
-    form, cut = corpus.corpus_form, start.back.cut
+    spec, cut = corpus.release, start.back.cut
     if corpus.labels is None:
         raise InvalidInput(
             "releases", "hold labels", "none", "Have them released: public, or randomized by --label-epsilon."
@@ -312,26 +313,25 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
         if known is not None and known != corpus.front_digest:
             rule = f"come from the front of the model, {known[:12]}..."
             raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
-    for known_form in (start.form, _form_of_front(start.front)):
+    for known_spec in (start.spec, _spec_of_front(start.front)):
         for name in ("noise", "rows", "labels"):
-            if known_form is not None and getattr(known_form, name) != getattr(corpus.form, name):
+            if known_spec is not None and getattr(known_spec, name) != getattr(spec, name):
                 rule = f"have the {name} that the model was made for"
                 raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
-    corpus.form.refuse_mixed_rows(row_local=cut.row_local, cut=cut)
-    crosses = (1 if cut.place == "output" else corpus.form.rows, start.back.width)
-    if crosses != (form.rows, form.width):
-        rule = f"be matrices of {crosses[0]} x {crosses[1]}, which the back reads at {cut}"
-        raise InvalidInput("releases", rule, f"{form.rows} x {form.width}", "Name the other model.")
+    wanted = ReleaseSpec.of(start.back, noise=spec.noise, rows=spec.rows, labels=spec.labels)
+    wanted.refuse_mixed_rows(row_local=cut.row_local)
+    if wanted.shape != spec.shape:
+        rule = f"be matrices of {wanted.matrix_rows} x {wanted.width}, which the back reads at {cut}"
+        raise InvalidInput("releases", rule, f"{spec.matrix_rows} x {spec.width}", "Name the other model.")
     _check_answers(start.back, corpus)
 
 
 @torch.inference_mode()
 def _check_answers(back: Back | NarrowBack, corpus: ReleasedCorpus) -> None:
-    form = corpus.corpus_form
-    logits = getattr(back(torch.zeros(1, form.rows, form.width)), "logits", None)
+    logits = getattr(back(torch.zeros(1, *corpus.release.shape)), "logits", None)
     found = None if logits is None else tuple(logits.shape)
-    if found != (1, len(corpus.form.labels)):
-        rule = f"answer with one number for each of the {len(corpus.form.labels)} labels of the releases"
+    if found != (1, len(corpus.release.labels)):
+        rule = f"answer with one number for each of the {len(corpus.release.labels)} labels of the releases"
         raise InvalidInput("model", rule, "none" if found is None else found[1:], "Split a classifier.")
 
 
@@ -345,9 +345,10 @@ def copy_front(front: Path, out: Path) -> None:
             shutil.copyfile(front / name, out / name)
 
 
-def _form_of_front(front: Path | None) -> ReleaseForm | None:
+def _spec_of_front(front: Path | None) -> ReleaseSpec | None:
     found = None if front is None else _checked_facts(front / _FORM)
-    return None if found is None else ReleaseForm.from_dict(found)
+    # Compared by noise, rows and labels only, so the width and the cut do not matter.
+    return None if found is None else ReleaseSpec.from_dict(found, width=1, cut=None)
 
 
 def _checked_facts(path: Path) -> dict[str, Any] | None:

@@ -23,14 +23,15 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Subset
 
-from dp_forward.corpus.form import LabelMechanism
-from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, file_digest
+from dp_forward.corpus.corpus_spec import LabelMechanism
+from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import TEXT, Guarantee
 from dp_forward.progress import Progress, counter
-from dp_forward.split.artifacts import hand_over_back
+from dp_forward.split.artifacts import save_provider_side
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import Back, NarrowBack
+from dp_forward.storage.digests import file_digest
 from dp_forward.train.defaults import effective_releases_plan
 from dp_forward.train.evaluation import Accuracy
 from dp_forward.train.label_debiasing import LabelLoss, accuracy_of_answers
@@ -97,7 +98,7 @@ def finetune_from_releases(
             regime=str(Regime.RELEASE_ONCE),
             accuracy=true,
             without_noise=None,
-            labels=corpus.form.labels,
+            labels=corpus.release.labels,
             records=len(train),
             guarantee=_guarantee(corpus, start),
             stages={_STAGE: facts},
@@ -114,7 +115,7 @@ def finetune_from_releases(
             },
         )
         if is_first_process():
-            hand_over_back(start.back, corpus.form, place.path, front_digest=corpus.front_digest)
+            save_provider_side(start.back, corpus.release, place.path, front_digest=corpus.front_digest)
             if start.front is not None:
                 copy_front(start.front, place.path / "front")
             write_report(report, place)
@@ -195,12 +196,12 @@ def _accuracies(
 
 
 def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:
-    """The promises of the corpus, proved anew from its public form, less what the starting point takes."""
-    form = corpus.corpus_form
+    """The promises of the corpus, proved anew from its public spec, less what the starting point takes."""
+    spec = corpus.spec
     promised = Promises(
-        queries=Guarantee(form.mechanism()),
+        queries=Guarantee(spec.release.mechanism()),
         training=corpus.guarantee,
-        labels=Guarantee(form.labels) if isinstance(form.labels, LabelMechanism) else None,
+        labels=Guarantee(spec.labels) if isinstance(spec.labels, LabelMechanism) else None,
         regime=Regime.RELEASE_ONCE,
     ).as_dict()
     limits = []
@@ -226,11 +227,11 @@ def _central_promise(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | N
     A central epsilon never stands without what it rests on.
     """
     batches = corpus.shuffled
-    if batches is None or corpus.corpus_form.mechanism().unit != TEXT:
+    if batches is None or corpus.release.mechanism().unit != TEXT:
         return None
     from dp_forward.corpus.shuffled import ASSUMPTIONS, central_reading, central_statement
 
-    reading = central_reading(corpus.corpus_form, batches, delta=delta)
+    reading = central_reading(corpus.spec, batches, delta=delta)
     return {
         "epsilon_upper": reading.upper.epsilon,
         "epsilon_lower": reading.lower.epsilon,

@@ -33,7 +33,7 @@ from dp_forward.privacy import (
 )
 
 if TYPE_CHECKING:  # a plan names its regime; and a release's description may load torch
-    from dp_forward.split.artifacts import ReleaseForm
+    from dp_forward.release_spec import ReleaseSpec
     from dp_forward.train.plan import Plan
 
 __all__ = ["Promises", "Regime", "label_mechanism_for", "promises", "promises_of"]
@@ -164,12 +164,12 @@ def _or(guarantee: Guarantee | None, otherwise: str) -> str:
     return otherwise if guarantee is None else guarantee.statement
 
 
-def promises_of(plan: Plan, form: ReleaseForm) -> Promises:
+def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
     """The promises of a run: derived anew from its plan and its kind of release, never read from a file."""
     return promises(
         plan.regime,
-        None if form.noise is None else form.mechanism(),
-        label_mechanism=label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(form.labels)),
+        None if spec.noise is None else spec.mechanism(),
+        label_mechanism=label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(spec.labels)),
         assumptions=tuple(_assumed(plan)),
     )
 

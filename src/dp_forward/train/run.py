@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Guarantee
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
-from dp_forward.split.artifacts import ReleaseForm, hand_over, load_provider_side, load_user_side
+from dp_forward.split.artifacts import load_provider_side, load_user_side, save_sides
 from dp_forward.storage.json_files import write_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Promises, promises_of
@@ -29,7 +30,7 @@ class Halves:
     """
 
     pair: Split
-    form: ReleaseForm
+    spec: ReleaseSpec
     tokens: FixedLength
     task: str | None
     data: dict[str, str]
@@ -43,11 +44,11 @@ class Halves:
         if not (root / "front").is_dir():
             raise InvalidInput("run", "hold a front", "a back alone", "Bring the front: it reads texts.")
         user, provider = load_user_side(root / "front"), load_provider_side(root / "back")
-        if user.form != provider.form:
-            raise InvalidInput("run", "have one form of release", "two in its halves", "Get it again.")
+        if user.spec != replace(provider.spec, front=user.digest):
+            raise InvalidInput("run", "have one kind of release", "two in its halves", "Get it again.")
         plan = json.loads((root / "plan.json").read_text(encoding="utf-8")).get("plan", {})
         pair = Split(user.front, provider.back)
-        return cls(pair, user.form, user.tokens, plan.get("task"), dict(plan.get("data") or {}))
+        return cls(pair, user.spec, user.tokens, plan.get("task"), dict(plan.get("data") or {}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class Run:
 
     plan: Plan
     pair: Split
-    form: ReleaseForm
+    spec: ReleaseSpec
     tokens: FixedLength
     promises: Promises
     report: dict[str, Any]
@@ -77,7 +78,7 @@ class Run:
         if root.exists() and any(root.iterdir()):
             raise InvalidInput("folder", "be new or empty", root, "Name another.")
         root.mkdir(parents=True, exist_ok=True)
-        hand_over(self.pair, self.form, self.tokens.tokenizer, root)
+        save_sides(self.pair, self.spec, self.tokens.tokenizer, root)
         write_json(root / "plan.json", {"digest": self.plan.digest(), "plan": self.plan.as_dict()})
         write_json(root / "report.json", self.report)
 
@@ -92,12 +93,12 @@ class Run:
         report = json.loads((root / "report.json").read_text(encoding="utf-8"))
         user = load_user_side(root / "front")
         pair = Split(user.front, load_provider_side(root / "back").back)
-        if user.form.noise != plan.noise:
+        if user.spec.noise != plan.noise:
             raise InvalidInput(
                 "run", "have the noise of its plan", "other noise in its front", "Get it again."
             )
-        said = promises_of(plan, user.form)
-        return cls(plan, pair, user.form, user.tokens, said, report)
+        said = promises_of(plan, user.spec)
+        return cls(plan, pair, user.spec, user.tokens, said, report)
 
     def __repr__(self) -> str:
         return f"Run({self.plan.task}, {self.plan.cut}, {self.plan.regime}) -> {self.guarantee!r}"

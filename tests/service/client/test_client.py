@@ -109,7 +109,11 @@ def test_a_frame_is_the_policys_and_nothing_else(make: Make, network: Network, u
         client.ask(TEXT)
         policy = client.policy
     header = parse_frame(network.posted[0]).header
-    assert (header.rows, header.width, header.bits) == (policy.matrix_rows, policy.width, policy.bits)
+    assert (header.rows, header.width, header.bits) == (
+        policy.release.matrix_rows,
+        policy.release.width,
+        policy.release.bits,
+    )
     assert (header.cut, header.front.hex()) == ("encoder.1", user.digest)
     assert header.epsilon == pytest.approx(2.0, rel=1e-9)
     assert network.seen[-1].headers["content-type"] == "application/octet-stream"
@@ -393,7 +397,7 @@ def test_gaussian_releases_add_up_slower_and_need_a_ledger_with_a_delta(
     make: Make, network: Network, user: UserSide, tmp_path: Path
 ) -> None:
     noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=2.0, delta=1e-5)
-    gaussian = replace(user, form=replace(user.form, noise=noise))
+    gaussian = replace(user, spec=replace(user.spec, noise=noise))
     network.manifest = tiny_user.manifest_of(Policy.of(gaussian))
     with make(gaussian, ledger=tmp_path / "gaussian") as client:
         found = [client.ask(text) for text in texts(4)]

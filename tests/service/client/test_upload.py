@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from corpus.release_cases import texts, user
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
@@ -103,7 +103,11 @@ def test_what_is_collected_is_what_was_released(
     assert multiset(corpus.folder) == multiset(out)
     own = ReleasedCorpus.open(out)
     assert corpus.guarantee.as_dict() == own.guarantee.as_dict()
-    assert (corpus.scale, corpus.front_digest, corpus.form) == (own.scale, own.front_digest, own.form)
+    assert (corpus.scale, corpus.front_digest, corpus.release.noise) == (
+        own.scale,
+        own.front_digest,
+        own.release.noise,
+    )
     again = pushed(out, served)
     assert (again.pushed, again.known) == (0, RECORDS)
     with Ledger.open(ledger_of(out)) as book:

@@ -13,7 +13,7 @@ from dp_forward.noise import release
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.record_reader import RecordReader
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import pack_record
@@ -26,7 +26,7 @@ RANDOMIZED = RandomizedResponse(1.0, release_cases.LABELS)
 
 @cache
 def provider() -> ProviderSide:
-    return ProviderSide(release_cases.pair(CUT).back, release_cases.user(CUT).form, "cd" * 32)
+    return ProviderSide(release_cases.pair(CUT).back, release_cases.user(CUT).spec, "cd" * 32)
 
 
 @cache
@@ -34,8 +34,8 @@ def manifest() -> Manifest:
     return Manifest.of(provider(), FRONT, epsilons=())
 
 
-def form(labels: Any = "public", **changes: Any) -> CollectionForm:
-    return CollectionForm.of(manifest(), labels, **changes)
+def form(labels: Any = "public", **changes: Any) -> CollectionSpec:
+    return CollectionSpec.of(manifest(), labels, **changes)
 
 
 @cache
@@ -46,8 +46,8 @@ def reader() -> RecordReader:
 def record(number: int = 0, *, label: int | None = 1, request: bytes | None = None, time: int = 0) -> bytes:
     """An honest record; a new one every time, for its noise is."""
     wanted = manifest()
-    hidden = np.random.default_rng(number).normal(size=(wanted.matrix_rows, wanted.width))
-    made = release(hidden, wanted.mechanism(), bits=wanted.bits)
+    hidden = np.random.default_rng(number).normal(size=wanted.release.shape)
+    made = release(hidden, wanted.mechanism(), bits=wanted.release.bits)
     frame = frame_of(made, cut=CUT, front=FRONT, request=request or secrets.token_bytes(16), time=time)
     if time:
         return frame + (label or 0).to_bytes(4, "little")

@@ -21,7 +21,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.collector.collection_store import RECORDS, Collection
 from dp_forward.service.collector.corpus_export import export_corpus
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import Record, parse_record
 from dp_forward.service.server.refusals import Refused
 from service.collector.collect_cases import form, parsed, record, stored
@@ -248,7 +248,7 @@ def test_an_export_is_what_was_collected_in_another_order(collection: Collection
     assert in_order != [r.label for r in records], "the control: they came in another order"
     assert corpus.shuffled is None
     assert seen == [30]
-    assert corpus.guarantee.as_dict() == form().corpus_form(30, 30).guarantee().as_dict()
+    assert corpus.guarantee.as_dict() == form().corpus_spec(30, 30).guarantee().as_dict()
     again = export_corpus(collection.folder, tmp_path / "again")
     assert {p.name: p.read_bytes() for p in again.folder.iterdir()} == {
         p.name: p.read_bytes() for p in corpus.folder.iterdir()
@@ -313,7 +313,7 @@ def test_several_shards_hold_every_record_once(
     records = some(10)
     collection.add(records)
     corpus = export_corpus(collection.folder, tmp_path / "corpus")
-    assert corpus.corpus_form.shards == 3
+    assert corpus.spec.shards == 3
     assert multiset(corpus) == sorted((r.noisy, r.label) for r in records)
 
 
@@ -322,5 +322,5 @@ def test_a_repr_tells_no_record(collection: Collection) -> None:
     collection.add(records)
     assert "collected" in repr(collection)
     assert records[0].request.hex() not in repr(collection)
-    assert isinstance(collection.form, CollectionForm)
+    assert isinstance(collection.form, CollectionSpec)
     assert not np.array_equal(records[0].values, some(1)[0].values), "the control: noise is drawn anew"

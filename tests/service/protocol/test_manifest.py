@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import release
 from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.frame import MECHANISMS, WireError, frame_of, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.split import split_model
-from dp_forward.split.artifacts import ProviderSide, ReleaseForm
+from dp_forward.split.artifacts import ProviderSide
 from tiny_models import LABELS, WIDTH, tiny
 
 FRONT = "0123456789abcdef" * 4
@@ -26,22 +27,23 @@ ABOUT: dict[str, Any] = {"front": FRONT, "request": bytes(16), "time": 1_700_000
 
 
 def _manifest(**changes: Any) -> Manifest:
-    good = {
+    good: dict[str, Any] = {
         "noise": NoiseSpec(epsilon=4.0),
         "rows": 16,
-        "matrix_rows": 16,
         "width": 384,
         "bits": 8,
         "cut": "encoder.6",
         "front": FRONT,
         "labels": ("negative", "positive"),
     }
-    return Manifest(**(good | changes))
+    own = {name: changes.pop(name) for name in ("epsilons", "version") if name in changes}
+    return Manifest(release=ReleaseSpec(**(good | changes)), **own)
 
 
 def _provider(cut: str = "encoder.1", *, width: int | None = None, **noise: Any) -> ProviderSide:
-    form = ReleaseForm(noise=NoiseSpec(**noise), rows=ROWS, labels=NAMES)
-    return ProviderSide(split_model(tiny("bert", blocks=2), cut, width=width).back, form, "bb" * 32)
+    back = split_model(tiny("bert", blocks=2), cut, width=width).back
+    spec = ReleaseSpec.of(back, noise=NoiseSpec(**noise), rows=ROWS, labels=NAMES)
+    return ProviderSide(back, spec, "bb" * 32)
 
 
 # From a provider
@@ -50,37 +52,41 @@ def _provider(cut: str = "encoder.1", *, width: int | None = None, **noise: Any)
 @pytest.mark.parametrize(("cut", "matrix_rows"), [("encoder.1", ROWS), ("output", 1)])
 def test_a_provider_asks_for_what_its_back_takes(cut: str, matrix_rows: int) -> None:
     manifest = Manifest.of(_provider(cut, epsilon=4.0), FRONT)
-    assert (manifest.rows, manifest.matrix_rows, manifest.width) == (ROWS, matrix_rows, WIDTH)
-    assert (manifest.cut, manifest.front, manifest.labels) == (cut, FRONT, NAMES)
-    assert manifest.noise == NoiseSpec(epsilon=4.0)
+    assert (manifest.release.rows, manifest.release.matrix_rows, manifest.release.width) == (
+        ROWS,
+        matrix_rows,
+        WIDTH,
+    )
+    assert (manifest.release.cut, manifest.release.front, manifest.release.labels) == (cut, FRONT, NAMES)
+    assert manifest.release.noise == NoiseSpec(epsilon=4.0)
     assert manifest.frame_bytes == 128 + matrix_rows * WIDTH
 
 
 def test_a_map_makes_the_frame_narrow() -> None:
-    assert Manifest.of(_provider(width=4), FRONT).width == 4
+    assert Manifest.of(_provider(width=4), FRONT).release.width == 4
 
 
 @pytest.mark.parametrize("cut", ["encoder.1", "output"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_release_made_as_the_manifest_says_fits_it(mechanism: str, cut: str) -> None:
     manifest = Manifest.of(_provider(cut, mechanism=mechanism, epsilon=4.0), FRONT)
-    hidden = np.ones((manifest.matrix_rows, manifest.width))
-    released = release(hidden, manifest.mechanism(), bits=manifest.bits)
-    frame = frame_of(released, cut=manifest.cut, **ABOUT)
+    hidden = np.ones((manifest.release.matrix_rows, manifest.release.width))
+    released = release(hidden, manifest.mechanism(), bits=manifest.release.bits)
+    frame = frame_of(released, cut=manifest.release.cut, **ABOUT)
     assert len(frame) == manifest.frame_bytes
     assert parse_frame(frame).header.fits(manifest) is None
 
 
 def test_eight_bits_are_asked_for_where_they_hold_the_noise_and_sixteen_elsewhere() -> None:
-    assert Manifest.of(_provider(epsilon=8.0), FRONT).bits == 8
-    assert Manifest.of(_provider(epsilon=200.0), FRONT).bits == 16
-    assert Manifest.of(_provider(epsilon=8.0), FRONT, bits=16).bits == 16
+    assert Manifest.of(_provider(epsilon=8.0), FRONT).release.bits == 8
+    assert Manifest.of(_provider(epsilon=200.0), FRONT).release.bits == 16
+    assert Manifest.of(_provider(epsilon=8.0), FRONT, bits=16).release.bits == 16
     with pytest.raises(InvalidInput, match="8 bits"):
         Manifest.of(_provider(epsilon=200.0), FRONT, bits=8)
 
 
 def test_an_undefended_model_has_no_manifest() -> None:
-    bare = dataclasses.replace(_provider(), form=ReleaseForm(noise=None, rows=ROWS, labels=NAMES))
+    bare = dataclasses.replace(_provider(), spec=dataclasses.replace(_provider().spec, noise=None))
     with pytest.raises(InvalidInput, match="come with noise"):
         Manifest.of(bare, FRONT)
 
@@ -108,8 +114,8 @@ def test_a_half_and_a_quarter_of_its_epsilon_are_answered_too(mechanism: str) ->
     manifest = Manifest.of(_provider(mechanism=mechanism, epsilon=4.0), FRONT)
     assert manifest.epsilons == (2.0, 1.0)
     for offer in manifest.offers:
-        released = release(np.ones((ROWS, WIDTH)), offer.noise.build(), bits=manifest.bits)
-        header = parse_frame(frame_of(released, cut=manifest.cut, **ABOUT)).header
+        released = release(np.ones((ROWS, WIDTH)), offer.noise.build(), bits=manifest.release.bits)
+        header = parse_frame(frame_of(released, cut=manifest.release.cut, **ABOUT)).header
         assert header.fits(manifest) is None
         assert manifest.offer_with(header.epsilon) is offer
         assert offer.step == released.step
@@ -120,7 +126,7 @@ def test_a_frame_with_noise_that_is_not_offered_or_with_anothers_step_does_not_f
     manifest = Manifest.of(_provider(epsilon=4.0), FRONT, epsilons=(2.0,))
     for epsilon in (8.0, 3.0, 1.0):
         released = release(np.ones((ROWS, WIDTH)), NoiseSpec(epsilon=epsilon).build(), bits=8)
-        header = parse_frame(frame_of(released, cut=manifest.cut, **ABOUT)).header
+        header = parse_frame(frame_of(released, cut=manifest.release.cut, **ABOUT)).header
         assert str(header.fits(manifest)).startswith("epsilon")
     mixed = dataclasses.replace(header, epsilon=manifest.epsilon, step=manifest.offers[1].step)
     assert str(mixed.fits(manifest)).startswith("step")
@@ -301,5 +307,5 @@ def test_any_json_gives_a_sound_manifest_or_a_refusal(
     except WireError:
         return
     assert 0 < manifest.step < math.inf
-    assert 0 < manifest.epsilon <= manifest.noise.epsilon
+    assert 0 < manifest.epsilon <= manifest.release.noise.epsilon
     assert Manifest.from_dict(manifest.as_dict()) == manifest

@@ -12,6 +12,7 @@ import pytest
 import tiny_user
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.policy import Policy, ProtocolMismatch, shown
 from dp_forward.split.artifacts import load_user_side
 
@@ -19,17 +20,16 @@ GAUSSIAN = NoiseSpec(mechanism="matrix-gaussian", epsilon=4.0, delta=1e-5)
 
 
 def policy(noise: NoiseSpec, *, more: bool = False) -> Policy:
-    return Policy(
+    spec = ReleaseSpec(
         noise=noise,
         rows=12,
-        matrix_rows=12,
         width=4,
         bits=8,
         cut="encoder.1",
         front="ab" * 32,
         labels=("bad", "good"),
-        allow_more_noise=more,
     )
+    return Policy(release=spec, allow_more_noise=more)
 
 
 def said(mine: Policy, **noise: Any) -> dict[str, Any]:
@@ -48,31 +48,32 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_policy_is_what_the_front_folder_says(front: Path) -> None:
     user = load_user_side(front)
     found = Policy.of(user)
-    assert (found.epsilon, found.delta, found.rows, found.cut) == (2.0, 0.0, 12, "encoder.1")
-    assert (found.matrix_rows, found.width, found.bits) == (12, 4, 8)
-    assert (found.front, found.labels) == (user.digest, ("bad", "good"))
+    spec = found.release
+    assert (found.epsilon, found.delta, spec.rows, spec.cut) == (2.0, 0.0, 12, "encoder.1")
+    assert (spec.shape, spec.bits) == ((12, 4), 8)
+    assert (spec.front, spec.labels) == (user.digest, ("bad", "good"))
 
 
 def test_bits_are_16_where_the_noise_does_not_fit_into_8(front: Path) -> None:
     user = load_user_side(front)
-    wide = replace(user.form, noise=NoiseSpec(epsilon=60.0))
-    assert Policy.of(replace(user, form=wide)).bits == 16
+    wide = replace(user.spec, noise=NoiseSpec(epsilon=60.0))
+    assert Policy.of(replace(user, spec=wide)).release.bits == 16
     with pytest.raises(InvalidInput):
-        Policy.of(replace(user, form=wide), bits=8)
-    assert Policy.of(user, bits=16).bits == 16
+        Policy.of(replace(user, spec=wide), bits=8)
+    assert Policy.of(user, bits=16).release.bits == 16
 
 
 def test_a_front_without_noise_has_no_policy(front: Path) -> None:
     user = load_user_side(front)
     with pytest.raises(InvalidInput, match="noise"):
-        Policy.of(replace(user, form=replace(user.form, noise=None)))
+        Policy.of(replace(user, spec=replace(user.spec, noise=None)))
 
 
 def test_a_promise_per_token_is_refused_where_rows_mix(front: Path) -> None:
     user = load_user_side(front)
     noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=4.0, unit="token", rows=12)
     with pytest.raises(InvalidInput, match="token"):
-        Policy.of(replace(user, form=replace(user.form, noise=noise)))
+        Policy.of(replace(user, spec=replace(user.spec, noise=noise)))
 
 
 @pytest.mark.parametrize("noise", [NoiseSpec(epsilon=2.0), GAUSSIAN])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Prior, ResponseWithPrior
-from dp_forward.service.protocol.collection_spec import MOST_BODY_BYTES, CollectionForm
+from dp_forward.service.protocol.collection_spec import MOST_BODY_BYTES, CollectionSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES, WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import RECORD_LABEL_BYTES, pack_record, parse_record, with_new_id
@@ -96,21 +96,21 @@ def test_a_repr_holds_no_value() -> None:
 @pytest.mark.parametrize("least", [None, 100])
 def test_a_form_survives_json(labels, least: int | None) -> None:
     made = form(labels, shuffler_least=least)
-    again = CollectionForm.from_dict(json.loads(json.dumps(made.as_dict())))
+    again = CollectionSpec.from_dict(json.loads(json.dumps(made.as_dict())))
     assert again.as_dict() == made.as_dict()
     assert again.as_dict().keys() == {"version", "manifest", "labels", "shuffler"}
     assert made.as_dict()["shuffler"] == (None if least is None else {"least": least})
-    corpus = again.corpus_form(7, 3)
-    assert (corpus.front, corpus.bits, corpus.records, corpus.shards) == (FRONT, 8, 7, 3)
-    assert corpus.guarantee().epsilon == made.corpus_form(1, 1).guarantee().epsilon
+    corpus = again.corpus_spec(7, 3)
+    assert (corpus.release.front, corpus.release.bits, corpus.records, corpus.shards) == (FRONT, 8, 7, 3)
+    assert corpus.guarantee().epsilon == made.corpus_spec(1, 1).guarantee().epsilon
 
 
 def test_one_corpus_has_one_noise() -> None:
     answered = Manifest.of(provider(), FRONT)
     assert answered.epsilons  # the control: the server itself answers more noise too
-    assert CollectionForm.of(answered, "public").manifest.epsilons == ()
+    assert CollectionSpec.of(answered, "public").manifest.epsilons == ()
     with pytest.raises(InvalidInput, match="one noise"):
-        CollectionForm(manifest=answered, labels="public")
+        CollectionSpec(manifest=answered, labels="public")
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_a_form_that_is_not_sound_is_a_wire_error(change) -> None:
     settings = form().as_dict()
     change(settings)
     with pytest.raises(WireError):
-        CollectionForm.from_dict(settings)
+        CollectionSpec.from_dict(settings)
     for other in (None, [], "x", 3):
         with pytest.raises(WireError):
-            CollectionForm.from_dict(other)
+            CollectionSpec.from_dict(other)
 
 
 # --- bodies -------------------------------------------------------------------------------------------------

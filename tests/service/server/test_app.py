@@ -30,13 +30,14 @@ from starlette.websockets import WebSocketDisconnect
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Released, release, release_batch
 from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.access import read_token
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.server.app import make_app, run_server
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split import split_model
-from dp_forward.split.artifacts import ProviderSide, ReleaseForm
+from dp_forward.split.artifacts import ProviderSide
 from tiny_models import tiny
 
 ROWS, WIDTH, LABELS = 9, 32, ("bad", "so so", "good")
@@ -49,7 +50,7 @@ FRAME = {"content-type": "application/octet-stream"}
 @pytest.fixture(scope="module")
 def provider() -> ProviderSide:
     back = split_model(tiny("bert"), CUT)[1]
-    return ProviderSide(back, ReleaseForm(noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
+    return ProviderSide(back, ReleaseSpec.of(back, noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def client(app: FastAPI) -> Iterator[TestClient]:
 
 def released(manifest: Manifest, seed: int = 0) -> Released:
     hidden = np.random.default_rng(seed).normal(size=(ROWS, WIDTH))
-    return release(hidden, manifest.mechanism(), bits=manifest.bits)
+    return release(hidden, manifest.mechanism(), bits=manifest.release.bits)
 
 
 def framed(made: Released, *, request: bytes | None = None, **changes: Any) -> bytes:
@@ -125,7 +126,7 @@ def test_more_noise_is_answered_by_its_own_step_and_checked_by_its_own_spread(
 ) -> None:
     hidden = np.random.default_rng(3).normal(size=(ROWS, WIDTH))
     for offer in manifest.offers:
-        made = release(hidden, offer.mechanism, bits=manifest.bits)
+        made = release(hidden, offer.mechanism, bits=manifest.release.bits)
         found = client.post("/v1/answer", content=framed(made), headers=FRAME)
         assert found.status_code == 200, found.text
         noisy = torch.from_numpy(np.asarray(made.values, dtype=np.float32) * np.float32(made.step))
@@ -133,7 +134,7 @@ def test_more_noise_is_answered_by_its_own_step_and_checked_by_its_own_spread(
             wanted = torch.softmax(provider.back(noisy[None]).logits.double(), -1)[0]
         assert list(found.json()["probabilities"].values()) == pytest.approx(wanted.tolist(), abs=1e-6)
     least, most = manifest.offers[0], manifest.offers[-1]
-    data = framed(release(hidden, least.mechanism, bits=manifest.bits))
+    data = framed(release(hidden, least.mechanism, bits=manifest.release.bits))
     header = replace(
         Header.unpack(data[:HEADER_BYTES]), epsilon=most.epsilon, delta=most.delta, step=most.step * 1.0
     )
@@ -146,7 +147,7 @@ def test_more_noise_is_answered_by_its_own_step_and_checked_by_its_own_spread(
 def test_batched_answers_equal_single_ones(provider: ProviderSide, manifest: Manifest) -> None:
     app = make_app(provider, front_digest=FRONT, settings=ServerSettings(max_wait_ms=20, max_batch=16))
     hidden = np.random.default_rng(7).normal(size=(48, ROWS, WIDTH))
-    made = release_batch(hidden, manifest.mechanism(), bits=manifest.bits)
+    made = release_batch(hidden, manifest.mechanism(), bits=manifest.release.bits)
 
     async def ask() -> list[httpx.Response]:
         async with over(app) as client:
@@ -268,7 +269,7 @@ def test_a_slow_body_is_given_up(provider: ProviderSide) -> None:
 def test_a_client_that_forgot_the_noise_is_refused(client: TestClient, manifest: Manifest) -> None:
     frame, mechanism = good(manifest), manifest.mechanism()
     hidden = np.random.default_rng(0).normal(size=(ROWS, WIDTH))
-    bare = np.rint(NOISE.bound.apply(hidden) / manifest.step).astype(f"<i{manifest.bits // 8}")
+    bare = np.rint(NOISE.bound.apply(hidden) / manifest.step).astype(f"<i{manifest.release.bits // 8}")
     assert np.linalg.norm(bare * manifest.step) == pytest.approx(mechanism.bound.norm, rel=0.5)  # type: ignore[attr-defined]
     refused(
         client.post("/v1/answer", content=frame[:HEADER_BYTES] + bare.tobytes(), headers=FRAME),
@@ -386,7 +387,7 @@ def test_a_stream_answers_many_frames_by_their_ids(
     client: TestClient, manifest: Manifest, provider: ProviderSide
 ) -> None:
     hidden = np.random.default_rng(8).normal(size=(100, ROWS, WIDTH))
-    made = release_batch(hidden, manifest.mechanism(), bits=manifest.bits)
+    made = release_batch(hidden, manifest.mechanism(), bits=manifest.release.bits)
     ids = [i.to_bytes(16, "big") for i in range(100)]
     with client.websocket_connect("/v1/stream") as stream:
         for one, request in zip(made, ids, strict=True):
@@ -497,10 +498,10 @@ def test_a_payload_is_never_logged(
 
 
 def test_a_back_that_cannot_answer_is_refused_at_the_start(provider: ProviderSide) -> None:
-    few = replace(provider, form=replace(provider.form, labels=("yes", "no")))
+    few = replace(provider, spec=replace(provider.spec, labels=("yes", "no")))
     with pytest.raises(InvalidInput, match="2 labels"):
         make_app(few, front_digest=FRONT, settings=ServerSettings())
-    bare = replace(provider, form=replace(provider.form, noise=None))
+    bare = replace(provider, spec=replace(provider.spec, noise=None))
     with pytest.raises(InvalidInput, match="noise"):
         make_app(bare, front_digest=FRONT, settings=ServerSettings())
 

@@ -14,21 +14,22 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
-from dp_forward.corpus.form import Labels
+from dp_forward.corpus.corpus_spec import Labels
 from dp_forward.noise import release_batch
 from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.record_reader import RecordReader
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import Record, pack_record
 from dp_forward.service.server.app import make_app, run_server
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split import split_model
-from dp_forward.split.artifacts import ProviderSide, ReleaseForm
+from dp_forward.split.artifacts import ProviderSide
 from tiny_models import tiny
 
 ROWS, WIDTH, LABELS = 9, 32, ("bad", "so so", "good")
@@ -40,13 +41,13 @@ OCTETS = {"content-type": "application/octet-stream"}
 
 @cache
 def manifest() -> Manifest:
-    shape = {"rows": ROWS, "matrix_rows": ROWS, "width": WIDTH, "bits": 8}
-    return Manifest(noise=NOISE, cut=CUT, front=FRONT, labels=LABELS, **shape)
+    spec = ReleaseSpec(noise=NOISE, cut=CUT, front=FRONT, labels=LABELS, rows=ROWS, width=WIDTH, bits=8)
+    return Manifest(release=spec)
 
 
 @cache
-def form(labels: Labels = "public") -> CollectionForm:
-    return CollectionForm.of(manifest(), labels)
+def form(labels: Labels = "public") -> CollectionSpec:
+    return CollectionSpec.of(manifest(), labels)
 
 
 def made(count: int, *, seed: int = 0, ids: list[bytes] | None = None) -> list[bytes]:
@@ -82,10 +83,10 @@ def changed(record: bytes, **fields: Any) -> bytes:
 @cache
 def provider() -> ProviderSide:
     back = split_model(tiny("bert"), CUT)[1]
-    return ProviderSide(back, ReleaseForm(noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
+    return ProviderSide(back, ReleaseSpec.of(back, noise=NOISE, rows=ROWS, labels=LABELS), "cd" * 32)
 
 
-def collector_app(folder: Path, settings: ServerSettings) -> FastAPI:
+def collector_app(folder: Path, settings: ServerSettings) -> Starlette:
     """The provider's real server, collecting."""
     collection = Collection.open_or_create(folder, form())
     return make_app(
@@ -94,7 +95,7 @@ def collector_app(folder: Path, settings: ServerSettings) -> FastAPI:
 
 
 @contextlib.contextmanager
-def running(app: FastAPI, settings: ServerSettings) -> Iterator[str]:
+def running(app: Starlette, settings: ServerSettings) -> Iterator[str]:
     """The app on loopback, in a thread; its address."""
     said: list[str] = []
     up = threading.Event()

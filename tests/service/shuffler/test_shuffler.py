@@ -14,23 +14,22 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
-from fastapi.testclient import TestClient
 from scipy.stats import chi2
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.service.collector.collection_store import Collection
+from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.collector.record_reader import RecordReader
-from dp_forward.service.collector.routes import add_collecting
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.sansio import Call, Reply, RetryPolicy, ServerRefused, Steps
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import Guard
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
 from dp_forward.service.shuffler.forwarding import Collector, Forwarder, batch_steps
-from dp_forward.service.shuffler.shuffler_app import Shuffling, make_shuffler_app
+from dp_forward.service.shuffler.shuffler_app import Shuffler, make_shuffler_app
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore, fresh_ids
 from service.shuffler.shuffle_cases import (
     OCTETS,
@@ -57,9 +56,8 @@ def opened(folder: Path, least: int = 50) -> ShufflerStore:
 
 def collecting(folder: Path) -> TestClient:
     """The collector's routes alone, without a socket."""
-    app = FastAPI()
     collection = Collection.open_or_create(folder, form())
-    add_collecting(app, collection, Guard(None), LOCAL, metrics=Metrics(), shuffler_token=TOKEN)
+    app = Starlette(routes=collector_routes(collection, LOCAL, metrics=Metrics(), shuffler_token=TOKEN))
     return TestClient(app, headers={"authorization": f"Bearer {TOKEN}"})
 
 
@@ -99,7 +97,7 @@ def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_pa
             forwarder = Forwarder(store, line, at_once=25)
             app = make_shuffler_app(store, forwarder, wanted, settings=LOCAL, most=MOST)
             with running(app, LOCAL) as before, httpx.Client(base_url=before) as client:
-                offered = CollectionForm.from_dict(client.get("/v1/collection").json())
+                offered = CollectionSpec.from_dict(client.get("/v1/collection").json())
                 assert (offered.shuffler_least, offered.manifest) == (50, manifest())
                 for user in users[:2]:
                     reply = client.post("/v1/records", content=b"".join(user), headers=OCTETS)
@@ -453,7 +451,7 @@ def test_what_senders_and_collectors_are_told_cannot_be_replaced(tmp_path: Path)
         (store, "waiting", 10**6),
         (collection, "form", other),
         (RecordReader(form()), "form", other),
-        (Shuffling(store, None, form(), most=MOST), "form", other),  # type: ignore[arg-type]
+        (Shuffler(store, None, form(), most=MOST), "form", other),  # type: ignore[arg-type]
         (form(), "shuffler_least", 10**6),
         (manifest(), "epsilon", 0.1),
         (manifest().offers[0], "epsilon", 0.1),

@@ -102,7 +102,7 @@ def page(
 ) -> Iterator[Page]:
     """The page for a user of this run."""
     user = load_user_side(run / "front")
-    noise = user.form.noise
+    noise = user.spec.noise
     reader = TokenReconstructor(NearestTokens(user), by_row=noise is not None and noise.bound.over == "row")
     if prepare:
         reader.prepare()

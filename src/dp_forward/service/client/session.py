@@ -207,7 +207,7 @@ class Session:
         paid = self._pay(read, terms)
         request, frame = _fresh(paid.frame, int(time.time()))
         reply = yield from send(Call("POST", "/v1/answer", _ANSWER_BYTES, frame), self._patience)
-        label, probabilities = _checked(reply, self.policy.labels, request)
+        label, probabilities = _checked(reply, self.policy.release.labels, request)
         self._answers.store(read.key, self._server, label, probabilities)
         if not paid.delivered:
             self._ledger.delivered(paid.release_id)
@@ -222,7 +222,7 @@ class Session:
         noisy = None
         if known is not None and known.state is not State.RESERVED:
             values = parse_frame(self._ledger.payload(known.id)).values
-            noisy = torch.from_numpy(dequantise(values, terms.mechanism, self.policy.bits))
+            noisy = torch.from_numpy(dequantise(values, terms.mechanism, self.policy.release.bits))
         return Preview(read.tokens, self._hidden(read.tokens), noisy)
 
     def _read(self, text: Text, terms: Terms, name: str) -> _Text:
@@ -233,7 +233,7 @@ class Session:
             try:
                 tokens = fixed.encode(*parts)
                 # One more than fits is enough to know that it does not.
-                just_more = {"truncation": True, "max_length": policy.rows + 1}
+                just_more = {"truncation": True, "max_length": policy.release.rows + 1}
                 long = fixed.tokenizer(*parts, **just_more)["input_ids"][0]
                 alone = [fixed.tokenizer(part, **just_more)["input_ids"][0] for part in parts]
                 bare = fixed.tokenizer([""])["input_ids"][0]
@@ -243,12 +243,12 @@ class Session:
             raise InvalidInput(name, "be text that the tokenizer reads", "something else", "Check it.")
         if any(len(part) <= len(bare) for part in alone):
             raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
-        public = {"front": policy.front, "noise": terms.noise.as_dict(), "bits": policy.bits}
-        return _Text(tokens, self._answers.key(tokens, public), len(long) > policy.rows)
+        public = {"front": policy.release.front, "noise": terms.noise.as_dict(), "bits": policy.release.bits}
+        return _Text(tokens, self._answers.key(tokens, public), len(long) > policy.release.rows)
 
     def _recalled(self, read: _Text) -> tuple[str, dict[str, float]] | None:
         known = self._answers.find(read.key, self._server)
-        return known if known is not None and known[0] in self.policy.labels else None
+        return known if known is not None and known[0] in self.policy.release.labels else None
 
     def _pay(self, read: _Text, terms: Terms) -> _Paid:
         """Charge, draw, store, in this order; or what was stored before."""
@@ -270,20 +270,20 @@ class Session:
 
     def _drawn(self, tokens: Mapping[str, Tensor], terms: Terms) -> Released:
         """One release; only ever called for a charge that has none."""
-        return release(self._hidden(tokens), terms.mechanism, bits=self.policy.bits)
+        return release(self._hidden(tokens), terms.mechanism, bits=self.policy.release.bits)
 
     @torch.inference_mode()
     def _hidden(self, tokens: Mapping[str, Tensor]) -> Tensor:
         hidden: Tensor = self._user.front(**tokens)
-        if tuple(hidden.shape) != (1, self.policy.matrix_rows, self.policy.width):
+        if tuple(hidden.shape) != (1, self.policy.release.matrix_rows, self.policy.release.width):
             raise AssertionError("the front gives another shape than the policy says")
         return hidden[0]
 
     def _frame(self, released: Released) -> bytes:
         return frame_of(
             released,
-            cut=self.policy.cut,
-            front=self.policy.front,
+            cut=self.policy.release.cut,
+            front=self.policy.release.front,
             request=secrets.token_bytes(16),
             time=int(time.time()),
         )

@@ -29,18 +29,18 @@ import hmac
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from dp_forward.corpus.form import Labels
+from dp_forward.corpus.corpus_spec import Labels
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.corpus.writer import ledger_of, private_folder
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.ledger import Ledger, State
 from dp_forward.progress import Count
 from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import Header, WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import ProtocolMismatch, shown
@@ -77,7 +77,7 @@ class UploadResult:
     server: str
     pushed: int
     known: int
-    form: CollectionForm
+    form: CollectionSpec
     """What the server collects; it agrees with the corpus, so it can be believed but for its shuffler."""
     elsewhere: bool
     """Whether the records may have gone to another server too: then no shuffler hides them."""
@@ -131,26 +131,15 @@ def check_collector(
     token: str | None = None,
     retry: RetryPolicy | None = None,
     transport: Any = None,
-) -> CollectionForm:
+) -> CollectionSpec:
     """Ask a server whether it would take a release of this front, before anything is drawn or charged.
 
     Edges:
         As `push_corpus`: `ProtocolMismatch` where it collects something else.
     """
-    form = user.form
-    form.mechanism()  # refuses a front without noise
-    assert form.noise is not None
-    manifest = Manifest(
-        noise=form.noise,
-        rows=form.rows,
-        matrix_rows=1 if user.front.cut.place == "output" else form.rows,
-        width=user.front.width,
-        bits=bits,
-        cut=str(user.front.cut),
-        front=user.digest,
-        labels=form.labels,
-    )
-    own, retry = CollectionForm.of(manifest, labels), retry or RetryPolicy()
+    user.spec.required_noise()
+    manifest = Manifest(release=replace(user.spec, bits=bits))
+    own, retry = CollectionSpec.of(manifest, labels), retry or RetryPolicy()
     with Transport(server, token=token, retry=retry, transport=transport) as line:
         return line.drive(_agreed_form(own, retry))
 
@@ -182,26 +171,13 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
     return corpus
 
 
-def _own_form(corpus: ReleasedCorpus, cut: str) -> CollectionForm:
+def _own_form(corpus: ReleasedCorpus, cut: str) -> CollectionSpec:
     """What a collector of this corpus must want, from the user's side alone."""
-    form = corpus.corpus_form
-    noise = form.release.noise
-    if noise is None:  # pragma: no cover - a corpus has noise
-        raise AssertionError("a released corpus without noise")
-    manifest = Manifest(
-        noise=noise,
-        rows=form.release.rows,
-        matrix_rows=form.rows,
-        width=form.width,
-        bits=form.bits,
-        cut=cut,
-        front=form.front,
-        labels=form.release.labels,
-    )
-    return CollectionForm.of(manifest, form.labels)
+    manifest = Manifest(release=replace(corpus.release, cut=cut))
+    return CollectionSpec.of(manifest, corpus.spec.labels)
 
 
-def _agreed_form(own: CollectionForm, retry: RetryPolicy) -> Steps[CollectionForm]:
+def _agreed_form(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpec]:
     """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
     theirs = parse_json((yield from send(Call("GET", "/v1/collection", _SPEC_BYTES), retry)))
     if not isinstance(theirs, dict) or not isinstance(theirs.get("manifest"), dict):
@@ -211,7 +187,7 @@ def _agreed_form(own: CollectionForm, retry: RetryPolicy) -> Steps[CollectionFor
         _compare(name, mine["manifest"][name], theirs["manifest"].get(name))
     _compare("labels", mine["labels"], theirs.get("labels"))
     try:
-        form = CollectionForm.from_dict(theirs)
+        form = CollectionSpec.from_dict(theirs)
     except WireError:
         raise _unreadable() from None
     # Once more on what was read, so that no two spellings of a value can differ.
@@ -242,7 +218,7 @@ def _unreadable() -> ProtocolMismatch:
 
 def _steps(
     corpus: ReleasedCorpus,
-    own: CollectionForm,
+    own: CollectionSpec,
     log: _UploadLog,
     retry: RetryPolicy,
     *,
@@ -284,7 +260,7 @@ def _body(corpus: ReleasedCorpus, manifest: Manifest, secret: bytes, span: range
     for place, number in enumerate(span):
         header = Header.as_asked(manifest, request=record_id(secret, number))
         label = None if labels is None else int(labels[place])
-        noisy = values[place].astype(corpus.corpus_form.integers, copy=False)
+        noisy = values[place].astype(corpus.release.integers, copy=False)
         records.append(pack_record(header.pack() + noisy.tobytes(), label))
     return b"".join(records)
 

@@ -28,7 +28,7 @@ from typing import Final, Self
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.refusals import Refused
@@ -60,7 +60,7 @@ PRAGMA user_version = {_FORMAT}
 class Collection:
     """An open collection; see the module. Threads may share one."""
 
-    def __init__(self, folder: Path, form: CollectionForm) -> None:
+    def __init__(self, folder: Path, form: CollectionSpec) -> None:
         self.folder = folder
         self._form = form
         self._database = Database(
@@ -68,7 +68,7 @@ class Collection:
         )
 
     @classmethod
-    def create(cls, folder: str | os.PathLike[str], form: CollectionForm) -> Collection:
+    def create(cls, folder: str | os.PathLike[str], form: CollectionSpec) -> Collection:
         """Make a collection in a folder that is new or empty."""
         place = Path(folder).absolute()
         taken = InvalidInput("collect", "be new or empty", place.name, "Choose another folder.")
@@ -99,7 +99,7 @@ class Collection:
         return collection
 
     @classmethod
-    def open_or_create(cls, folder: str | os.PathLike[str], form: CollectionForm) -> Collection:
+    def open_or_create(cls, folder: str | os.PathLike[str], form: CollectionSpec) -> Collection:
         """Open the collection of this form, made if there is none; one of another form is refused."""
         if not (Path(folder) / FORM).is_file():
             return cls.create(folder, form)
@@ -113,7 +113,7 @@ class Collection:
         return found
 
     @property
-    def form(self) -> CollectionForm:
+    def form(self) -> CollectionSpec:
         """What is collected."""
         return self._form
 
@@ -132,7 +132,7 @@ class Collection:
         with self._database.transaction(write=True) as connection:
             sealed = batch is not None and _sealed(connection, batch) is not None
             for record in records:
-                if record.values.shape != (expected.matrix_rows, expected.width):
+                if record.values.shape != (expected.release.matrix_rows, expected.release.width):
                     raise Refused("shape", "A record has another shape than what is collected.")
                 stored += _add(connection, record, batch, sealed=sealed)
         return stored, len(records) - stored
@@ -239,10 +239,10 @@ def _refuse(problem: Problem) -> DpForwardError:
     return Refused("disk", message, retry_after=_RETRY_SECONDS)
 
 
-def _read_form(place: Path) -> CollectionForm:
+def _read_form(place: Path) -> CollectionSpec:
     settings = read_json(place / FORM, name="collect", remedy=_REMEDY)
     try:
-        return CollectionForm.from_dict(settings)
+        return CollectionSpec.from_dict(settings)
     except WireError:
         rule = f"hold a readable {FORM}"
         raise InvalidInput("collect", rule, "something else", _REMEDY) from None

@@ -22,23 +22,22 @@ from typing import Final
 
 import numpy as np
 
+from dp_forward.corpus.corpus_spec import CorpusSpec
 from dp_forward.corpus.draw_log import Piece, Shard
-from dp_forward.corpus.form import CorpusForm
 from dp_forward.corpus.reader import (
     MANIFEST,
     ReleasedCorpus,
-    content_digest,
     manifest_bytes,
     shard_bytes,
     shard_name,
-    write_whole,
 )
 from dp_forward.corpus.shuffled import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import record_digest
-from dp_forward.storage.files import sync_folder
+from dp_forward.storage.digests import bytes_digest
+from dp_forward.storage.files import sync_folder, write_file
 
 __all__ = ["export_corpus"]
 
@@ -81,7 +80,7 @@ def export_corpus(
 
 def _write(
     folder: Path,
-    form: CollectionForm,
+    form: CollectionSpec,
     moment: sqlite3.Connection,
     progress: Callable[[int], None] | None,
 ) -> None:
@@ -89,7 +88,7 @@ def _write(
     if not found["records"]:
         waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
         raise InvalidInput("collection", "hold complete records", waiting, "Collect more first.")
-    corpus = form.corpus_form(found["records"], _shard_records(form))
+    corpus = form.corpus_spec(found["records"], _shard_records(form))
     key = _key(moment)
     name = key[:32]
     rows, shards = _rows(moment, corpus), []
@@ -97,17 +96,17 @@ def _write(
         span = corpus.span(number)
         piece = _piece(rows, span)
         data = shard_bytes(corpus, [piece], name=name, number=number)
-        write_whole(folder / shard_name(number), data)
-        shards.append(Shard(number, len(span), len(data), content_digest(data)))
+        write_file(folder / shard_name(number), data)
+        shards.append(Shard(number, len(span), len(data), bytes_digest(data)))
         if progress is not None:
             progress(span.stop)
     manifest = manifest_bytes(corpus, shards, name=name, corpus=key, shuffled=_batches(moment, form))
-    write_whole(folder / MANIFEST, manifest)
+    write_file(folder / MANIFEST, manifest)
 
 
-def _shard_records(form: CollectionForm) -> int:
+def _shard_records(form: CollectionSpec) -> int:
     manifest = form.manifest
-    values = manifest.matrix_rows * manifest.width * 2
+    values = manifest.release.matrix_rows * manifest.release.width * 2
     return min(max(1, _SHARD_BYTES // values), _MOST_SHARD_RECORDS)
 
 
@@ -119,11 +118,11 @@ def _key(moment: sqlite3.Connection) -> str:
     return digest.hexdigest()
 
 
-def _rows(moment: sqlite3.Connection, corpus: CorpusForm) -> Iterator[tuple[bytes, int | None]]:
+def _rows(moment: sqlite3.Connection, corpus: CorpusSpec) -> Iterator[tuple[bytes, int | None]]:
     """The integers and the label of each record, in the order of the ids."""
     labelled = corpus.labels != "none"
     for request, digest, label, noisy in moment.execute(_RECORDS):
-        sound = len(noisy) == corpus.record_bytes and (label is not None) == labelled
+        sound = len(noisy) == corpus.release.payload_bytes and (label is not None) == labelled
         if not sound or record_digest(request, noisy, label) != digest:
             raise InvalidInput(RECORDS, "hold each record as it came", "a damaged one", "Bring it back.")
         yield noisy, label
@@ -138,7 +137,7 @@ def _piece(rows: Iterator[tuple[bytes, int | None]], span: range) -> Piece:
     return Piece(span.start, len(span), bytes(noisy), np.asarray(labels, dtype="<i8").tobytes())
 
 
-def _batches(moment: sqlite3.Connection, form: CollectionForm) -> list[ShuffledBatch] | None:
+def _batches(moment: sqlite3.Connection, form: CollectionSpec) -> list[ShuffledBatch] | None:
     """The batches, where every record is in one."""
     alone = moment.execute("SELECT EXISTS (SELECT 1 FROM records WHERE batch IS NULL)").fetchone()[0]
     if alone:
@@ -149,6 +148,6 @@ def _batches(moment: sqlite3.Connection, form: CollectionForm) -> list[ShuffledB
         if form.labels == "public":
             query = "SELECT label, count(*) FROM records WHERE batch = ? GROUP BY label"
             found = dict(moment.execute(query, (batch,)).fetchall())
-            by_label = tuple(found.get(label, 0) for label in range(len(form.manifest.labels)))
+            by_label = tuple(found.get(label, 0) for label in range(len(form.manifest.release.labels)))
         listed.append(ShuffledBatch(records, by_label))
     return listed

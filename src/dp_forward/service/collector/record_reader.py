@@ -9,7 +9,7 @@ Edges:
 
 from __future__ import annotations
 
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.record import Record, parse_record
 from dp_forward.service.server.noise_check import NoiseCheck
@@ -24,19 +24,19 @@ _CODES = {"bits": "dtype", "rows": "shape", "width": "shape", "epsilon": "budget
 class RecordReader:
     """Reads the records of one form; threads may share one."""
 
-    def __init__(self, form: CollectionForm) -> None:
+    def __init__(self, form: CollectionSpec) -> None:
         self._form = form
         manifest = form.manifest
         self._check_noise = NoiseCheck.of(
             manifest.mechanism(),
-            rows=manifest.matrix_rows,
-            width=manifest.width,
+            rows=manifest.release.matrix_rows,
+            width=manifest.release.width,
             step=manifest.step,
-            bits=manifest.bits,
+            bits=manifest.release.bits,
         )
 
     @property
-    def form(self) -> CollectionForm:
+    def form(self) -> CollectionSpec:
         """What is read."""
         return self._form
 

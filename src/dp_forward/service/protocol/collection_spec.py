@@ -1,7 +1,7 @@
 """What a collector wants: which releases, with which labels, and whether a shuffler takes them.
 
 It holds the *choice* of noise (the manifest) and of the labels' noise, never a sigma: both parties calibrate
-anew. `CollectionForm.corpus_form` is what the records will be once they lie in a corpus.
+anew. `CollectionSpec.corpus_spec` is what the records will be once they lie in a corpus.
 
 Edges:
     One corpus has one noise: a collection takes its manifest's own epsilon alone. What comes from the network
@@ -14,15 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dp_forward.corpus.form import CorpusForm, Labels
+from dp_forward.corpus.corpus_spec import CorpusSpec, Labels, labels_as_dict, labels_from_dict
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import RECORD_LABEL_BYTES
-from dp_forward.split.artifacts import ReleaseForm
 
-__all__ = ["MOST_BODY_BYTES", "MOST_BODY_RECORDS", "CollectionForm"]
+__all__ = ["MOST_BODY_BYTES", "MOST_BODY_RECORDS", "CollectionSpec"]
 
 MOST_BODY_BYTES: Final = 8 << 20
 """No body of records is longer."""
@@ -36,14 +35,14 @@ _MOST_HIDING: Final = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CollectionForm:
+class CollectionSpec:
     """What every record of a collection looks like; see the module.
 
     ``shuffler_least`` is None where the collector itself takes the records; else a shuffler takes them, and
     passes them on in batches of at least so many.
 
     Guarantees:
-        A form that exists has a guarantee (`corpus_form`), and a record of it fits into one body.
+        A spec that exists has a guarantee (`corpus_spec`), and a record of it fits into one body.
     """
 
     manifest: Manifest
@@ -56,9 +55,9 @@ class CollectionForm:
                 "manifest",
                 "ask for one noise",
                 f"{1 + len(self.manifest.epsilons)}",
-                "Use CollectionForm.of.",
+                "Use CollectionSpec.of.",
             )
-        self.corpus_form(1, 1).guarantee()  # refuses labels that do not fit, and what cannot be promised
+        self.corpus_spec(1, 1).guarantee()  # refuses labels that do not fit, and what cannot be promised
         if self.record_bytes > MOST_BODY_BYTES:
             rule = f"take at most {MOST_BODY_BYTES} bytes"
             raise InvalidInput("record", rule, self.record_bytes, "Cut where less crosses, or use 8 bits.")
@@ -73,11 +72,11 @@ class CollectionForm:
                 )
 
     @classmethod
-    def of(cls, manifest: Manifest, labels: Labels, *, shuffler_least: int | None = None) -> CollectionForm:
+    def of(cls, manifest: Manifest, labels: Labels, *, shuffler_least: int | None = None) -> CollectionSpec:
         """The form for what a server answers: its own epsilon, and none of the smaller ones."""
         return cls(manifest=replace(manifest, epsilons=()), labels=labels, shuffler_least=shuffler_least)
 
-    def with_shuffler(self, least: int | None) -> CollectionForm:
+    def with_shuffler(self, least: int | None) -> CollectionSpec:
         """The same records, towards a shuffler (or without one)."""
         return replace(self, shuffler_least=least)
 
@@ -89,25 +88,17 @@ class CollectionForm:
     @property
     def label_count(self) -> int | None:
         """How many labels there are; None where none are collected. For `parse_record`."""
-        return None if self.labels == "none" else len(self.manifest.labels)
+        return None if self.labels == "none" else len(self.manifest.release.labels)
 
     @property
     def body_records(self) -> int:
         """How many records fit into one body."""
         return min(MOST_BODY_RECORDS, MOST_BODY_BYTES // self.record_bytes)
 
-    def corpus_form(self, records: int, shard_records: int) -> CorpusForm:
-        """The form of a corpus of so many of these records."""
-        manifest = self.manifest
-        return CorpusForm(
-            front=manifest.front,
-            release=ReleaseForm(noise=manifest.noise, rows=manifest.rows, labels=manifest.labels),
-            labels=self.labels,
-            bits=manifest.bits,
-            rows=manifest.matrix_rows,
-            width=manifest.width,
-            records=records,
-            shard_records=shard_records,
+    def corpus_spec(self, records: int, shard_records: int) -> CorpusSpec:
+        """The spec of a corpus of so many of these records."""
+        return CorpusSpec(
+            release=self.manifest.release, labels=self.labels, records=records, shard_records=shard_records
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -116,12 +107,12 @@ class CollectionForm:
         return {
             "version": _VERSION,
             "manifest": self.manifest.as_dict(),
-            "labels": self.corpus_form(1, 1).as_dict()["labels"],
+            "labels": labels_as_dict(self.labels),
             "shuffler": None if least is None else {"least": least},
         }
 
     @classmethod
-    def from_dict(cls, settings: object) -> CollectionForm:
+    def from_dict(cls, settings: object) -> CollectionSpec:
         """From what a collector sent, as JSON reads it; anything but a sound form is a `WireError`."""
         if not isinstance(settings, Mapping) or set(settings) != _KEYS:
             raise WireError(
@@ -131,7 +122,7 @@ class CollectionForm:
             raise WireError("version", f"Version {_VERSION} of collections is spoken here, not the server's")
         manifest = Manifest.from_dict(settings["manifest"])
         try:
-            labels = _labels(manifest, settings["labels"])
+            labels = labels_from_dict(settings["labels"], len(manifest.release.labels))
             made = cls(manifest=manifest, labels=labels, shuffler_least=_least(settings["shuffler"]))
             if made.as_dict() != dict(settings):
                 raise ValueError("written otherwise")
@@ -143,15 +134,9 @@ class CollectionForm:
         return made
 
     def __repr__(self) -> str:
-        how = self.as_dict()["labels"]["how"]
+        how = labels_as_dict(self.labels)["how"]
         by = "" if self.shuffler_least is None else f", shuffled {self.shuffler_least} or more at a time"
-        return f"CollectionForm({self.manifest!r}, labels {how}{by})"
-
-
-def _labels(manifest: Manifest, settings: Any) -> Labels:
-    """Read as a corpus reads them."""
-    blank = CollectionForm(manifest=manifest, labels="none").corpus_form(1, 1).as_dict()
-    return CorpusForm.from_dict({**blank, "labels": settings}).labels
+        return f"CollectionSpec({self.manifest!r}, labels {how}{by})"
 
 
 def _least(settings: Any) -> int | None:

@@ -194,16 +194,17 @@ class Header:
     @classmethod
     def as_asked(cls, manifest: Manifest, *, request: bytes, time: int = 0) -> Header:
         """The header that a manifest asks for, at its own epsilon."""
+        spec = manifest.release
         return cls(
-            bits=manifest.bits,
-            mechanism=manifest.noise.mechanism,
-            rows=manifest.matrix_rows,
-            width=manifest.width,
+            bits=spec.bits,
+            mechanism=spec.required_noise().mechanism,
+            rows=spec.matrix_rows,
+            width=spec.width,
             step=manifest.step,
             epsilon=manifest.epsilon,
             delta=manifest.delta,
-            cut=manifest.cut,
-            front=bytes.fromhex(manifest.front),
+            cut=str(spec.cut),
+            front=bytes.fromhex(str(spec.front)),
             request=request,
             time=time,
         )
@@ -218,17 +219,18 @@ class Header:
             another step mean something else. Numbers are equal within 1e-9 of their size. That the numbers
             agree proves no noise.
         """
+        spec = manifest.release
         for name, here, there in (
-            ("bits", self.bits, manifest.bits),
-            ("rows", self.rows, manifest.matrix_rows),
-            ("width", self.width, manifest.width),
-            ("mechanism", self.mechanism, manifest.noise.mechanism),
-            ("cut", self.cut, manifest.cut),
-            ("front", self.front.hex()[:12], manifest.front[:12]),
+            ("bits", self.bits, spec.bits),
+            ("rows", self.rows, spec.matrix_rows),
+            ("width", self.width, spec.width),
+            ("mechanism", self.mechanism, spec.required_noise().mechanism),
+            ("cut", self.cut, spec.cut),
+            ("front", self.front.hex()[:12], str(spec.front)[:12]),
         ):
             if here != there:
                 return f"{name}: the frame has {here}, the manifest asks for {there}"
-        if self.front.hex() != manifest.front:
+        if self.front.hex() != spec.front:
             return "front: the frame and the manifest name two fronts"
         offer = manifest.offer_with(self.epsilon)
         if offer is None:
@@ -251,7 +253,7 @@ class Frame:
     values: Values = field(repr=False)
 
 
-def frame_of(released: Released, *, cut: str, front: str, request: bytes, time: int) -> bytes:
+def frame_of(released: Released, *, cut: str | None, front: str | None, request: bytes, time: int) -> bytes:
     """The frame of one release; ``front`` is the hex digest of the front, ``request`` 16 bytes.
 
     Guarantees:
@@ -278,7 +280,7 @@ def frame_of(released: Released, *, cut: str, front: str, request: bytes, time: 
         step=float(released.step),
         epsilon=float(promise.epsilon),
         delta=float(promise.delta),
-        cut=cut,
+        cut=str(cut),
         front=bytes.fromhex(front),
         request=request,
         time=time,

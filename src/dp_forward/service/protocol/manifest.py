@@ -1,4 +1,4 @@
-"""The manifest: what a server says it wants, so that a client can refuse before it touches a text.
+"""The manifest of a server: what it answers to, so that a client can refuse before it touches a text.
 
 It holds the *choice* of noise, never a sigma, a step or a proved epsilon. Both parties calibrate it anew, so
 a server cannot make a client believe in a number.
@@ -26,8 +26,9 @@ import numpy as np
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy import NoiseSpec
-from dp_forward.privacy.checks import count
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.frame import (
+    HEADER_BYTES,
     LARGEST_STEP,
     LEAST_STEP,
     MECHANISMS,
@@ -35,7 +36,6 @@ from dp_forward.service.protocol.frame import (
     SAME,
     VERSION,
     WireError,
-    frame_bytes,
 )
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Manifest", "Offer"]
 
+_KEYS: Final = frozenset(
+    ("version", "noise", "rows", "matrix_rows", "width", "bits", "cut", "front", "labels", "epsilons")
+)
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_ROWS: Final = 1 << 16
 _MOST_LABELS: Final = 1 << 16
@@ -68,20 +71,12 @@ class Offer:
 class Manifest:
     """What one server answers to; see the module.
 
-    ``rows`` is how many tokens a text is cut or padded to, ``matrix_rows x width`` what crosses (one row at
-    the cut `output`), ``front`` the hex digest of the one front that this back belongs to. ``noise`` is what
-    the back was trained for; ``epsilons`` are smaller ones that it answers too, less accurately: how private
-    a text shall be is for its owner to say.
+    ``release`` is what the back was trained for, with the digest of the one front that it belongs to;
+    ``epsilons`` are smaller ones that it answers too, less accurately: how private a text shall be is for its
+    owner to say.
     """
 
-    noise: NoiseSpec
-    rows: int
-    matrix_rows: int
-    width: int
-    bits: int
-    cut: str
-    front: str
-    labels: tuple[str, ...]
+    release: ReleaseSpec
     epsilons: tuple[float, ...] = ()
     version: int = VERSION
     epsilon: float = field(init=False, compare=False)
@@ -98,58 +93,51 @@ class Manifest:
         self._calibrate()
 
     def _check_shape(self) -> None:
-        for name in ("rows", "matrix_rows", "width"):
-            count(name, getattr(self, name), remedy="It is what the back was made for.")
-        if self.rows > _MOST_ROWS or self.matrix_rows * self.width > MOST_ENTRIES:
+        spec = self.release
+        if spec.rows > _MOST_ROWS or spec.matrix_rows * spec.width > MOST_ENTRIES:
             rule = f"have at most {_MOST_ROWS} rows and {MOST_ENTRIES} entries"
-            raise InvalidInput("rows", rule, f"{self.matrix_rows} x {self.width}", "Take shorter texts.")
-        if type(self.bits) is not int or self.bits not in (8, 16):
-            raise InvalidInput("bits", "be 8 or 16", repr(self.bits), "Use 16.")
+            raise InvalidInput("rows", rule, f"{spec.matrix_rows} x {spec.width}", "Take shorter texts.")
         if type(self.version) is not int or self.version != VERSION:
             raise InvalidInput("version", f"be {VERSION}", repr(self.version), "Update the older side.")
 
     def _check_names(self) -> None:
-        from dp_forward.split.cut import parse_cut
-
-        cut = parse_cut(self.cut if isinstance(self.cut, str) and len(self.cut) < 64 else "")
-        expected = 1 if cut.place == "output" else self.rows
-        if self.matrix_rows != expected:
-            rule = f"be {expected} at {cut} with {self.rows} tokens"
-            raise InvalidInput("matrix_rows", rule, self.matrix_rows, "One row crosses at output only.")
-        if not isinstance(self.front, str) or _HEX.fullmatch(self.front) is None:
+        front, labels = self.release.front, self.release.labels
+        if not isinstance(front, str) or _HEX.fullmatch(front) is None:
             rule = "be the SHA-256 of a front, 64 hex digits in lower case"
             raise InvalidInput("front", rule, "something else", "It is digest_front in split.json.")
-        if not isinstance(self.labels, tuple) or not 1 <= len(self.labels) <= _MOST_LABELS:
+        if not isinstance(labels, tuple) or not 1 <= len(labels) <= _MOST_LABELS:
             raise InvalidInput(
                 "labels", f"number 1 to {_MOST_LABELS}", "others", "Name what the back answers."
             )
         # They are shown to a user: no line breaks, no terminal codes, no books.
-        if not all(_showable(label) for label in self.labels) or len(set(self.labels)) < len(self.labels):
+        if not all(_showable(label) for label in labels) or len(set(labels)) < len(labels):
             rule = f"be different printable words of at most {_LONGEST_LABEL} letters"
             raise InvalidInput("labels", rule, "others", "Rename them.")
 
     def _check_noise(self) -> None:
         from dp_forward.split.cut import parse_cut
 
-        noise = self.noise
+        noise, cut = self.release.noise, self.release.cut
+        place = parse_cut(cut if isinstance(cut, str) and len(cut) < 64 else "")
         if type(noise) is not NoiseSpec or noise.mechanism not in MECHANISMS:
             wanted = getattr(noise, "mechanism", type(noise).__name__)
             rule = f"be one that can be released: {', '.join(MECHANISMS)}"
             raise InvalidInput("mechanism", rule, wanted, "Train with privunit.")
         # Further in, one token moves every row, and a bound by row would promise what it does not keep.
-        if noise.protects.tokens is not None and not parse_cut(self.cut).row_local:
+        if noise.protects.tokens is not None and not place.row_local:
             rule = "be text at a cut where rows mix"
             raise InvalidInput("unit", rule, str(noise.protects), "Cut at embeddings or encoder.1.qkv.")
 
     def _calibrate(self) -> None:
         """The numbers of each release, read off one of nothing; what is refused there is refused here."""
-        own, more = self.noise.epsilon, self.epsilons
+        noise, more = self.release.required_noise(), self.epsilons
+        own = noise.epsilon
         known = isinstance(more, tuple) and len(more) < _MOST_OFFERS
         # Written so that a NaN is refused.
         if not known or not all(a > b > 0 for a, b in zip((own, *more), more, strict=False)):
             rule = f"fall from {own}, fewer than {_MOST_OFFERS}"
             raise InvalidInput("epsilons", rule, "others", "More noise may be answered, never less.")
-        choices = (self.noise, *(replace(self.noise, epsilon=epsilon) for epsilon in more))
+        choices = (noise, *(replace(noise, epsilon=epsilon) for epsilon in more))
         object.__setattr__(self, "offers", tuple(map(self._offer, choices)))
         for name in ("epsilon", "delta", "step"):
             object.__setattr__(self, name, getattr(self.offers[0], name))
@@ -157,9 +145,9 @@ class Manifest:
     def _offer(self, noise: NoiseSpec) -> Offer:
         from dp_forward.noise import release
 
-        rows = self.matrix_rows if noise.bound.over == "row" else 1
+        rows = self.release.matrix_rows if noise.bound.over == "row" else 1
         mechanism = noise.build()
-        blank = release(np.zeros((rows, 1)), mechanism, bits=self.bits)
+        blank = release(np.zeros((rows, 1)), mechanism, bits=self.release.bits)
         epsilon, delta = blank.guarantee.epsilon, blank.guarantee.delta
         if not (math.isfinite(epsilon) and LEAST_STEP <= blank.step <= LARGEST_STEP):
             raise InvalidInput("noise", "fit a frame", "a step or epsilon beyond it", "Use a norm near 1.")
@@ -179,7 +167,7 @@ class Manifest:
     @property
     def frame_bytes(self) -> int:
         """How long every frame for this server is."""
-        return frame_bytes(rows=self.matrix_rows, width=self.width, bits=self.bits)
+        return HEADER_BYTES + self.release.payload_bytes
 
     @classmethod
     def of(
@@ -197,57 +185,48 @@ class Manifest:
         Edges:
             `InvalidInput` for an undefended model, or for noise that cannot be released.
         """
-        form, cut = provider.form, provider.back.cut
-        form.mechanism()  # refuses an undefended model, in its own words
-        assert form.noise is not None
-        settings: dict[str, Any] = {
-            "noise": form.noise,
-            "rows": form.rows,
-            "matrix_rows": 1 if cut.place == "output" else form.rows,
-            "width": provider.back.width,
-            "cut": str(cut),
-            "front": front_digest,
-            "labels": form.labels,
-        }
-        found = cls(bits=bits or 16, **settings)
+        provider.spec.required_noise()
+        spec = replace(provider.spec, front=front_digest, bits=bits or 16)
+        found = cls(release=spec)
         if bits is None:
             # With 16 it was sound, so where 8 are refused, they leave too little room.
             with contextlib.suppress(InvalidInput):
-                found = cls(bits=8, **settings)
+                found = cls(release=replace(spec, bits=8))
         if epsilons is not None:
             return replace(found, epsilons=tuple(map(float, epsilons)))
         return found._with_more_noise()
 
     def _with_more_noise(self) -> Manifest:
         found: list[float] = []
+        noise = self.release.required_noise()
         for share in _MORE_NOISE:
-            epsilon = self.noise.epsilon * share
+            epsilon = noise.epsilon * share
             with contextlib.suppress(DpForwardError):
-                self._offer(replace(self.noise, epsilon=epsilon))
+                self._offer(replace(noise, epsilon=epsilon))
                 found.append(epsilon)
         return replace(self, epsilons=tuple(found))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
+        spec = self.release
         return {
             "version": self.version,
-            "noise": asdict(self.noise),
-            "rows": self.rows,
-            "matrix_rows": self.matrix_rows,
-            "width": self.width,
-            "bits": self.bits,
-            "cut": self.cut,
-            "front": self.front,
-            "labels": list(self.labels),
+            "noise": asdict(spec.required_noise()),
+            "rows": spec.rows,
+            "matrix_rows": spec.matrix_rows,
+            "width": spec.width,
+            "bits": spec.bits,
+            "cut": spec.cut,
+            "front": spec.front,
+            "labels": list(spec.labels),
             "epsilons": list(self.epsilons),
         }
 
     @classmethod
     def from_dict(cls, settings: object) -> Manifest:
         """From what a server sent, as JSON reads it; anything but a sound manifest is a `WireError`."""
-        known = {f.name for f in fields(cls) if f.init}
-        if not isinstance(settings, Mapping) or set(settings) != known:
-            raise WireError("manifest", f"A manifest has the keys {', '.join(sorted(known))} and no others")
+        if not isinstance(settings, Mapping) or set(settings) != _KEYS:
+            raise WireError("manifest", f"A manifest has the keys {', '.join(sorted(_KEYS))} and no others")
         version = settings["version"]
         if type(version) is not int or version != VERSION:
             raise WireError("version", f"Version {VERSION} of the protocol is spoken here, not the server's")
@@ -258,9 +237,13 @@ class Manifest:
             )
         if not _plain(noise) or not isinstance(labels, list) or not _numbers(epsilons):
             raise WireError("manifest", "The manifest holds a value of the wrong type")
-        read = {"labels": tuple(labels), "epsilons": tuple(map(float, epsilons))}
         try:
-            return cls(**{**settings, **read, "noise": NoiseSpec.from_dict(noise)})
+            plain = {name: settings[name] for name in ("rows", "width", "bits", "cut", "front")}
+            spec = ReleaseSpec(noise=NoiseSpec.from_dict(noise), labels=tuple(labels), **plain)
+            if type(settings["matrix_rows"]) is not int or settings["matrix_rows"] != spec.matrix_rows:
+                rule = f"be {spec.matrix_rows} at this cut with {spec.rows} tokens"
+                raise InvalidInput("matrix_rows", rule, "others", "One row crosses at output only.")
+            return cls(release=spec, epsilons=tuple(map(float, epsilons)))
         except DpForwardError as error:
             name = getattr(error, "name", "noise")
             raise WireError("manifest", f"The manifest is not sound: see its {name}") from None
@@ -268,8 +251,9 @@ class Manifest:
             raise WireError("manifest", "The manifest holds a value that makes no sense") from None
 
     def __repr__(self) -> str:
-        shape = f"{self.matrix_rows} x {self.width} int{self.bits} at {self.cut}"
-        return f"Manifest({shape}, front {self.front[:12]}...) -> {self.mechanism().promise()}"
+        spec = self.release
+        shape = f"{spec.matrix_rows} x {spec.width} int{spec.bits} at {spec.cut}"
+        return f"Manifest({shape}, front {str(spec.front)[:12]}...) -> {self.mechanism().promise()}"
 
 
 def _showable(label: object) -> bool:

@@ -23,6 +23,7 @@ from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.noise.released.released_matrix import release
 from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.privacy.charge import Charge
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.split.artifacts import UserSide
 
@@ -51,25 +52,17 @@ class Terms:
 class Policy:
     """What one release may look like; it belongs to the user.
 
-    ``rows`` is the fixed number of tokens n, ``matrix_rows`` x ``width`` what crosses, ``front`` the digest
-    of the user's front.
+    ``release`` is what the user's own folder states, with the digest of the user's front.
 
     Guarantees:
-        `agree` returns only terms that promise at least what ``noise`` promises, with a mechanism that is
+        `agree` returns only terms that promise at least what its noise promises, with a mechanism that is
         calibrated from the user's own choice. No value of a manifest is taken over but a smaller epsilon or
         delta.
     Edges:
         8 or 16 bits are as private: the rounding comes after the noise.
     """
 
-    noise: NoiseSpec
-    rows: int
-    matrix_rows: int
-    width: int
-    bits: int
-    cut: str
-    front: str
-    labels: tuple[str, ...]
+    release: ReleaseSpec
     allow_more_noise: bool = False
 
     @classmethod
@@ -78,22 +71,13 @@ class Policy:
 
         ``bits`` is by default 8 where the noise fits into them, else 16.
         """
-        noise = user.form.noise
-        mechanism = user.form.mechanism()  # refuses a front without noise
-        if noise is None:  # pragma: no cover - said above
-            raise AssertionError("a form without noise gave a mechanism")
-        matrix_rows = 1 if user.front.cut.place == "output" else user.form.rows
-        return cls(
-            noise=noise,
-            rows=user.form.rows,
-            matrix_rows=matrix_rows,
-            width=user.front.width,
-            bits=_bits(mechanism, (matrix_rows, user.front.width), bits),
-            cut=str(user.front.cut),
-            front=user.digest,
-            labels=user.form.labels,
-            allow_more_noise=allow_more_noise,
-        )
+        bits = _bits(user.spec.mechanism(), user.spec.shape, bits)  # refuses a front without noise
+        return cls(release=replace(user.spec, bits=bits), allow_more_noise=allow_more_noise)
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """The user's own choice of noise."""
+        return self.release.required_noise()
 
     @property
     def epsilon(self) -> float:
@@ -114,14 +98,14 @@ class Policy:
                 epsilon,
                 "Less is more private.",
             )
-        more = replace(self, noise=replace(self.noise, epsilon=float(epsilon)))
-        _bits(more.noise.build(), (self.matrix_rows, self.width), self.bits)
-        return more
+        spec = replace(self.release, noise=replace(self.noise, epsilon=float(epsilon)))
+        _bits(spec.mechanism(), spec.shape, spec.bits)
+        return replace(self, release=spec)
 
     def offered(self, found: object) -> tuple[float, ...]:
         """The epsilons that a server's manifest answers and this policy allows, greatest first."""
         manifest = self._manifest(found)
-        listed = (manifest.noise.epsilon, *manifest.epsilons)
+        listed = (manifest.release.required_noise().epsilon, *manifest.epsilons)
         return tuple(epsilon for epsilon in listed if epsilon <= self.epsilon)
 
     def terms(self) -> Terms:
@@ -144,8 +128,8 @@ class Policy:
 
     def agree(self, manifest: Manifest) -> Terms:
         """The terms of a release for this server, or `ProtocolMismatch`."""
-        self._compare({name: getattr(manifest, name) for name in _SAME})
-        wanted = manifest.noise
+        self._compare({name: getattr(manifest.release, name) for name in _SAME})
+        wanted = manifest.release.required_noise()
         if self.epsilon in manifest.epsilons:
             wanted = replace(wanted, epsilon=self.epsilon)
         if wanted == self.noise:
@@ -157,7 +141,7 @@ class Policy:
 
     def _compare(self, theirs: dict[str, object]) -> None:
         for name, given in theirs.items():
-            mine = getattr(self, name)
+            mine = getattr(self.release, name)
             value = tuple(given) if isinstance(given, list) else given
             if type(value) is not type(mine) or value != mine:
                 raise _refused(name, mine, value)

@@ -3,7 +3,7 @@
     GET  /v1/manifest   what this server wants
     POST /v1/answer     one frame (application/octet-stream) -> {"label", "probabilities", "request"}
     WS   /v1/stream     one frame per message -> one JSON per answer, matched by "request"
-    GET  /v1/collection, POST /v1/records, ...   where training records are collected (`collect.routes`)
+    GET  /v1/collection, POST /v1/records, ...   where training records are collected (`collector_routes`)
     GET  /healthz       200 while it answers, 503 while it stops; needs no token
     GET  /metrics       Prometheus text
 
@@ -30,16 +30,16 @@ from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
-from starlette.exceptions import HTTPException
+from starlette.applications import Starlette
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.routes import add_collecting
+from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.server.handler import Handler
 from dp_forward.service.server.metrics import CONTENT_TYPE
 from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import Guard, check_head, read_body
+from dp_forward.service.server.request_limits import Guard, check_head, error_handlers, read_body
 from dp_forward.service.server.request_limits import refusal as refusal_response
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
@@ -62,7 +62,7 @@ def make_app(
 ) -> FastAPI:
     """The server for one back; ``front_digest`` names the one front it belongs to.
 
-    With a ``collection`` it takes training records too (`collect.routes`), and with a ``shuffler_token``
+    With a ``collection`` it takes training records too (`collector_routes`), and with a ``shuffler_token``
     whole batches of a shuffler.
 
     Edges:
@@ -86,12 +86,13 @@ def make_app(
     _add_stream(app, answering, guard, settings)
     if collection is not None:
         _check_same_front(collection, answering)
-        add_collecting(
-            app, collection, guard, settings, metrics=answering.metrics, shuffler_token=shuffler_token
+        app.router.routes += collector_routes(
+            collection, settings, metrics=answering.metrics, shuffler_token=shuffler_token
         )
     elif shuffler_token is not None:
         raise InvalidInput("shuffler_token", "go with a collection", "alone", "Say where to collect.")
-    _add_refusals(app, answering)
+    for kind, handle in error_handlers(answering.metrics.outcomes, who="server").items():
+        app.add_exception_handler(kind, handle)
     return app
 
 
@@ -221,30 +222,8 @@ def _request_in(data: bytes | None) -> str | None:
     return data[_REQUEST_AT].hex() if data is not None and len(data) >= HEADER_BYTES else None
 
 
-def _add_refusals(app: FastAPI, answering: Handler) -> None:
-    """Whatever is refused elsewhere looks the same."""
-    words = {404: "not_found", 405: "method"}
-
-    @app.exception_handler(Refused)
-    async def _refused(request: Request, error: Refused) -> Response:
-        answering.metrics.outcomes[error.code] += 1
-        return refusal_response(error)
-
-    @app.exception_handler(HTTPException)
-    async def _http(request: Request, error: HTTPException) -> Response:
-        code = words.get(error.status_code, "request")
-        answering.metrics.outcomes[code] += 1
-        body = json.dumps({"error": code, "message": "There is nothing here."})
-        return Response(body, error.status_code, media_type="application/json")
-
-    @app.exception_handler(Exception)
-    async def _failed(request: Request, error: Exception) -> Response:
-        answering.metrics.outcomes["internal"] += 1
-        return refusal_response(Refused("internal", "The server failed on this request."))
-
-
 def run_server(
-    app: FastAPI,
+    app: Starlette,
     settings: ServerSettings,
     *,
     say: Callable[[str], None] | None = None,
@@ -280,7 +259,7 @@ def _whereabouts(settings: ServerSettings, listening: socket.socket) -> dict[str
     }
 
 
-def _uvicorn_settings(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
+def _uvicorn_settings(app: Starlette, settings: ServerSettings) -> uvicorn.Config:
     tls: dict[str, Any] = {}
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = {"ssl_certfile": os.fspath(settings.tls_cert), "ssl_keyfile": os.fspath(settings.tls_key)}

@@ -51,11 +51,11 @@ class BackRunner:
 
     def __init__(self, provider: ProviderSide, manifest: Manifest) -> None:
         self._back = provider.back.eval()
-        self._labels = manifest.labels
+        self._labels = manifest.release.labels
         weight = next(self._back.parameters(), None)
         self._device = torch.device("cpu") if weight is None else weight.device
         # A back that cannot answer is refused at the start, not at the first request.
-        blank = np.zeros((manifest.matrix_rows, manifest.width), dtype=np.int8)
+        blank = np.zeros((manifest.release.matrix_rows, manifest.release.width), dtype=np.int8)
         found = self._logits([Noisy(blank, manifest.step)])
         if found is None or tuple(found.shape) != (1, len(self._labels)):
             shape = "none" if found is None else tuple(found.shape[1:])
@@ -93,7 +93,11 @@ class Handler:
         self._manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
         self.metrics = Metrics()
         self._settings, self._clock = settings, clock
-        shape = {"rows": self.manifest.matrix_rows, "width": self.manifest.width, "bits": self.manifest.bits}
+        shape = {
+            "rows": self.manifest.release.matrix_rows,
+            "width": self.manifest.release.width,
+            "bits": self.manifest.release.bits,
+        }
         self._noise_checks = {
             offer.epsilon: NoiseCheck.of(offer.mechanism, step=offer.step, **shape)
             for offer in self.manifest.offers
@@ -167,7 +171,7 @@ class Handler:
     def _written(self, request: bytes, found: NDArray[np.float64]) -> bytes:
         if not np.all(np.isfinite(found)):
             raise Refused("back", "The back failed on this request.")
-        labels, numbers = self.manifest.labels, found.tolist()
+        labels, numbers = self.manifest.release.labels, found.tolist()
         answer = {
             "label": labels[int(found.argmax())],
             "probabilities": dict(zip(labels, numbers, strict=True)),

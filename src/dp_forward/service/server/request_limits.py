@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import Callable
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from fastapi import Request, Response
-from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import Response
 
 from dp_forward.service.server.refusals import Refused
 
-__all__ = ["OCTETS", "Guard", "check_head", "read_body", "refusal"]
+__all__ = ["OCTETS", "Guard", "check_head", "error_handlers", "json_response", "read_body", "refusal"]
 
 OCTETS: Final = "application/octet-stream"
 
@@ -84,5 +86,31 @@ def refusal(refused: Refused, *, close: bool = False) -> Response:
         headers["www-authenticate"] = "Bearer"
     if close:
         headers["connection"] = "close"
-    body = json.dumps(refused.as_dict())
-    return Response(body, refused.status, headers=headers, media_type="application/json")
+    return json_response(refused.as_dict(), refused.status, headers)
+
+
+def json_response(
+    body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """A response of one JSON object."""
+    return Response(json.dumps(body, allow_nan=False), status, headers, media_type="application/json")
+
+
+def error_handlers(outcomes: Counter[str], *, who: str) -> dict[Any, Any]:
+    """Exception handlers of an app: whatever is refused anywhere looks the same, and is counted."""
+    words = {404: "not_found", 405: "method"}
+
+    async def refused(request: Request, error: Refused) -> Response:
+        outcomes[error.code] += 1
+        return refusal(error)
+
+    async def http(request: Request, error: HTTPException) -> Response:
+        code = words.get(error.status_code, "request")
+        outcomes[code] += 1
+        return json_response({"error": code, "message": "There is nothing here."}, error.status_code)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        outcomes["internal"] += 1
+        return refusal(Refused("internal", f"The {who} failed on this request."))
+
+    return {Refused: refused, HTTPException: http, Exception: failed}

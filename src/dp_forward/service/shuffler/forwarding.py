@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import ID_BYTES
 from dp_forward.service.protocol.sansio import (
     Call,
@@ -90,7 +90,7 @@ class Collector:
         self._line = Transport(address, token=token, retry=self.retry, transport=transport, pause=self._wait)
         self.drive, self.close = self._line.drive, self._line.close
 
-    def form(self) -> CollectionForm:
+    def form(self) -> CollectionSpec:
         """What the collector wants.
 
         Edges:
@@ -102,7 +102,7 @@ class Collector:
             return parse_json((yield from send(Call("GET", "/v1/collection", _FORM_BYTES), self.retry)))
 
         try:
-            form = CollectionForm.from_dict(self.drive(steps()))
+            form = CollectionSpec.from_dict(self.drive(steps()))
         except ServerUnavailable:
             raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
         if form.shuffler_least is not None:

@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Final
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header
 from dp_forward.service.protocol.record import ID_BYTES, Record, with_new_id
 from dp_forward.service.server.refusals import Refused
@@ -97,7 +97,7 @@ def fresh_ids(
 class ShufflerStore:
     """The open file; threads may share it. Make one with `open_or_create`."""
 
-    def __init__(self, path: Path, form: CollectionForm, *, least: int) -> None:
+    def __init__(self, path: Path, form: CollectionSpec, *, least: int) -> None:
         self._header = Header.as_asked(form.manifest, request=bytes(ID_BYTES)).pack()
         """The header of every record of a batch, but for its id."""
         self._least = least
@@ -112,7 +112,7 @@ class ShufflerStore:
 
     @classmethod
     def open_or_create(
-        cls, folder: str | os.PathLike[str], form: CollectionForm, *, least: int
+        cls, folder: str | os.PathLike[str], form: CollectionSpec, *, least: int
     ) -> ShufflerStore:
         """Open the store for what a collector wants, in batches of at least so many.
 
@@ -128,7 +128,7 @@ class ShufflerStore:
             create_database(path, lambda connection: _fill(connection, form, least), refuse=_refuse)
         return cls(path, form, least=least)
 
-    def _load(self, connection: sqlite3.Connection, form: CollectionForm) -> None:
+    def _load(self, connection: sqlite3.Connection, form: CollectionSpec) -> None:
         row = connection.execute("SELECT secret, form, least FROM settings").fetchone()
         self._secret: bytes = row[0]
         if row[1] != _written(form):
@@ -259,7 +259,7 @@ class ShufflerStore:
         return hmac.digest(self._secret, _DOMAIN + request, "sha256")
 
 
-def _fill(connection: sqlite3.Connection, form: CollectionForm, least: int) -> None:
+def _fill(connection: sqlite3.Connection, form: CollectionSpec, least: int) -> None:
     for statement in _SCHEMA.split(";"):
         connection.execute(statement)
     row = (_FORMAT, secrets.token_bytes(32), _written(form), least)
@@ -272,7 +272,7 @@ def _check_format(connection: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError("no settings of this format")
 
 
-def _written(form: CollectionForm) -> str:
+def _written(form: CollectionSpec) -> str:
     return json.dumps(form.as_dict(), sort_keys=True)
 
 

@@ -39,7 +39,7 @@ from dp_forward.privacy import checks
 from dp_forward.service.protocol.policy import ProtocolMismatch
 from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
 from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import read_body
+from dp_forward.service.server.request_limits import json_response, read_body
 from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
 from dp_forward.service.webui.ui_security import AccessControl
 from dp_forward.service.webui.ui_service import UiService
@@ -141,12 +141,12 @@ def _call(
     async def post(request: Request) -> Response:
         try:
             body = await read_body(request, MOST_BYTES, seconds=_BODY_SECONDS)
-            return _json(await asyncio.to_thread(work, _object(body, keys)))
+            return json_response(await asyncio.to_thread(work, _object(body, keys)))
         except DpForwardError as error:
             code, status, message = _explain(error)
         except Exception:
             code, status, message = "internal", 500, "Something failed on this machine. Ask again."
-        return _json({"error": code, "message": message}, status)
+        return json_response({"error": code, "message": message}, status)
 
     return post
 
@@ -182,8 +182,4 @@ def _explain(error: DpForwardError) -> tuple[str, int, str]:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return _json({"error": "not_found", "message": "There is nothing here."}, status)
-
-
-def _json(body: dict[str, Any], status: int = 200) -> Response:
-    return Response(json.dumps(body, allow_nan=False), status, media_type="application/json")
+    return json_response({"error": "not_found", "message": "There is nothing here."}, status)

@@ -21,10 +21,10 @@ import hmac
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import json_response
 
 __all__ = ["HEADERS", "AccessControl"]
 
@@ -58,7 +58,7 @@ class AccessControl:
             self._check(scope["path"], Headers(scope=scope))
         except Refused as refusal:
             status = _STATUS.get(refusal.code, refusal.status)
-            app: ASGIApp = JSONResponse(refusal.as_dict(), status, headers={"connection": "close"})
+            app: ASGIApp = json_response(refusal.as_dict(), status, {"connection": "close"})
         else:
             app = self._app
         await app(scope, receive, _with_headers(send))

@@ -71,8 +71,8 @@ class UiService:
         policy = self._client.policy
         return {
             "server": self._server,
-            "rows": policy.rows,
-            "cut": policy.cut,
+            "rows": policy.release.rows,
+            "cut": policy.release.cut,
             "epsilons": [self._offer(epsilon) for epsilon in self._client.offered_epsilons()],
             "budget": _budget(self._client.summary()),
             "reconstruction": {

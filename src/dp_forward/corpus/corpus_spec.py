@@ -1,4 +1,4 @@
-"""What a released corpus is: public settings from which both parties derive the same promise.
+"""Public settings of a released corpus, from which both parties derive the same promise.
 
 The user writes them into ``manifest.json``; whoever reads that file calibrates the noise anew and asks the
 mechanism for the guarantee. No epsilon is ever taken from a file.
@@ -17,7 +17,6 @@ from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET
 from dp_forward.privacy import (
     TEXT,
     Guarantee,
-    Mechanism,
     Notion,
     Prior,
     RandomizedResponse,
@@ -26,9 +25,9 @@ from dp_forward.privacy import (
 )
 from dp_forward.privacy.charge import Charge
 from dp_forward.privacy.checks import count
-from dp_forward.split.artifacts import ReleaseForm
+from dp_forward.release_spec import ReleaseSpec
 
-__all__ = ["CorpusForm", "LabelMechanism", "Labels"]
+__all__ = ["CorpusSpec", "LabelMechanism", "Labels", "labels_as_dict", "labels_from_dict"]
 
 LabelMechanism = RandomizedResponse | ResponseWithPrior
 """How a label is randomized."""
@@ -46,30 +45,21 @@ _ASSUMPTIONS = (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CorpusForm:
-    """Everything about a released corpus that is public and the same for every record.
-
-    ``front`` is the digest of the front, ``release`` the noise and labels, ``rows`` x ``width`` what crosses
-    of each record as integers of ``bits`` bits.
+class CorpusSpec:
+    """Everything about a released corpus that is public: its releases, its labels and its files.
 
     Guarantees:
         `guarantee` covers one record: its text (SeqLDP where labels are public, LDP where none are stored),
         or text and label together where the label is randomized.
     """
 
-    front: str
-    release: ReleaseForm
+    release: ReleaseSpec
     labels: Labels
-    bits: int
-    rows: int
-    width: int
     records: int
     shard_records: int
 
     def __post_init__(self) -> None:
-        if self.bits not in (8, 16):
-            raise InvalidInput("bits", "be 8 or 16", self.bits, "8 halves the files and costs no privacy.")
-        for name in ("rows", "width", "records", "shard_records"):
+        for name in ("records", "shard_records"):
             count(name, getattr(self, name), remedy="A corpus has records, and a record has rows.")
         if isinstance(self.labels, LabelMechanism) and self.labels.labels != len(self.release.labels):
             raise InvalidInput(
@@ -79,13 +69,9 @@ class CorpusForm:
                 "Make it with labels=K, the number of labels of the task.",
             )
 
-    def mechanism(self) -> Mechanism:
-        """The noise on the hidden matrix, calibrated now."""
-        return self.release.mechanism()
-
     def guarantee(self) -> Guarantee:
         """What a record is promised."""
-        text = self.mechanism()
+        text = self.release.mechanism()
         if isinstance(self.labels, LabelMechanism):
             return Guarantee(compose(text, self.labels), more_assumptions=_ASSUMPTIONS)
         notion = Notion.SEQ_LDP if self.labels == "public" and text.unit == TEXT else None
@@ -93,22 +79,12 @@ class CorpusForm:
 
     def charge(self) -> Charge:
         """What every record spends."""
-        text = self.mechanism().charge()
+        text = self.release.mechanism().charge()
         return text + self.labels.charge() if isinstance(self.labels, LabelMechanism) else text
 
     def transition(self) -> NDArray[np.float64] | None:
         """Row y: how a label y is answered; None where labels are not randomized."""
         return self.labels.transition() if isinstance(self.labels, LabelMechanism) else None
-
-    @property
-    def integers(self) -> np.dtype[Any]:
-        """How one number is stored."""
-        return np.dtype(f"<i{self.bits // 8}")
-
-    @property
-    def record_bytes(self) -> int:
-        """How many bytes the matrix of one record takes."""
-        return self.rows * self.width * self.bits // 8
 
     @property
     def shards(self) -> int:
@@ -123,29 +99,44 @@ class CorpusForm:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "front": self.front,
+            "front": self.release.front,
             "release": self.release.as_dict(),
-            "labels": _labels_as_dict(self.labels),
-            "bits": self.bits,
-            "rows": self.rows,
-            "width": self.width,
+            "labels": labels_as_dict(self.labels),
+            "bits": self.release.bits,
+            "rows": self.release.matrix_rows,
+            "width": self.release.width,
             "records": self.records,
             "shard_records": self.shard_records,
         }
 
     @classmethod
-    def from_dict(cls, settings: dict[str, Any]) -> CorpusForm:
+    def from_dict(cls, settings: dict[str, Any]) -> CorpusSpec:
         """From JSON; anything but what `as_dict` writes is refused."""
         if settings.keys() != _KEYS:
             raise InvalidInput(
                 "corpus", f"have the keys {', '.join(sorted(_KEYS))}", sorted(settings), "Update dp-forward."
             )
-        release = ReleaseForm.from_dict(settings["release"])
-        labels = _labels_from_dict(settings["labels"], len(release.labels))
-        return cls(**{**settings, "release": release, "labels": labels})
+        crosses, tokens = settings["rows"], settings["release"]["rows"]
+        # The files do not say the cut; that one row crosses of several tokens says it is `output`.
+        release = ReleaseSpec.from_dict(
+            settings["release"],
+            width=settings["width"],
+            cut="output" if crosses == 1 != tokens else None,
+            front=settings["front"],
+            bits=settings["bits"],
+        )
+        if release.matrix_rows != crosses:
+            raise InvalidInput("rows", f"be 1 or {tokens}", crosses, "Get the corpus again.")
+        return cls(
+            release=release,
+            labels=labels_from_dict(settings["labels"], len(release.labels)),
+            records=settings["records"],
+            shard_records=settings["shard_records"],
+        )
 
 
-def _labels_as_dict(labels: Labels) -> dict[str, Any]:
+def labels_as_dict(labels: Labels) -> dict[str, Any]:
+    """For JSON: how labels are stored."""
     match labels:
         case RandomizedResponse():
             return {"how": "randomized", "epsilon": labels.label_epsilon, "releases": labels.releases}
@@ -158,7 +149,8 @@ def _labels_as_dict(labels: Labels) -> dict[str, Any]:
             return {"how": labels}
 
 
-def _labels_from_dict(settings: dict[str, Any], labels: int) -> Labels:
+def labels_from_dict(settings: dict[str, Any], labels: int) -> Labels:
+    """From JSON, for so many labels; anything but what `labels_as_dict` writes is refused."""
     match settings:
         case {"how": "public", **rest} if not rest:
             return "public"

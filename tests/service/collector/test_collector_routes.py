@@ -14,12 +14,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import FastAPI
-from fastapi.testclient import TestClient
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.protocol.collection_spec import CollectionForm
+from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from service.collector.collect_cases import FRONT, form, provider, record, stored
@@ -28,7 +28,7 @@ BYTES = {"content-type": "application/octet-stream"}
 TOKEN, SHUFFLER = "a-token-of-enough-letters", "the-shuffler-has-its-own"
 
 
-def made_app(collection: Collection, **settings) -> FastAPI:
+def made_app(collection: Collection, **settings) -> Starlette:
     shuffler = settings.pop("shuffler_token", None)
     return make_app(
         provider(),
@@ -64,7 +64,7 @@ def post(client: TestClient, body: bytes, path: str = "/v1/records", token: str 
 def test_it_says_what_it_collects(client: TestClient, collection: Collection) -> None:
     found = client.get("/v1/collection")
     assert found.status_code == 200
-    assert CollectionForm.from_dict(found.json()).as_dict() == collection.form.as_dict()
+    assert CollectionSpec.from_dict(found.json()).as_dict() == collection.form.as_dict()
     assert found.json()["shuffler"] is None
     assert client.get("/v1/manifest").json()["epsilons"], "the control: it answers more noise, but keeps one"
 
@@ -149,7 +149,7 @@ def test_a_full_disk_is_told_and_may_be_tried_again(client: TestClient, collecti
 def test_more_bodies_than_fit_into_memory_wait(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dp_forward.service.collector.routes._AT_ONCE", 0)
+    monkeypatch.setattr("dp_forward.service.collector.record_intake._AT_ONCE", 0)
     with TestClient(made_app(collection)) as client:
         found = post(client, record())
     assert (found.status_code, found.json()["error"], found.headers["retry-after"]) == (429, "busy", "1")

@@ -1,0 +1,141 @@
+"""The one description of a release: which noise, on what shape, from which front, for which labels.
+
+It is public and the same for every text. Folders, manifests, corpora, policies and frames hold a
+`ReleaseSpec` or a part of it. It holds the *choice* of noise, never a sigma: whoever reads it calibrates
+anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import Mechanism, NoiseSpec
+from dp_forward.privacy.checks import count
+from dp_forward.privacy.units import refuse_where_rows_mix
+
+__all__ = ["ReleaseSpec"]
+
+_FORMAT: Final = 1
+_KEYS: Final = {"format", "noise", "rows", "labels"}
+_POOLED: Final = "output"
+
+
+class _Half(Protocol):
+    """A front or a back: where the model is cut, and how many columns cross."""
+
+    @property
+    def cut(self) -> object: ...
+    @property
+    def width(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseSpec:
+    """What one release looks like; see the module.
+
+    ``noise`` is None for an undefended model. ``rows`` is how many tokens a text is cut or padded to;
+    ``matrix_rows x width`` integers of ``bits`` bits cross. ``labels`` are the names of what the back
+    answers. ``cut`` is None where a stored corpus does not say it, ``front`` (the hex digest of the front)
+    before the front was saved.
+
+    Guarantees:
+        One row crosses at the cut `output`, ``rows`` at every other. The same spec makes the same mechanism
+        everywhere.
+    Edges:
+        8 or 16 bits are as private: the rounding comes after the noise.
+    """
+
+    noise: NoiseSpec | None
+    rows: int
+    labels: tuple[str, ...]
+    width: int
+    cut: str | None
+    front: str | None = None
+    bits: int = 16
+
+    def __post_init__(self) -> None:
+        count("rows", self.rows, remedy="It is the fixed public length n.")
+        count("width", self.width, remedy="It is what the back was made for.")
+        if type(self.bits) is not int or self.bits not in (8, 16):
+            raise InvalidInput(
+                "bits", "be 8 or 16", repr(self.bits), "8 halves the bytes at no cost in privacy."
+            )
+
+    @classmethod
+    def of(
+        cls,
+        half: _Half,
+        *,
+        noise: NoiseSpec | None,
+        rows: int,
+        labels: Sequence[str],
+        front: str | None = None,
+    ) -> ReleaseSpec:
+        """The releases of a front, or for a back: cut and width are those of the half."""
+        return cls(
+            noise=noise, rows=rows, labels=tuple(labels), width=half.width, cut=str(half.cut), front=front
+        )
+
+    @property
+    def matrix_rows(self) -> int:
+        """How many rows cross: at `output` one, whatever the number of tokens."""
+        return 1 if self.cut == _POOLED else self.rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """What crosses: rows and columns."""
+        return self.matrix_rows, self.width
+
+    @property
+    def payload_bytes(self) -> int:
+        """How many bytes the matrix of one release takes."""
+        return self.matrix_rows * self.width * self.bits // 8
+
+    @property
+    def integers(self) -> np.dtype[Any]:
+        """How one number is stored."""
+        return np.dtype(f"<i{self.bits // 8}")
+
+    def required_noise(self) -> NoiseSpec:
+        """The choice of noise; an undefended model is refused."""
+        if self.noise is None:
+            raise InvalidInput("front", "come with noise", "none", "It was trained as an undefended model.")
+        return self.noise
+
+    def mechanism(self) -> Mechanism:
+        """The noise, calibrated now."""
+        return self.required_noise().build()
+
+    def refuse_mixed_rows(self, *, row_local: bool) -> None:
+        """A promise per token or phrase needs a front that computes each row from its own token."""
+        if self.noise is not None:
+            refuse_where_rows_mix("unit", self.noise.protects, row_local=row_local, cut=self.cut)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``release.json`` beside a half, which says the rest itself: noise, rows and labels."""
+        noise = None if self.noise is None else self.noise.as_dict()
+        return {"format": _FORMAT, "noise": noise, "rows": self.rows, "labels": list(self.labels)}
+
+    @classmethod
+    def from_dict(
+        cls, settings: Mapping[str, Any], *, width: int, cut: str | None, **rest: Any
+    ) -> ReleaseSpec:
+        """From ``release.json`` and what its half says; anything but what `as_dict` writes is refused."""
+        if settings.get("format") != _FORMAT or settings.keys() != _KEYS:
+            raise InvalidInput(
+                "release.json", f"be of format {_FORMAT}", settings.get("format"), "Update dp-forward."
+            )
+        noise = settings["noise"]
+        return cls(
+            noise=None if noise is None else NoiseSpec.from_dict(noise),
+            rows=settings["rows"],
+            labels=tuple(map(str, settings["labels"])),
+            width=width,
+            cut=cut,
+            **rest,
+        )
