@@ -25,6 +25,7 @@ def _drawn(
     return predicted, np.minimum(answers, labels - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("joint", "channel", "records"),
     [

@@ -28,7 +28,7 @@ def evaluate(
     seed: Annotated[int | None, typer.Option("--seed", help="For noise that can be drawn again.")] = None,
     json: options.Json = False,
 ) -> None:
-    """How often a run is right, over repeated draws of the noise, with a 95 % interval.
+    """Measure how often a run is right, over repeated draws of the noise, with a 95 % interval.
 
     Example: dpf evaluate run --task rotten-tomatoes --split test --draws 20
     """
@@ -36,6 +36,7 @@ def evaluate(
     from dp_forward.data.tasks import find_task
     from dp_forward.errors import InvalidInput
     from dp_forward.noise import Sanitizer
+    from dp_forward.progress import counter
     from dp_forward.train.evaluation import accuracy_over_draws, commonest_share
     from dp_forward.train.noisy_model import NoisyModel
     from dp_forward.train.report import weakness
@@ -64,7 +65,7 @@ def evaluate(
             done.tokens,
             source=where.get(chosen.name),
             limit=limit,
-            progress=lambda n: bars("reading", n, 0, {}),
+            progress=counter(bars, "reading"),
         )
         module = NoisyModel(
             done.pair,
@@ -73,12 +74,10 @@ def evaluate(
             labels=len(done.spec.labels),
         )
         found = accuracy_over_draws(
-            module, texts, draws=draws, progress=lambda n: bars("evaluating", n, len(texts), {})
+            module, texts, draws=draws, progress=counter(bars, "evaluating", len(texts))
         )
         module.clean = True
-        clean = accuracy_over_draws(
-            module, texts, progress=lambda n: bars("without noise", n, len(texts), {})
-        )
+        clean = accuracy_over_draws(module, texts, progress=counter(bars, "without noise", len(texts)))
     result = {
         "accuracy": found.mean,
         "accuracy_low": found.low,
@@ -95,5 +94,5 @@ def evaluate(
     if json:
         output.print_json(result)
         return
-    said = [note for note in (weakness(result), chosen.notes) if note]
-    output.print_fields(f"{run} on {chosen.name}", result, said)
+    notes = [note for note in (weakness(result), chosen.notes) if note]
+    output.print_fields(f"{run} on {chosen.name}", result, notes)

