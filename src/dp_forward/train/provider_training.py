@@ -33,7 +33,6 @@ from dp_forward.split.device import pick_device
 from dp_forward.split.halves import Back, NarrowBack
 from dp_forward.storage.digests import file_digest
 from dp_forward.train.defaults import effective_releases_plan
-from dp_forward.train.evaluation import Accuracy
 from dp_forward.train.label_debiasing import LabelLoss, accuracy_of_answers
 from dp_forward.train.lineage import StartingPoint, check_fits, copy_front, load_start
 from dp_forward.train.noisy_model import ReleaseReader
@@ -92,27 +91,15 @@ def finetune_from_releases(
             wait_for_everyone()
             corpus = ReleasedCorpus.open(kept, verify=False)
         facts = _train(plan, start.back, corpus, train=train, held=held, place=place, progress=progress)
-        true, released = _accuracies(corpus, held, _predict(start.back, corpus, held, progress))
-        report = build_report(
+        report = _report(
             plan,
-            regime=str(Regime.RELEASE_ONCE),
-            accuracy=true,
-            without_noise=None,
-            labels=corpus.release.labels,
-            records=len(train),
-            guarantee=_guarantee(corpus, start),
+            corpus,
+            start,
+            held=held,
+            predicted=_predict(start.back, corpus, held, progress),
             stages={_STAGE: facts},
-            notes=" ".join(_notes(corpus, start)),
-            seconds=time.perf_counter() - started,
             digest=digest,
-            more={
-                "texts": len(held),
-                "accuracy_on_released_labels": None if released is None else released.mean,
-                "central": _central_promise(corpus, plan.central_delta),
-                "front": corpus.front_digest,
-                "front_has_seen_raw_texts_of": start.seen_raw,
-                "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
-            },
+            seconds=time.perf_counter() - started,
         )
         if is_first_process():
             save_provider_side(start.back, corpus.release, place.path, front_digest=corpus.front_digest)
@@ -183,16 +170,45 @@ def _for_the_curve(held: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(held[places], dtype=np.int64)
 
 
-def _accuracies(
-    corpus: ReleasedCorpus, held: NDArray[np.int64], predicted: NDArray[np.int64]
-) -> tuple[Accuracy | None, Accuracy | None]:
-    """Against the true labels (estimated where they were randomized), and against the released ones."""
-    if not len(held):
-        return None, None
-    assert corpus.labels is not None
-    released = corpus.labels[held]
-    against_true = accuracy_of_answers(predicted, released, corpus.label_transition)
-    return against_true, accuracy_of_answers(predicted, released, None)
+def _report(
+    plan: ReleasesPlan,
+    corpus: ReleasedCorpus,
+    start: StartingPoint,
+    *,
+    held: NDArray[np.int64],
+    predicted: NDArray[np.int64],
+    stages: dict[str, Any],
+    digest: str,
+    seconds: float,
+) -> dict[str, Any]:
+    """The accuracy is against the true labels, estimated where they were randomized."""
+    accuracy = agreement = None
+    if len(held):
+        assert corpus.labels is not None
+        released = corpus.labels[held]
+        accuracy = accuracy_of_answers(predicted, released, corpus.label_transition)
+        agreement = float((predicted == released).mean())
+    return build_report(
+        plan,
+        regime=str(Regime.RELEASE_ONCE),
+        accuracy=accuracy,
+        without_noise=None,
+        labels=corpus.release.labels,
+        records=len(corpus) - len(held),
+        guarantee=_guarantee(corpus, start),
+        stages=stages,
+        notes=" ".join(_notes(corpus, start)),
+        seconds=seconds,
+        digest=digest,
+        more={
+            "texts": len(held),
+            "accuracy_on_released_labels": agreement,
+            "central": _central_promise(corpus, plan.central_delta),
+            "front": corpus.front_digest,
+            "front_has_seen_raw_texts_of": start.seen_raw,
+            "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
+        },
+    )
 
 
 def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:
