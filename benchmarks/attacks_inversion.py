@@ -126,8 +126,9 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     """Make one attack; its line."""
     import torch
 
+    from benchmarks.linear_map import fit_linear_map
     from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
-    from dp_forward.attacks.inversion.gradient import fit_linear_map, invert_by_gradient
+    from dp_forward.attacks.inversion.gradient import invert_by_gradient
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
     from dp_forward.attacks.inversion.recall import TokenPrior
     from dp_forward.privacy import NoiseSpec

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.bounding import bounded
+from dp_forward.noise.bounding import apply_bound
 from dp_forward.privacy import Guarantee
 from dp_forward.split import Split, split_model
 from dp_forward.split.halves import Back, Front
@@ -132,7 +132,7 @@ class NoisyMaskedLM(PrivateModel):
             return noisy
         assert isinstance(self.sanitizer, Sanitizer)
         with torch.autocast(device_type=hidden.device.type, enabled=False):
-            inside = bounded(hidden, self.sanitizer.bound).repeat_interleave(draws, dim=0)
+            inside = apply_bound(hidden, self.sanitizer.bound).repeat_interleave(draws, dim=0)
             return softened(inside, noisy, least=self._least_noise).to(noisy.dtype)
 
     def guarantee(self, **details: Any) -> Guarantee:
