@@ -53,7 +53,7 @@ class DatasetCache:
         )
         chosen = find_task(task)
         if wider is not None and not chosen.is_pair and not self._read[wider].pads_left:
-            self._read[key] = self._read[wider].shortened(rows)
+            self._read[key] = self._read[wider].shorten(rows)
         else:
             tokens = FixedLength(self._tokenizer(model), rows)
             self._read[key] = read_texts(

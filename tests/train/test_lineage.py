@@ -11,6 +11,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.split.artifacts import load_provider_side
 from dp_forward.train.finetune import finetune
 from dp_forward.train.lineage import raw_texts_of, refuse_seen_texts
+from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.run_folder import RunFolder
 from tiny_task import TinyWorld
 
@@ -84,15 +85,15 @@ def test_a_label_is_answered_once(world: TinyWorld, raw_run: Path, tmp_path: Pat
 
 
 def test_what_a_model_was_pretrained_or_trained_on_is_passed_on(world: TinyWorld, tmp_path: Path) -> None:
-    pretrained, stored, private = tmp_path / "pretrained", tmp_path / "stored", tmp_path / "run" / "model"
-    for folder in (pretrained, stored, private):
+    pretrained, private = tmp_path / "pretrained", tmp_path / "run" / "model"
+    for folder in (pretrained, private):
         shutil.copytree(world.model, folder)
-    (pretrained / "plan.json").write_text('{"corpus": "movie-reviews"}')
-    (private.parent / "report.json").write_text('{"regime": "dp-sgd", "plan": {"task": "sst2"}}')
-    (stored / "plan.json").write_text('{"digest": "0", "plan": {"corpus": "movie-reviews"}}')
-    for folder in (pretrained, stored):
+    plan = PretrainPlan(corpus="movie-reviews", epsilon=8.0, steps=1).as_dict()
+    for stored in ({"digest": "", "plan": plan}, plan):  # as a run folder has it, and as it once was
+        (pretrained / "plan.json").write_text(json.dumps(stored))
         with pytest.raises(InvalidInput, match="raw texts of imdb"):
-            finetune(world.plan(model=str(folder), task="imdb"))
+            finetune(world.plan(model=str(pretrained), task="imdb"))
+    (private.parent / "report.json").write_text('{"regime": "dp-sgd", "plan": {"task": "sst2"}}')
     with pytest.raises(InvalidInput, match="raw texts of sst2"):
         finetune(world.plan(model=str(private)))
     assert raw_texts_of(world.plan()) == []

@@ -32,7 +32,6 @@ __all__ = [
     "Check",
     "PlanBase",
     "Setting",
-    "check_settings",
     "choice_of",
     "kind_of",
     "read_settings",
@@ -135,7 +134,7 @@ class PlanBase:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
         """From JSON, TOML or flags; an unknown key, a wrong type or a missing setting is an error."""
-        check_settings(cls, settings)
+        _check_settings(cls, settings)
         return cls(**dict(settings))
 
     @classmethod
@@ -157,7 +156,7 @@ class PlanBase:
         return settings_digest({**self.deciding(), **inputs})
 
 
-def check_settings(plan: type, settings: Mapping[str, Any]) -> None:
+def _check_settings(plan: type, settings: Mapping[str, Any]) -> None:
     """Refuse keys that a plan does not have, values of a wrong type, and that a setting is missing."""
     known = {item.name: item for item in fields(plan)}
     for name, value in settings.items():
