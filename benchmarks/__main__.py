@@ -25,7 +25,7 @@ from benchmarks.report import ROOT, provenance
 RESULT = ROOT / "results" / "bench.json"
 FIGURE = ROOT / "docs" / "figures" / "bench.png"
 NAMES = ("proof", "released", "growth", "corpus", "steps", "service")
-LIBRARIES = ("numpy", "scipy", "torch", "transformers", "opacus", "dp-accounting", "fastapi", "uvicorn")
+LIBRARIES = ("numpy", "scipy", "torch", "transformers", "opacus", "dp-accounting", "starlette", "uvicorn")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -438,19 +438,19 @@ PLACES: list[tuple[str, Path, Callable[[Record], str]]] = [
 
 def draw(record: Record) -> None:
     """The three attacks side by side."""
-    from dp_forward.attacks.attack_figure import Bar, draw_attacks
+    from dp_forward.attacks.attack_figure import draw_attacks
 
     members, inversion, attribute = (record[part] for part in ("membership", "inversion", "attribute"))
-    told = [Bar.of("non-private", members["imdb/undefended/plain_confidence"])]
-    told.append(Bar.of("DP-SGD", members["imdb/dp-sgd/plain_confidence"]))
-    read = [Bar.of(f"non-private, {a} {c}", inversion[f"{a}/{c}/undefended"]) for a, c in _READ]
-    read.insert(1, Bar.of("DP-SGD, nearest embeddings", inversion["dp-sgd"]))
-    kinds = [Bar.of(f"non-private, {cut}", attribute[f"keyword/undefended/{cut}/mean"]) for cut in _CUTS]
+    told = {"non-private": members["imdb/undefended/plain_confidence"]}
+    told["DP-SGD"] = members["imdb/dp-sgd/plain_confidence"]
+    plain = [(f"non-private, {a} {c}", inversion[f"{a}/{c}/undefended"]) for a, c in _READ]
+    read = dict([plain[0], ("DP-SGD, nearest embeddings", inversion["dp-sgd"]), *plain[1:]])
+    kinds = {f"non-private, {cut}": attribute[f"keyword/undefended/{cut}/mean"] for cut in _CUTS}
     for name in DEFENDED:
         for cut in ("encoder.3", "output"):
-            told.append(Bar.of(f"{NAMES[name]}, {cut}", members[f"imdb/{name}/{cut}/noisy_confidence"]))
-        read += [Bar.of(f"{NAMES[name]}, {a} {c}", inversion[f"{a}/{c}/{name} 8"]) for a, c in _READ]
-        kinds += [Bar.of(f"{NAMES[name]}, {cut}", attribute[f"keyword/{name}/{cut}/mean"]) for cut in _CUTS]
+            told[f"{NAMES[name]}, {cut}"] = members[f"imdb/{name}/{cut}/noisy_confidence"]
+        read |= {f"{NAMES[name]}, {a} {c}": inversion[f"{a}/{c}/{name} 8"] for a, c in _READ}
+        kinds |= {f"{NAMES[name]}, {cut}": attribute[f"keyword/{name}/{cut}/mean"] for cut in _CUTS}
     titles = ("membership (confidence, IMDb)", "inversion (recall, SST-2)", "attribute (genre by keyword)")
     draw_attacks(dict(zip(titles, (told, read, kinds), strict=True)), FIGURE)
 

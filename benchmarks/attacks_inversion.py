@@ -126,8 +126,9 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     """Make one attack; its line."""
     import torch
 
+    from benchmarks.linear_map import fit_linear_map
     from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
-    from dp_forward.attacks.inversion.gradient import fit_linear_map, invert_by_gradient
+    from dp_forward.attacks.inversion.gradient import invert_by_gradient
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
     from dp_forward.attacks.inversion.recall import TokenPrior
     from dp_forward.privacy import NoiseSpec
@@ -326,7 +327,7 @@ def _tiny(folder: Path) -> Bench:
     import torch
     import transformers
 
-    from dp_forward.data.encoded_texts import EncodedTexts, _Columns
+    from dp_forward.data.encoded_texts import EncodedTexts, TokenColumns
 
     torch.manual_seed(0)
     vocabulary, rows = 300, 16
@@ -341,7 +342,9 @@ def _tiny(folder: Path) -> Bench:
         ids = rng.choice(np.arange(5, vocabulary), (count, rows), p=share / share.sum()).astype(np.int32)
         ids[:, 0], ids[np.arange(count), lengths - 1] = 2, 3
         ids[np.arange(rows) >= lengths[:, None]] = 0
-        return EncodedTexts(_Columns(ids, lengths, np.zeros_like(ids, dtype=np.uint8), None), pads_left=False)
+        return EncodedTexts(
+            TokenColumns(ids, lengths, np.zeros_like(ids, dtype=np.uint8), None), pads_left=False
+        )
 
     return Bench(
         model=folder / "model",

@@ -146,7 +146,6 @@ class Bench:
 
     def membership(self, job: Job) -> dict[str, Any]:
         """Train on the members, attack the answers."""
-        from dp_forward.attacks.ceiling import membership_ceiling
         from dp_forward.attacks.membership import SCORES, threshold_attack
 
         texts, members = self.pool(job)
@@ -252,7 +251,8 @@ class Bench:
         """A pair: trained as a whole on raw texts, or its back alone on one real release of each member."""
         import torch
 
-        from dp_forward.attacks.observations import crossing, pick_device
+        from dp_forward.attacks.observations import observe_texts
+        from dp_forward.split.device import pick_device
 
         cut, mechanism, device = job["cut"], _mechanism(job), pick_device(None)
         pair = self.halves(cut, seed=job["seed"])
@@ -269,7 +269,7 @@ class Bench:
             weights = [*pair.front.parameters(), *pair.back.parameters()]
             self.fitted(whole, weights, len(own), RATES[cut], seed=job["seed"])
             return pair
-        released = torch.cat([seen[:, 0] for seen in crossing(pair.front, mechanism, own)]).clone()
+        released = torch.cat([seen[:, 0] for seen in observe_texts(pair.front, mechanism, own)]).clone()
         labels = torch.from_numpy(np.array(own.labels)).to(device)
 
         def back(chosen: Any) -> Any:
@@ -302,8 +302,8 @@ class Bench:
         """The baseline at the same epsilon, for as many epochs."""
         import torch
 
-        from dp_forward.attacks.observations import pick_device
         from dp_forward.split import split_model
+        from dp_forward.split.device import pick_device
         from dp_forward.split.load_model import load_model
         from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
         from dp_forward.train.dpsgd.dpsgd_training import train_dpsgd
@@ -323,6 +323,26 @@ class Bench:
         outcome = train_dpsgd(model, own, few, plan)
         facts = {"epsilon": outcome.epsilon, "noise_multiplier": outcome.noise_multiplier}
         return split_model(outcome.model.cpu().eval(), "output"), facts
+
+
+def membership_ceiling(epsilon: float, delta: float = 0.0) -> float:
+    r"""The most success at a fair coin (member or not) against an (epsilon, delta)-DP training.
+
+    Proof: success is ``1/2 + (P(S) - Q(S))/2`` for the laws P, Q of what is seen. From ``P(S) <= E Q(S) +
+    delta`` and ``1 - Q(S) <= E (1 - P(S)) + delta``, added, ``(1 + E)(P(S) - Q(S)) <= E - 1 + 2 delta``. So
+    success is at most ``(E + delta) / (1 + E)``.
+
+    The two worlds must be neighbours: for releases of training texts, that the record's text is this one or
+    any other; for DP-SGD, with its record or without.
+    """
+    from scipy.special import expit
+
+    from dp_forward.privacy import checks
+    from dp_forward.privacy.rounding import nudge_up
+
+    epsilon = checks.nonnegative("epsilon", epsilon, remedy="Take it from the guarantee.")
+    delta = checks.delta(delta, zero=True)
+    return min(1.0, nudge_up(float(expit(epsilon)) + delta * float(expit(-epsilon))))
 
 
 def lira_members(texts: int, shadows: int) -> Any:
@@ -508,7 +528,7 @@ def pooled(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Seeds draw other members from one split, so texts recur; each time under another model.
     """
-    from dp_forward.attacks.attack_result import AttackResult, clopper_pearson
+    from dp_forward.attacks.attack_result import AttackResult
 
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in lines:
@@ -520,16 +540,14 @@ def pooled(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (job, key), found in groups.items():
         trials = sum(one["trials"] for one in found)
         right = sum(round(one["success"] * one["trials"]) for one in found)
-        low, high = clopper_pearson(right, trials)
-        result = AttackResult(
-            attack=key,
-            success=right / trials,
+        result = AttackResult.from_counts(
+            key,
+            right,
+            trials,
             chance=0.5,
-            low=low,
-            high=high,
-            trials=trials,
             ceiling=found[0]["ceiling"],
-            details={"auc": float(np.mean([one["auc"] for one in found])), "seeds": len(found)},
+            auc=float(np.mean([one["auc"] for one in found])),
+            seeds=len(found),
         )
         made.append({"job": f"pooled {job} {key}", **result.as_dict()})
     return made

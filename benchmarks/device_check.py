@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.bounding import bounded
+from dp_forward.noise.bounding import apply_bound
 from dp_forward.privacy import (
     TEXT,
     Budget,
@@ -41,7 +41,7 @@ def bound_law(device: str) -> None:
                 hidden = torch.randn(8, 16, 96) * 10.0 ** (power / 2)
                 strange = torch.rand(hidden.shape) < 0.1
                 hidden[strange] = odd[torch.randint(0, len(odd), (int(strange.sum()),))]
-                inside = bounded(hidden.to(device).to(dtype), bound).double()
+                inside = apply_bound(hidden.to(device).to(dtype), bound).double()
                 assert torch.isfinite(inside).all()
                 largest = max(largest, float(inside.square().sum(over).sqrt().max()) / bound.norm)
                 batches += 1

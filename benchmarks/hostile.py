@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import random
 from collections import Counter
 from collections.abc import Callable
-
-import websockets
 
 from benchmarks.load import FRAME_TYPE, Line, NoAnswer, fresh, request
 
@@ -91,10 +87,8 @@ class Fuzzed:
 
     @property
     def failures(self) -> int:
-        """5xx, and the codes of the stream that mean the same."""
-        return sum(
-            many for what, many in self.outcomes.items() if what[:1] == "5" or what in ("internal", "back")
-        )
+        """Answers of status 5xx."""
+        return sum(many for what, many in self.outcomes.items() if what[:1] == "5")
 
 
 async def fuzz_http(
@@ -126,31 +120,4 @@ async def fuzz_http(
         await line.close()
 
     await asyncio.gather(*(one(number) for number in range(8)))
-    return found
-
-
-async def fuzz_stream(
-    host: str, port: int, frame: bytes, *, many: int, seed: int, progress: Callable[[int], None]
-) -> Fuzzed:
-    """So many hostile messages over a WebSocket, opened anew when the server closes it."""
-    found, rng = Fuzzed(), random.Random(seed)
-    socket = None
-    for _ in range(many):
-        try:
-            if socket is None:
-                socket = await websockets.connect(f"ws://{host}:{port}/v1/stream", compression=None)
-            message = mangled(frame, rng)
-            await socket.send(rng.choice(["text", "{}", "\x00"]) if rng.random() < 0.05 else message)
-            answer = json.loads(await asyncio.wait_for(socket.recv(), 30))
-            found.note(answer.get("error", "ok"))
-        except (websockets.ConnectionClosed, OSError):
-            found.note("closed")
-            socket = None
-        except TimeoutError:
-            found.note("silent")
-        if found.sent % 2000 == 0:
-            progress(found.sent)
-    if socket is not None:
-        with contextlib.suppress(websockets.ConnectionClosed):
-            await socket.close()
     return found

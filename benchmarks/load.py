@@ -1,23 +1,22 @@
-"""A light load generator: HTTP/1.1 over kept connections, WebSockets, and frames with fresh ids."""
+"""A light load generator: HTTP/1.1 over kept connections, and frames with fresh ids."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import websockets
 
 from dp_forward.noise import release_batch
+from dp_forward.service.client.transport import AsyncTransport
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.service.protocol.sansio import Call, NoReply, RetryPolicy
 
 FRAME_TYPE = ("content-type", "application/octet-stream")
 _REQUEST, _TIME = slice(96, 112), slice(112, 120)
@@ -156,26 +155,19 @@ async def http_clients(host: str, port: int, many: int) -> tuple[list[Ask], Call
     return [client(line) for line in lines], close
 
 
-async def stream_clients(host: str, port: int, many: int) -> tuple[list[Ask], Callable[[], Awaitable[None]]]:
-    """Clients with a WebSocket each, and how to close them."""
-    sockets = [
-        await websockets.connect(f"ws://{host}:{port}/v1/stream", compression=None) for _ in range(many)
-    ]
+async def transport_clients(
+    host: str, port: int, many: int
+) -> tuple[list[Ask], Callable[[], Awaitable[None]]]:
+    """Clients that share the kept-alive connections of `ask_many`, and how to close them."""
+    transport = AsyncTransport(f"http://{host}:{port}", token=None, retry=RetryPolicy())
 
-    def client(socket: Any) -> Ask:
-        async def ask(frame: bytes) -> str | None:
-            await socket.send(frame)
-            answer = json.loads(await socket.recv())
-            if answer.get("request") != frame[_REQUEST].hex():
-                return "another answer"
-            return answer.get("error")
+    async def ask(frame: bytes) -> str | None:
+        reply = await transport.call(Call("POST", "/v1/answer", 1 << 20, frame))
+        if isinstance(reply, NoReply):
+            return "no answer"
+        return None if reply.status == 200 else str(reply.status)
 
-        return ask
-
-    async def close() -> None:
-        await asyncio.gather(*(socket.close() for socket in sockets))
-
-    return [client(socket) for socket in sockets], close
+    return [ask] * many, transport.close
 
 
 async def closed_loop(clients: Sequence[Ask], frames: Sequence[bytes], *, seconds: float) -> Tally:

@@ -81,7 +81,6 @@ def _honest(mutants: Any, world: Any, rounds: int, results: Results) -> tuple[in
     from dp_forward.audit.draw_checks import audit_draws
     from dp_forward.audit.released_bytes import audit_released
     from dp_forward.audit.service_audit import audit_service
-    from dp_forward.cli.audit_wire import layout
 
     kinds = (mutants.GAUSSIAN, mutants.PRIVUNIT, mutants.AT_ONE)
     passed, longest = 0, 0.0
@@ -90,7 +89,7 @@ def _honest(mutants: Any, world: Any, rounds: int, results: Results) -> tuple[in
         broken = [what for kind in kinds for what in audit_released(kind.build(), draws=4000).refuted_by]
         broken += [one.what for kind in kinds for one in audit_draws(kind.build()) if one.refuted]
         started = time.perf_counter()
-        service = audit_service(world.user, world.wire, layout=layout())
+        service = audit_service(world.user, world.wire)
         seconds = time.perf_counter() - started
         longest = max(longest, seconds)
         broken += service.refuted_by

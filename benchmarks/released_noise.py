@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from benchmarks.goals import Results, arguments, on_cores, say
-from benchmarks.timing import cpu_seconds
-from dp_forward.attacks.lattice import (
+from benchmarks.lattice_attack import (
     Guesses,
     Score,
     gaussian_lattice,
@@ -37,6 +36,7 @@ from dp_forward.attacks.lattice import (
     privunit_likelihood,
     worst_pair,
 )
+from benchmarks.timing import cpu_seconds
 from dp_forward.noise import Sanitizer, release
 from dp_forward.noise.released.entropy import keystream
 from dp_forward.noise.released.exact_normal import Entropy, rounded_normal

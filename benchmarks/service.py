@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from benchmarks.goals import Results, arguments, on_cores, say
-from benchmarks.hostile import Fuzzed, fuzz_http, fuzz_stream
+from benchmarks.hostile import fuzz_http
 from benchmarks.load import (
     Line,
     Tally,
@@ -41,7 +41,7 @@ from benchmarks.load import (
     fresh,
     http_clients,
     steady,
-    stream_clients,
+    transport_clients,
 )
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
@@ -53,10 +53,10 @@ from dp_forward.split.load_model import load_model, model_folder
 
 CLIENTS = 32
 CUT, ROWS = "encoder.3", 64
-WAYS: dict[str, Callable[..., Any]] = {"http": http_clients, "websocket": stream_clients}
+WAYS: dict[str, Callable[..., Any]] = {"http": http_clients, "ask_many": transport_clients}
 PARTS = ("equality", "throughput", "soak", "fuzz")
 """The soak takes its rate from the throughput, so it measures that as well."""
-_SIZES = re.compile(r'^dpf_batch_size_bucket\{le="([0-9.]+|\+Inf)"\} (\d+)$', re.MULTILINE)
+_SIZES = re.compile(r'^dpf_batch_size_bucket\{le="([0-9.]+|\+Inf)"\} ([0-9.e+]+)$', re.MULTILINE)
 _SUM = re.compile(r"^dpf_batch_size_sum ([0-9.e+]+)$", re.MULTILINE)
 
 
@@ -198,7 +198,7 @@ class Batches:
 async def batches(line: Line) -> Batches:
     """What the server counted so far."""
     text = (await line.get("/metrics"))[1].decode()
-    cumulative = [(float(limit), int(many)) for limit, many in _SIZES.findall(text) if limit != "+Inf"]
+    cumulative = [(float(limit), int(float(many))) for limit, many in _SIZES.findall(text) if limit != "+Inf"]
     by_limit, below = {}, 0
     for limit, many in cumulative:
         by_limit[limit], below = many - below, many
@@ -353,34 +353,27 @@ async def fuzz(results: Results, server: Served, frame: bytes, *, many: int) -> 
     expected = await _probabilities(line, frame)
     start = time.perf_counter()
 
-    def progress(way: str) -> Callable[[int], None]:
-        return lambda sent: say(f"fuzz: {sent} over {way}, {time.perf_counter() - start:.0f} s ...")
+    def progress(sent: int) -> None:
+        say(f"fuzz: {sent}, {time.perf_counter() - start:.0f} s ...")
 
-    over_http = await fuzz_http(
-        server.host, server.port, frame, many=many - many // 10, seed=1, progress=progress("HTTP")
-    )
-    over_stream = await fuzz_stream(
-        server.host, server.port, frame, many=many // 10, seed=2, progress=progress("the WebSocket")
-    )
+    found = await fuzz_http(server.host, server.port, frame, many=many, seed=1, progress=progress)
     alive = server.alive
     await line.close()
     honest = await _probabilities(line, frame) if alive else []
     await line.close()
     same = alive and bool(np.allclose(honest, expected, rtol=0, atol=1e-5))
-    failures = over_http.failures + over_stream.failures
-    silent = sum(found.outcomes["silent"] for found in (over_http, over_stream))
+    failures, silent = found.failures, found.outcomes["silent"]
     results.put(
         "fuzz",
         {
-            "frames": over_http.sent + over_stream.sent,
-            "http": _sorted(over_http),
-            "websocket": _sorted(over_stream),
+            "frames": found.sent,
+            "http": dict(found.outcomes.most_common()),
             "crashes": int(not alive),
             "failures_5xx": failures,
             "tracebacks": server.tracebacks(),
             "without_any_reaction": silent,
             "honest_request_answered_after": same,
-            "per_second": (over_http.sent + over_stream.sent) / (time.perf_counter() - start),
+            "per_second": found.sent / (time.perf_counter() - start),
             "rss_mib": server.rss_mib() if alive else None,
         },
     )
@@ -389,10 +382,6 @@ async def fuzz(results: Results, server: Served, frame: bytes, *, many: int) -> 
     results.goal("hostile frames: tracebacks", server.tracebacks(), "0", server.tracebacks() == 0)
     results.goal("hostile frames: left waiting", silent, "0", silent == 0)
     results.goal("honest request after them", int(same), "1", same)
-
-
-def _sorted(found: Fuzzed) -> dict[str, int]:
-    return dict(found.outcomes.most_common())
 
 
 async def manifest_of(server: Served) -> Manifest:
@@ -447,7 +436,7 @@ def main() -> int:
     results = Results(
         given.json,
         command="python -m benchmarks.service",
-        libraries=("torch", "transformers", "fastapi", "uvicorn", "websockets"),
+        libraries=("torch", "transformers", "starlette", "uvicorn", "httpx"),
         smoke=given.smoke,
     )
     cores = sorted(os.sched_getaffinity(0))

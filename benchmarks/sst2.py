@@ -116,13 +116,13 @@ def load(cache: Path, name: str) -> tuple[Any, Any, Any]:
 
 def texts_of(prepared: tuple[Any, Any, Any], rows: int) -> Any:
     """A prepared split at fewer rows, cut as the tokenizer cuts: the last row kept is [SEP]."""
-    from dp_forward.data.encoded_texts import EncodedTexts, _Columns
+    from dp_forward.data.encoded_texts import EncodedTexts, TokenColumns
 
     ids, lengths, labels = prepared
     longer = lengths > rows
     kept = ids[:, :rows].copy()
     kept[longer, rows - 1] = ids[np.flatnonzero(longer), lengths[longer] - 1]
-    columns = _Columns(kept, np.minimum(lengths, rows), np.zeros_like(kept, dtype=np.uint8), labels)
+    columns = TokenColumns(kept, np.minimum(lengths, rows), np.zeros_like(kept, dtype=np.uint8), labels)
     return EncodedTexts(columns, pads_left=False)
 
 

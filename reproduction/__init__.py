@@ -1,6 +1,6 @@
-"""The paper, table by table: data, runs and rendered results.
+"""The paper's tables and figures: `python -m reproduction`. Not part of the installed package.
 
-subject    the model and the tasks          steps      a piece of work, known by its digest
-tables/    every table as cells             runs/      how cells are filled
-render/    results -> pages and figures
+jobs     pieces of work, known by digest     model_setup   the model and the tasks of all tables
+tables/  every table as cells                runs/         how the jobs behind the cells are run
+render/  results -> pages and figures
 """

@@ -1,71 +1,86 @@
-"""`dpf reproduce`: the tables and figures of the paper, on your model and data."""
+"""`python -m reproduction`: run, list and render the tables and figures of the paper.
+
+Results go to stdout, progress and warnings to stderr. Exit codes: 0 ok, 1 a step failed, 2 usage.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.plan_options import Data, data_paths
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from reproduction.jobs import Step
-    from reproduction.model_setup import Subject
-    from reproduction.runs.dataset_cache import Shelf
-    from reproduction.runs.result_file import Results
-    from reproduction.runs.workers import Outcome, Told
-    from reproduction.tables.table import Cell, Table
+    from reproduction.jobs import Job
+    from reproduction.runs.result_file import ResultFile
+    from reproduction.runs.workers import Outcome
+    from reproduction.tables.table import Found, Table
 
-__all__ = ["reproduce"]
+__all__ = ["app", "main"]
+
+_NAME = "python -m reproduction"
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+Tables = Annotated[
+    list[str] | None, typer.Argument(metavar="TABLE", help="Tables by name; all of them without one.")
+]
+List = Annotated[bool, typer.Option("--list", help="List the tables, and how far each is.")]
+Cells = Annotated[
+    list[str] | None,
+    typer.Option("--cell", help="Only cells whose row and column hold this word; may be repeated."),
+]
+Smoke = Annotated[
+    bool, typer.Option("--smoke", help="A few cells of each table with a tiny model, to see that it runs.")
+]
+Model = Annotated[str, typer.Option("--model", help="A name or folder of Hugging Face.")]
+Weights = Annotated[
+    Path | None, typer.Option("--weights", help="The model's folder, where it is not found by its name.")
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option("--data", help="Where a task's files lie, TASK=PATH; can be given several times."),
+]
+Corpus = Annotated[
+    Path | None, typer.Option("--corpus", help="Public text for `pretraining`: a file, plain or .gz.")
+]
+Workers = Annotated[int, typer.Option("--workers", "-j", min=1, help="Steps side by side.")]
+Seconds = Annotated[float | None, typer.Option("--seconds", help="Start no step after so long; go on later.")]
+Results = Annotated[
+    Path | None, typer.Option("--results", help="The file of finished steps [WORK/results.jsonl].")
+]
+Work = Annotated[
+    Path, typer.Option("--work", help="Where runs are made; what nothing needs any more is removed.")
+]
+Render = Annotated[
+    Path | None, typer.Option("--render", help="Write pages and figures into this docs folder; run nothing.")
+]
+Printed = Annotated[
+    Path | None,
+    typer.Option("--printed", help="With --render: cells that the paper printed, as JSON, to set beside."),
+]
 
 
+@app.command()
 def reproduce(
-    table: Annotated[
-        list[str] | None, typer.Argument(help="Tables by name; all of them without one.")
-    ] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="List the tables, and how far each is.")] = False,
-    cell: Annotated[
-        list[str] | None,
-        typer.Option("--cell", help="Only cells whose row and column hold this word; may be repeated."),
-    ] = None,
-    smoke: Annotated[
-        bool,
-        typer.Option("--smoke", help="A few cells of each table with a tiny model, to see that it runs."),
-    ] = False,
-    model: Annotated[str, typer.Option("--model", help="A name or folder of Hugging Face.")] = "minilm",
-    weights: Annotated[
-        Path | None, typer.Option("--weights", help="The model's folder, where it is not found by its name.")
-    ] = None,
+    table: Tables = None,
+    show_list: List = False,
+    cell: Cells = None,
+    smoke: Smoke = False,
+    model: Model = "minilm",
+    weights: Weights = None,
     data: Data = None,
-    corpus: Annotated[
-        Path | None, typer.Option("--corpus", help="Public text for `pretraining`: a file, plain or .gz.")
-    ] = None,
-    workers: Annotated[int, typer.Option("--workers", "-j", min=1, help="Steps side by side.")] = 1,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", help="Start no step after so long; go on later.")
-    ] = None,
-    results: Annotated[
-        Path | None, typer.Option("--results", help="The file of finished steps [WORK/results.jsonl].")
-    ] = None,
-    work: Annotated[
-        Path, typer.Option("--work", help="Where runs are made; what nothing needs any more is removed.")
-    ] = Path("reproduced"),
-    render: Annotated[
-        Path | None,
-        typer.Option("--render", help="Write pages and figures into this docs folder; run nothing."),
-    ] = None,
-    printed: Annotated[
-        Path | None,
-        typer.Option(
-            "--printed", help="With --render: cells that the paper printed, as JSON, to set beside."
-        ),
-    ] = None,
+    corpus: Corpus = None,
+    workers: Workers = 1,
+    seconds: Seconds = None,
+    results: Results = None,
+    work: Work = Path("reproduced"),
+    render: Render = None,
+    printed: Printed = None,
     json: options.Json = False,
 ) -> None:
     """A table or figure of the paper, and the honest numbers beside it.
@@ -73,36 +88,48 @@ def reproduce(
     What is finished is not done again, so a stopped command goes on where it was. Exit code 1 if a step
     failed.
 
-    Example: dpf reproduce mechanisms --smoke
+    Example: python -m reproduction mechanisms --smoke
     """
-    from reproduction.model_setup import Subject
-    from reproduction.runs.dataset_cache import Shelf
-    from reproduction.runs.result_file import Results
+    from reproduction.model_setup import ModelSetup
+    from reproduction.runs import smoke as small
+    from reproduction.runs.dataset_cache import DatasetCache
+    from reproduction.runs.result_file import ResultFile
     from reproduction.tables.catalogue import tables
-    from reproduction.tables.training import CORPUS
 
-    if smoke:
-        work = work / "smoke"
-    store = Results(results or work / "results.jsonl")
+    work = work / "smoke" if smoke else work
+    store = ResultFile(results or work / "results.jsonl")
     with output.working("laying out the tables"):
-        subject = _smoke_subject(work) if smoke else Subject.of(model, folder=weights)
-        known = tables(subject)
-    chosen = _chosen(known, table or [])
+        setup = small.smoke_model(work / "model") if smoke else ModelSetup.of(model, folder=weights)
+        chosen = _chosen(small.shrink_tables(tables(setup)) if smoke else tables(setup), table or [])
     if render is not None:
-        _render(store.path, render, subject, printed, table or [], json=json)
+        from reproduction.render import render as write_pages
+
+        with output.working("rendering"):
+            written = write_pages(store.path, render, setup=setup, printed=printed, only=table or [])
+        _print_written(written, json=json)
         return
     if show_list:
         if results is not None and not results.is_file():
             raise InvalidInput("results", "be a file of results", results, "Check the path.")
-        _list(chosen, store.by_digest(), smoke=smoke, json=json)
+        _print_list(chosen, store.by_digest(), json=json)
         return
-    steps = _steps(chosen, cell or [], smoke=smoke)
-    where = (_smoke_data(work) if smoke else {}) | (data_paths(data) or {})
-    if corpus is not None:
-        where[CORPUS] = str(corpus)
-    shelf = Shelf(where, models={} if weights is None else {model: str(weights)})
-    outcome = _run(steps, store, work, shelf, workers, seconds)
-    _tell(chosen, store, outcome, smoke=smoke, json=json)
+    jobs = _jobs(chosen, cell or [], smoke=smoke)
+    places = (small.smoke_data(work / "data") if smoke else {}) | _data_paths(data or [], corpus)
+    cache = DatasetCache(places, models={} if weights is None else {model: str(weights)})
+    from reproduction.runs.workers import run_jobs
+
+    with Bars() as bars:
+        outcome = run_jobs(
+            jobs,
+            results=store,
+            work=work,
+            cache=cache,
+            workers=workers,
+            seconds=seconds,
+            progress=bars,
+            warn=lambda message: output.warn(message, name=_NAME),
+        )
+    _print_outcome(chosen, store, outcome, smoke=smoke, json=json)
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -114,88 +141,48 @@ def _chosen(known: Mapping[str, Table], names: list[str]) -> dict[str, Table]:
     return {name: known[name] for name in names or known}
 
 
-def _smoke_subject(work: Path) -> Subject:
-    from reproduction.runs.smoke import smoke_model
+def _jobs(chosen: Mapping[str, Table], words: list[str], *, smoke: bool) -> list[Job]:
+    from reproduction.runs.smoke import few_jobs
 
-    return smoke_model(work / "model")
-
-
-def _smoke_data(work: Path) -> dict[str, str]:
-    from reproduction.runs.smoke import smoke_data
-
-    return smoke_data(work / "data")
-
-
-def _steps(chosen: Mapping[str, Table], words: list[str], *, smoke: bool) -> list[Step]:
-    from reproduction.runs.smoke import few_cells, small
-
-    found: list[Step] = []
+    found: list[Job] = []
     for table in chosen.values():
-        mine = table.steps(words) if words else (few_cells(table) if smoke else table.steps())
-        found += [small(step) for step in mine] if smoke else mine
+        found += few_jobs(table) if smoke and not words else table.jobs(words)
     if not found:
         raise InvalidInput("cell", "be a cell of the table", words, "Try --list, or fewer words.")
     return list(dict.fromkeys(found))
 
 
-def _run(
-    steps: list[Step], store: Results, work: Path, shelf: Shelf, workers: int, seconds: float | None
-) -> Outcome:
-    from reproduction.runs.workers import run_steps
+def _data_paths(data: list[str], corpus: Path | None) -> dict[str, str]:
+    from dp_forward.data.sources import parse_data_option
+    from reproduction.tables.training import CORPUS
 
-    with Bars() as bars:
-
-        def tell(told: Told) -> None:
-            if told.error is not None:
-                output.warn(f"{told.step.kind} {told.step.digest[:12]}: {told.error}")
-            bars("steps", told.done, told.total, {"minutes left": told.seconds_left / 60})
-
-        return run_steps(
-            steps,
-            results=store,
-            work=work,
-            shelf=shelf,
-            workers=workers,
-            seconds=seconds,
-            tell=tell,
-            reading=lambda done, total: bars("reading texts", done, total, {}),
-        )
+    places = {task: str(path) for task, path in map(parse_data_option, data)}
+    return places if corpus is None else {**places, CORPUS: str(corpus)}
 
 
-def _render(
-    results: Path, docs: Path, subject: Subject, printed: Path | None, only: list[str], *, json: bool
-) -> None:
-    from reproduction.render import render
-
-    with output.working("rendering"):
-        written = render(results, docs, subject=subject, printed=printed, only=only)
+def _print_written(written: list[Path], *, json: bool) -> None:
     if json:
         output.print_json({"written": [str(path) for path in written]})
         return
     output.print_fields(f"{len(written)} files", {str(path): "" for path in written})
 
 
-def _list(
-    chosen: Mapping[str, Table], results: Mapping[str, Mapping[str, Any]], *, smoke: bool, json: bool
-) -> None:
+def _print_list(chosen: Mapping[str, Table], found: Found, *, json: bool) -> None:
     rows = []
     for table in chosen.values():
-        run = sum(_asked(cell, smoke=smoke).value(results).run for cell in table.cells if cell.steps)
-        cells = sum(bool(cell.steps) for cell in table.cells)
-        rows.append(
-            {"table": table.name, "title": table.title, "item": table.item, "cells": cells, "run": run}
-        )
+        cells, run = table.counts(found)
+        facts = {"table": table.name, "title": table.title, "item": table.item, "cells": cells, "run": run}
+        rows.append(facts)
     if json:
         output.print_json({"tables": rows})
         return
-    output.print_table(
-        "The paper's tables",
-        ("table", "title", "cells", "run"),
-        [(str(row["table"]), str(row["title"]), str(row["cells"]), str(row["run"])) for row in rows],
-    )
+    head = ("table", "title", "cells", "run")
+    output.print_table("The paper's tables", head, [[str(row[name]) for name in head] for row in rows])
 
 
-def _tell(chosen: Mapping[str, Table], store: Results, outcome: Outcome, *, smoke: bool, json: bool) -> None:
+def _print_outcome(
+    chosen: Mapping[str, Table], store: ResultFile, outcome: Outcome, *, smoke: bool, json: bool
+) -> None:
     found = store.by_digest()
     facts: dict[str, Any] = {
         "done": outcome.done,
@@ -205,54 +192,42 @@ def _tell(chosen: Mapping[str, Table], store: Results, outcome: Outcome, *, smok
         "results": str(store.path),
     }
     if json:
-        output.print_json({**facts, "cells": _cells(chosen, found, smoke=smoke)})
+        output.print_json({**facts, "cells": _cells(chosen, found)})
         return
     if not smoke:
         for table in chosen.values():
-            output.print_table(
-                table.title,
-                (table.corner, *table.columns),
-                [
-                    (row, *(_shown(table, row, column, found) for column in table.columns))
-                    for row in table.rows
-                ],
-            )
+            rows = [
+                (row, *(_shown(table, row, column, found) for column in table.columns)) for row in table.rows
+            ]
+            output.print_table(table.title, (table.corner, *table.columns), rows)
     output.print_fields("smoke" if smoke else "steps", facts)
 
 
-def _cells(
-    chosen: Mapping[str, Table], results: Mapping[str, Mapping[str, Any]], *, smoke: bool
-) -> list[dict[str, Any]]:
+def _cells(chosen: Mapping[str, Table], found: Found) -> list[dict[str, Any]]:
     cells = []
     for table in chosen.values():
         for cell in table.cells:
-            value = _asked(cell, smoke=smoke).value(results)
-            cells.append(
-                {
-                    "table": table.name,
-                    "row": cell.row,
-                    "column": cell.column,
-                    "value": value.value,
-                    "low": value.low,
-                    "high": value.high,
-                    "seeds": list(value.parts),
-                }
-            )
+            value = cell.value(found)
+            where = {"table": table.name, "row": cell.row, "column": cell.column}
+            numbers = {"value": value.value, "low": value.low, "high": value.high}
+            cells.append({**where, **numbers, "seeds": list(value.parts)})
     return cells
 
 
-def _asked(cell: Cell, *, smoke: bool) -> Cell:
-    """The cell, or the same of small steps."""
-    from reproduction.runs.smoke import small
-
-    return replace(cell, steps=tuple(small(step) for step in cell.steps)) if smoke else cell
-
-
-def _shown(table: Table, row: str, column: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+def _shown(table: Table, row: str, column: str, found: Found) -> str:
     cell = table.at(row, column)
     if cell is None:
         return ""
-    value = cell.value(results).value
+    value = cell.value(found).value
     if value is None:
         return "not run"
     return value if isinstance(value, str) else f"{value:.{cell.digits}f}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; a refusal of ours is one line on stderr and its exit code."""
+    output.run_app(app, arguments, name=_NAME)
+
+
+if __name__ == "__main__":
+    main()

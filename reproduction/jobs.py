@@ -1,24 +1,23 @@
-"""A step: one piece of work behind a cell, named by what decides its result.
+"""Jobs: the pieces of work behind the cells, each known by the digest of what decides its result.
 
-Two cells that need the same run share it, in one table or in two: a step is known by the digest of its
-settings and of the steps that it builds on, and what is finished under a digest is not done again.
+Two cells that need the same run share it, in one table or in two: a job is known by the digest of its
+settings and of the jobs that it builds on, and what is finished under a digest is not done again.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
 from dp_forward.errors import InvalidInput
+from dp_forward.storage.digests import settings_digest
 
-__all__ = ["FIRST", "KINDS", "Step", "digest_of", "effective", "in_order"]
+__all__ = ["FIRST", "KINDS", "Job", "digest_of", "effective_settings", "in_order"]
 
 FIRST: Final = "{0}"
-"""Stands for the folder of the first step that a step builds on: a path is no part of a result."""
+"""Stands for the folder of the first job that a job builds on: a path is no part of a result."""
 
 KINDS: Final = (
     "finetune",
@@ -30,16 +29,16 @@ KINDS: Final = (
     "attribute",
     "speed",
 )
-"""What a step can be; `kinds` carries them out."""
+"""What a job can be; `runs.runners` has a function for each."""
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """What to do (`kind`), with which settings, after which other steps.
+class Job:
+    """What to do (`kind`), with which settings, after which other jobs.
 
     Guarantees:
         The digest covers the *effective* settings: what a plan leaves open is filled in by the rules of
-        `train.defaults` first, so a changed rule is another step.
+        `train.defaults` first, so a changed rule is another job.
     Edges:
         Where data lies is not covered. ``weight`` guesses how long it takes, beside others, and only orders
         the work.
@@ -47,7 +46,7 @@ class Step:
 
     kind: str
     settings: Mapping[str, Any]
-    after: tuple[Step, ...] = ()
+    after: tuple[Job, ...] = ()
     weight: float = field(default=1.0, compare=False)
 
     def __post_init__(self) -> None:
@@ -57,25 +56,26 @@ class Step:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of what decides the result."""
-        return digest_of(self.kind, self.settings, [step.digest for step in self.after])
+        return digest_of(self.kind, self.settings, [job.digest for job in self.after])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Step) and self.digest == other.digest
+        return isinstance(other, Job) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"Step({self.kind}, {self.digest[:12]})"
+        return f"Job({self.kind}, {self.digest[:12]})"
 
 
 def digest_of(kind: str, settings: Mapping[str, Any], after: Sequence[str]) -> str:
-    """The digest of a step with these settings, that builds on steps with those digests."""
-    deciding = {"kind": kind, "settings": effective(kind, settings), "after": list(after)}
-    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+    """The digest of a job with these settings, that builds on jobs with those digests."""
+    return settings_digest(
+        {"kind": kind, "settings": effective_settings(kind, settings), "after": list(after)}
+    )
 
 
-def effective(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def effective_settings(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with nothing left open; refused where a plan would refuse them."""
     if kind == "finetune":
         from dp_forward.train.defaults import effective_plan
@@ -94,17 +94,16 @@ def effective(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return dict(settings)
 
 
-def in_order(steps: Iterable[Step]) -> list[Step]:
-    """These steps and all that they build on, each once, what is built on first."""
-    found: dict[str, Step] = {}
+def in_order(jobs: Iterable[Job]) -> list[Job]:
+    """These jobs and all that they build on, each once, what is built on first."""
+    found: dict[Job, None] = {}
 
-    def add(step: Step) -> None:
-        if step.digest in found:
-            return
-        for earlier in step.after:
-            add(earlier)
-        found[step.digest] = step
+    def add(job: Job) -> None:
+        if job not in found:
+            for earlier in job.after:
+                add(earlier)
+            found[job] = None
 
-    for step in steps:
-        add(step)
-    return list(found.values())
+    for job in jobs:
+        add(job)
+    return list(found)

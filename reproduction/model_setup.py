@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["TASKS", "Subject", "TaskSetting"]
+__all__ = ["TASKS", "ModelSetup", "TaskSetting"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ TASKS: Final[Mapping[str, TaskSetting]] = {
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelSetup:
     """The model of all tables: its name, how many blocks, how wide."""
 
     model: str = "minilm"
@@ -43,7 +43,7 @@ class Subject:
     columns: int = 384
 
     @classmethod
-    def of(cls, model: str, *, folder: Path | None = None) -> Subject:
+    def of(cls, model: str, *, folder: Path | None = None) -> ModelSetup:
         """From the settings of a checkpoint, in a ``folder`` or where its name says; no weights are read."""
         from transformers import AutoConfig
 

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import typer
 
+from dp_forward.cli import main as cli
 from dp_forward.cli import noise_table as proof
-from dp_forward.cli.main import app, run
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.split import FAMILIES
+from reproduction import __main__ as reproduction
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+COMMAND = "(dpf|python -m reproduction)"
 
 
 def test_the_python_of_the_readme_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,16 +28,18 @@ def test_the_python_of_the_readme_runs_and_prints_what_it_says(capsys: pytest.Ca
 
 def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"^\$ dpf (.*)$", README, flags=re.MULTILINE)
+    commands = re.findall(rf"^\$ {COMMAND} (.*)$", README, flags=re.MULTILINE)
     assert len(commands) >= 5
-    for command in commands:
+    for program, command in commands:
+        run = cli.run if program == "dpf" else reproduction.main
         with pytest.raises(SystemExit) as stop:
             run(shlex.split(command, comments=True))
         assert stop.value.code == 0, command
 
 
-def _parsed(arguments: list[str]) -> None:
-    """Read a command line as `dpf` would, and run nothing: an unknown verb, option or value is an error."""
+def _parsed(arguments: list[str], program: str = "dpf") -> None:
+    """Read a command line as the program would and run nothing: an unknown verb or option is an error."""
+    app = cli.app if program == "dpf" else reproduction.app
     command, context = typer.main.get_command(app), None
     while hasattr(command, "commands"):
         context = command.context_class(command, parent=context)
@@ -44,10 +48,10 @@ def _parsed(arguments: list[str]) -> None:
 
 
 def test_the_commands_that_are_only_shown_can_be_read() -> None:
-    shown = re.findall(r"^dpf (.*)$", README, flags=re.MULTILINE)
-    assert len(shown) >= 5
-    for command in shown:
-        _parsed(shlex.split(command, comments=True))
+    shown = re.findall(rf"^{COMMAND} (.*)$", README, flags=re.MULTILINE)
+    assert {program for program, _ in shown} == {"dpf", "python -m reproduction"}
+    for program, command in shown:
+        _parsed(shlex.split(command, comments=True), program)
 
 
 def test_a_shown_command_with_an_unknown_option_would_be_seen() -> None:

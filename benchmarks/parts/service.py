@@ -1,4 +1,4 @@
-"""The service: answers per second against the bare back, over HTTP and the WebSocket."""
+"""The service: answers per second against the bare back, over bare connections and through the client."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from benchmarks.timing import threads
 
 LIMITS = {
     "http_over_bare_back": at_least(0.5, "0.93 in the long run; work on the load's core takes from it"),
-    "websocket_over_bare_back": at_least(0.5, "as over HTTP"),
+    "ask_many_over_bare_back": at_least(0.5, "as over HTTP"),
     "http_over_bare_back_in_cpu_time": at_least(0.6, "as above, and other work disturbs it less"),
-    "websocket_over_bare_back_in_cpu_time": at_least(0.6, "as over HTTP"),
+    "ask_many_over_bare_back_in_cpu_time": at_least(0.6, "as over HTTP"),
     "mean_batch": at_least(4, "32 clients wait at a time; below 4 they are not answered together"),
     "errors": at_most(0, "every frame is honest"),
 }

@@ -1,11 +1,5 @@
-"""Results -> docs: `render` writes a page for each table, an index and the figures.
+"""Rendering: results -> a page for each table, an index and the figures."""
 
-markdown   cells as words, tables as Markdown      ceilings   the best that a cut at `output` can reach
-printed    cells that a reader typed in            claims     the paper's abstract beside our cells
-figures    charts as PNG                           pages      the text of a page
-write      everything onto the disk
-"""
-
-from reproduction.render.write import render
+from reproduction.render.output_files import render
 
 __all__ = ["render"]

@@ -1,4 +1,4 @@
-"""Beside the table `mechanisms`: what each noise lets the best front reach at `output`.
+"""Ceilings beside the table `mechanisms`: what each noise lets the best front reach at `output`.
 
 Paper: the accuracies of its figure over epsilon lie on the ceiling of S = C.
 """
@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from reproduction.render.markdown import NOT_RUN, Found, grid, number, points
-from reproduction.tables import paper_sensitivity as convention
-from reproduction.tables.table import Table
+from reproduction.render.markdown import NOT_RUN, grid, number, points
+from reproduction.tables.paper_sensitivity import gaussian_ceiling, pure_ceiling
+from reproduction.tables.table import Found, Table
 
-__all__ = ["PAPERS", "PRIVUNIT", "RIGHT", "TASK", "ceilings", "interval", "measured", "non_private_accuracy"]
+__all__ = ["PAPERS", "PRIVUNIT", "RIGHT", "TASK", "ceilings_section", "non_private_accuracy"]
 
 TASK: Final = "SST-2"
 PAPERS: Final = "aMGM, S = C (the paper's)"
 RIGHT: Final = "aMGM, S = 2C (right)"
 PRIVUNIT: Final = "PrivUnit (ours)"
 _CEILINGS: Final[Mapping[str, tuple[str, Callable[[float, float], float]]]] = {
-    PAPERS: ("r = Phi(B)", lambda a, e: convention.gaussian_ceiling(a, e, sensitivity=1.0)),
-    RIGHT: ("r = Phi(B / 2)", lambda a, e: convention.gaussian_ceiling(a, e, sensitivity=2.0)),
-    PRIVUNIT: ("r = e^epsilon / (1 + e^epsilon)", convention.pure_ceiling),
+    PAPERS: ("r = Phi(B)", lambda a, e: gaussian_ceiling(a, e, sensitivity=1.0)),
+    RIGHT: ("r = Phi(B / 2)", lambda a, e: gaussian_ceiling(a, e, sensitivity=2.0)),
+    PRIVUNIT: ("r = e^epsilon / (1 + e^epsilon)", pure_ceiling),
 }
 _WORDS: Final = (
     "With the accuracy a of the model without noise, a front that puts the two classes at opposite points "
@@ -37,36 +37,21 @@ _MIND: Final = (
 
 def non_private_accuracy(table: Table, found: Found) -> float | None:
     """Accuracy of SST-2 without noise, from the table `mechanisms`."""
-    return measured(table, "without noise", table.columns[0], found)
+    return table.number(f"{TASK}: without noise", table.columns[0], found)
 
 
-def measured(table: Table, name: str, column: str, found: Found) -> float | None:
-    """A cell of SST-2; None where it was not run."""
-    cell = table.at(f"{TASK}: {name}", column)
-    if cell is None:
-        raise KeyError(name)  # the table was changed and this module was not
-    value = cell.value(found).value
-    return value if isinstance(value, float) else None
-
-
-def interval(table: Table, name: str, column: str, found: Found) -> tuple[float, float, float] | None:
-    """A cell of SST-2 with the ends of its 95 % interval; None where it was not run."""
-    cell = table.at(f"{TASK}: {name}", column)
-    assert cell is not None
-    value = cell.value(found)
-    if not isinstance(value.value, float):
-        return None
-    low, high = (value.value if end is None else end for end in (value.low, value.high))
-    return value.value, low, high
-
-
-def ceilings(table: Table, found: Found) -> str:
+def ceilings_section(table: Table, found: Found) -> str:
     """The section with measured values beside their ceilings."""
     clean = non_private_accuracy(table, found)
     rows = {}
     for name, (rate, ceiling) in _CEILINGS.items():
-        best = {c: None if clean is None else ceiling(clean, float(c)) for c in table.columns}
-        rows[f"{name}: {rate}"] = [_beside(measured(table, name, c, found), best[c]) for c in table.columns]
+        rows[f"{name}: {rate}"] = [
+            _beside(
+                table.number(f"{TASK}: {name}", column, found),
+                None if clean is None else ceiling(clean, float(column)),
+            )
+            for column in table.columns
+        ]
     known = "The model without noise was not run." if clean is None else _MIND.format(a=number(clean, 3))
     body = grid(f"{TASK}, mechanism \\ epsilon per text", table.columns, rows)
     return f"## Measured, and the ceiling\n\n{_WORDS} {known}\n\n{body}"

@@ -1,8 +1,7 @@
-"""What the paper's abstract claims, and the same computed from our cells.
+"""Claims of the paper's abstract beside the same, computed from our cells.
 
-Every number of ours comes from cells of `positions`, `efficiency` and `attacks`; where one is missing it
-says so.
-The abstract is the only part of the paper that is cited by number here.
+Every number of ours comes from cells of `positions`, `efficiency` and `attacks`; where one is missing, the
+text says so. The abstract is the only part of the paper that is cited by number here.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from reproduction.render.markdown import NOT_MEASURED, NOT_RUN, Found, number, points
-from reproduction.tables.table import Table
+from reproduction.render.markdown import NOT_MEASURED, NOT_RUN, number, points
+from reproduction.tables.table import Found, Table
 
 __all__ = ["claims"]
 
@@ -45,14 +44,6 @@ def claims(tables: Mapping[str, Table], found: Found) -> list[tuple[str, str, st
     ]
 
 
-def _value(table: Table, row: str, column: str, found: Found) -> float | None:
-    cell = table.at(row, column)
-    if cell is None:
-        raise KeyError(f"{table.name}: {row}, {column}")  # the table was changed and this module was not
-    value = cell.value(found).value
-    return value if isinstance(value, float) else None
-
-
 def _above(table: Table, other: str, found: Found) -> str:
     """DP-Forward minus ``other`` where that is largest, by the paper's sensitivity and by the right one.
 
@@ -66,8 +57,8 @@ def _above(table: Table, other: str, found: Found) -> str:
         if at["task"] not in tasks["C"] & tasks["2C"]:
             continue
         for column in table.columns:
-            ours = _value(table, row, column, found)
-            theirs = _value(table, f"{at['task']}: {other}", column, found)
+            ours = table.number(row, column, found)
+            theirs = table.number(f"{at['task']}: {other}", column, found)
             if ours is None or theirs is None:
                 missing[at["s"]] += 1
             else:
@@ -83,19 +74,16 @@ def _largest(differences: Iterable[tuple[float, str]], *, partly: bool) -> str:
 
 
 def _ratio(table: Table, column: str, found: Found) -> str:
-    ours = _value(table, _FORWARD, column, found)
+    ours = table.number(_FORWARD, column, found)
+    missing = NOT_MEASURED if all(job.digest in found for job in table.jobs()) else NOT_RUN
     parts = []
     for name, row in _OPACUS.items():
-        theirs = _value(table, row, column, found)
+        theirs = table.number(row, column, found)
         if ours is None or theirs is None:
-            parts.append(f"{name} {NOT_RUN if not _done(table, found) else NOT_MEASURED}")
+            parts.append(f"{name} {missing}")
         else:
             parts.append(f"{name} {number(theirs / ours, 1)} times")
     return "Opacus " + ", ".join(parts)
-
-
-def _done(table: Table, found: Found) -> bool:
-    return all(step.digest in found for step in table.steps())
 
 
 def _less(table: Table, columns: Iterable[str], found: Found) -> str:
@@ -107,7 +95,7 @@ def _less(table: Table, columns: Iterable[str], found: Found) -> str:
             continue
         drops = []
         for column in asked:
-            before, after = (_value(table, name, column, found) for name in (_UNDEFENDED, row))
+            before, after = (table.number(name, column, found) for name in (_UNDEFENDED, row))
             if before is not None and after is not None:
                 drops.append((before - after, column.split(", ")[-1]))
         drop, where = max(drops, default=(None, ""), key=lambda pair: pair[0])

@@ -2,8 +2,7 @@
 
 Guarantees:
     The same values give the same bytes, with the same matplotlib: its defaults are used whatever the reader
-    has
-    set, and no date or version is written into the file.
+    has set, and no date or version is written into the file.
 Edges:
     matplotlib is an optional extra (`train`); `check_figures` says so before anything is written.
 """
@@ -13,18 +12,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from dp_forward.errors import InvalidInput
-from reproduction.render.markdown import Found
-from reproduction.tables.table import Chart, Table
+from dp_forward.privacy.rounding import shown_up
+from dp_forward.storage.files import draft_of
+from reproduction.render.ceilings import PAPERS, PRIVUNIT, RIGHT, TASK, non_private_accuracy
+from reproduction.tables.paper_sensitivity import gaussian_ceiling, pure_ceiling, real_epsilon
+from reproduction.tables.table import Chart, Found, Table
 
-__all__ = ["PALETTE", "canvas", "check_figures", "draw_chart", "has_figure", "save"]
+__all__ = ["check_figures", "draw_chart", "draw_headline", "has_chart", "has_headline"]
 
 _DPI: Final = 150
 # Okabe and Ito's colours, which most colour-blind readers tell apart.
-PALETTE: Final = {
+_PALETTE: Final = {
     "aMGM, S = 2C": "#0072B2",
     "aMGM, S = C": "#56B4E9",
     "GM": "#E69F00",
@@ -38,6 +41,7 @@ _MARKERS: Final = "osD^vPX*<>"
 _CUT: Final = re.compile(r"(embeddings|encoder\.\d+|output)(?=,|$)")
 _STEPWISE: Final = re.compile(r"\d")
 _LEGEND_CHARACTERS: Final = 105
+_CEILING_POINTS: Final = 61
 
 
 def check_figures() -> None:
@@ -50,16 +54,15 @@ def check_figures() -> None:
         ) from None
 
 
-def has_figure(table: Table, found: Found) -> bool:
+def has_chart(table: Table, found: Found) -> bool:
     """Whether there is anything to draw."""
     if table.chart is None:
         return False
-    rows = [row for lines in table.chart.lines.values() for row in lines]
-    return any(_points(table, row, found) for row in rows)
+    return any(table.points(row, found) for lines in table.chart.lines.values() for row in lines)
 
 
 @contextmanager
-def canvas(width: float, height: float) -> Iterator[Any]:
+def _canvas(width: float, height: float) -> Iterator[Any]:
     """An empty figure of so many inches, with matplotlib's own defaults."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -76,11 +79,9 @@ def canvas(width: float, height: float) -> Iterator[Any]:
         yield figure
 
 
-def save(figure: Any, path: Path) -> None:
-    """All of the file or nothing."""
-    draft = path.with_name(path.name + ".new")
-    figure.savefig(draft, dpi=_DPI, format="png", metadata={"Software": None})
-    draft.replace(path)
+def _save(figure: Any, path: Path) -> None:
+    with draft_of(path) as draft:
+        figure.savefig(draft, dpi=_DPI, format="png", metadata={"Software": None})
 
 
 def draw_chart(table: Table, found: Found, path: Path) -> None:
@@ -88,26 +89,29 @@ def draw_chart(table: Table, found: Found, path: Path) -> None:
     chart = table.chart
     assert chart is not None
     panels = {
-        title: [(row, points) for row in rows if (points := _points(table, row, found))]
+        title: [(row, points) for row in rows if (points := table.points(row, found))]
         for title, rows in chart.lines.items()
     }
-    panels = {
-        title: rows for title, rows in panels.items() if any(_defended(row) for row, _ in rows)
-    } or panels
+    # A panel of the undefended model alone says nothing.
+    telling = [t for t, rows in panels.items() if any(not row.endswith("without noise") for row, _ in rows)]
+    panels = {title: panels[title] for title in telling or panels}
     labels = list(dict.fromkeys(_label(row, title) for title, rows in panels.items() for row, _ in rows))
     looks = _looks([_label(row, title) for title, rows in chart.lines.items() for row in rows])
     columns = _columns(table, chart)
     legend_columns = max(1, min(4, _LEGEND_CHARACTERS // (max(map(len, labels)) + 8)))
     width = 7.0 if len(panels) == 1 else 3.0 * len(panels)
     height = 3.7 + 0.19 * -(-len(labels) // legend_columns)
-    with canvas(width, height) as figure:
+    with _canvas(width, height) as figure:
         every_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         handles: dict[str, Any] = {}
         for axes, (title, rows) in zip(every_axes, panels.items(), strict=True):
             for row, points in rows:
                 label = _label(row, title)
-                handles[label] = _line(axes, points, columns, looks[label])
-            _dress(axes, chart, columns)
+                places = [(columns[column], *value) for column, *value in points]
+                handles[label] = _draw_line(axes, places, elinewidth=0.8, capsize=2, **looks[label])
+            numbers = all(_is_number(name) for name in columns)
+            _set_ticks(axes, columns, log=chart.log and numbers and min(columns.values()) > 0)
+            axes.set_xlabel(chart.x)
             axes.set_title(title, fontsize=10)
         every_axes[0].set_ylabel(chart.y)
         figure.legend(
@@ -120,26 +124,7 @@ def draw_chart(table: Table, found: Found, path: Path) -> None:
             title=table.corner.split("\\")[0].strip(),
             title_fontsize=8,
         )
-        save(figure, path)
-
-
-def _defended(row: str) -> bool:
-    """A panel of the undefended model alone says nothing."""
-    return not row.endswith("without noise")
-
-
-def _points(table: Table, row: str, found: Found) -> list[tuple[str, float, float, float]]:
-    """(column, value, low, high) of a row's cells that were run."""
-    points = []
-    for column in table.columns:
-        cell = table.at(row, column)
-        value = None if cell is None else cell.value(found)
-        if value is None or not isinstance(value.value, float):
-            continue
-        low = value.value if value.low is None else min(value.low, value.value)
-        high = value.value if value.high is None else max(value.high, value.value)
-        points.append((column, value.value, low, high))
-    return points
+        _save(figure, path)
 
 
 def _label(row: str, panel: str) -> str:
@@ -156,27 +141,21 @@ def _columns(table: Table, chart: Chart) -> dict[str, float]:
         return {name: float(place) for place, name in enumerate(names)}
 
 
-def _line(
-    axes: Any,
-    points: Sequence[tuple[str, float, float, float]],
-    columns: dict[str, float],
-    look: dict[str, Any],
-) -> Any:
-    x = [columns[column] for column, *_ in points]
-    y = [value for _, value, _, _ in points]
-    off = [[value - low for _, value, low, _ in points], [high - value for _, value, _, high in points]]
-    return axes.errorbar(x, y, yerr=off, elinewidth=0.8, capsize=2, **look)
+def _draw_line(axes: Any, points: Sequence[Sequence[float]], **look: Any) -> Any:
+    """A line with the interval of each of its (x, value, low, high)."""
+    x, y, low, high = zip(*points, strict=True)
+    below = [value - end for value, end in zip(y, low, strict=True)]
+    above = [end - value for value, end in zip(y, high, strict=True)]
+    return axes.errorbar(x, y, yerr=[below, above], **look)
 
 
-def _dress(axes: Any, chart: Chart, columns: dict[str, float]) -> None:
+def _set_ticks(axes: Any, columns: dict[str, float], *, log: bool) -> None:
     from matplotlib.ticker import NullLocator
 
-    numbers = all(_is_number(name) for name in columns)
-    if chart.log and numbers and min(columns.values()) > 0:
+    if log:
         axes.set_xscale("log", base=2)
     axes.set_xticks(list(columns.values()), list(columns))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(chart.x)
 
 
 def _is_number(name: str) -> bool:
@@ -197,12 +176,12 @@ def _looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     looks: dict[str, dict[str, Any]] = {}
     other = 0
     for name in names:
-        known = next((key for key in PALETTE if name.startswith(key)), None)
+        known = next((key for key in _PALETTE if name.startswith(key)), None)
         if known == "without noise":
-            looks[name] = {"color": PALETTE[known], "linestyle": "--", "linewidth": 1.2}
+            looks[name] = {"color": _PALETTE[known], "linestyle": "--", "linewidth": 1.2}
         elif known is not None:
-            place = list(PALETTE).index(known)
-            looks[name] = {"color": PALETTE[known], "marker": _MARKERS[place]}
+            place = list(_PALETTE).index(known)
+            looks[name] = {"color": _PALETTE[known], "marker": _MARKERS[place]}
         elif name in in_order:
             place = in_order.index(name)
             # Not to the end of the map: its yellow cannot be read on white.
@@ -212,3 +191,54 @@ def _looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
             looks[name] = {"color": _OTHERS[other % len(_OTHERS)], "marker": _MARKERS[other % len(_MARKERS)]}
             other += 1
     return looks
+
+
+def has_headline(table: Table, found: Found) -> bool:
+    """Whether one of the lines of the README's figure was run."""
+    return any(table.points(f"{TASK}: {name}", found) for name in (RIGHT, PRIVUNIT))
+
+
+def draw_headline(table: Table, found: Found, path: Path) -> None:
+    """The README's figure: SST-2 in the table `mechanisms` against epsilon, and the ceilings if known."""
+    columns = {column: float(column) for column in table.columns}
+    epsilons = list(columns.values())
+    blue, green, sky = (_PALETTE[name] for name in ("aMGM, S = 2C", "PrivUnit", "aMGM, S = C"))
+    clean = non_private_accuracy(table, found)
+    low, high = (float(shown_up(real_epsilon(end), 2)) for end in (epsilons[0], epsilons[-1]))
+    lines = {
+        PRIVUNIT: ("PrivUnit", {"color": green, "marker": "o", "linewidth": 2.2}),
+        RIGHT: (
+            "the paper's mechanism, at the right sensitivity",
+            {"color": blue, "marker": "s", "linewidth": 2.2},
+        ),
+        PAPERS: (
+            f"the paper's epsilon (really {low:g} to {high:g})",
+            {"color": sky, "linestyle": "--", "linewidth": 1.0},
+        ),
+    }
+    with _canvas(7.0, 4.6) as figure:
+        axes = figure.subplots()
+        if clean is not None:
+            axes.axhline(clean, color="black", linestyle=":", linewidth=1.2, label="without noise")
+            _draw_ceilings(axes, clean, epsilons, pure=green, gaussian=blue)
+        for name, (label, look) in lines.items():
+            points = [(columns[column], *value) for column, *value in table.points(f"{TASK}: {name}", found)]
+            if points:
+                _draw_line(axes, points, elinewidth=0.9, capsize=2.5, label=label, **look)
+        _set_ticks(axes, columns, log=True)
+        axes.set_ylim(bottom=0.5)
+        axes.set(xlabel="epsilon per text", ylabel=f"accuracy on {TASK}, cut at the output")
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+        _save(figure, path)
+
+
+def _draw_ceilings(axes: Any, clean: float, epsilons: list[float], *, pure: str, gaussian: str) -> None:
+    low, high = epsilons[0], epsilons[-1]
+    places = [low * (high / low) ** (k / (_CEILING_POINTS - 1)) for k in range(_CEILING_POINTS)]
+    ceilings = (
+        (pure, pure_ceiling, f"ceiling of pure LDP, for {clean:.3f} without noise"),
+        (gaussian, partial(gaussian_ceiling, sensitivity=2.0), "ceiling of the Gaussian, likewise"),
+    )
+    for colour, ceiling, label in ceilings:
+        heights = [ceiling(clean, epsilon) for epsilon in places]
+        axes.plot(places, heights, color=colour, linewidth=5, alpha=0.22, label=label)

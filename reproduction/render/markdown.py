@@ -2,8 +2,7 @@
 
 Guarantees:
     A measured number is rounded to nearest; an epsilon that a formula proves is rounded up, so no page
-    promises
-    more than the proof does. A cell without a result has no number.
+    promises more than the proof does. A cell without a result has no number.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
-from typing import Any, Final
+from typing import Final
 
-from reproduction.tables.table import Cell, Table, Value
+from reproduction.tables.table import Cell, Found, Table
 
 __all__ = [
     "NOT_MEASURED",
     "NOT_RUN",
-    "Found",
     "grid",
     "largest_half_width",
     "number",
@@ -30,8 +28,6 @@ __all__ = [
 
 NOT_RUN: Final = "not run"
 NOT_MEASURED: Final = "not measured"
-Found = Mapping[str, Mapping[str, Any]]
-"""What steps found, by digest."""
 
 
 def number(value: float, digits: int) -> str:
@@ -59,7 +55,7 @@ def shown(cell: Cell, found: Found) -> str:
     """What a cell shows: its number (seeds in brackets), its words, or that it was not run."""
     value = cell.value(found)
     if value.value is None:
-        done = bool(cell.steps) and all(step.digest in found for step in cell.steps)
+        done = bool(cell.jobs) and all(job.digest in found for job in cell.jobs)
         return NOT_MEASURED if done else NOT_RUN
     if isinstance(value.value, str):
         return value.value
@@ -67,7 +63,7 @@ def shown(cell: Cell, found: Found) -> str:
         return proved(value.value, cell.digits)
     mean = number(value.value, cell.digits)
     if value.missing:
-        return f"{mean} ({len(value.parts)} of {len(cell.steps)} seeds)"
+        return f"{mean} ({len(value.parts)} of {len(cell.jobs)} seeds)"
     if len(value.parts) < 2:
         return mean
     return f"{mean} ({', '.join(number(part, cell.digits) for part in value.parts)})"
@@ -91,12 +87,9 @@ def pivot(table: Table, found: Found) -> str:
 
 def largest_half_width(table: Table, found: Found) -> float | None:
     """Half the widest 95 % interval of its cells; None where no cell has one."""
-    halves = [half for cell in table.cells if (half := _half(cell.value(found))) is not None]
+    values = [cell.value(found) for cell in table.cells]
+    halves = [(v.high - v.low) / 2 for v in values if v.low is not None and v.high is not None]
     return max(halves, default=None)
-
-
-def _half(value: Value) -> float | None:
-    return None if value.low is None or value.high is None else (value.high - value.low) / 2
 
 
 def _plain(cell: str) -> str:

@@ -1,4 +1,4 @@
-"""The text of a page: one for each table, and the index.
+"""The text of the pages: one for each table, and the index.
 
 Guarantees:
     A page depends on the tables and on the results only: no date, no path of a machine.
@@ -6,29 +6,36 @@ Guarantees:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from reproduction.jobs import in_order
-from reproduction.model_setup import TASKS, Subject
-from reproduction.render.ceilings import ceilings
+from reproduction.model_setup import TASKS, ModelSetup
+from reproduction.render.ceilings import ceilings_section
 from reproduction.render.claims import claims
-from reproduction.render.figures import has_figure
-from reproduction.render.markdown import Found, grid, largest_half_width, number, pivot
-from reproduction.render.origin import origin
-from reproduction.render.paper_values import Printed, beside
-from reproduction.tables import paper_sensitivity as convention
-from reproduction.tables.table import Table
+from reproduction.render.figures import has_chart
+from reproduction.render.markdown import grid, largest_half_width, number, pivot
+from reproduction.render.paper_values import PaperValues, paper_values_section
+from reproduction.tables.paper_sensitivity import real_epsilon
+from reproduction.tables.table import Found, Table
 from reproduction.tables.training import CORPUS
 
-__all__ = ["Material", "figure_name", "index_page", "table_page"]
+__all__ = ["PageInputs", "figure_name", "index_page", "table_page"]
 
+_COMMAND: Final = "python -m reproduction"
 _RESULTS: Final = "results/paper.jsonl"
-_RENDER: Final = f"dpf reproduce --render docs --results {_RESULTS}"
+_RENDER: Final = f"{_COMMAND} --render docs --results {_RESULTS}"
 _PAPERS_MODEL: Final = "bert-base-uncased"
 _TITLES: Final = {"minilm": "MiniLM (all-MiniLM-L6-v2)", _PAPERS_MODEL: "BERT-base"}
+_VERSIONS: Final = {
+    "dp_forward": "dp-forward",
+    "python": "Python",
+    "torch": "torch",
+    "transformers": "transformers",
+}
 _NOT_PRINTED: Final = (
     "The cells that the paper printed are not in this repository. Bring them with `--printed FILE`, a "
     "file of JSON `{table: {row: {column: number}}}` with the names of these pages and shares between 0 "
@@ -37,23 +44,27 @@ _NOT_PRINTED: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
-    """What pages are made of: lines of the results file by digest, what they found, and typed cells."""
+class PageInputs:
+    """What pages are made of: lines of the results file by digest, and the paper's own values."""
 
-    subject: Subject
+    setup: ModelSetup
     lines: Mapping[str, Mapping[str, Any]]
-    found: Found
-    printed: Printed
+    paper_values: PaperValues
+
+    @property
+    def found(self) -> Found:
+        """What finished jobs found, by digest."""
+        return {digest: line["result"] for digest, line in self.lines.items()}
 
     @property
     def model(self) -> str:
         """What the model is called on a page; of a folder only its name."""
-        return Path(self.subject.model).name
+        return Path(self.setup.model).name
 
     @property
     def title(self) -> str:
         """The same in a sentence."""
-        return _TITLES.get(self.subject.model, self.model)
+        return _TITLES.get(self.setup.model, self.model)
 
 
 def figure_name(table: Table) -> str:
@@ -61,14 +72,14 @@ def figure_name(table: Table) -> str:
     return f"paper-{table.name}.png"
 
 
-def table_page(table: Table, material: Material) -> str:
+def table_page(table: Table, inputs: PageInputs) -> str:
     """A table: how it is made, what to know, its cells, its figure and where they come from."""
-    found = material.found
-    cells, run = _counts(table, found)
+    found = inputs.found
+    cells, run = table.counts(found)
     parts = [
         f"# {table.title}",
-        f"Stands for the paper's: {table.item}.{_model(table, material)}",
-        f"```console\n$ {_command(table, material)}\n$ {_RENDER}\n```",
+        f"Stands for the paper's: {table.item}.{_model(table, inputs)}",
+        f"```console\n$ {_command(table, inputs)}\n$ {_RENDER}\n```",
         _hint(table),
         "\n".join(f"* {sentence}" for sentence in table.says),
         "## The table",
@@ -78,53 +89,47 @@ def table_page(table: Table, material: Material) -> str:
     ]
     if run < cells and run:
         parts.append(f"{run} of {cells} measured cells are there.")
-    if has_figure(table, found):
+    if has_chart(table, found):
         parts.append(f"![{table.title.replace('`', '')}](../figures/{figure_name(table)})")
     if table.name == "mechanisms":
-        parts.append(ceilings(table, found))
-    parts += [beside(table, material.printed, found), origin(table, material.lines, _RESULTS)]
+        parts.append(ceilings_section(table, found))
+    parts += [paper_values_section(table, inputs.paper_values, found), _origin(table, inputs.lines)]
     return _joined(parts)
 
 
-def _model(table: Table, material: Material) -> str:
+def _model(table: Table, inputs: PageInputs) -> str:
     """Which model its steps use; a table whose steps name none has its own."""
-    named = any("model" in step.settings for step in in_order(table.steps()))
-    return f" Model: {material.title}." if named else ""
+    named = any("model" in job.settings for job in in_order(table.jobs()))
+    return f" Model: {inputs.title}." if named else ""
 
 
 def _joined(parts: Sequence[str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _counts(table: Table, found: Found) -> tuple[int, int]:
-    """How many cells are measured (not computed), and how many of them are there."""
-    measured = [cell for cell in table.cells if cell.steps]
-    return len(measured), sum(cell.value(found).run for cell in measured)
-
-
 def _data(table: Table) -> list[str]:
     """The tasks and corpora that its steps read, in a fixed order."""
     needed = {
-        str(step.settings[name])
-        for step in in_order(table.steps())
+        str(job.settings[name])
+        for job in in_order(table.jobs())
         for name in ("task", "public_task", "corpus")
-        if step.settings.get(name) is not None
+        if job.settings.get(name) is not None
     }
     return [name for name in TASKS if name in needed] + sorted(needed - set(TASKS))
 
 
-def _command(table: Table, material: Material) -> str:
-    words = [f"dpf reproduce {table.name}"]
-    if material.subject.model != Subject().model:
-        words.append(f"--model {material.model}")
+def _command(table: Table, inputs: PageInputs) -> str:
+    words = [f"{_COMMAND} {table.name}"]
+    if inputs.setup.model != ModelSetup().model:
+        words.append(f"--model {inputs.model}")
     words += ["--corpus PATH" if name == CORPUS else f"--data {name}=PATH" for name in _data(table)]
-    if len(set(table.steps())) > 1:
+    if len(set(table.jobs())) > 1:
         words.append("--workers 14")
     return " ".join([*words, f"--results {_RESULTS}"])
 
 
 def _hint(table: Table) -> str:
-    row = next(cell.row for cell in table.cells if cell.steps)
+    row = next(cell.row for cell in table.cells if cell.jobs)
     where = "PATH is a folder or file with the data. " if _data(table) else ""
     return (
         f'{where}`--cell "{row}"` runs only the cells whose row and column hold these words; it may be '
@@ -139,15 +144,15 @@ def _precision(table: Table, found: Found) -> str:
     return f"The widest 95 % interval of a cell is its number plus or minus {number(half, 3)}."
 
 
-def index_page(tables: Mapping[str, Table], material: Material) -> str:
+def index_page(tables: Mapping[str, Table], inputs: PageInputs) -> str:
     """What these pages are, how to read them, every table, the abstract's claims, and what is not run."""
-    found = material.found
+    found = inputs.found
     claimed = {claim: (ours, f"[{name}]({name}.md)") for claim, ours, name in claims(tables, found)}
     parts = [
         "# The paper's tables",
         "*DP-Forward: Fine-tuning and Inference on Language Models with Differential Privacy in Forward "
         "Pass* (CCS 2023), table by table: what it measured, made again by one command each with "
-        f"{material.title}, and the honest numbers beside it. Every number of ours is computed, or read "
+        f"{inputs.title}, and the honest numbers beside it. Every number of ours is computed, or read "
         "from a file of results.",
         "## How to read them",
         _reading(),
@@ -166,13 +171,13 @@ def index_page(tables: Mapping[str, Table], material: Material) -> str:
         "[proved-training](proved-training.md) has what is proved.",
         _NOT_PRINTED,
         "## What is not run",
-        _not_run(tables, material),
+        _not_run(tables, inputs),
     ]
     return _joined(parts)
 
 
 def _reading() -> str:
-    eight = convention.real_epsilon(8.0)
+    eight = real_epsilon(8.0)
     return "\n".join(
         f"* {line}"
         for line in (
@@ -193,25 +198,64 @@ def _reading() -> str:
 def _listed(tables: Mapping[str, Table], found: Found) -> dict[str, tuple[str, str]]:
     listed = {}
     for table in tables.values():
-        cells, run = _counts(table, found)
+        cells, run = table.counts(found)
         listed[f"[{table.title}]({table.name}.md)"] = (table.item, f"{run} of {cells}")
     return listed
 
 
-def _not_run(tables: Mapping[str, Table], material: Material) -> str:
+def _not_run(tables: Mapping[str, Table], inputs: PageInputs) -> str:
     lines = []
-    if material.model != _PAPERS_MODEL:
-        example = _command(tables["positions"], material).replace(
-            "dpf reproduce positions", f"dpf reproduce positions --model {_PAPERS_MODEL}"
-        )
+    if inputs.model != _PAPERS_MODEL:
+        plain = f"{_COMMAND} positions"
+        example = _command(tables["positions"], inputs).replace(plain, f"{plain} --model {_PAPERS_MODEL}")
         lines.append(
             f"BERT-base, the paper's model: not run (its weights need a network). `{example}` makes its "
             "table."
         )
     for table in tables.values():
-        cells, run = _counts(table, material.found)
+        cells, run = table.counts(inputs.found)
         if run < cells:
             what = "nothing of it is run" if not run else f"{cells - run} of {cells} cells are not run"
             lines.append(f"[{table.name}]({table.name}.md): {what}. Its page has the command.")
     lines.append("The paper's own numbers: see above.")
     return "\n".join(f"* {line}" for line in lines)
+
+
+def _origin(table: Table, lines: Mapping[str, Mapping[str, Any]]) -> str:
+    """Where the numbers come from: jobs with those they build on, time, commits, hardware and versions."""
+    jobs = in_order(table.jobs())
+    mine = [lines[job.digest] for job in jobs if job.digest in lines]
+    if not mine:
+        return ""
+    origins = [line.get("provenance") or {} for line in mine]
+    seconds = sum(float(line.get("seconds") or 0.0) for line in mine)
+    hardware = Counter(str(entry.get("hardware") or "unknown") for entry in origins)
+    facts = {
+        "steps": f"{len(mine)} of {len(jobs)} (with those that they build on)",
+        "time": f"{seconds:,.0f} s, summed over the steps",
+        "hardware": ", ".join(
+            f"{name} ({count} {'step' if count == 1 else 'steps'})"
+            for name, count in sorted(hardware.items())
+        ),
+        "commits": ", ".join(f"`{name}`" for name in _distinct(origins, "commit")),
+        "versions": "; ".join(
+            f"{name} {', '.join(_distinct(origins, key))}" for key, name in _VERSIONS.items()
+        ),
+    }
+    taken = sorted({str(line["taken_from"]) for line in mine if line.get("taken_from")})
+    if taken:
+        del facts["time"]
+        named = ", ".join(f"`{name}`" for name in taken)
+        facts["taken over"] = f"from an earlier benchmark with these settings, not by this command: {named}"
+    weights = sorted({str(entry["weights"]) for entry in origins if entry.get("weights")})
+    if weights:
+        facts["weights"] = ", ".join(f"`{name}`" for name in weights)
+    listed = "\n".join(f"* {name}: {fact}" for name, fact in facts.items())
+    return (
+        f"## Where the numbers come from\n\n{listed}\n\nEvery step with its plan and its promise: "
+        f"[{_RESULTS}](../../{_RESULTS})."
+    )
+
+
+def _distinct(origins: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+    return sorted({str(entry.get(key) or "unknown") for entry in origins})

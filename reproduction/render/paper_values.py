@@ -1,4 +1,4 @@
-"""Cells that a reader typed in from the paper's printed tables: `{table: {row: {column: number}}}`.
+"""Values that a reader typed in from the paper's printed tables: `{table: {row: {column: number}}}`.
 
 The repository does not hold them. Each is checked against the tables here before anything is written.
 """
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from dp_forward.errors import InvalidInput
-from reproduction.render.markdown import NOT_RUN, Found, grid, number
-from reproduction.tables.table import Cell, Table
+from reproduction.render.markdown import NOT_RUN, grid, number
+from reproduction.tables.table import Found, Table
 
-__all__ = ["Printed", "beside", "read_printed"]
+__all__ = ["PaperValues", "paper_values_section", "read_paper_values"]
 
-Printed = Mapping[str, Mapping[str, Mapping[str, float]]]
+PaperValues = Mapping[str, Mapping[str, Mapping[str, float]]]
 _SHARES: Final = ("accuracy", "accuracy_without_noise", "success", "chance")
 
 
-def read_printed(path: Path | None, tables: Mapping[str, Table]) -> Printed:
+def read_paper_values(path: Path | None, tables: Mapping[str, Table]) -> PaperValues:
     """The typed cells, all of them checked; none without a file."""
     if path is None:
         return {}
@@ -37,7 +37,7 @@ def read_printed(path: Path | None, tables: Mapping[str, Table]) -> Printed:
         for row, columns in _entries(rows, f"rows of {name}"):
             for column, value in _entries(columns, f"columns of {name}"):
                 _check(tables[name], row, column, value)
-    found: Printed = typed
+    found: PaperValues = typed
     return found
 
 
@@ -61,17 +61,13 @@ def _check(table: Table, row: str, column: str, value: Any) -> None:
         raise InvalidInput("printed", f"name a column of {table.name} in that row", repr(column), remedy)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidInput("printed", f"hold numbers at {table.name}", type(value).__name__, "Type a number.")
-    if _is_share(cell) and not 0 <= value <= 1:
+    if cell.known is None and cell.metric in _SHARES and not 0 <= value <= 1:
         raise InvalidInput(
             "printed", f"hold shares between 0 and 1 at {table.name}", value, "Write 92.1 % as 0.921."
         )
 
 
-def _is_share(cell: Cell) -> bool:
-    return cell.known is None and cell.metric in _SHARES
-
-
-def beside(table: Table, printed: Printed, found: Found) -> str:
+def paper_values_section(table: Table, printed: PaperValues, found: Found) -> str:
     """What the paper printed, and ours minus that; empty where nothing was typed for this table."""
     typed = printed.get(table.name, {})
     columns = [column for column in table.columns if any(column in cells for cells in typed.values())]
@@ -90,7 +86,8 @@ def _pair(table: Table, row: str, column: str, theirs: float | None, found: Foun
     cell = table.at(row, column)
     if theirs is None or cell is None:
         return ""
-    ours = cell.value(found).value
-    difference = f"{number(ours - theirs, cell.digits)}" if isinstance(ours, float) else NOT_RUN
-    sign = "+" if isinstance(ours, float) and not difference.startswith("-") else ""
-    return f"{theirs:g} ({sign}{difference})"
+    ours = cell.value(found).number
+    if ours is None:
+        return f"{theirs:g} ({NOT_RUN})"
+    difference = number(ours - theirs, cell.digits)
+    return f"{theirs:g} ({'' if difference.startswith('-') else '+'}{difference})"

@@ -1,1 +1,1 @@
-"""How cells are filled: steps carried out side by side, known by digest, kept as lines of JSON."""
+"""Runs: jobs carried out side by side, known by digest, their results kept as lines of JSON."""

@@ -1,4 +1,4 @@
-"""Texts as token ids, read once and shared by all steps; workers that are forked later have them too."""
+"""Cache of encoded datasets: texts are read once and shared by all jobs, forked workers included."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dp_forward.split.load_model import load_tokenizer, model_folder
 from dp_forward.train.inputs import Material, check_public_task, cut_model
 from dp_forward.train.plan import Plan
 
-__all__ = ["Shelf"]
+__all__ = ["DatasetCache"]
 
 _Key = tuple[str, str, str, int, int | None, int, bool]
 
 
-class Shelf:
+class DatasetCache:
     """Where tasks lie (``data``), and what was read from there.
 
     ``models`` says in which folder the weights of a name lie, where they are not found by it.
@@ -53,7 +53,7 @@ class Shelf:
         )
         chosen = find_task(task)
         if wider is not None and not chosen.is_pair and not self._read[wider].pads_left:
-            self._read[key] = self._read[wider].shortened(rows)
+            self._read[key] = self._read[wider].shorten(rows)
         else:
             tokens = FixedLength(self._tokenizer(model), rows)
             self._read[key] = read_texts(

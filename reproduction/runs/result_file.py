@@ -1,7 +1,7 @@
-"""Finished steps in one file of JSON lines: appended as they end, read by digest, never rewritten.
+"""Finished jobs in one file of JSON lines: appended as they end, read by digest, never rewritten.
 
 A line is whole or not there: it is written by one call, so several processes may append at once, and a line
-that a crash cut short is left out when reading (the step is then done again).
+that a crash cut short is left out when reading (the job is then done again).
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from typing import Any
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from reproduction.jobs import digest_of
+from reproduction.tables.table import Found
 
-__all__ = ["Results"]
+__all__ = ["ResultFile"]
 
 
-class Results:
-    """The results of finished steps."""
+class ResultFile:
+    """The results of finished jobs."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def lines(self) -> dict[str, dict[str, Any]]:
-        """Every finished step by digest; of two lines with one digest, the later.
+        """Every finished job by digest; of two lines with one digest, the later.
 
         Edges:
             A line whose digest does not fit its own settings is left out: it was changed by hand, or it was
-            made when a rule of `train.defaults` was another one, and is not the step that it would fill.
+            made when a rule of `train.defaults` was another one, and is not the job that it would fill.
         """
         found: dict[str, dict[str, Any]] = {}
         if not self.path.exists():
@@ -47,12 +48,12 @@ class Results:
                 continue
         return found
 
-    def by_digest(self) -> dict[str, Mapping[str, Any]]:
-        """Only what the steps found."""
+    def by_digest(self) -> Found:
+        """Only what the jobs found."""
         return {digest: entry["result"] for digest, entry in self.lines().items()}
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Add a finished step, on disk when this returns."""
+        """Add a finished job, on disk when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         data = (json.dumps(dict(entry), sort_keys=True) + "\n").encode()
         handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)

@@ -1,22 +1,23 @@
-"""The same tables at a size for CI: a tiny random model, real sentences, a few cells of every table.
+"""Smoke size of the tables, for CI: a tiny random model, real sentences, a few cells of every table.
 
-Nothing of it says anything about accuracy; it shows that every kind of step runs, and how its cell is filled.
+Nothing of it says anything about accuracy; it shows that every kind of job runs, and how its cell is filled.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from reproduction.jobs import Step
-from reproduction.model_setup import Subject
-from reproduction.tables.table import Table
+from reproduction.jobs import Job
+from reproduction.model_setup import ModelSetup
+from reproduction.tables.table import Cell, Table
 from reproduction.tables.training import CORPUS
 
-__all__ = ["few_cells", "small", "smoke_data", "smoke_model"]
+__all__ = ["few_jobs", "shrink_tables", "smoke_data", "smoke_model"]
 
 _TEXTS: Final = 96
 _HELD_OUT: Final = 48
@@ -42,17 +43,27 @@ _SMALLER: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def small(step: Step) -> Step:
-    """The same step in a second or so."""
-    settings = {**step.settings, **_SMALLER[step.kind]}
-    if step.kind == "finetune":
-        settings |= _small_plan(step)
+def shrink_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
+    """The same tables, their jobs such as take a second or so."""
+    return {
+        name: replace(table, cells=tuple(map(_shrink_cell, table.cells))) for name, table in tables.items()
+    }
+
+
+def _shrink_cell(cell: Cell) -> Cell:
+    return replace(cell, jobs=tuple(map(_shrink, cell.jobs)))
+
+
+def _shrink(job: Job) -> Job:
+    settings = {**job.settings, **_SMALLER[job.kind]}
+    if job.kind == "finetune":
+        settings |= _small_plan(job)
     settings = {name: value for name, value in settings.items() if value is not None}
-    return Step(step.kind, settings, tuple(small(earlier) for earlier in step.after), step.weight)
+    return Job(job.kind, settings, tuple(map(_shrink, job.after)), job.weight)
 
 
-def _small_plan(step: Step) -> dict[str, Any]:
-    given = step.settings
+def _small_plan(job: Job) -> dict[str, Any]:
+    given = job.settings
     changed: dict[str, Any] = {}
     if given["regime"] == "end-to-end" and given.get("mechanism") != "none":
         changed |= {"warm_up_epochs": 1 if given.get("cut") == "output" else None, "draws": 2}
@@ -60,34 +71,34 @@ def _small_plan(step: Step) -> dict[str, Any]:
         changed |= {"public_limit": 64, "public_epochs": 1, "public_batch": 16}
     if (given.get("width") or 0) > 16:
         changed["width"] = 16
-    if step.after and step.after[0].kind == "finetune":
+    if job.after and job.after[0].kind == "finetune":
         changed["rows"] = None  # as in the run that it starts from
     return changed
 
 
-def few_cells(table: Table) -> list[Step]:
-    """The steps of a few cells: each kind of step at least once, and the first and last cell."""
-    cells = [cell for cell in table.cells if cell.steps]
+def few_jobs(table: Table) -> list[Job]:
+    """The jobs of a few cells: each kind of job at least once, and the first and last cell."""
+    cells = [cell for cell in table.cells if cell.jobs]
     if not cells:
         return []
     chosen = [cells[0], cells[-1]]
-    kinds = {_signature(cell.steps[0]) for cell in chosen}
+    kinds = {_signature(cell.jobs[0]) for cell in chosen}
     for cell in cells:
-        kind = _signature(cell.steps[0])
+        kind = _signature(cell.jobs[0])
         if kind not in kinds and len(chosen) < _CELLS + len(kinds):
             chosen.append(cell)
             kinds.add(kind)
-    return list(dict.fromkeys(cell.steps[0] for cell in chosen))
+    return list(dict.fromkeys(cell.jobs[0] for cell in chosen))
 
 
-def _signature(step: Step) -> tuple[object, ...]:
-    """What makes a step, with all that it builds on, another kind of work than one before."""
+def _signature(job: Job) -> tuple[object, ...]:
+    """What makes a job, with all that it builds on, another kind of work than one before."""
     names = ("task", "regime", "mechanism", "unit")
-    after = tuple(_signature(earlier) for earlier in step.after)
-    return (step.kind, after, *(str(step.settings.get(name)) for name in names))
+    after = tuple(_signature(earlier) for earlier in job.after)
+    return (job.kind, after, *(str(job.settings.get(name)) for name in names))
 
 
-def smoke_model(folder: Path) -> Subject:
+def smoke_model(folder: Path) -> ModelSetup:
     """A random BERT of a few narrow blocks with the packaged tokenizer, as an ordinary checkpoint."""
     import torch
     from transformers import BertConfig, BertModel
@@ -111,7 +122,7 @@ def smoke_model(folder: Path) -> Subject:
         )
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
-    return Subject(str(folder), _BLOCKS, width)
+    return ModelSetup(str(folder), _BLOCKS, width)
 
 
 def smoke_data(folder: Path) -> dict[str, str]:

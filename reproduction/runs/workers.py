@@ -1,6 +1,6 @@
-"""Many steps side by side: what is finished is not done again, and what a crash cut short is done anew.
+"""Workers: many jobs side by side, each finished one stored, what a crash cut short done anew.
 
-Steps run in forked processes, so texts that were read before are shared. Fine-tuning a small model is bound
+Jobs run in forked processes, so texts that were read before are shared. Fine-tuning a small model is bound
 by kernel launches: one GPU takes a dozen runs at once (start ``nvidia-cuda-mps-control -d`` first).
 """
 
@@ -16,33 +16,28 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from dp_forward.errors import DpForwardError
+from dp_forward.progress import Progress
+from dp_forward.train.defaults import effective_plan
+from dp_forward.train.plan import Plan
 from dp_forward.train.provenance import provenance
-from reproduction.jobs import Step, in_order
-from reproduction.runs.dataset_cache import Shelf
-from reproduction.runs.result_file import Results
-from reproduction.runs.runners import carry_out, reader_of
+from reproduction.jobs import Job, in_order
+from reproduction.runs.dataset_cache import DatasetCache
+from reproduction.runs.result_file import ResultFile
+from reproduction.runs.runners import run_job, tokenizer_model
 
-__all__ = ["Outcome", "Told", "run_steps"]
+__all__ = ["Outcome", "run_jobs"]
 
-
-@dataclass(frozen=True)
-class Told:
-    """What is known after a step: for a progress bar."""
-
-    done: int
-    total: int
-    seconds_left: float
-    step: Step
-    seconds: float
-    error: str | None = None
+_DONE: Final = ".complete"
+_ALONE: Final = ("speed",)
+"""Kinds of job that measure time, or begin with weights of their own."""
 
 
 @dataclass
 class Outcome:
-    """Steps that were done now, were known before, failed, or were left: out of time, or a lost worker."""
+    """Jobs that were done now, were known before, failed, or were left: out of time, or a lost worker."""
 
     done: int = 0
     known: int = 0
@@ -50,197 +45,200 @@ class Outcome:
     left: int = 0
 
 
-def run_steps(
-    steps: Iterable[Step],
+class _Ended(NamedTuple):
+    """What came of one job: its result and provenance, or None and the reason."""
+
+    made: dict[str, Any] | None
+    seconds: float = 0.0
+    error: str = "failed"
+
+
+def run_jobs(
+    jobs: Iterable[Job],
     *,
-    results: Results,
+    results: ResultFile,
     work: Path,
-    shelf: Shelf,
+    cache: DatasetCache,
     workers: int = 1,
     seconds: float | None = None,
-    tell: Callable[[Told], None] | None = None,
-    reading: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Carry out what is not in ``results`` yet, and what that builds on; append each result as it comes.
 
-    ``seconds`` starts no step after so long. ``reading`` is told how many plans have their texts. A step that
-    fails costs itself and what builds on it.
+    ``seconds`` starts no job after so long. A job that fails costs itself and what builds on it; ``warn`` is
+    called with the reason.
     """
-    wanted = list(dict.fromkeys(steps))
+    wanted = list(dict.fromkeys(jobs))
     known = results.by_digest()
-    outcome = Outcome(known=sum(step.digest in known for step in wanted))
-    todo = _needed([step for step in wanted if step.digest not in known], work)
+    outcome = Outcome(known=sum(job.digest in known for job in wanted))
+    todo = _needed([job for job in wanted if job.digest not in known], work)
     if not todo:
         return outcome
-    _read_texts(todo, shelf, reading)
-    job = _Job(todo, results, work, outcome, tell, time.monotonic(), seconds)
+    _read_texts(todo, cache, progress)
+    schedule = _Schedule(todo, results, work, outcome, progress, warn, time.monotonic(), seconds)
     if workers == 1:
-        job.run_here(shelf)
+        schedule.run_here(cache)
     else:
-        job.run_beside(shelf, workers)
+        schedule.run_beside(cache, workers)
     outcome.left = len(todo) - outcome.done - len(outcome.failed)
     return outcome
 
 
-def _needed(missing: list[Step], work: Path) -> list[Step]:
-    """Missing steps, and those they build on whose folder is gone; what is built on first."""
-    chosen: list[Step] = []
+def _needed(missing: list[Job], work: Path) -> list[Job]:
+    """Missing jobs, and those they build on whose folder is gone; what is built on first."""
+    chosen: list[Job] = []
 
-    def add(step: Step, *, built_on: bool) -> None:
-        if step in chosen or (built_on and _complete(_folder(work, step))):
+    def add(job: Job, *, built_on: bool) -> None:
+        if job in chosen or (built_on and _complete(_folder(work, job))):
             return
-        for earlier in step.after:
+        for earlier in job.after:
             add(earlier, built_on=True)
-        chosen.append(step)
+        chosen.append(job)
 
-    for step in missing:
-        add(step, built_on=False)
+    for job in missing:
+        add(job, built_on=False)
     return chosen
 
 
-def _read_texts(steps: list[Step], shelf: Shelf, reading: Callable[[int, int], None] | None) -> None:
+def _read_texts(jobs: list[Job], cache: DatasetCache, progress: Progress | None) -> None:
     """Before the fork, the longest rows first: shorter ones are cut from them."""
-    from dp_forward.train.defaults import effective_plan
-    from dp_forward.train.plan import Plan
-
     plans = [
-        (effective_plan(Plan.from_dict(step.settings)), reader_of(step))
-        for step in steps
-        if step.kind == "finetune"
+        (effective_plan(Plan.from_dict(job.settings)), tokenizer_model(job))
+        for job in jobs
+        if job.kind == "finetune"
     ]
     for number, (plan, model) in enumerate(sorted(plans, key=lambda item: -(item[0].rows or 0))):
-        shelf.prepare(plan, model)
-        if reading is not None:
-            reading(number + 1, len(plans))
+        cache.prepare(plan, model)
+        if progress is not None:
+            progress("reading texts", number + 1, len(plans), {})
 
 
-def _folder(work: Path, step: Step) -> Path:
-    return work / f"{step.kind}-{step.digest[:16]}"
+def _folder(work: Path, job: Job) -> Path:
+    return work / f"{job.kind}-{job.digest[:16]}"
 
 
 def _complete(folder: Path) -> bool:
     return (folder / _DONE).is_file()
 
 
-_DONE = ".complete"
-_ALONE = ("speed",)
-
-
 @dataclass
-class _Job:
-    todo: list[Step]
-    results: Results
+class _Schedule:
+    todo: list[Job]
+    results: ResultFile
     work: Path
     outcome: Outcome
-    tell: Callable[[Told], None] | None
+    progress: Progress | None
+    warn: Callable[[str], None] | None
     started: float
     seconds: float | None
 
     def __post_init__(self) -> None:
-        self.total = len(self.todo)
-        self.whole_weight = sum(step.weight for step in self.todo)
+        self.whole_weight = sum(job.weight for job in self.todo)
         self.weight_done = 0.0
-        self.finished: set[Step] = set()
+        self.finished: set[Job] = set()
 
-    def run_here(self, shelf: Shelf) -> None:
+    def run_here(self, cache: DatasetCache) -> None:
         """One after the other, in this process."""
-        for step in list(self.todo):
-            if self._skipped(step) or self._out_of_time():
+        for job in list(self.todo):
+            if self._skipped(job) or self._out_of_time():
                 continue
-            self._ended(step, *_one(step, self.work, shelf))
+            self._ended(job, _one(job, self.work, cache))
 
-    def run_beside(self, shelf: Shelf, workers: int) -> None:
+    def run_beside(self, cache: DatasetCache, workers: int) -> None:
         """Several at once: first what builds on finished work, then what has the longest chain behind it.
 
         Finished weights take room, and are lost with a machine that is taken away: use them soon.
         """
         context = multiprocessing.get_context("fork")
-        waiting = sorted(self.todo, key=lambda step: (not step.after, -self._chain(step)))
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(shelf,)) as pool:
-            running: dict[Future[tuple[dict[str, Any] | None, float, str | None]], Step] = {}
+        waiting = sorted(self.todo, key=lambda job: (not job.after, -self._chain(job)))
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(cache,)) as pool:
+            running: dict[Future[_Ended], Job] = {}
             while waiting or running:
-                waiting = [step for step in waiting if not self._skipped(step)]
+                waiting = [job for job in waiting if not self._skipped(job)]
                 if self._out_of_time():
                     waiting = []
-                for step in self._startable(waiting, set(running.values()))[: workers - len(running)]:
-                    waiting.remove(step)
-                    running[pool.submit(_in_worker, step, self.work)] = step
+                for job in self._startable(waiting, set(running.values()))[: workers - len(running)]:
+                    waiting.remove(job)
+                    running[pool.submit(_in_worker, job, self.work)] = job
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    step = running.pop(future)
+                    job = running.pop(future)
                     try:
-                        self._ended(step, *future.result())
+                        self._ended(job, future.result())
                     except BrokenProcessPool:
-                        self._ended(step, None, 0.0, "its process was killed")
+                        self._ended(job, _Ended(None, error="its process was killed"))
                         waiting = []
 
-    def _startable(self, waiting: list[Step], running: set[Step]) -> list[Step]:
-        """What can start now. A step that measures time runs alone, after the others."""
-        ready = [step for step in waiting if self._can_start(step)]
-        beside = [step for step in ready if step.kind not in _ALONE]
+    def _startable(self, waiting: list[Job], running: set[Job]) -> list[Job]:
+        """What can start now. A job that measures time runs alone, after the others."""
+        ready = [job for job in waiting if self._can_start(job)]
+        beside = [job for job in ready if job.kind not in _ALONE]
         if beside or running:
-            return [] if any(step.kind in _ALONE for step in running) else beside
+            return [] if any(job.kind in _ALONE for job in running) else beside
         return ready[:1]
 
-    def _chain(self, step: Step) -> float:
-        """A step with all that waits for it: a long chain should start first."""
-        after = [self._chain(later) for later in self.todo if step in later.after]
-        return step.weight + max(after, default=0.0)
+    def _chain(self, job: Job) -> float:
+        """A job with all that waits for it: a long chain should start first."""
+        after = [self._chain(later) for later in self.todo if job in later.after]
+        return job.weight + max(after, default=0.0)
 
-    def _can_start(self, step: Step) -> bool:
+    def _can_start(self, job: Job) -> bool:
         mine = set(self.todo)
-        return all(earlier in self.finished or earlier not in mine for earlier in step.after)
+        return all(earlier in self.finished or earlier not in mine for earlier in job.after)
 
-    def _skipped(self, step: Step) -> bool:
-        broken = [earlier for earlier in in_order(step.after) if earlier.digest in self.outcome.failed]
-        if broken and step.digest not in self.outcome.failed:
-            self._ended(step, None, 0.0, f"what it builds on failed ({broken[0].digest[:12]})")
+    def _skipped(self, job: Job) -> bool:
+        broken = [earlier for earlier in in_order(job.after) if earlier.digest in self.outcome.failed]
+        if broken and job.digest not in self.outcome.failed:
+            self._ended(job, _Ended(None, error=f"what it builds on failed ({broken[0].digest[:12]})"))
         return bool(broken)
 
     def _out_of_time(self) -> bool:
         return self.seconds is not None and time.monotonic() - self.started >= self.seconds
 
-    def _ended(self, step: Step, made: dict[str, Any] | None, seconds: float, error: str | None) -> None:
-        if made is None:
-            self.outcome.failed[step.digest] = error or "failed"
+    def _ended(self, job: Job, ended: _Ended) -> None:
+        if ended.made is None:
+            self.outcome.failed[job.digest] = ended.error
+            if self.warn is not None:
+                self.warn(f"{job.kind} {job.digest[:12]}: {ended.error}")
         else:
-            self._store(step, made, seconds)
-            self.finished.add(step)
+            self._store(job, ended.made, ended.seconds)
+            self.finished.add(job)
             self.outcome.done += 1
-        self.weight_done += step.weight
-        for earlier in (step, *step.after):
+        self.weight_done += job.weight
+        for earlier in (job, *job.after):
             self._tidy(earlier)
-        if self.tell is not None:
+        if self.progress is not None:
             passed = time.monotonic() - self.started
-            left = passed * (self.whole_weight / self.weight_done - 1)
+            minutes = passed * (self.whole_weight / self.weight_done - 1) / 60
             done = len(self.finished) + len(self.outcome.failed)
-            self.tell(Told(done, self.total, left, step, seconds, error))
+            self.progress("steps", done, len(self.todo), {"minutes left": minutes})
 
-    def _store(self, step: Step, made: dict[str, Any], seconds: float) -> None:
+    def _store(self, job: Job, made: dict[str, Any], seconds: float) -> None:
         self.results.append(
             {
-                "digest": step.digest,
-                "kind": step.kind,
-                "settings": dict(step.settings),
-                "after": [earlier.digest for earlier in step.after],
+                "digest": job.digest,
+                "kind": job.kind,
+                "settings": dict(job.settings),
+                "after": [earlier.digest for earlier in job.after],
                 "seconds": round(seconds, 1),
                 **made,
             }
         )
 
-    def _tidy(self, step: Step) -> None:
+    def _tidy(self, job: Job) -> None:
         """Drop a folder that nothing waits for any more; weights are large."""
         ended = self.finished | {s for s in self.todo if s.digest in self.outcome.failed}
-        if not any(step in later.after and later not in ended for later in self.todo):
-            shutil.rmtree(_folder(self.work, step), ignore_errors=True)
+        if not any(job in later.after and later not in ended for later in self.todo):
+            shutil.rmtree(_folder(self.work, job), ignore_errors=True)
 
 
-_SHELF: Shelf | None = None
+_CACHE: DatasetCache | None = None
 
 
-def _begin(shelf: Shelf) -> None:
-    """In a new worker: the shelf is inherited by the fork, and a worker has one thread.
+def _begin(cache: DatasetCache) -> None:
+    """In a new worker: the cache is inherited by the fork, and a worker has one thread.
 
     Threads are not inherited, but OpenMP in the child believes that it has those of its parent, and would
     wait for them without end.
@@ -248,24 +246,24 @@ def _begin(shelf: Shelf) -> None:
     import torch
     import transformers
 
-    global _SHELF  # noqa: PLW0603
-    _SHELF = shelf
+    global _CACHE  # noqa: PLW0603
+    _CACHE = cache
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("high")
 
 
-def _in_worker(step: Step, work: Path) -> tuple[dict[str, Any] | None, float, str | None]:
-    assert _SHELF is not None
+def _in_worker(job: Job, work: Path) -> _Ended:
+    assert _CACHE is not None
     try:
-        return _one(step, work, _SHELF)
+        return _one(job, work, _CACHE)
     finally:
         _give_memory_back()
 
 
 def _give_memory_back() -> None:
-    """What a finished step held on the GPU, which others use: PyTorch would keep it for this process."""
+    """What a finished job held on the GPU, which others use: PyTorch would keep it for this process."""
     import gc
 
     import torch
@@ -275,28 +273,28 @@ def _give_memory_back() -> None:
         torch.cuda.empty_cache()
 
 
-def _one(step: Step, work: Path, shelf: Shelf) -> tuple[dict[str, Any] | None, float, str | None]:
-    """Carry out one step in a clean folder; an error is told, not raised."""
-    started, folder = time.monotonic(), _folder(work, step)
+def _one(job: Job, work: Path, cache: DatasetCache) -> _Ended:
+    """Carry out one job in a clean folder; an error is told, not raised."""
+    started, folder = time.monotonic(), _folder(work, job)
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        after = [_folder(work, earlier) for earlier in step.after]
-        result = carry_out(step, folder=folder, after=after, shelf=shelf)
+        after = [_folder(work, earlier) for earlier in job.after]
+        result = run_job(job, folder=folder, after=after, cache=cache)
         folder.mkdir(exist_ok=True)
         (folder / _DONE).touch()
         # Asked here, in the worker: the parent never touches the GPU.
-        made = {"result": result, "provenance": provenance() | _weights(step, shelf)}
-        return made, time.monotonic() - started, None
+        made = {"result": result, "provenance": provenance() | _weights(job, cache)}
+        return _Ended(made, time.monotonic() - started)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         # Only our own errors are known to hold no text.
         said = str(error) if isinstance(error, DpForwardError) else type(error).__name__
-        return None, time.monotonic() - started, f"{said} ({place})"
+        return _Ended(None, time.monotonic() - started, f"{said} ({place})")
 
 
-def _weights(step: Step, shelf: Shelf) -> dict[str, str]:
-    """Which weights a step began with; a step that makes its own has none."""
-    return {} if step.kind in _ALONE else {"weights": shelf.weights_of(reader_of(step))}
+def _weights(job: Job, cache: DatasetCache) -> dict[str, str]:
+    """Which weights a job began with; a job that makes its own has none."""
+    return {} if job.kind in _ALONE else {"weights": cache.weights_of(tokenizer_model(job))}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from reproduction.jobs import Step
-from reproduction.model_setup import TASKS, Subject
-from reproduction.tables import paper_sensitivity as convention
-from reproduction.tables.noise import GAUSSIAN, through
+from reproduction.jobs import Job
+from reproduction.model_setup import TASKS, ModelSetup
+from reproduction.tables.noise import GAUSSIAN, finetune_job
+from reproduction.tables.paper_sensitivity import real_epsilon
 from reproduction.tables.table import Cell, Chart, Table
 
 __all__ = ["attacks", "tokens"]
@@ -23,23 +23,23 @@ def _noises() -> dict[str, dict[str, Any]]:
         "without noise": {"mechanism": "none"},
         f"aMGM, S = C ({_EPSILON:g} by the paper)": {
             "mechanism": GAUSSIAN,
-            "epsilon": convention.real_epsilon(_EPSILON),
+            "epsilon": real_epsilon(_EPSILON),
         },
         f"aMGM, S = 2C ({_EPSILON:g})": {"mechanism": GAUSSIAN, "epsilon": _EPSILON},
         f"PrivUnit ({_EPSILON:g})": {"mechanism": "privunit", "epsilon": _EPSILON},
     }
 
 
-def attacks(subject: Subject) -> Table:
+def attacks(setup: ModelSetup) -> Table:
     """Membership, inversion and attribute inference, beside their ceilings."""
     imdb = TASKS["imdb"]
     cells: list[Cell] = []
     for name, noise in _noises().items():
-        trained = Step(
+        trained = Job(
             "finetune",
             {
                 **imdb.settings,
-                "model": subject.model,
+                "model": setup.model,
                 "regime": "end-to-end",
                 "cut": "output",
                 "train_limit": _MEMBERS,
@@ -47,12 +47,12 @@ def attacks(subject: Subject) -> Table:
             },
             weight=3.0,
         )
-        membership = Step("membership", {"limit": _MEMBERS, "draws": 1}, after=(trained,), weight=0.5)
-        shared = {"model": subject.model, **noise}
+        membership = Job("membership", {"limit": _MEMBERS, "draws": 1}, after=(trained,), weight=0.5)
+        shared = {"model": setup.model, **noise}
         attacked = {**shared, "task": "sst2", "cut": "embeddings", "rows": 64, "limit": 500}
-        inversion = Step("inversion", attacked, weight=0.5)
+        inversion = Job("inversion", attacked, weight=0.5)
         attribute = {
-            cut: Step("attribute", {**shared, "task": "imdb", "cut": cut, "rows": 128}, weight=1.0)
+            cut: Job("attribute", {**shared, "task": "imdb", "cut": cut, "rows": 128}, weight=1.0)
             for cut in ("embeddings", "output")
         }
         cells += [
@@ -78,13 +78,13 @@ def attacks(subject: Subject) -> Table:
     )
 
 
-def tokens(subject: Subject) -> Table:
+def tokens(setup: ModelSetup) -> Table:
     """Token level: accuracy over epsilon per token, and membership attacks on the same runs."""
     task = TASKS["sst2"]
     plain: dict[str, Any] = {"unit": "token", "rows": 32, "width": 2, "norm": 1.0, "epochs": 4.0}
-    least = convention.real_epsilon(_TOKEN_EPSILONS[0])
+    least = real_epsilon(_TOKEN_EPSILONS[0])
     rows: dict[str, tuple[str, Callable[[float], float]]] = {
-        "aMGM, S = C (the paper's)": (GAUSSIAN, convention.real_epsilon),
+        "aMGM, S = C (the paper's)": (GAUSSIAN, real_epsilon),
         "aMGM, S = 2C (right)": (GAUSSIAN, float),
         "PrivUnit (ours)": ("privunit", float),
     }
@@ -94,10 +94,10 @@ def tokens(subject: Subject) -> Table:
         for epsilon in _TOKEN_EPSILONS:
             noise = {"training_epsilon": max(proved(epsilon), least)} if mechanism == GAUSSIAN else {}
             settings = {**plain, **noise}
-            run = through(
-                subject, task, "embeddings", proved(epsilon), mechanism=mechanism, weight=6.0, **settings
+            run = finetune_job(
+                setup, task, "embeddings", proved(epsilon), mechanism=mechanism, weight=6.0, **settings
             )
-            attack = Step("membership", {"limit": 2000, "draws": 1}, after=(run,), weight=0.5)
+            attack = Job("membership", {"limit": 2000, "draws": 1}, after=(run,), weight=0.5)
             accuracy.append(Cell(name, f"{epsilon:g}", (run,)))
             membership.append(Cell(f"membership: {name}", f"{epsilon:g}", (attack,), "success"))
     return Table(
@@ -108,7 +108,7 @@ def tokens(subject: Subject) -> Table:
         (*accuracy, *membership),
         (
             "What S = C calls 4, 8 and 16 is "
-            + ", ".join(f"{convention.real_epsilon(e):g}" for e in _TOKEN_EPSILONS)
+            + ", ".join(f"{real_epsilon(e):g}" for e in _TOKEN_EPSILONS)
             + " by the proof. 0.509 is the larger class of SST-2: such a model learnt nothing.",
             f"n = {plain['rows']} rows of d' = {plain['width']} columns cross. Gaussian models are trained "
             f"through the noise of a proved epsilon of {least:g} at least.",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from reproduction.model_setup import Subject
+from reproduction.model_setup import ModelSetup
 from reproduction.tables.attacks import attacks, tokens
-from reproduction.tables.cost import efficiency
+from reproduction.tables.efficiency import efficiency
 from reproduction.tables.noise import columns, mechanisms, rows, sublayers
-from reproduction.tables.proved import proved_training
+from reproduction.tables.proved_training import proved_training
 from reproduction.tables.table import Table
 from reproduction.tables.training import clean_queries, noisy_queries, positions, pretraining
 
@@ -28,7 +28,7 @@ _MAKERS = (
 )
 
 
-def tables(subject: Subject | None = None) -> dict[str, Table]:
+def tables(setup: ModelSetup | None = None) -> dict[str, Table]:
     """Every table for a model, in the order of the paper."""
-    made = [make(subject or Subject()) for make in _MAKERS]
+    made = [make(setup or ModelSetup()) for make in _MAKERS]
     return {table.name: table for table in made}

@@ -8,12 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from reproduction.jobs import Step, digest_of
-from reproduction.model_setup import TASKS, Subject, TaskSetting
-from reproduction.tables import paper_sensitivity as convention
+from reproduction.jobs import Job, digest_of
+from reproduction.model_setup import TASKS, ModelSetup, TaskSetting
+from reproduction.tables.paper_sensitivity import classical_epsilon, mvg_epsilon, real_epsilon
 from reproduction.tables.table import Cell, Chart, Table
 
-__all__ = ["GAUSSIAN", "asked", "columns", "mechanisms", "non_private", "rows", "sublayers", "through"]
+__all__ = [
+    "GAUSSIAN",
+    "columns",
+    "finetune_job",
+    "mechanisms",
+    "non_private_job",
+    "query_job",
+    "rows",
+    "sublayers",
+]
 
 GAUSSIAN: Final = "matrix-gaussian"
 _PAPER_EPSILON: Final = 8.0
@@ -36,8 +45,8 @@ _OF_EIGHT = (
 )
 
 
-def through(
-    subject: Subject,
+def finetune_job(
+    setup: ModelSetup,
     task: TaskSetting,
     cut: str,
     epsilon: float,
@@ -45,11 +54,11 @@ def through(
     mechanism: str = GAUSSIAN,
     weight: float = 4.0,
     **settings: Any,
-) -> Step:
+) -> Job:
     """Fine-tuning through the noise of a proved epsilon, as the paper does it."""
     plan = {
         **task.settings,
-        "model": subject.model,
+        "model": setup.model,
         "regime": "end-to-end",
         "cut": cut,
         "mechanism": mechanism,
@@ -58,38 +67,38 @@ def through(
         **(_SLOWLY if cut == "embeddings" else {}),
         **settings,
     }
-    return Step("finetune", plan, weight=weight)
+    return Job("finetune", plan, weight=weight)
 
 
-def asked(run: Step, epsilon: float, **settings: Any) -> Step:
+def query_job(run: Job, epsilon: float, **settings: Any) -> Job:
     """The model of a run, asked through other noise, of a proved epsilon; the run itself, if it has that."""
     if run.settings.get("epsilon") == epsilon and not settings:
         return run
     asking = {"epsilon": epsilon, "draws": 10, **settings}
-    return Step("queries", {**asking, "noise_seed": _seed_of(run, asking)}, after=(run,), weight=0.2)
+    return Job("queries", {**asking, "noise_seed": _seed_of(run, asking)}, after=(run,), weight=0.2)
 
 
-def _seed_of(run: Step, asking: Mapping[str, Any]) -> int:
+def _seed_of(run: Job, asking: Mapping[str, Any]) -> int:
     """A stream of noise of its own for each question: cells that share a model must not share their luck."""
     return int(digest_of("queries", asking, [run.digest])[:8], 16)
 
 
-def non_private(subject: Subject, task: TaskSetting) -> Step:
+def non_private_job(setup: ModelSetup, task: TaskSetting) -> Job:
     """The undefended model."""
-    plan = {**task.settings, "model": subject.model, "regime": "end-to-end", "mechanism": "none"}
-    return Step("finetune", {**plan, "cut": "output", "precision": "fp32"}, weight=4.0)
+    plan = {**task.settings, "model": setup.model, "regime": "end-to-end", "mechanism": "none"}
+    return Job("finetune", {**plan, "cut": "output", "precision": "fp32"}, weight=4.0)
 
 
 def _says_real() -> str:
-    return _OF_EIGHT.format(real=convention.real_epsilon(_PAPER_EPSILON))
+    return _OF_EIGHT.format(real=real_epsilon(_PAPER_EPSILON))
 
 
-def rows(subject: Subject) -> Table:
+def rows(setup: ModelSetup) -> Table:
     """Accuracy against n at five cuts."""
-    real = convention.real_epsilon(_PAPER_EPSILON)
+    real = real_epsilon(_PAPER_EPSILON)
     cells = tuple(
-        Cell(cut, str(n), (_short(subject, cut, real, rows=n),))
-        for cut in subject.some_positions
+        Cell(cut, str(n), (_short_job(setup, cut, real, rows=n),))
+        for cut in setup.some_positions
         for n in _ROWS
     )
     return Table(
@@ -103,31 +112,33 @@ def rows(subject: Subject) -> Table:
             "A text longer than n loses its end; a shorter one is filled with rows of zeros.",
             _ALIKE,
         ),
-        Chart("rows n", "accuracy", {"SST-2": tuple(subject.some_positions)}, log=True),
+        Chart("rows n", "accuracy", {"SST-2": tuple(setup.some_positions)}, log=True),
     )
 
 
-def _short(subject: Subject, cut: str, epsilon: float, **settings: Any) -> Step:
+def _short_job(setup: ModelSetup, cut: str, epsilon: float, **settings: Any) -> Job:
     """A cell of a large table, on SST-2."""
     pace = {} if cut == "output" else _SHORT
-    return through(subject, TASKS["sst2"], cut, epsilon, weight=2.0, **{**pace, **settings})
+    return finetune_job(setup, TASKS["sst2"], cut, epsilon, weight=2.0, **{**pace, **settings})
 
 
-def columns(subject: Subject) -> Table:
+def columns(setup: ModelSetup) -> Table:
     """Accuracy against d' and epsilon."""
-    cut = f"encoder.{max(1, subject.blocks - 1)}"
-    widths = [*(width for width in _COLUMNS if width < subject.columns), 0]
+    cut = f"encoder.{max(1, setup.blocks - 1)}"
+    widths = [*(width for width in _COLUMNS if width < setup.columns), 0]
     epsilons = (2.0, 4.0, 8.0, 16.0)
-    real = convention.real_epsilon
+    real = real_epsilon
     trained = {
-        width: through(subject, TASKS["sst2"], cut, real(_PAPER_EPSILON), weight=2.0, epochs=2.0, width=width)
+        width: finetune_job(
+            setup, TASKS["sst2"], cut, real(_PAPER_EPSILON), weight=2.0, epochs=2.0, width=width
+        )
         for width in widths
     }
     cells = tuple(
         Cell(
             f"{epsilon:g} (proved {real(epsilon):g})",
-            str(width or subject.columns),
-            (asked(trained[width], real(epsilon)),),
+            str(width or setup.columns),
+            (query_job(trained[width], real(epsilon)),),
         )
         for epsilon in epsilons
         for width in widths
@@ -139,16 +150,16 @@ def columns(subject: Subject) -> Table:
         "paper's epsilon \\ d'",
         cells,
         (
-            f"The last column is the model's own width, {subject.columns}, without maps M1 and M2.",
+            f"The last column is the model's own width, {setup.columns}, without maps M1 and M2.",
             f"Each column is one model, trained through the noise of the paper's epsilon {_PAPER_EPSILON:g}.",
         ),
         Chart("columns d'", "accuracy", {"SST-2": tuple(dict.fromkeys(c.row for c in cells))}, log=True),
     )
 
 
-def sublayers(subject: Subject) -> Table:
+def sublayers(setup: ModelSetup) -> Table:
     """Accuracy at every sub-layer of every block."""
-    real = convention.real_epsilon(_PAPER_EPSILON)
+    real = real_epsilon(_PAPER_EPSILON)
     names = {
         "attention": ".attention",
         "attention, add and norm": ".attention_norm",
@@ -156,9 +167,9 @@ def sublayers(subject: Subject) -> Table:
         "feed-forward, add and norm": "",
     }
     cells = tuple(
-        Cell(name, f"encoder {k}", (_short(subject, f"encoder.{k}{point}", real),))
+        Cell(name, f"encoder {k}", (_short_job(setup, f"encoder.{k}{point}", real),))
         for name, point in names.items()
-        for k in range(1, subject.blocks + 1)
+        for k in range(1, setup.blocks + 1)
     )
     return Table(
         "sublayers",
@@ -176,15 +187,15 @@ def sublayers(subject: Subject) -> Table:
     )
 
 
-def mechanisms(subject: Subject) -> Table:
+def mechanisms(setup: ModelSetup) -> Table:
     """GM, aMGM and MVG over epsilon, as the paper has them; the right sensitivity and PrivUnit beside."""
     cells: list[Cell] = []
     lines: dict[str, tuple[str, ...]] = {}
     for task in TASKS.values():
         before = len(cells)
-        clean = non_private(subject, task)
+        clean = non_private_job(setup, task)
         for epsilon in _EPSILONS:
-            cells += _of_epsilon(subject, task, epsilon)
+            cells += _of_epsilon(setup, task, epsilon)
         cells += [Cell(f"{task.title}: without noise", f"{epsilon:g}", (clean,)) for epsilon in _EPSILONS]
         lines[task.title] = tuple(dict.fromkeys(cell.row for cell in cells[before:]))
     return Table(
@@ -195,7 +206,7 @@ def mechanisms(subject: Subject) -> Table:
         tuple(cells),
         (
             "S = C is the paper's sensitivity. What it calls epsilon "
-            + ", ".join(f"{e:g} is {convention.real_epsilon(e):g}" for e in _EPSILONS)
+            + ", ".join(f"{e:g} is {real_epsilon(e):g}" for e in _EPSILONS)
             + ". Rows with S = 2C and PrivUnit have the epsilon that they say.",
             "GM has no theorem from epsilon 1 on; its rows are the noise of its formula. MVG is the "
             "noise that its own theorem asks for, put on the undefended model's full width.",
@@ -214,21 +225,21 @@ def mechanisms(subject: Subject) -> Table:
     )
 
 
-def _of_epsilon(subject: Subject, task: TaskSetting, epsilon: float) -> list[Cell]:
-    mvg = convention.mvg_epsilon(epsilon, rows=1, columns=subject.columns)
+def _of_epsilon(setup: ModelSetup, task: TaskSetting, epsilon: float) -> list[Cell]:
+    mvg = mvg_epsilon(epsilon, rows=1, columns=setup.columns)
 
-    def cell(name: str, step: Step) -> Cell:
-        return Cell(f"{task.title}: {name}", f"{epsilon:g}", (step,))
+    def cell(name: str, job: Job) -> Cell:
+        return Cell(f"{task.title}: {name}", f"{epsilon:g}", (job,))
 
-    def gaussian(proved: float) -> Step:
+    def gaussian(proved: float) -> Job:
         trained_at = max(e for e in _TRAINED_AT if e <= max(proved, _TRAINED_AT[0]))
-        return asked(through(subject, task, "output", trained_at), proved)
+        return query_job(finetune_job(setup, task, "output", trained_at), proved)
 
-    pure = through(subject, task, "output", epsilon, mechanism="privunit", weight=7.0)
+    pure = finetune_job(setup, task, "output", epsilon, mechanism="privunit", weight=7.0)
     return [
-        cell("aMGM, S = C (the paper's)", gaussian(convention.real_epsilon(epsilon))),
-        cell("GM, S = C", gaussian(convention.classical_epsilon(epsilon))),
-        cell("MVG", asked(non_private(subject, task), mvg)),
+        cell("aMGM, S = C (the paper's)", gaussian(real_epsilon(epsilon))),
+        cell("GM, S = C", gaussian(classical_epsilon(epsilon))),
+        cell("MVG", query_job(non_private_job(setup, task), mvg)),
         cell("aMGM, S = 2C (right)", gaussian(epsilon)),
         cell("PrivUnit (ours)", pure),
     ]

@@ -1,7 +1,7 @@
-"""What a table of the paper is here: cells with a row and a column, each filled by runs or by a formula.
+"""Tables as cells with a row and a column, each filled by jobs or by a formula.
 
-A cell never holds a number that somebody typed. It holds the steps whose results fill it, or a function of
-`dp_forward.privacy` that computes it; a cell whose steps were not run is shown as "not run".
+A cell never holds a number that somebody typed. It holds the jobs whose results fill it, or a function of
+`dp_forward.privacy` that computes it; a cell whose jobs were not run is shown as "not run".
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reproduction.jobs import Step
+from reproduction.jobs import Job
 
-__all__ = ["Cell", "Chart", "Derived", "Known", "Table", "Value"]
+__all__ = ["Cell", "Chart", "Derived", "Found", "Known", "Table", "Value"]
 
+Found = Mapping[str, Mapping[str, Any]]
+"""What finished jobs found, by digest."""
 Known = Callable[[], float | str]
 Derived = Callable[[Sequence[Mapping[str, Any]]], float | str | None]
 
 
 @dataclass(frozen=True)
 class Value:
-    """What a cell shows: a mean over those of its steps (seeds) that were run, or what a formula says.
+    """What a cell shows: a mean over those of its jobs (seeds) that were run, or what a formula says.
 
-    It is None where nothing was run. ``low`` and ``high`` are the 95 % interval of a single step, where it
+    It is None where nothing was run. ``low`` and ``high`` are the 95 % interval of a single job, where it
     has one.
     """
 
@@ -32,47 +34,54 @@ class Value:
     low: float | None = None
     high: float | None = None
     missing: int = 0
-    """Steps (seeds) that are not there yet."""
+    """Jobs (seeds) that are not there yet."""
 
     @property
     def run(self) -> bool:
         """Whether all of it is there."""
         return self.value is not None and not self.missing
 
+    @property
+    def number(self) -> float | None:
+        """The value where it is a number."""
+        return self.value if isinstance(self.value, float) else None
+
 
 @dataclass(frozen=True)
 class Cell:
     """One number of a table.
 
-    ``metric`` is the name of a number in the results of ``steps``; a dot goes inside ("privunit.seconds").
-    ``known`` is a formula alone; ``derived`` a formula of what the steps found, such as how many records
+    ``metric`` is the name of a number in the results of ``jobs``; a dot goes inside ("privunit.seconds").
+    ``known`` is a formula alone; ``derived`` a formula of what the jobs found, such as how many records
     there were: what it proves is then about these very runs.
     """
 
     row: str
     column: str
-    steps: tuple[Step, ...] = ()
+    jobs: tuple[Job, ...] = ()
     metric: str = "accuracy"
     known: Known | None = field(default=None, compare=False)
     derived: Derived | None = field(default=None, compare=False)
     digits: int = 3
 
-    def value(self, results: Mapping[str, Mapping[str, Any]]) -> Value:
+    def value(self, found: Found) -> Value:
         """What it shows, given the results by digest."""
         if self.known is not None:
             return Value(self.known())
-        found = [results[step.digest] for step in self.steps if step.digest in results]
-        missing = len(self.steps) - len(found)
+        results = [found[job.digest] for job in self.jobs if job.digest in found]
+        missing = len(self.jobs) - len(results)
         if self.derived is not None:
-            return Value(self.derived(found) if found else None, missing=missing)
-        parts = [(result, number) for result in found if (number := _inside(result, self.metric)) is not None]
+            return Value(self.derived(results) if results else None, missing=missing)
+        parts = [(result, part) for result in results if (part := _inside(result, self.metric)) is not None]
         if not parts:
             return Value(None, missing=missing)
-        numbers = tuple(float(number) for _, number in parts)
+        numbers = tuple(float(part) for _, part in parts)
         mean = statistics.fmean(numbers)
         if len(parts) > 1:
             return Value(mean, numbers, missing=missing)
-        low, high = (_end(parts[0][0], self.metric, end) for end in ("low", "high"))
+        # An accuracy names the ends of its interval after itself; an attack has one interval only.
+        prefix = "" if self.metric == "success" else f"{self.metric}_"
+        low, high = (_inside(parts[0][0], prefix + end) for end in ("low", "high"))
         return Value(mean, numbers, low, high, missing)
 
 
@@ -119,16 +128,33 @@ class Table:
         """The cell there; None where the table is empty."""
         return next((cell for cell in self.cells if (cell.row, cell.column) == (row, column)), None)
 
-    def steps(self, only: Iterable[str] = ()) -> list[Step]:
-        """The steps of its cells; with ``only``, of cells whose "row, column" holds each of these words."""
+    def number(self, row: str, column: str, found: Found) -> float | None:
+        """The number of a cell that must be there; None where it was not run."""
+        cell = self.at(row, column)
+        if cell is None:
+            raise KeyError(f"{self.name}: {row}, {column}")  # the table was changed and its reader was not
+        return cell.value(found).number
+
+    def points(self, row: str, found: Found) -> list[tuple[str, float, float, float]]:
+        """(column, number, low, high) of a row's cells that were run, to be drawn as a line."""
+        points = []
+        for cell in (cell for column in self.columns if (cell := self.at(row, column)) is not None):
+            value = cell.value(found)
+            if (middle := value.number) is not None:
+                low, high = (middle if end is None else end for end in (value.low, value.high))
+                points.append((cell.column, middle, min(low, middle), max(high, middle)))
+        return points
+
+    def counts(self, found: Found) -> tuple[int, int]:
+        """How many cells are measured (not computed), and how many of them were run."""
+        measured = [cell for cell in self.cells if cell.jobs]
+        return len(measured), sum(cell.value(found).run for cell in measured)
+
+    def jobs(self, only: Iterable[str] = ()) -> list[Job]:
+        """The jobs of its cells; with ``only``, of cells whose "row, column" holds each of these words."""
         words = [word.lower() for word in only]
         chosen = [c for c in self.cells if all(w in f"{c.row}, {c.column}".lower() for w in words)]
-        return [step for cell in chosen for step in cell.steps]
-
-
-def _end(result: Mapping[str, Any], metric: str, end: str) -> float | None:
-    """An end of the interval: an accuracy names it after itself, an attack has one only."""
-    return _inside(result, end if metric == "success" else f"{metric}_{end}")
+        return [job for cell in chosen for job in cell.jobs]
 
 
 def _inside(result: Mapping[str, Any] | None, path: str) -> float | None:

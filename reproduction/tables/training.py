@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
-from reproduction.jobs import FIRST, Step
-from reproduction.model_setup import TASKS, Subject, TaskSetting
-from reproduction.tables import paper_sensitivity as convention
-from reproduction.tables.noise import GAUSSIAN, asked, non_private, through
+from reproduction.jobs import FIRST, Job
+from reproduction.model_setup import TASKS, ModelSetup, TaskSetting
+from reproduction.tables.noise import GAUSSIAN, finetune_job, non_private_job, query_job
+from reproduction.tables.paper_sensitivity import TRANSLATION, real_epsilon, real_epsilon_of
 from reproduction.tables.table import Cell, Chart, Table
 
-__all__ = ["clean_queries", "dpsgd", "noisy_queries", "positions", "pretraining"]
+__all__ = ["CORPUS", "clean_queries", "dpsgd_job", "noisy_queries", "positions", "pretraining"]
 
 _CENTRAL: Final = (1.0, 3.0, 8.0)
 _SEEDS: Final = (0, 1)
@@ -23,24 +23,24 @@ _LEAST_NOISE: Final = 0.03
 _SOFTENED: Final = f"pre-trained with {_LEAST_NOISE:g} to 1 times the noise (ours)"
 
 
-def _at_position(
-    subject: Subject, task: TaskSetting, cut: str, central: float, *, sensitivity: float
-) -> Step:
+def _position_job(
+    setup: ModelSetup, task: TaskSetting, cut: str, central: float, *, sensitivity: float
+) -> Job:
     """One model for each position, trained through the noise of the strictest column."""
 
     def proved(of: float) -> float:
-        return convention.real_epsilon_of(convention.TRANSLATION[task.name][of], sensitivity=sensitivity)
+        return real_epsilon_of(TRANSLATION[task.name][of], sensitivity=sensitivity)
 
     pace: dict[str, Any] = {} if cut == "output" else {"epochs": 2.0}
-    run = through(subject, task, cut, proved(_CENTRAL[0]), weight=3.0, **pace)
-    return asked(run, proved(central))
+    run = finetune_job(setup, task, cut, proved(_CENTRAL[0]), weight=3.0, **pace)
+    return query_job(run, proved(central))
 
 
-def dpsgd(subject: Subject, task: TaskSetting, epsilon: float, **more: Any) -> Step:
+def dpsgd_job(setup: ModelSetup, task: TaskSetting, epsilon: float, **more: Any) -> Job:
     """The baseline at a central epsilon (one record added or removed)."""
     plan: dict[str, Any] = {
         **task.settings,
-        "model": subject.model,
+        "model": setup.model,
         "epsilon": epsilon,
         "mode": "ghost",
         "epochs": 10,
@@ -49,10 +49,10 @@ def dpsgd(subject: Subject, task: TaskSetting, epsilon: float, **more: Any) -> S
         "learning_rate": 1e-3,
         **more,
     }
-    return Step("baseline", plan, weight=40.0)
+    return Job("baseline", plan, weight=40.0)
 
 
-def positions(subject: Subject) -> Table:
+def positions(setup: ModelSetup) -> Table:
     """DP-Forward at all positions against DP-SGD and non-private, at what the paper calls central 1, 3, 8."""
     cells: list[Cell] = []
     lines: dict[str, tuple[str, ...]] = {}
@@ -60,20 +60,20 @@ def positions(subject: Subject) -> Table:
         title = task.title
         full = task.name == "sst2"
         drawn = []
-        for cut in subject.positions if full else subject.some_positions[1:]:
+        for cut in setup.positions if full else setup.some_positions[1:]:
             row = f"{title}: {cut}, S = C (the paper's)"
             drawn.append(row)
             cells += [
-                Cell(row, f"{c:g}", (_at_position(subject, task, cut, c, sensitivity=1.0),)) for c in _CENTRAL
+                Cell(row, f"{c:g}", (_position_job(setup, task, cut, c, sensitivity=1.0),)) for c in _CENTRAL
             ]
-        for cut in subject.positions if full else ():
+        for cut in setup.positions if full else ():
             row = f"{title}: {cut}, S = 2C (right)"
             cells += [
-                Cell(row, f"{c:g}", (_at_position(subject, task, cut, c, sensitivity=2.0),)) for c in _CENTRAL
+                Cell(row, f"{c:g}", (_position_job(setup, task, cut, c, sensitivity=2.0),)) for c in _CENTRAL
             ]
-        for name, step in (("DP-SGD", None), ("without noise", non_private(subject, task))):
+        for name, job in (("DP-SGD", None), ("without noise", non_private_job(setup, task))):
             cells += [
-                Cell(f"{title}: {name}", f"{c:g}", (step or dpsgd(subject, task, c),)) for c in _CENTRAL
+                Cell(f"{title}: {name}", f"{c:g}", (job or dpsgd_job(setup, task, c),)) for c in _CENTRAL
             ]
         cells += _worth(title, task.name)
         lines[title] = (*drawn, f"{title}: DP-SGD", f"{title}: without noise")
@@ -113,9 +113,9 @@ def _worth(title: str, task: str) -> list[Cell]:
     """What the noise of a column is worth, by the proof; computed, not run."""
     cells = []
     for central in _CENTRAL:
-        sigma = convention.TRANSLATION[task][central]
+        sigma = TRANSLATION[task][central]
         for name, sensitivity in (("S = C", 1.0), ("S = 2C", 2.0)):
-            proved = convention.real_epsilon_of(sigma, sensitivity=sensitivity)
+            proved = real_epsilon_of(sigma, sensitivity=sensitivity)
             cells.append(
                 Cell(
                     f"{title}: local epsilon of one release, {name}",
@@ -127,23 +127,23 @@ def _worth(title: str, task: str) -> list[Cell]:
     return sorted(cells, key=lambda cell: cell.row)
 
 
-def noisy_queries(subject: Subject) -> Table:
+def noisy_queries(setup: ModelSetup) -> Table:
     """DP-SGD models whose queries get the same noise, at inference only."""
     task = TASKS["sst2"]
     cells: list[Cell] = []
-    cuts = subject.some_positions
+    cuts = setup.some_positions
     for central in _CENTRAL:
-        model = dpsgd(subject, task, central)
+        model = dpsgd_job(setup, task, central)
         row = f"DP-SGD {central:g}"
         cells.append(Cell(row, "queries as they are", (model,)))
-        proved = convention.real_epsilon_of(convention.TRANSLATION["sst2"][central], sensitivity=1.0)
+        proved = real_epsilon_of(TRANSLATION["sst2"][central], sensitivity=1.0)
         for cut in cuts:
-            cells.append(Cell(row, cut, (asked(model, proved, cut=cut),)))
+            cells.append(Cell(row, cut, (query_job(model, proved, cut=cut),)))
     for central in _CENTRAL:
         row = f"DP-Forward {central:g}, S = C"
         for cut in cuts:
-            step = _at_position(subject, task, cut, central, sensitivity=1.0)
-            cells.append(Cell(row, cut, (step,)))
+            job = _position_job(setup, task, cut, central, sensitivity=1.0)
+            cells.append(Cell(row, cut, (job,)))
     return Table(
         "noisy-queries",
         "DP-SGD with the same noise added to queries only",
@@ -159,14 +159,14 @@ def noisy_queries(subject: Subject) -> Table:
     )
 
 
-def clean_queries(subject: Subject) -> Table:
+def clean_queries(setup: ModelSetup) -> Table:
     """Trained through the noise, asked without it."""
     task = TASKS["sst2"]
     cells: list[Cell] = []
-    for cut in subject.positions:
-        steps = {c: _at_position(subject, task, cut, c, sensitivity=1.0) for c in _CENTRAL}
-        cells += [Cell(cut, f"{central:g}, noisy", (step,)) for central, step in steps.items()]
-        cells.append(Cell(cut, "clean", (steps[_CENTRAL[0]],), "accuracy_without_noise"))
+    for cut in setup.positions:
+        jobs = {c: _position_job(setup, task, cut, c, sensitivity=1.0) for c in _CENTRAL}
+        cells += [Cell(cut, f"{central:g}, noisy", (job,)) for central, job in jobs.items()]
+        cells.append(Cell(cut, "clean", (jobs[_CENTRAL[0]],), "accuracy_without_noise"))
     return Table(
         "clean-queries",
         "Private fine-tuning, queries without noise",
@@ -180,27 +180,27 @@ def clean_queries(subject: Subject) -> Table:
     )
 
 
-def pretraining(subject: Subject) -> Table:
+def pretraining(setup: ModelSetup) -> Table:
     """What noisy masked-LM pre-training gains."""
-    cut = f"encoder.{max(1, subject.blocks // 2)}"
+    cut = f"encoder.{max(1, setup.blocks // 2)}"
     cells: list[Cell] = []
     for epsilon in _PRETRAIN_EPSILONS:
-        proved = convention.real_epsilon(epsilon)
-        starts: dict[str, tuple[Step, ...]] = {
+        proved = real_epsilon(epsilon)
+        starts: dict[str, tuple[Job, ...]] = {
             "as published": (),
-            "pre-trained without noise": (_pretrained(subject, cut, None),),
-            "pre-trained with all of the noise": (_pretrained(subject, cut, proved),),
-            _SOFTENED: (_pretrained(subject, cut, proved, least_noise=_LEAST_NOISE),),
+            "pre-trained without noise": (_pretrain_job(setup, cut, None),),
+            "pre-trained with all of the noise": (_pretrain_job(setup, cut, proved),),
+            _SOFTENED: (_pretrain_job(setup, cut, proved, least_noise=_LEAST_NOISE),),
         }
         runs = {
-            name: tuple(_fine_tuned_from(subject, cut, proved, after, seed=seed) for seed in _SEEDS)
+            name: tuple(_finetune_from_job(setup, cut, proved, after, seed=seed) for seed in _SEEDS)
             for name, after in starts.items()
         }
         column = f"{epsilon:g}"
-        cells += [Cell(name, column, steps) for name, steps in runs.items()]
+        cells += [Cell(name, column, jobs) for name, jobs in runs.items()]
         before = runs.pop("as published")
         cells += [
-            Cell(f"gain: {name}", column, (*before, *steps), derived=_gain) for name, steps in runs.items()
+            Cell(f"gain: {name}", column, (*before, *jobs), derived=_gain) for name, jobs in runs.items()
         ]
     return Table(
         "pretraining",
@@ -236,9 +236,9 @@ def _gain(results: Sequence[Mapping[str, Any]]) -> str | None:
     return f"{100 * (fmean(after) - fmean(before)):+.1f} points"
 
 
-def _pretrained(subject: Subject, cut: str, epsilon: float | None, *, least_noise: float = 1.0) -> Step:
+def _pretrain_job(setup: ModelSetup, cut: str, epsilon: float | None, *, least_noise: float = 1.0) -> Job:
     plan: dict[str, Any] = {
-        "model": subject.model,
+        "model": setup.model,
         "corpus": CORPUS,
         "cut": cut,
         "mechanism": "none" if epsilon is None else GAUSSIAN,
@@ -251,14 +251,14 @@ def _pretrained(subject: Subject, cut: str, epsilon: float | None, *, least_nois
     }
     if epsilon is not None:
         plan["epsilon"] = epsilon
-    return Step("pretrain", plan, weight=15.0)
+    return Job("pretrain", plan, weight=15.0)
 
 
-def _fine_tuned_from(
-    subject: Subject, cut: str, epsilon: float, after: tuple[Step, ...], *, seed: int
-) -> Step:
+def _finetune_from_job(
+    setup: ModelSetup, cut: str, epsilon: float, after: tuple[Job, ...], *, seed: int
+) -> Job:
     """As the paper fine-tunes, from the published weights or from those that a step left."""
     plain: dict[str, Any] = {"width": 0, "rows": 48, "epochs": 2.0, "seed": seed}
     no_help: dict[str, Any] = {"auxiliary_weight": 0.0, "auxiliary_alone": False}
-    chosen = through(subject, TASKS["sst2"], cut, epsilon, **plain, **no_help).settings
-    return Step("finetune", {**chosen, "model": FIRST if after else subject.model}, after=after, weight=3.0)
+    chosen = finetune_job(setup, TASKS["sst2"], cut, epsilon, **plain, **no_help).settings
+    return Job("finetune", {**chosen, "model": FIRST if after else setup.model}, after=after, weight=3.0)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dp_forward.attacks.ceiling import attribute_ceiling, guess_ceiling, membership_ceiling
+from dp_forward.attacks.ceiling import attribute_ceiling, guess_ceiling
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import TEXT, TOKEN, AnalyticGaussian, NoiseSpec, RandomizedResponse, normalise
 
@@ -81,13 +81,3 @@ def test_a_certain_guess_needs_no_release() -> None:
 def test_a_prior_that_is_none_is_refused(prior: float) -> None:
     with pytest.raises(InvalidInput, match="prior"):
         attribute_ceiling(None, prior)
-
-
-def test_membership_of_a_private_training() -> None:
-    assert membership_ceiling(0.0) == pytest.approx(0.5)
-    assert membership_ceiling(8.0, 1e-5) == pytest.approx((math.exp(8) + 1e-5) / (1 + math.exp(8)), rel=1e-12)
-    # (0, delta): a pair at total variation delta is told apart with (1 + delta) / 2.
-    assert membership_ceiling(0.0, 0.2) == pytest.approx(0.6)
-    assert membership_ceiling(1000.0, 0.1) == 1.0
-    with pytest.raises(InvalidInput, match="epsilon"):
-        membership_ceiling(-1.0)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dp_forward.attacks.lira import halves, lira, logit_confidence, run_lira
+from dp_forward.attacks.lira import halves, lira, logit_confidence, score_shadows
 from dp_forward.attacks.membership import threshold_attack
 from dp_forward.errors import InvalidInput
 
@@ -52,36 +52,38 @@ def test_without_a_shift_it_is_a_coin(offline: bool) -> None:
     assert found.details["tpr_at_1_percent_fpr"] < 0.03
 
 
-def test_the_shadows_are_trained_by_the_caller_on_halves() -> None:
-    rng = np.random.default_rng(0)
-    ease, calls, told = SPREAD * rng.standard_normal(1000), [], []
+def _trained(learned_by: float, *, seed: int):
+    """A training that learns its texts by so much, on texts that are easy or hard for every model."""
+    rng = np.random.default_rng(seed)
+    ease = SPREAD * rng.standard_normal(1000)
 
     def train(indices):
-        calls.append(indices)
         learned = np.zeros(1000)
-        learned[indices] = 3.0
+        learned[indices] = learned_by
         return ease + learned + rng.standard_normal(1000)
 
-    found = run_lira(1000, train, shadows=16, seed=4, ceiling=0.8, progress=lambda *n: told.append(n))
-    assert len(calls) == 17
+    return train
+
+
+def test_the_shadows_are_trained_by_the_caller_on_halves() -> None:
+    train, calls, told = _trained(3.0, seed=0), [], []
+
+    def called(indices):
+        calls.append(indices)
+        return train(indices)
+
+    scores, inside = score_shadows(1000, called, shadows=16, seed=4, progress=told.append)
+    assert told == list(range(1, 17))
     assert all(400 < len(indices) < 600 for indices in calls)
-    assert len(calls[0]) == 500
+    assert all(
+        np.array_equal(np.flatnonzero(chosen), seen) for chosen, seen in zip(inside, calls, strict=True)
+    )
+    members = np.random.default_rng(5).permutation(1000) < 500
+    found = lira(train(np.flatnonzero(members)), members, scores, inside, ceiling=0.8)
     assert found.low > 0.8
     assert not found.within_ceiling
-    assert told[-1] == (17, 17)
-
-
-def test_a_target_may_be_trained_by_other_means() -> None:
-    rng = np.random.default_rng(1)
-
-    def train(indices):
-        learned = np.zeros(400)
-        learned[indices] = 6.0
-        return learned + rng.standard_normal(400)
-
-    blind = run_lira(400, train, train_target=lambda indices: rng.standard_normal(400), shadows=8)
-    assert blind.low <= 0.5 <= blind.high
-    assert run_lira(400, train, shadows=8).low > 0.95
+    blind = lira(_trained(0.0, seed=1)([]), members, scores, inside)
+    assert blind.low <= 0.5 <= blind.high, "a target that learned nothing is a coin"
 
 
 def test_each_text_is_in_half_of_the_shadows() -> None:
@@ -115,7 +117,7 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(InvalidInput):
             lira(*wrong)
     assert lira(target, members, scores, never_in, offline=True).success > 0.6
-    with pytest.raises(InvalidInput, match="texts"):
-        run_lira(30, lambda indices: np.zeros(30))
+    with pytest.raises(InvalidInput, match="shadows"):
+        score_shadows(100, lambda indices: np.zeros(100), shadows=1)
     with pytest.raises(InvalidInput, match="scores"):
-        run_lira(100, lambda indices: np.zeros(99))
+        score_shadows(100, lambda indices: np.zeros(99))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from corpus.release_cases import ROWS, pair, texts
-from dp_forward.attacks.observations import crossing, hidden_of, kind_of_noise
+from dp_forward.attacks.observations import hidden_batches, kind_of_noise, observe_texts
 from dp_forward.noise.released.released_matrix import release
 from dp_forward.privacy import NoiseSpec
 
@@ -22,7 +22,7 @@ def test_releases_are_whole_multiples_of_the_public_step(choice: dict[str, objec
     mechanism, front = NoiseSpec(**choice).build(), pair("embeddings").front
     step = release(np.ones((ROWS, 32)), mechanism).step
     assert kind_of_noise(mechanism) == "released"
-    seen = torch.cat(list(crossing(front, mechanism, texts(), draws=3, device="cpu")))
+    seen = torch.cat(list(observe_texts(front, mechanism, texts(), draws=3, device="cpu")))
     assert seen.shape == (22, 3, ROWS, 32)
     cells = seen.double() / float(np.float32(step))
     assert torch.allclose(cells, cells.round(), atol=1e-4)
@@ -33,27 +33,25 @@ def test_releases_are_whole_multiples_of_the_public_step(choice: dict[str, objec
 def test_what_cannot_be_released_is_simulated(choice: dict[str, object]) -> None:
     mechanism = NoiseSpec(rows=ROWS, **choice).build()
     assert kind_of_noise(mechanism) == "simulated"
-    (seen,) = crossing(pair().front, mechanism, texts(), draws=2, device="cpu")
+    (seen,) = observe_texts(pair().front, mechanism, texts(), draws=2, device="cpu")
     assert seen.shape == (22, 2, ROWS, 32)
 
 
 def test_without_noise_it_is_the_hidden_matrix_or_the_bounded_one() -> None:
     front, told = pair().front, []
-    hidden = torch.cat(list(hidden_of(front, texts(70), device="cpu")))
-    seen = torch.cat(
-        list(crossing(front, None, texts(70), draws=5, device="cpu", progress=lambda *n: told.append(n)))
-    )
+    hidden = torch.cat(list(hidden_batches(front, texts(70), device="cpu")))
+    seen = torch.cat(list(observe_texts(front, None, texts(70), draws=5, device="cpu", progress=told.append)))
     assert torch.equal(seen[:, 0], hidden)
-    assert told == [(64, 70), (70, 70)]
+    assert told == [64, 70]
     mechanism = NoiseSpec(mechanism="privunit").build()
-    inside = torch.cat(list(crossing(front, mechanism, texts(70), noiseless=True, device="cpu")))[:, 0]
+    inside = torch.cat(list(observe_texts(front, mechanism, texts(70), noiseless=True, device="cpu")))[:, 0]
     lengths = hidden.flatten(1).norm(dim=1)
     assert torch.allclose(inside, hidden / lengths[:, None, None], atol=1e-5)
 
 
 def test_the_mean_of_many_releases_is_the_bounded_matrix_of_the_same_text() -> None:
     front, mechanism = pair("output").front, NoiseSpec(mechanism="privunit", epsilon=16.0).build()
-    mean = torch.cat(list(crossing(front, mechanism, texts(), draws=400, device="cpu"))).mean(dim=1)
-    inside = torch.cat(list(crossing(front, mechanism, texts(), noiseless=True, device="cpu")))[:, 0]
+    mean = torch.cat(list(observe_texts(front, mechanism, texts(), draws=400, device="cpu"))).mean(dim=1)
+    inside = torch.cat(list(observe_texts(front, mechanism, texts(), noiseless=True, device="cpu")))[:, 0]
     likeness = torch.nn.functional.normalize(mean.flatten(1)) @ inside.flatten(1).T
     assert likeness.diagonal().min() > 0.95

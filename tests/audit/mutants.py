@@ -21,14 +21,15 @@ from scipy.stats import binom
 
 import tiny_models
 import tiny_user
-from dp_forward.attacks.lattice import gaussian_lattice, guess, worst_pair
+from audit.training_audit import audit_sanitizer, audit_training
+from benchmarks.lattice_attack import gaussian_lattice, guess, worst_pair
 from dp_forward.audit.draw_checks import audit_draws
 from dp_forward.audit.findings import Finding, z_of
+from dp_forward.audit.recording_proxy import RecordedClient, record_client
 from dp_forward.audit.released_bytes import ReleasedAudit, audit_released
 from dp_forward.audit.service_audit import audit_fronts, audit_service
-from dp_forward.audit.training_audit import audit_sanitizer, audit_training
 from dp_forward.audit.two_point import audit_response
-from dp_forward.cli.audit_wire import Listening, layout, tapped
+from dp_forward.cli.local_server import serve_locally
 from dp_forward.data import tokens
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released import released_gaussian, released_label, released_privunit
@@ -52,7 +53,7 @@ class World:
     """A tiny run on disk, its user, and its service with a tap between client and server."""
 
     user: UserSide
-    wire: Listening
+    wire: RecordedClient
 
 
 @contextlib.contextmanager
@@ -60,7 +61,7 @@ def world(folder: Path) -> Iterator[World]:
     """Written, served and tapped."""
     tiny_user.write_user(folder, noise=GAUSSIAN)
     user = load_user_side(folder / "front")
-    with tapped(folder, user) as wire:
+    with serve_locally(folder) as address, record_client(user, address) as wire:
         yield World(user, wire)
 
 
@@ -101,7 +102,7 @@ def fronts(world: World) -> list[Finding]:
 
 
 def service(world: World) -> list[Finding]:
-    found = audit_service(world.user, world.wire, layout=layout(), draws=16)
+    found = audit_service(world.user, world.wire, draws=16)
     return [*found.findings, *([] if found.frames is None else _all(found.frames))]
 
 
@@ -110,8 +111,7 @@ def labels(_: World) -> list[Finding]:
         return released.release_labels(truth, claim).values
 
     claim = RandomizedResponse(2.0, 3)
-    found = audit_response(claim, sampler, draws=8000, rng=np.random.default_rng(0))
-    return [Finding(found.what, found.claimed, found.measured, found.z)]
+    return [audit_response(claim, sampler, draws=8000, rng=np.random.default_rng(0))]
 
 
 def low_bits(_: World) -> list[Finding]:
@@ -207,11 +207,13 @@ def mask_in_header() -> Iterator[None]:
 def no_padding() -> contextlib.AbstractContextManager[Any]:
     """As long as the text is."""
 
-    def encode(self: Any, texts: list[str], length: int, seconds: Any = None) -> Any:
-        found = self.tokenizer(texts, seconds, truncation="longest_first", max_length=length, padding=True)
+    def encode(self: Any, texts: list[str], seconds: Any = None) -> Any:
+        found = self.tokenizer(
+            texts, seconds, truncation="longest_first", max_length=self.length, padding=True
+        )
         return {name: torch.tensor(values) for name, values in found.items()}
 
-    return _patch(tokens.FixedLength, "_encode", encode)
+    return _patch(tokens.FixedLength, "encode", encode)
 
 
 def clipped_together() -> contextlib.AbstractContextManager[Any]:
@@ -226,12 +228,12 @@ def clipped_together() -> contextlib.AbstractContextManager[Any]:
 
 
 def clipped_together_in_training() -> contextlib.AbstractContextManager[Any]:
-    honest = sanitizer.bounded
+    honest = sanitizer.apply_bound
 
     def together(hidden: Any, bound: NormBound) -> Any:
         return honest(hidden.reshape(1, -1, hidden.shape[-1]), bound).reshape(hidden.shape)
 
-    return _patch(sanitizer, "bounded", together)
+    return _patch(sanitizer, "apply_bound", together)
 
 
 def nan_raised() -> contextlib.AbstractContextManager[Any]:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from audit.canaries import canary_bound, one_run_audit
 from corpus import release_cases
-from dp_forward.audit.canaries import canary_bound, one_run_audit
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import release_batch
 from dp_forward.privacy import NoiseSpec

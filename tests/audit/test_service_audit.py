@@ -16,8 +16,8 @@ from dp_forward.audit.service_audit import (
     far_apart,
     hidden_matrix,
 )
-from dp_forward.cli.audit_wire import layout
 from dp_forward.errors import InvalidInput
+from dp_forward.service.protocol.frame import HEADER_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def test_an_honest_service_is_not_refuted(served: World) -> None:
-    steps: list[tuple[int, int]] = []
-    found = audit_service(
-        served.user, served.wire, layout=layout(), draws=16, progress=lambda *at: steps.append(at)
-    )
+    steps: list[int] = []
+    found = audit_service(served.user, served.wire, draws=16, progress=steps.append)
     assert not found.refuted, found.refuted_by
     assert found.frames is not None
     assert found.frames.draws == 16
-    assert steps[-1] == (32, 32)
+    assert steps[-1] == 32
     said = found.as_dict()
     assert said["refuted"] is False
     assert not any(text in str(said) for text in CANDIDATES if len(text) > 6)
@@ -56,7 +54,7 @@ def test_a_frame_that_says_more_is_seen(served: World) -> None:
             return served.wire.again(text)
 
     first = far_apart(served.user)[0]
-    spot = layout().header_bytes - 1
+    spot = HEADER_BYTES - 1
 
     def in_header(sent: Sent, text: str) -> Sent:
         mark = bytes([text == first])
@@ -74,13 +72,13 @@ def test_a_frame_that_says_more_is_seen(served: World) -> None:
         (in_head, "heads of a request"),
         (lambda sent, _: sent, "ids that were used twice"),
     ):
-        assert what in audit_service(served.user, Tells(change), layout=layout(), draws=16).refuted_by
+        assert what in audit_service(served.user, Tells(change), draws=16).refuted_by
 
 
 def test_lost_answers_are_really_lost_and_the_same_bytes_come_again(served: World) -> None:
     sent, charged = served.wire.again(CANDIDATES[2])
     assert len(sent) == 6, "asked four times, and two answers were lost"
-    assert len({one.body[layout().header_bytes :] for one in sent}) == 1
+    assert len({one.body[HEADER_BYTES:] for one in sent}) == 1
     assert charged == 1
     fresh = [served.wire.fresh(CANDIDATES[2]).body for _ in range(2)]
     assert fresh[0] != fresh[1], "the control: another ledger draws anew"
@@ -113,4 +111,4 @@ def test_fronts_are_looked_at_with_texts_of_all_lengths(served: World) -> None:
 
 def test_too_few_questions_are_refused(served: World) -> None:
     with pytest.raises(InvalidInput, match="draws"):
-        audit_service(served.user, served.wire, layout=layout(), draws=3)
+        audit_service(served.user, served.wire, draws=3)

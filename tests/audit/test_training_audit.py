@@ -3,7 +3,7 @@
 import torch
 
 import tiny_models
-from dp_forward.audit.training_audit import audit_training
+from audit.training_audit import audit_training
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import NoiseSpec
 from dp_forward.split import split_model

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
+from command import Outcome, caller
 from dp_forward.cli.main import run
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command printed and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture
 def dpf(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Run `dpf` with these words."""
-
-    def call(*words: str) -> Outcome:
-        code = 0
-        try:
-            run(list(words))
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return call
+    return caller(run, capsys)

@@ -9,10 +9,10 @@ import pytest
 
 import tiny_task
 import tiny_user
-from dp_forward.attacks.inversion import nearest_token as inversion_nearest
-from dp_forward.attacks.inversion.recall import hidden_rows
+from dp_forward.attacks.inversion import nearest_token
+from dp_forward.attacks.observations import hidden_rows
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.bounding import bounded
+from dp_forward.noise.bounding import apply_bound
 from dp_forward.privacy import NoiseSpec
 from dp_forward.train.finetune import finetune
 from tiny_task import TinyWorld
@@ -129,9 +129,9 @@ def test_a_broken_promise_is_told_by_the_exit_code(
     dpf: Callable[..., Any], world: TinyWorld, fronts: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_noise(front: Any, mechanism: Any, batch: Any, *, releases: int, device: str) -> Any:
-        return bounded(hidden_rows(front, batch, device=device), Sanitizer(mechanism).bound)
+        return apply_bound(hidden_rows(front, batch, device=device), Sanitizer(mechanism).bound)
 
-    monkeypatch.setattr(inversion_nearest, "observed", without_noise)
+    monkeypatch.setattr(nearest_token, "observe_average", without_noise)
     done = dpf(*_inversion(world, fronts["noisy"]))
     assert done.code == 1
     assert done.json["refuted"] is True

@@ -24,8 +24,9 @@ from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.corpus_export import export_corpus
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.manifest import Manifest
-from dp_forward.service.server.app import make_app, run_server
+from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.uvicorn_runner import run_server
 from dp_forward.split.artifacts import load_provider_side
 
 TOKEN = "a-token-of-enough-letters"

@@ -17,7 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from dp_forward.cli.serve import serve
 from dp_forward.cli.shuffle import shuffle

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dp_forward.split.half_files import digest_of, load_back, load_front
+from dp_forward.split.half_files import half_digest, load_back, load_front
 from dp_forward.split.load_model import load_model
 
 
@@ -32,7 +32,7 @@ def test_the_real_model_splits_exactly(dpf, tmp_path: Path, cut: str) -> None:
     result = dpf("split", "minilm", "--cut", cut, "--out", str(tmp_path), "--labels", "2", "--json").json
     assert result["max_abs_difference"] == 0.0
     assert result["back_inputs"] == 1
-    assert result["digest_front"] == digest_of(tmp_path / "front")
+    assert result["digest_front"] == half_digest(tmp_path / "front")
     front, back = load_front(tmp_path / "front"), load_back(tmp_path / "back")
     model = load_model("minilm")
     ids = torch.randint(1000, 2000, (1, 12))

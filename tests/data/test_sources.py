@@ -25,6 +25,7 @@ def splits() -> dict[str, list[Record]]:
     return {split: list(read_records(TASK, split)) for split in TASK.splits}
 
 
+@pytest.mark.slow
 @needs_package
 def test_the_splits_are_balanced_and_have_the_documented_sizes(splits: dict[str, list[Record]]) -> None:
     counts = {split: Counter(record.label for record in records) for split, records in splits.items()}
@@ -35,12 +36,14 @@ def test_the_splits_are_balanced_and_have_the_documented_sizes(splits: dict[str,
     }
 
 
+@pytest.mark.slow
 @needs_package
 def test_no_sentence_stands_in_two_splits_or_twice_in_one(splits: dict[str, list[Record]]) -> None:
     digests = [sentence_digest(record.text) for records in splits.values() for record in records]
     assert len(digests) == len(set(digests)) == 8528
 
 
+@pytest.mark.slow
 @needs_package
 def test_the_split_is_the_same_on_every_machine(splits: dict[str, list[Record]]) -> None:
     # Numbers that were reported on this split mean something only as long as this digest stands.
@@ -48,6 +51,7 @@ def test_the_split_is_the_same_on_every_machine(splits: dict[str, list[Record]])
     assert digest.startswith("15937e640ca4e32b9169da24")
 
 
+@pytest.mark.slow
 @needs_package
 def test_the_labels_take_turns(splits: dict[str, list[Record]]) -> None:
     for records in splits.values():

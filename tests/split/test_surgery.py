@@ -159,6 +159,7 @@ def test_a_cut_says_whether_it_is_exact(family: str) -> None:
     assert inexact == dropped | {"encoder.1.qkv"} | ({"output"} if family in CAUSAL else set())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(minilm_folder() is None, reason="the demo extra is not installed")
 @pytest.mark.parametrize("head", ["bare", "classifier"])
 def test_the_real_minilm_splits_exactly_at_every_cut(head: str) -> None:

@@ -18,6 +18,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.ledger import Ledger
 from dp_forward.split.artifacts import load_provider_side
 from dp_forward.train.finetune import finetune
+from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.run import Run
 from tiny_task import TinyWorld
 
@@ -181,10 +182,12 @@ def test_what_a_model_was_pretrained_or_trained_on_is_handed_down(world: TinyWor
     pretrained, private = tmp_path / "pretrained", tmp_path / "run" / "model"
     for folder in (pretrained, private):
         shutil.copytree(world.model, folder)
-    (pretrained / "plan.json").write_text('{"corpus": "movie-reviews"}')
     (private.parent / "report.json").write_text('{"regime": "dp-sgd", "plan": {"task": "sst2"}}')
-    with pytest.raises(InvalidInput, match="raw texts of imdb"):
-        finetune(world.plan(model=str(pretrained), task="imdb"))
+    plan = PretrainPlan(corpus="movie-reviews", epsilon=8.0, steps=1).as_dict()
+    for stored in ({"digest": "", "plan": plan}, plan):  # as a run folder has it, and as it once was
+        (pretrained / "plan.json").write_text(json.dumps(stored))
+        with pytest.raises(InvalidInput, match="raw texts of imdb"):
+            finetune(world.plan(model=str(pretrained), task="imdb"))
     with pytest.raises(InvalidInput, match="raw texts of sst2"):
         finetune(world.plan(model=str(private)))
 

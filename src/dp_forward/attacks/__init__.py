@@ -1,1 +1,1 @@
-"""Trying to break the promise: attacks on releases, and audits of the promise itself."""
+"""Attacks on releases and on trained backs: membership, inversion, attribute; each with its ceiling."""

@@ -1,28 +1,32 @@
-"""What an attack achieved, beside what a coin achieves and what the promise allows."""
+"""Result of an attack: its success beside chance, its interval, and the ceiling that the promise allows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from scipy.stats import beta
+from scipy.stats import binomtest
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy.checks import count
 
-__all__ = ["AttackResult", "clopper_pearson"]
+__all__ = ["AttackResult", "exact_interval", "require_texts"]
+
+_FEWEST_TEXTS: Final = 20
 
 
-def clopper_pearson(right: int, trials: int, *, level: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a share: whatever the true one is, it is missed with at most 1 - level."""
-    trials = count("trials", trials, remedy="Attack at least one text.")
-    if not 0 <= right <= trials:
-        raise InvalidInput("right", f"lie in 0 .. {trials}", right, "Count the successes.")
-    rest = (1 - level) / 2
-    low = float(beta.ppf(rest, right, trials - right + 1)) if right else 0.0
-    high = float(beta.ppf(1 - rest, right + 1, trials - right)) if right < trials else 1.0
-    return low, high
+def exact_interval(right: int, trials: int) -> tuple[float, float]:
+    """Clopper and Pearson's 95 % interval: whatever the true share is, it is missed with at most 5 %."""
+    found = binomtest(right, trials).proportion_ci(method="exact")
+    return float(found.low), float(found.high)
+
+
+def require_texts(name: str, texts: int) -> None:
+    """Refuse fewer than 20 texts: their interval says nothing."""
+    if texts < _FEWEST_TEXTS:
+        raise InvalidInput(
+            name, f"be {_FEWEST_TEXTS} texts or more", texts, "An interval needs more of them."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,23 @@ class AttackResult:
     ceiling: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_counts(
+        cls, attack: str, right: int, trials: int, *, chance: float, ceiling: float | None, **details: Any
+    ) -> AttackResult:
+        """The result of ``right`` guesses out of ``trials``, with the exact interval."""
+        low, high = exact_interval(right, trials)
+        return cls(
+            attack=attack,
+            success=right / trials,
+            chance=chance,
+            low=low,
+            high=high,
+            trials=trials,
+            ceiling=ceiling,
+            details=details,
+        )
+
     @property
     def within_ceiling(self) -> bool:
         """False only where the success is above the ceiling beyond chance: the promise is broken."""
@@ -49,14 +70,5 @@ class AttackResult:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "attack": self.attack,
-            "success": self.success,
-            "chance": self.chance,
-            "low": self.low,
-            "high": self.high,
-            "trials": self.trials,
-            "ceiling": self.ceiling,
-            "within_ceiling": self.within_ceiling,
-            **self.details,
-        }
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "details"}
+        return {**plain, "within_ceiling": self.within_ceiling, **self.details}

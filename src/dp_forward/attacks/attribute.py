@@ -1,4 +1,4 @@
-"""What else does a release tell? An attribute of the text (a genre, an author, a place), learned and guessed.
+"""Attribute inference: a genre, an author or a place of a text, learned from releases and guessed.
 
 The attacker has the front, which is public, and texts of its own whose attribute it knows. It trains a
 network of three linear layers with ReLU on what crosses for those texts, and applies it to what crosses for
@@ -24,7 +24,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -33,22 +33,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dp_forward.attacks.attack_result import AttackResult, clopper_pearson
+from dp_forward.attacks.attack_result import AttackResult, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
-from dp_forward.attacks.observations import (
-    AnyFront,
-    Progress,
-    at_least_twenty,
-    crossing,
-    hidden_of,
-    kind_of_noise,
-)
+from dp_forward.attacks.observations import AnyFront, hidden_batches, kind_of_noise, observe_texts
 from dp_forward.data import EncodedTexts, Record
 from dp_forward.data.files import read_rows
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
+from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
 
 __all__ = ["GENRES", "Pool", "attribute_attack", "keyword_genres", "read_labelled"]
@@ -119,11 +113,12 @@ def attribute_attack(
     seed: int = 0,
     pool: Pool | None = None,
     device: torch.device | str | None = None,
-    progress: Progress | None = None,
+    progress: Count | None = None,
 ) -> AttackResult:
     """Learn the labels of ``train`` from what crosses, and guess those of ``test`` in the same way.
 
     ``chance`` is the share of the most frequent label in ``test``; the ceiling is `attribute_ceiling` at it.
+    ``progress`` is called with the epochs so far, and with one more at the end.
 
     Edges:
         Twenty texts at least in each; a label in ``test`` that ``train`` does not have can never be guessed.
@@ -133,7 +128,7 @@ def attribute_attack(
         raise InvalidInput("pool", "be flatten or mean", pool, "Leave it out.")
     known, wanted = _labels("train", train), _labels("test", test)
     place = pick_device(device)
-    parts = list(hidden_of(front, train, device=place))
+    parts = list(hidden_batches(front, train, device=place))
     rows, width = parts[0].shape[1:]
     pool = pool or ("flatten" if rows * width <= _FLATTENED_UP_TO else "mean")
     attacker = _Attacker(
@@ -144,37 +139,30 @@ def attribute_attack(
         seed=seed,
         device=place,
     )
-    steps = epochs + 1
     attacker.learn(
         # Where nothing is drawn, the vectors are all that is needed.
         torch.cat([pooled(part, pool) for part in parts] if mechanism is None else parts),
         torch.from_numpy(np.array(known)).to(place),
         epochs,
-        None if progress is None else lambda done: progress(done, steps),
+        progress,
     )
-    seen = crossing(front, mechanism, test, device=place)
+    seen = observe_texts(front, mechanism, test, device=place)
     guessed = torch.cat([attacker.guess(pooled(matrices[:, 0], pool)).cpu() for matrices in seen])
     if progress is not None:
-        progress(steps, steps)
-    right = int((guessed.numpy() == wanted).sum())
-    low, high = clopper_pearson(right, len(wanted))
+        progress(epochs + 1)
     chance = float(np.bincount(wanted).max()) / len(wanted)
-    return AttackResult(
-        attack="attribute",
-        success=right / len(wanted),
+    return AttackResult.from_counts(
+        "attribute",
+        int((guessed.numpy() == wanted).sum()),
+        len(wanted),
         chance=chance,
-        low=low,
-        high=high,
-        trials=len(wanted),
         ceiling=None if mechanism is None else attribute_ceiling(mechanism, chance),
-        details={
-            "values": int(known.max()) + 1,
-            "texts_of_the_attacker": len(known),
-            "pool": pool,
-            "epochs": epochs,
-            "best_epoch": attacker.best_epoch,
-            "noise": kind_of_noise(mechanism),
-        },
+        values=int(known.max()) + 1,
+        texts_of_the_attacker=len(known),
+        pool=pool,
+        epochs=epochs,
+        best_epoch=attacker.best_epoch,
+        noise=kind_of_noise(mechanism),
     )
 
 
@@ -201,21 +189,14 @@ class _Attacker:
         self._order = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            inner = _INNER
-            self._layers = nn.Sequential(
-                nn.Linear(numbers, inner),
-                nn.ReLU(),
-                nn.Linear(inner, inner),
-                nn.ReLU(),
-                nn.Linear(inner, values),
-            ).to(device)
+            first, second = nn.Linear(numbers, _INNER), nn.Linear(_INNER, _INNER)
+            layers = (first, nn.ReLU(), second, nn.ReLU(), nn.Linear(_INNER, values))
+            self._layers = nn.Sequential(*layers).to(device)
         self._mean = torch.zeros(numbers, device=device)
         self._scale = torch.ones(numbers, device=device)
         self.best_epoch = 0
 
-    def learn(
-        self, inputs: Tensor, labels: Tensor, epochs: int, progress: Callable[[int], None] | None = None
-    ) -> None:
+    def learn(self, inputs: Tensor, labels: Tensor, epochs: int, progress: Count | None = None) -> None:
         """``inputs`` are hidden matrices, or pooled vectors where there is no noise."""
         shuffled = torch.randperm(len(labels), generator=self._order).to(labels.device)
         held_out = max(1, len(labels) // 10)
@@ -232,10 +213,10 @@ class _Attacker:
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
             schedule.step()
-            told = [
-                self.guess(self._vectors(inputs[some])) == labels[some] for some in torch.split(held, _BATCH)
-            ]
-            right = int(torch.cat(told).sum())
+            right = sum(
+                int((self.guess(self._vectors(inputs[some])) == labels[some]).sum())
+                for some in torch.split(held, _BATCH)
+            )
             if right > best:
                 best, kept, self.best_epoch = right, copy.deepcopy(self._layers.state_dict()), epoch + 1
             if progress is not None:
@@ -272,7 +253,7 @@ class _Attacker:
 def _labels(name: str, texts: EncodedTexts) -> NDArray[np.int64]:
     if texts.labels is None:
         raise InvalidInput(name, "have the attribute as labels", "none", "Label the texts.")
-    at_least_twenty(name, len(texts))
+    require_texts(name, len(texts))
     if int(texts.labels.min()) < 0:
         raise InvalidInput(name, "have labels from 0 on", "others", "Number the values.")
     return texts.labels

@@ -1,4 +1,4 @@
-r"""The most that any attacker can reach, by theory: one of K values, guessed from a release.
+r"""Upper bounds on the success of any attacker: one of K values, guessed from a release.
 
 The game. A secret A (an attribute of a text, a token of it, ...) has the value a with probability p_a, p is
 the largest p_a, and a text with A = a is released. The attacker sees the release Y and names a value. Without
@@ -52,11 +52,9 @@ from scipy.special import expit
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import RECORD, TEXT, Mechanism
-from dp_forward.privacy.checks import delta as checked_delta
-from dp_forward.privacy.checks import nonnegative
 from dp_forward.privacy.rounding import nudge_up
 
-__all__ = ["attribute_ceiling", "guess_ceiling", "membership_ceiling"]
+__all__ = ["attribute_ceiling", "guess_ceiling"]
 
 _LOOKED_AT: Final = 257
 _FURTHEST: Final = 60.0
@@ -98,21 +96,6 @@ def _at(epsilon: float, delta: float, prior: float) -> float:
     by_odds = t + delta * (1 - prior * t)
     by_reference = prior * math.exp(epsilon) + (1 - prior) * delta
     return min(by_odds, by_reference)
-
-
-def membership_ceiling(epsilon: float, delta: float = 0.0) -> float:
-    r"""The most success at a fair coin (member or not) against an (epsilon, delta)-DP training.
-
-    Proof: success is ``1/2 + (P(S) - Q(S))/2`` for the laws P, Q of what is seen. From ``P(S) <= E Q(S) +
-    delta`` and ``1 - Q(S) <= E (1 - P(S)) + delta``, added, ``(1 + E)(P(S) - Q(S)) <= E - 1 + 2 delta``. So
-    success is at most ``(E + delta) / (1 + E)``.
-
-    The two worlds must be neighbours: for releases of training texts, that the record's text is this one or
-    any other; for DP-SGD, with its record or without.
-    """
-    epsilon = nonnegative("epsilon", epsilon, remedy="Take it from the guarantee.")
-    delta = checked_delta(delta, zero=True)
-    return min(1.0, nudge_up(float(expit(epsilon)) + delta * float(expit(-epsilon))))
 
 
 def _checked(prior: float) -> float:

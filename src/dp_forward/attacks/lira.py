@@ -1,4 +1,4 @@
-r"""The likelihood-ratio attack (LiRA, Carlini et al. 2022): membership, judged text by text.
+r"""Likelihood-ratio attack (LiRA, Carlini et al. 2022): membership, judged text by text.
 
 One threshold for all texts is weak, since some are easy for every model. So the attacker trains *shadow*
 models like the target, each on a random half of the texts. Text i then has scores from shadows that were
@@ -21,18 +21,17 @@ Paper: not in it; stronger than its thresholds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dp_forward.attacks.attack_result import AttackResult
+from dp_forward.attacks.attack_result import AttackResult, require_texts
 from dp_forward.attacks.membership import threshold_attack
-from dp_forward.attacks.observations import Progress, at_least_twenty
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, finite_array
+from dp_forward.progress import Count
 
-__all__ = ["halves", "likelihood_ratios", "lira", "logit_confidence", "run_lira"]
+__all__ = ["halves", "likelihood_ratios", "lira", "logit_confidence", "score_shadows"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -75,8 +74,8 @@ def lira(
         raise InvalidInput(
             "target_members", f"be {len(judged)}", len(members), "Say of every text whether it was one."
         )
-    at_least_twenty("members", int(members.sum()))
-    at_least_twenty("others", int((~members).sum()))
+    require_texts("members", int(members.sum()))
+    require_texts("others", int((~members).sum()))
     name = "membership, LiRA offline" if offline else "membership, LiRA"
     return threshold_attack(
         judged[members], judged[~members], seed=seed, direction="high", ceiling=ceiling, name=name
@@ -109,35 +108,23 @@ def likelihood_ratios(
     return _log_normal(target, mean_in, spread_in) - _log_normal(target, mean_out, spread_out)
 
 
-def run_lira(
-    texts: int,
-    train_shadow: TrainShadow,
-    *,
-    train_target: TrainShadow | None = None,
-    shadows: int = 16,
-    offline: bool = False,
-    seed: int = 0,
-    ceiling: float | None = None,
-    progress: Progress | None = None,
-) -> AttackResult:
-    """Train a target on one half of ``texts`` texts and shadows on others, then attack the target.
+def score_shadows(
+    texts: int, train: TrainShadow, *, shadows: int = 16, seed: int = 0, progress: Count | None = None
+) -> tuple[Floats, Bools]:
+    """Train each shadow on a random half of the texts: its scores of all texts, and who was in; [S, N] both.
 
-    ``train_target`` is ``train_shadow`` unless given: the target may be trained by other means.
+    ``progress`` is called with the shadows so far.
     """
-    at_least_twenty("texts", count("texts", texts, remedy="Count the texts.") // 2)
     shadows = count("shadows", shadows, at_least=2, remedy="Use 16 or more.")
     inside = halves(texts, shadows, seed=seed)
-    members = np.zeros(texts, dtype=bool)
-    members[np.random.default_rng([seed, 1]).permutation(texts)[: texts // 2]] = True
-    scores: list[Any] = []
-    for number, chosen in enumerate([members, *inside]):
-        train = train_target if number == 0 and train_target is not None else train_shadow
+    scores: list[Floats] = []
+    for chosen in inside:
         scores.append(np.asarray(train(np.flatnonzero(chosen)), dtype=np.float64))
         if scores[-1].shape != (texts,):
             raise InvalidInput("scores", f"be {texts}", scores[-1].shape, "Score all texts, in their order.")
         if progress is not None:
-            progress(number + 1, shadows + 1)
-    return lira(scores[0], members, np.stack(scores[1:]), inside, offline=offline, seed=seed, ceiling=ceiling)
+            progress(len(scores))
+    return np.stack(scores), inside
 
 
 def halves(texts: int, shadows: int, *, seed: int) -> Bools:

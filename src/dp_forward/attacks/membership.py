@@ -1,4 +1,4 @@
-"""Was this text in the training set? Guessed from what a trained model answers.
+"""Membership inference: was this text in the training set? Guessed from what a trained model answers.
 
 A model is surer of texts that it was trained on. The attacker asks for a text, turns the answer into one
 number (`confidence` of the true label, `entropy`, or `modified_entropy`) and compares it with a threshold.
@@ -14,7 +14,7 @@ function of these releases (and of the labels, which are known, or randomized an
 record's text is this one or any other is then told with at most the mechanism's ``guess_rate()``, whatever is
 asked of the back later: answers to queries are computed from the back and the query, and the attacker has
 both. A model that was trained on raw texts (`end-to-end`, or undefended) promises nothing here: leave the
-ceiling out. For DP-SGD it is `ceiling.membership_ceiling` of its own (epsilon, delta).
+ceiling out.
 
 Paper: the entropy and confidence attacks of its membership table.
 """
@@ -30,12 +30,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from dp_forward.attacks.attack_result import AttackResult, clopper_pearson
-from dp_forward.attacks.observations import AnyFront, Progress, at_least_twenty, crossing
+from dp_forward.attacks.attack_result import AttackResult, require_texts
+from dp_forward.attacks.observations import AnyFront, observe_texts
 from dp_forward.data import EncodedTexts, Record
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import finite_array, probability
+from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import Back, NarrowBack
 
@@ -67,7 +68,7 @@ def answers(
     draws: int = 1,
     noiseless: bool = False,
     device: torch.device | str | None = None,
-    progress: Progress | None = None,
+    progress: Count | None = None,
 ) -> Floats:
     """The model's probabilities [texts, labels], the mean over ``draws`` noisy queries of each text.
 
@@ -76,16 +77,16 @@ def answers(
     """
     place = pick_device(device)
     back.to(place).train(False)
-    told = []
-    seen = crossing(
+    answered = []
+    seen = observe_texts(
         front, mechanism, texts, draws=draws, noiseless=noiseless, device=place, progress=progress
     )
     for matrices in seen:
         logits = back(matrices.flatten(0, 1)).logits
         # In float64: a model that is sure of its texts has probabilities that float32 rounds to 1.
         chances = torch.softmax(logits.double(), dim=-1).reshape(*matrices.shape[:2], -1)
-        told.append(chances.mean(dim=1).cpu().numpy())
-    return np.concatenate(told)
+        answered.append(chances.mean(dim=1).cpu().numpy())
+    return np.concatenate(answered)
 
 
 def confidence(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
@@ -136,7 +137,7 @@ def threshold_attack(
     rng = np.random.default_rng(seed)
     members, others = (finite_array("scores", scores, ndim=1) for scores in (member_scores, other_scores))
     for what, scores in (("members", members), ("others", others)):
-        at_least_twenty(what, len(scores))
+        require_texts(what, len(scores))
     size = min(len(members), len(others))
     members, others = (rng.permutation(scores)[:size] for scores in (members, others))
     half = size // 2
@@ -148,17 +149,9 @@ def threshold_attack(
     inside, outside = _turned(members[half:], way), _turned(others[half:], way)
     right = int(np.sum(inside >= threshold) + np.sum(outside < threshold))
     trials = len(inside) + len(outside)
-    low, high = clopper_pearson(right, trials)
     judged = (inside, outside) if direction is None else (_turned(members, way), _turned(others, way))
-    return AttackResult(
-        attack=name,
-        success=right / trials,
-        chance=0.5,
-        low=low,
-        high=high,
-        trials=trials,
-        ceiling=ceiling,
-        details={"members_score": way, **roc(*judged)},
+    return AttackResult.from_counts(
+        name, right, trials, chance=0.5, ceiling=ceiling, members_score=way, **roc(*judged)
     )
 
 

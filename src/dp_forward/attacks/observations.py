@@ -1,4 +1,4 @@
-"""What crosses the cut, as an attacker sees it: released matrices, or the hidden ones of an undefended model.
+"""What an attacker sees of a text: released matrices, or the hidden ones of an undefended model.
 
 Guarantees:
     With a mechanism that can be released, every matrix is a real release (`noise.released`): drawn as it
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -20,62 +20,90 @@ from torch import Tensor
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.bounding import bounded
-from dp_forward.noise.released.released_matrix import release_batch
+from dp_forward.noise.bounding import apply_bound
+from dp_forward.noise.released.released_matrix import dequantise, release_batch
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
+from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import Front, NarrowFront
 
-__all__ = ["AnyFront", "Progress", "at_least_twenty", "crossing", "hidden_of", "kind_of_noise"]
+__all__ = [
+    "AnyFront",
+    "average_draws",
+    "hidden_batches",
+    "hidden_rows",
+    "kind_of_noise",
+    "observe",
+    "observe_average",
+    "observe_texts",
+]
 
 AnyFront = Front | NarrowFront
-Progress = Callable[[int, int], None]
-"""Called with how much is done, of how much."""
 
-_AT_ONCE = 64
-_NOISE_ENTRIES = 1 << 16
-_TOO_FEW = 20
-
-
-def at_least_twenty(name: str, texts: int) -> None:
-    """Fewer texts give an interval that says nothing."""
-    if texts < _TOO_FEW:
-        raise InvalidInput(name, f"be {_TOO_FEW} texts or more", texts, "An interval needs more of them.")
+_TEXTS_AT_ONCE: Final = 64
+_NOISE_ENTRIES: Final = 1 << 16
+_DRAWN_ENTRIES: Final = 1 << 26
+"""Most numbers that are drawn before they are averaged."""
 
 
 def kind_of_noise(mechanism: Mechanism | None) -> Literal["none", "released", "simulated"]:
-    """Whether the noise of `crossing` is what would leave the machine."""
+    """Whether the noise of `observe` is what would leave the machine."""
     if mechanism is None:
         return "none"
-    rows = getattr(getattr(mechanism, "bound", None), "rows", None)
-    sensitivity = getattr(mechanism, "sensitivity", None)
-    rows = rows or getattr(getattr(sensitivity, "bound", None), "rows", None) or 1
     try:
-        release_batch(np.ones((1, rows, 2)), mechanism)
-    except InvalidInput as refused:
-        if refused.name != "mechanism":
-            raise
+        dequantise(np.zeros((1, 1), dtype=np.int16), mechanism)
+    except InvalidInput:
         return "simulated"
     return "released"
 
 
-@torch.inference_mode()
-def hidden_of(
-    front: AnyFront, texts: EncodedTexts, *, device: torch.device | str | None = None
-) -> Iterator[Tensor]:
-    """The hidden matrices [some texts, rows, width] in the order of the texts, on the device."""
+def hidden_rows(
+    front: AnyFront, batch: dict[str, Tensor], *, device: torch.device | str | None = None
+) -> Tensor:
+    """The hidden matrices [texts, rows, width] of a batch, on the device; the front runs as at inference."""
     place = pick_device(device)
     front.to(place).train(False)
-    for start in range(0, len(texts), _AT_ONCE):
-        batch = texts.batch(range(start, min(start + _AT_ONCE, len(texts))))
-        batch.pop("labels", None)
-        yield front(**{name: value.to(place) for name, value in batch.items()}).float()
+    with torch.inference_mode():
+        rows: Tensor = front(**{name: value.to(place) for name, value in batch.items() if name != "labels"})
+    return rows.float().clone()
+
+
+def hidden_batches(
+    front: AnyFront, texts: EncodedTexts, *, device: torch.device | str | None = None
+) -> Iterator[Tensor]:
+    """The hidden matrices of all texts, some at a time, in their order."""
+    for start in range(0, len(texts), _TEXTS_AT_ONCE):
+        batch = texts.batch(range(start, min(start + _TEXTS_AT_ONCE, len(texts))))
+        yield hidden_rows(front, batch, device=device)
 
 
 @torch.inference_mode()
-def crossing(
+def observe(hidden: Tensor, mechanism: Mechanism | None, *, draws: int = 1) -> Tensor:
+    """What crosses for each hidden matrix: [texts, draws, rows, width], drawn anew in every call.
+
+    Without a mechanism all draws would be the same, so one is given.
+    """
+    if mechanism is None:
+        return hidden[:, None]
+    shape = (len(hidden), draws, *hidden.shape[1:])
+    if kind_of_noise(mechanism) == "simulated":
+        simulated: Tensor = Sanitizer(mechanism)(hidden, draws=draws)
+        return simulated.reshape(shape)
+
+    def release(part: Tensor) -> Tensor:
+        return torch.from_numpy(np.stack([one.as_floats() for one in release_batch(part, mechanism)]))
+
+    repeated = hidden.repeat_interleave(draws, dim=0).cpu()
+    parts = torch.split(repeated, max(1, _NOISE_ENTRIES // max(1, repeated[0].numel())))
+    # The noise takes most of the time, and its arithmetic runs outside of Python's lock.
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        noisy = torch.cat(list(threads.map(release, parts)))
+    return noisy.reshape(shape).to(hidden.device)
+
+
+def observe_texts(
     front: AnyFront,
     mechanism: Mechanism | None,
     texts: EncodedTexts,
@@ -83,44 +111,43 @@ def crossing(
     draws: int = 1,
     noiseless: bool = False,
     device: torch.device | str | None = None,
-    progress: Progress | None = None,
+    progress: Count | None = None,
 ) -> Iterator[Tensor]:
-    """What crosses for each text: [some texts, draws, rows, width], in the order of the texts.
+    """What crosses for each text (`observe`), some texts at a time, in their order.
 
-    Every call draws anew. Without a mechanism all draws would be the same, so one is given. ``noiseless``
-    gives the bounded matrix itself: nothing that ever crosses, but what an attacker who holds a back can feed
-    it.
+    ``noiseless`` gives the bounded matrix itself: nothing that ever crosses, but what an attacker who holds a
+    back can feed it. ``progress`` is called with the texts so far.
     """
     draws = count("draws", draws, remedy="Use 1, or more to average the noise away.")
     if mechanism is not None:
         refuse_where_rows_mix("mechanism", mechanism.unit, row_local=front.row_local, cut=front.cut)
-    released = not noiseless and kind_of_noise(mechanism) == "released"
-    simulated = None if mechanism is None or released else Sanitizer(mechanism)
     done = 0
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        for hidden in hidden_of(front, texts, device=device):
-            if mechanism is None:
-                seen = hidden[:, None]
-            elif simulated is not None and noiseless:
-                seen = bounded(hidden, simulated.bound)[:, None]
-            elif simulated is not None:
-                seen = simulated(hidden, draws=draws).reshape(len(hidden), draws, *hidden.shape[1:])
-            else:
-                seen = _released(hidden, mechanism, draws, threads)
-            done += len(hidden)
-            yield seen
-            if progress is not None:
-                progress(done, len(texts))
+    for hidden in hidden_batches(front, texts, device=device):
+        if mechanism is not None and noiseless:
+            yield apply_bound(hidden, Sanitizer(mechanism).bound)[:, None]
+        else:
+            yield observe(hidden, mechanism, draws=draws)
+        done += len(hidden)
+        if progress is not None:
+            progress(done)
 
 
-def _released(hidden: Tensor, mechanism: Mechanism, draws: int, threads: ThreadPoolExecutor) -> Tensor:
-    """Real releases; the noise takes most of the time, and its arithmetic runs outside of Python's lock."""
+def observe_average(
+    front: AnyFront, mechanism: Mechanism | None, batch: dict[str, Tensor], *, releases: int, device: str
+) -> Tensor:
+    """The average of ``releases`` releases of each text of a batch [texts, rows, width]."""
+    hidden = hidden_rows(front, batch, device=device)
+    if mechanism is None:
+        return hidden
+    return average_draws(hidden, lambda draws: observe(hidden, mechanism, draws=draws), releases)
 
-    def drawn(part: Tensor) -> Tensor:
-        released = release_batch(part, mechanism)
-        return torch.from_numpy(np.stack([one.as_floats() for one in released]))
 
-    repeated = hidden.repeat_interleave(draws, dim=0).cpu()
-    parts = torch.split(repeated, max(1, _NOISE_ENTRIES // max(1, repeated[0].numel())))
-    noisy = torch.cat(list(threads.map(drawn, parts)))
-    return noisy.reshape(len(hidden), draws, *hidden.shape[1:]).to(hidden.device)
+def average_draws(hidden: Tensor, draw: Callable[[int], Tensor], releases: int) -> Tensor:
+    """The mean over so many releases, drawn a few at a time: ``draw(n)`` gives [texts, n, rows, width]."""
+    total, left = torch.zeros_like(hidden, dtype=torch.float64), releases
+    most = max(1, _DRAWN_ENTRIES // max(1, hidden.numel()))
+    while left > 0:
+        draws = min(left, most)
+        total += draw(draws).sum(dim=1, dtype=torch.float64)
+        left -= draws
+    return (total / releases).float()

@@ -1,1 +1,1 @@
-"""Trying to refute the promise: of a sampler, of released bytes, of a service, of a trained back."""
+"""Audits that try to refute a promise: of a sampler, of released bytes, of a service."""

@@ -1,4 +1,4 @@
-r"""What a releasable mechanism claims about its releases, number by number, as an auditor needs it.
+r"""Claims of a mechanism about its releases: the numbers that an auditor tests.
 
 Releases are looked at as vectors, [releases, vectors, entries]: one vector per text, or one per row where the
 bound is by row. For two bounded inputs the exact likelihood ratio of a claimed mechanism is known:
@@ -21,18 +21,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, log_ndtr, ndtr
 
-from dp_forward.audit import laws
+from dp_forward.audit.findings import cap_sum_z, mean_z
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import AnalyticGaussian, MatrixGaussian, Mechanism, NormBound, PrivUnit, curve
 
-__all__ = ["Claim", "GaussianClaim", "PrivUnitClaim", "as_vectors", "bounded_vectors", "claim_of"]
+__all__ = ["GaussianClaim", "PrivUnitClaim", "as_vectors", "bounded_vectors", "claim_of"]
 
 Floats = NDArray[np.float64]
 
@@ -42,27 +42,6 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _FAR: Final = 9.0
 _MANY: Final = 4
 """So many equal entries, or more: their rounding errors add up to one that is as good as normal."""
-
-
-class Claim(Protocol):
-    """What both kinds of mechanism tell an auditor."""
-
-    @property
-    def mechanism(self) -> Mechanism: ...
-    @property
-    def bound(self) -> NormBound: ...
-    @property
-    def deviation(self) -> float:
-        """Of the released noise in a direction that no input points to."""
-
-    def along_z(self, total: float, claimed: float, trials: int) -> float:
-        """How far the sum of so many releases along their inputs lies from the claimed one, either side."""
-
-    def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
-        """What is promised at ``delta`` for one release of each of two bounded inputs."""
-
-    def ratios(self, released: Floats, first: Floats, second: Floats) -> Floats:
-        """The log-likelihood ratio of each release, or something monotone in it."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +54,12 @@ class GaussianClaim:
 
     @property
     def deviation(self) -> float:
+        """Of the released noise in a direction that no input points to."""
         return math.hypot(self.mechanism.sigma, self.step / math.sqrt(12))
 
     def along_z(self, total: float, claimed: float, trials: int) -> float:
-        return laws.mean_z(total - claimed, self.deviation * math.sqrt(trials))
+        """How far the sum of so many releases along their inputs lies from the claimed one, either side."""
+        return mean_z(total - claimed, self.deviation * math.sqrt(trials))
 
     def mu(self, first: Floats, second: Floats) -> float:
         """How far apart the promise lets these inputs lie: as the noise says, and never above the promise.
@@ -89,6 +70,7 @@ class GaussianClaim:
         return min(apart, self._promised) if self._neighbours(first, second) else apart
 
     def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
+        """What is promised at ``delta`` for one release of each of two bounded inputs."""
         neighbours = self._neighbours(first, second)
         return curve.epsilon(delta, self._promised if neighbours else self.mu(first, second))
 
@@ -102,6 +84,7 @@ class GaussianClaim:
         return covered is None or int(np.sum(np.any(first != second, axis=1))) <= covered
 
     def ratios(self, released: Floats, first: Floats, second: Floats) -> Floats:
+        """The log-likelihood ratio of each release, or something monotone in it."""
         difference = first - second
         direction = difference / (self.mechanism.sigma * float(np.linalg.norm(difference)))
         return np.asarray(np.tensordot(released, direction, axes=2))
@@ -109,7 +92,7 @@ class GaussianClaim:
 
 @dataclass(frozen=True)
 class PrivUnitClaim:
-    """PrivUnit, per text or per row."""
+    """PrivUnit, per text or per row; the methods of `GaussianClaim` mean the same here."""
 
     mechanism: PrivUnit
     bound: NormBound
@@ -119,7 +102,7 @@ class PrivUnitClaim:
         return self.mechanism.sigma * math.hypot(1.0, _TAU)
 
     def along_z(self, total: float, claimed: float, trials: int) -> float:
-        return laws.cap_sum_z(
+        return cap_sum_z(
             total / self.mechanism.sigma,
             trials,
             threshold=self.mechanism.threshold,

@@ -1,4 +1,4 @@
-"""What must hold of releases besides the amount of their noise.
+"""Checks of how releases are drawn, besides the amount of their noise.
 
 * *one size*: every hidden matrix of one shape gives as many bytes, whatever it holds;
 * *total*: NaN, infinities, huge, tiny and zero matrices give a release like any other. An error that depends

@@ -1,4 +1,4 @@
-r"""A floor under epsilon from two lists of scores: which (epsilon, delta) an attack that was run refutes.
+r"""Lower bound on epsilon from two lists of scores: which (epsilon, delta) an attack that was run refutes.
 
 An attacker names the first input wherever a score is at least a threshold. With TPR the share of releases of
 the first input that it names, and FPR that of the second, (epsilon, delta)-DP says of any threshold

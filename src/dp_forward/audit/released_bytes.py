@@ -1,4 +1,4 @@
-r"""The two-point audit on released bytes: anyone can try to refute the promise.
+r"""Two-point audit of released bytes: anyone can try to refute the promise.
 
 Two candidate inputs are released many times through the real `release_batch`; the integers that would leave
 are read back as whoever receives them reads them, and held against the claim:
@@ -13,10 +13,10 @@ are read back as whoever receives them reads them, and held against the claim:
   it. A residual that was kept, or a bound that was not applied, shows here.
 
 What refutes. A floor above the claimed epsilon at 99.99 % confidence, or a finding that chance explains no
-better than 4 standard errors of a normal variable, by the exact law of its statistic (`laws`): with 16 draws
-as with 4000. So an honest system fails one audit in about three thousand (six findings at 3.2e-5 each, and
-the floor at 1e-4). The floor that is *reported* has 95 % confidence; for PrivUnit, whose ratio is e^epsilon
-exactly, it would by itself refute an honest mechanism once in forty audits.
+better than 4 standard errors of a normal variable, by the exact law of its statistic (`findings`): with 16
+draws as with 4000. So an honest system fails one audit in about three thousand (six findings at 3.2e-5 each,
+and the floor at 1e-4). The floor that is *reported* has 95 % confidence; for PrivUnit, whose ratio is
+e^epsilon exactly, it would by itself refute an honest mechanism once in forty audits.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, chi2
 
-from dp_forward.audit import laws
-from dp_forward.audit.claims import (
-    GaussianClaim,
-    PrivUnitClaim,
-    as_vectors,
-    bounded_vectors,
-    claim_of,
-)
+from dp_forward.audit.claims import GaussianClaim, PrivUnitClaim, as_vectors, bounded_vectors, claim_of
 from dp_forward.audit.epsilon_floor import epsilon_floor, largest_floor
-from dp_forward.audit.findings import Finding, z_of
+from dp_forward.audit.findings import (
+    Finding,
+    distance_z,
+    share_z,
+    unlike_noise_z,
+    weak_noise_z,
+    z_of,
+)
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released import released_matrix as released
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
+from dp_forward.progress import Count
 
 __all__ = ["ReleasedAudit", "audit_matrices", "audit_released", "opposed", "shared_noise"]
 
@@ -54,7 +55,6 @@ _COMPARED: Final = 256
 
 Floats = NDArray[np.float64]
 Matrix = NDArray[Any]
-Progress = Callable[[int, int], None]
 Draw = Callable[[Matrix], Sequence[Matrix]]
 """Integers that would leave, one matrix for each hidden matrix of a batch."""
 
@@ -131,13 +131,13 @@ def audit_released(
     bits: int = 16,
     draw: Draw | None = None,
     level: float = REPORTED,
-    progress: Progress | None = None,
+    progress: Count | None = None,
 ) -> ReleasedAudit:
     """Release two hidden matrices ``draws`` times each, and audit the integers.
 
     Without a ``pair`` the two lie as far apart as neighbours can (`opposed`). ``draw`` may be another sampler
     that claims to be this mechanism; by default the product's own is audited. ``progress`` is called with the
-    releases so far and those in all.
+    releases so far, of twice ``draws``.
     """
     draws = count("draws", draws, at_least=16, remedy="Use a few thousand.")
     pair = opposed(mechanism, rows=rows, width=width) if pair is None else pair
@@ -152,7 +152,7 @@ def audit_released(
             parts.append(released.dequantise(integers, mechanism, bits))
             done += some
             if progress is not None:
-                progress(done, 2 * draws)
+                progress(done)
         seen.append(np.concatenate(parts))
     return audit_matrices(mechanism, seen[0], seen[1], pair=pair, bits=bits, level=level)
 
@@ -207,13 +207,13 @@ def _mu(claim: GaussianClaim, scores: tuple[Floats, ...], x: Floats, y: Floats) 
     freedom = len(first) + len(second) - 2
     squares = (len(first) - 1) * first.var(ddof=1) + (len(second) - 1) * second.var(ddof=1)
     measured = float(first.mean() - second.mean()) / max(math.sqrt(squares / freedom), 1e-12)
-    return Finding("mu", mu, measured, laws.distance_z(measured, mu, first=len(first), second=len(second)))
+    return Finding("mu", mu, measured, distance_z(measured, mu, first=len(first), second=len(second)))
 
 
 def _share(claim: PrivUnitClaim, seen: tuple[Floats, ...], x: Floats, y: Floats) -> Finding:
     hits = np.concatenate([np.ravel(claim.in_cap(some, own)) for some, own in zip(seen, (x, y), strict=True)])
     p = claim.largest_share(np.concatenate([x, y]))
-    return Finding("cap share", p, float(hits.mean()), laws.share_z(int(hits.sum()), len(hits), p))
+    return Finding("cap share", p, float(hits.mean()), share_z(int(hits.sum()), len(hits), p))
 
 
 def _signal(
@@ -255,9 +255,9 @@ def _noise(
     )
     counts = (len(across[0]) * freedom, len(across[1]) * freedom)
     both = (first * counts[0] + second * counts[1]) / sum(counts)
-    unlike = laws.unlike_noise_z(first, second, freedom=counts)
+    unlike = unlike_noise_z(first, second, freedom=counts)
     return [
-        Finding("variance across", 1.0, both, laws.weak_noise_z(both, sum(counts))),
+        Finding("variance across", 1.0, both, weak_noise_z(both, sum(counts))),
         Finding("variance of one input over the other", 1.0, first / max(second, 1e-12), unlike),
         *shared_noise([a[:_COMPARED].reshape(min(len(a), _COMPARED), -1) for a in across], freedom),
     ]

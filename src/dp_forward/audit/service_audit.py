@@ -1,4 +1,4 @@
-"""The end-to-end audit of a service: everything that a client sends, held against what it claims.
+"""End-to-end audit of a service: everything that a client sends, compared with what it claims.
 
 Somebody sits between client and server (who that is, is up to the caller: a `Wire`) and keeps all bytes that
 the client sends for two candidate texts, each asked again and again under a new ledger, so that every
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -34,11 +34,12 @@ from dp_forward.audit.released_bytes import REPORTED, ReleasedAudit, audit_matri
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import Mechanism
+from dp_forward.progress import Count
+from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.split.artifacts import UserSide
 
 __all__ = [
     "CANDIDATES",
-    "Layout",
     "Sent",
     "ServiceAudit",
     "Wire",
@@ -59,12 +60,14 @@ CANDIDATES: Final = (
 )
 """Ours, and public; of different lengths on purpose."""
 
+# Where the id and the time lie in a frame (docs/wire-format.md).
+_REQUEST: Final = slice(96, 112)
+_TIME: Final = slice(112, 120)
 _CLOCK_SLACK: Final = 2
 _FEWEST: Final = 16
 _FITTING: Final = "frames of the claimed size"
 
 Matrix = NDArray[Any]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -73,15 +76,6 @@ class Sent:
 
     head: bytes
     body: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Where things lie in a frame: public, from the wire format."""
-
-    header_bytes: int
-    request: slice
-    time: slice
 
 
 class Wire(Protocol):
@@ -148,18 +142,17 @@ def audit_service(
     user: UserSide,
     wire: Wire,
     *,
-    layout: Layout,
     texts: tuple[str, str] | None = None,
     draws: int = 40,
     seconds: float = 12.0,
     level: float = REPORTED,
-    progress: Progress | None = None,
+    progress: Count | None = None,
 ) -> ServiceAudit:
     """Ask both texts up to ``draws`` times each, and audit what crossed.
 
     Edges:
         Ends early after ``seconds``, with at least 16 questions about each text. ``progress`` is called with
-        the questions so far and those in all.
+        the questions so far, of twice ``draws``.
     """
     if draws < _FEWEST:
         raise InvalidInput("draws", f"be {_FEWEST} or more", draws, "Use 40.")
@@ -175,25 +168,24 @@ def audit_service(
         for text, some in zip((first, second), sent, strict=True):
             some.append(wire.fresh(text))
             if progress is not None:
-                progress(len(sent[0]) + len(sent[1]), 2 * draws)
+                progress(len(sent[0]) + len(sent[1]))
     findings = [
-        *_plain(sent, layout, (clock, time.time())),
-        *_paid_once(wire, first, layout),
+        *_plain(sent, (clock, time.time())),
+        *_paid_once(wire, first),
         *audit_fronts(user),
     ]
-    audited, fitting = _audited(mechanism, sent, layout, pair, level)
+    audited, fitting = _audited(mechanism, sent, pair, level)
     return ServiceAudit(frames=audited, findings=(fitting, *findings), seconds=time.monotonic() - started)
 
 
 def _audited(
     mechanism: Mechanism,
     sent: tuple[list[Sent], list[Sent]],
-    layout: Layout,
     pair: tuple[Matrix, Matrix],
     level: float,
 ) -> tuple[ReleasedAudit | None, Finding]:
     """The audit of the frames that have the size of the hidden matrix; None where too few do."""
-    payloads = [[one.body[layout.header_bytes :] for one in some] for some in sent]
+    payloads = [[one.body[HEADER_BYTES:] for one in some] for some in sent]
     total = sum(map(len, payloads))
     found: tuple[ReleasedAudit | None, Finding] = (None, Finding(_FITTING, float(total), 0.0))
     for bits in (8, 16):
@@ -210,26 +202,26 @@ def _audited(
     return found
 
 
-def _plain(sent: tuple[list[Sent], list[Sent]], layout: Layout, clock: tuple[float, float]) -> list[Finding]:
+def _plain(sent: tuple[list[Sent], list[Sent]], clock: tuple[float, float]) -> list[Finding]:
     """Lengths, heads, headers, ids and times."""
     all_sent = sent[0] + sent[1]
-    ids = [one.body[layout.request] for one in all_sent]
-    times = [int.from_bytes(one.body[layout.time], "little") for one in all_sent]
+    ids = [one.body[_REQUEST] for one in all_sent]
+    times = [int.from_bytes(one.body[_TIME], "little") for one in all_sent]
     early, late = clock[0] - _CLOCK_SLACK, clock[1] + _CLOCK_SLACK
     return [
         Finding("lengths of a frame", 1.0, float(len({len(one.body) for one in all_sent}))),
         Finding("heads of a request", 1.0, float(len({one.head for one in all_sent}))),
-        Finding("headers of a frame", 1.0, float(len({_constant(one.body, layout) for one in all_sent}))),
+        Finding("headers of a frame", 1.0, float(len({_constant(one.body) for one in all_sent}))),
         Finding("ids that were used twice", 0.0, float(len(ids) - len(set(ids)))),
         Finding("times that are not the clock's", 0.0, float(sum(not early <= t <= late for t in times))),
-        _fair_ids(*([one.body[layout.request] for one in some] for some in sent)),
+        _fair_ids(*([one.body[_REQUEST] for one in some] for some in sent)),
     ]
 
 
-def _constant(frame: bytes, layout: Layout) -> bytes:
+def _constant(frame: bytes) -> bytes:
     """The header but for the id and the time."""
-    header = bytearray(frame[: layout.header_bytes])
-    for free in (layout.request, layout.time):
+    header = bytearray(frame[:HEADER_BYTES])
+    for free in (_REQUEST, _TIME):
         header[free] = bytes(free.stop - free.start)
     return bytes(header)
 
@@ -252,9 +244,9 @@ def _fair_ids(first: list[bytes], second: list[bytes]) -> Finding:
     return Finding("the bit of the ids that leans most", 0.5, (trials + furthest) / 2 / trials, z_of(chance))
 
 
-def _paid_once(wire: Wire, text: str, layout: Layout) -> list[Finding]:
+def _paid_once(wire: Wire, text: str) -> list[Finding]:
     sent, charged = wire.again(text)
-    drawn = {one.body[layout.header_bytes :] for one in sent}
+    drawn = {one.body[HEADER_BYTES:] for one in sent}
     return [
         Finding("releases of a text whose answer was lost", 1.0, float(len(drawn))),
         Finding("charges of a text whose answer was lost", float(len(drawn)), float(charged)),

@@ -1,4 +1,4 @@
-r"""The two-point audit: does a sampler keep the promise of the mechanism it claims to be?
+r"""Two-point audit of a sampler: does it keep the promise of the mechanism it claims to be?
 
 Take the two inputs that the promise finds hardest to hide, draw many releases of each, and measure how
 far apart they really are. A sampler with too little noise is refuted; an honest one is not.
@@ -10,45 +10,25 @@ far apart they really are. A sampler with too little noise is refuted; an honest
 * *Randomized response*: the share of true labels is the keep probability.
 
 All z-scores are one-sided: only what favours the attacker refutes. They come from the exact law of each
-statistic (`laws`), so that they mean the same for few draws as for many.
+statistic (`findings`), so that they mean the same for few draws as for many.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.audit import laws
+from dp_forward.audit.findings import Finding, distance_z, share_z, weak_noise_z
 from dp_forward.privacy import MatrixGaussian, PrivUnit, RandomizedResponse
 from dp_forward.privacy.checks import count
 
-__all__ = ["TwoPointAudit", "audit_gaussian", "audit_privunit", "audit_response"]
-
-REFUTED_FROM = 4.0
-"""Standard errors beyond which a promise counts as refuted: an honest one passes 99.997 % of the time, and
-99.99 % where the worse of two measurements counts."""
+__all__ = ["audit_gaussian", "audit_privunit", "audit_response"]
 
 Floats = NDArray[np.float64]
 Sampler = Callable[[Floats, np.random.Generator], Floats]
-
-
-@dataclass(frozen=True, slots=True)
-class TwoPointAudit:
-    """What was claimed, what was measured, and how many standard errors lie between."""
-
-    what: str
-    claimed: float
-    measured: float
-    z: float
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the promise is broken beyond chance."""
-        return self.z > REFUTED_FROM
 
 
 def audit_gaussian(
@@ -59,7 +39,7 @@ def audit_gaussian(
     *,
     draws: int,
     rng: np.random.Generator,
-) -> TwoPointAudit:
+) -> Finding:
     """Measure mu between the releases of two *bounded* matrices and compare it with the claim.
 
     ``sampler`` draws one release of a bounded matrix. The claim is the mu that the claimed noise gives to
@@ -75,12 +55,12 @@ def audit_gaussian(
     ]
     spread = math.sqrt((scores[0].var(ddof=1) + scores[1].var(ddof=1)) / 2)
     measured = float(scores[0].mean() - scores[1].mean()) / spread
-    return TwoPointAudit("mu", mu, measured, laws.distance_z(measured, mu, first=draws, second=draws))
+    return Finding("mu", mu, measured, distance_z(measured, mu, first=draws, second=draws))
 
 
 def audit_privunit(
     claim: PrivUnit, sampler: Sampler, hidden: Floats, *, draws: int, rng: np.random.Generator
-) -> TwoPointAudit:
+) -> Finding:
     """Measure the cap share and the noise across the input; report the worse of the two.
 
     ``sampler`` draws one raw vector V of a matrix.
@@ -92,11 +72,11 @@ def audit_privunit(
     along = raw @ x
     p = claim.cap_probability
     hits = int(np.sum(along >= claim.threshold))
-    in_cap = TwoPointAudit("cap share", p, hits / draws, laws.share_z(hits, draws, p))
+    in_cap = Finding("cap share", p, hits / draws, share_z(hits, draws, p))
     freedom = draws * (len(x) - 1)
     across = float(np.sum(raw * raw) - np.sum(along * along)) / freedom
-    noise = TwoPointAudit("variance across", 1.0, across, laws.weak_noise_z(across, freedom))
-    return max(in_cap, noise, key=lambda audit: audit.z)
+    noise = Finding("variance across", 1.0, across, weak_noise_z(across, freedom))
+    return max(in_cap, noise, key=lambda found: found.z or 0.0)
 
 
 def audit_response(
@@ -105,9 +85,9 @@ def audit_response(
     *,
     draws: int,
     rng: np.random.Generator,
-) -> TwoPointAudit:
+) -> Finding:
     """Measure how often the true label is answered."""
     draws = count("draws", draws, at_least=2, remedy="Use a few thousand.")
     truth = np.arange(draws) % claim.labels
     kept = int(np.sum(sampler(truth, rng) == truth))
-    return TwoPointAudit("kept labels", claim.keep, kept / draws, laws.share_z(kept, draws, claim.keep))
+    return Finding("kept labels", claim.keep, kept / draws, share_z(kept, draws, claim.keep))

@@ -8,21 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dp_forward.cli import options
 from dp_forward.cli.attack_membership import membership
-from dp_forward.cli.attack_target import (
-    Figure,
-    RunFolder,
-    Seed,
-    Target,
-    check_figure_early,
-    device_name,
-    tell,
-    told,
-)
-from dp_forward.cli.plan_options import Data
-from dp_forward.cli.progress_bars import Bars
+from dp_forward.cli.attack_target import Outcome, Target, attack_verb
 from dp_forward.errors import InvalidInput
+from dp_forward.progress import counter
 
 if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
@@ -35,12 +24,6 @@ app = typer.Typer(
     help="Attack a run: success, chance, 95 % interval, and the ceiling that its promise allows.",
     no_args_is_help=True,
 )
-app.command("membership")(membership)
-
-
-@app.callback()
-def attack() -> None:
-    """Attack a run: success, chance, 95 % interval, and the ceiling that its promise allows."""
 
 
 class How(StrEnum):
@@ -59,16 +42,15 @@ class Pooled(StrEnum):
 
 
 _STEPS: Final = {How.GRADIENT: 150, How.DECODER: 3000}
+_FEWEST_LABELLED: Final = 40
 
-TaskName = Annotated[str | None, typer.Option("--task", help="Whose texts [the run's task].")]
 Split = Annotated[str | None, typer.Option("--split", help="Which split [the run's evaluation split].")]
 
 
-@app.command("inversion")
+@attack_verb
 def inversion(
-    run: RunFolder,
-    task: TaskName = None,
-    data: Data = None,
+    target: Target,
+    *,
     split: Split = None,
     how: Annotated[
         How | None,
@@ -89,11 +71,7 @@ def inversion(
     ] = None,
     public_limit: Annotated[int, typer.Option("--public-limit", help="A sample of those.")] = 20000,
     limit: Annotated[int, typer.Option("--limit", help="How many texts are attacked.")] = 200,
-    seed: Seed = 0,
-    device: options.Device = None,
-    figure: Figure = None,
-    json: options.Json = False,
-) -> None:
+) -> Outcome:
     """Which tokens did a text have? The share that is named at its place; at `output`, the share of a bag.
 
     Exit code 1 if the success is above what the promise allows.
@@ -102,34 +80,29 @@ def inversion(
     """
     from dp_forward.attacks.inversion.recall import TokenPrior, token_table
 
-    check_figure_early(figure)
-    place, target = device_name(device), Target.load(run, data)
     table = token_table(target.front)
     chosen = how or (How.NEAREST if target.front.row_local else How.DECODER)
     if steps is not None and chosen is How.NEAREST:
         raise InvalidInput("steps", "go with gradient or decoder", steps, "nearest takes none.")
     if with_prior and chosen is not How.NEAREST:
         raise InvalidInput("with-prior", "go with nearest", chosen, "A decoder learns it anyway.")
-    attacked = target.task(task)
-    known = attacked if public is None else target.task(public)
+    attacked = target.task()
+    known = target.task(public)
     part = target.split if split is None else split
     if known.name == attacked.name and part == "train":
         raise InvalidInput(
             "split", "not be the attacker's own public texts", part, "Name other texts with --public."
         )
-    with Bars() as bars:
-        own = target.encoded(target.records(known, "train", public_limit), bars)
-        texts = target.encoded(target.records(attacked, part, limit), bars)
-        prior = TokenPrior.learn(
-            own,
-            special=target.tokens.tokenizer.all_special_ids,
-            vocabulary=int(table.num_embeddings),  # type: ignore[arg-type]
-        )
-        prior.check(texts)
-        common: dict[str, Any] = {"releases": releases, "steps": steps or _STEPS.get(chosen, 0), "seed": seed}
-        found = _inverted(
-            target, chosen, own, texts, prior, bars, device=place, use_prior=with_prior, **common
-        )
+    own = target.encoded(target.records(known, "train", public_limit))
+    texts = target.encoded(target.records(attacked, part, limit))
+    prior = TokenPrior.learn(
+        own,
+        special=target.tokens.tokenizer.all_special_ids,
+        vocabulary=int(table.num_embeddings),  # type: ignore[arg-type]
+    )
+    prior.check(texts)
+    more = {"use_prior": with_prior} if chosen is How.NEAREST else {"steps": steps or _STEPS[chosen]}
+    found = _invert(target, chosen, own, texts, prior, releases=releases, **more)
     facts = {
         "task": attacked.name,
         "split": part,
@@ -137,70 +110,49 @@ def inversion(
         "public_texts": len(own),
         "bag_recall": found.details["bag_recall"],
     }
-    tell(found, target, facts, json=json, figure=figure)
+    return Outcome(result=found, facts=facts)
 
 
-def _inverted(
+def _invert(
     target: Target,
     how: How,
     public: EncodedTexts,
     texts: EncodedTexts,
     prior: TokenPrior,
-    bars: Bars,
     *,
     releases: int,
-    steps: int,
-    seed: int,
-    device: str,
-    use_prior: bool,
+    **settings: Any,
 ) -> AttackResult:
     from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
     from dp_forward.attacks.inversion.gradient import invert_by_gradient
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
 
     front, mechanism = target.front, target.mechanism
-    attacking = told(bars, "attacking")
-    if how is How.NEAREST:
-        return invert_nearest(
-            front,
-            mechanism,
-            texts,
-            prior=prior,
-            releases=releases,
-            use_prior=use_prior,
-            device=device,
-            progress=attacking,
-        )
-    if how is How.GRADIENT:
-        return invert_by_gradient(
-            front,
-            mechanism,
-            texts,
-            prior=prior,
-            releases=releases,
-            steps=steps,
-            device=device,
-            progress=attacking,
-        )
+    shown: dict[str, Any] = {
+        "device": target.device,
+        "progress": counter(target.bars, "attacking", len(texts)),
+    }
+    if how is not How.DECODER:
+        invert = invert_nearest if how is How.NEAREST else invert_by_gradient
+        return invert(front, mechanism, texts, prior=prior, releases=releases, **settings, **shown)
     decoder = train_decoder(
         front,
         mechanism,
         public,
         prior=prior,
         average=releases,
-        steps=steps,
-        seed=seed,
-        device=device,
-        progress=told(bars, "training the decoder"),
+        seed=target.seed,
+        device=target.device,
+        progress=counter(target.bars, "training the decoder", settings["steps"]),
+        **settings,
     )
-    return invert_with(decoder, front, mechanism, texts, device=device, progress=attacking)
+    return invert_with(decoder, front, mechanism, texts, **shown)
 
 
-@app.command("attribute")
+@attack_verb
 def attribute(
-    run: RunFolder,
-    task: TaskName = None,
-    data: Data = None,
+    target: Target,
+    *,
     split: Split = None,
     labelled: Annotated[
         Path | None,
@@ -216,24 +168,22 @@ def attribute(
         Pooled | None, typer.Option("--pool", help="[flatten up to 4,096 numbers, mean above].")
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="A sample of the labelled texts.")] = None,
-    seed: Seed = 0,
-    device: options.Device = None,
-    figure: Figure = None,
-    json: options.Json = False,
-) -> None:
+) -> Outcome:
     """What else does a release tell? A genre of the text by keywords, or any attribute of a labelled file.
 
     Exit code 1 if the success is above what the promise allows.
 
     Example: dpf attack attribute run --task imdb --split test --share 0.5
     """
-    from dp_forward.attacks.attribute import attribute_attack
+    from dp_forward.attacks.attribute import attribute_attack, read_labelled
 
-    check_figure_early(figure)
-    place, target = device_name(device), Target.load(run, data)
-    if labelled is not None and (task is not None or split is not None):
+    if labelled is None:
+        values, records, source = _genres(target, split)
+    elif target.task_name is not None or split is not None:
         raise InvalidInput("labelled", "go without --task and --split", "both", "The file has the texts.")
-    values, records, source = _labelled(target, task, split, labelled, text, column)
+    else:
+        values, records = read_labelled(labelled, text=text, attribute=column)
+        source = labelled.name
     if limit is not None:
         from dp_forward.data import sample_records
         from dp_forward.privacy.checks import count
@@ -241,40 +191,37 @@ def attribute(
         records = sample_records(records, count("limit", limit, remedy="Leave it out to take all."))
     if not 0 < share < 1:
         raise InvalidInput("share", "lie between 0 and 1", share, "Half is 0.5.")
-    if len(records) < 40:
+    if len(records) < _FEWEST_LABELLED:
         raise InvalidInput(
             "texts",
-            "be 40 or more with an attribute",
+            f"be {_FEWEST_LABELLED} or more with an attribute",
             len(records),
             "Name another split, or --labelled FILE.",
         )
-    with Bars() as bars:
-        texts = target.encoded(records, bars)
-        test, train = texts.split_off(float(share), seed=seed)
-        found = attribute_attack(
-            target.front,
-            target.mechanism,
-            train,
-            test,
-            epochs=epochs,
-            seed=seed,
-            pool=None if pool is None else pool.value,
-            device=place,
-            progress=told(bars, "learning the attribute"),
-        )
+    test, train = target.encoded(records).split_off(float(share), seed=target.seed)
+    found = attribute_attack(
+        target.front,
+        target.mechanism,
+        train,
+        test,
+        epochs=epochs,
+        seed=target.seed,
+        pool=None if pool is None else pool.value,
+        device=target.device,
+        progress=counter(target.bars, "learning the attribute", epochs + 1),
+    )
     facts = {"source": source, "attribute_values": list(values)[:50], "pool": found.details["pool"]}
-    tell(found, target, facts, json=json, figure=figure)
+    return Outcome(result=found, facts=facts)
 
 
-def _labelled(
-    target: Target, task: str | None, split: str | None, file: Path | None, text: str, column: str
-) -> tuple[tuple[str, ...], list[Record], str]:
-    """The values of the attribute, the texts that have one, and where they come from."""
-    from dp_forward.attacks.attribute import GENRES, keyword_genres, read_labelled
+def _genres(target: Target, split: str | None) -> tuple[tuple[str, ...], list[Record], str]:
+    """The genres, the texts that have one by keywords, and where they come from."""
+    from dp_forward.attacks.attribute import GENRES, keyword_genres
 
-    if file is not None:
-        values, records = read_labelled(file, text=text, attribute=column)
-        return values, records, file.name
-    chosen, part = target.task(task), target.split if split is None else split
-    read = target.records(chosen, part)
-    return GENRES, list(keyword_genres(record.text for record in read)), f"{chosen.name} {part}, keywords"
+    task, part = target.task(), target.split if split is None else split
+    texts = (record.text for record in target.records(task, part))
+    return GENRES, list(keyword_genres(texts)), f"{task.name} {part}, keywords"
+
+
+for _verb in (membership, inversion, attribute):
+    app.command()(_verb)

@@ -11,24 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dp_forward.cli import options, output
-from dp_forward.cli.attack_target import (
-    Figure,
-    RunFolder,
-    Seed,
-    Target,
-    check_figure_early,
-    device_name,
-    tell,
-    told,
-)
-from dp_forward.cli.plan_options import Data
-from dp_forward.cli.progress_bars import Bars
+from dp_forward.cli.attack_target import Outcome, Target, attack_verb
 from dp_forward.errors import InvalidInput
+from dp_forward.progress import counter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["membership"]
 
-_ENOUGH = 20
-_FEW = 64
+_FEWEST: Final = 20
+_EVALUATED: Final = 64
 
 
 class Score(StrEnum):
@@ -54,10 +43,10 @@ class Score(StrEnum):
     MODIFIED_ENTROPY = "modified-entropy"
 
 
+@attack_verb
 def membership(
-    run: RunFolder,
-    task: Annotated[str | None, typer.Option("--task", help="The run's task, where it must be said.")] = None,
-    data: Data = None,
+    target: Target,
+    *,
     others: Annotated[
         str | None,
         typer.Option(
@@ -79,62 +68,44 @@ def membership(
     shadows: Annotated[
         int, typer.Option("--shadows", help="LiRA: train so many models like the run on random halves.")
     ] = 0,
-    seed: Seed = 0,
-    device: options.Device = None,
-    figure: Figure = None,
-    json: options.Json = False,
-) -> None:
+) -> Outcome:
     """Was this text in the training set? Guessed from the run's answers; 0.5 is a coin.
 
     Exit code 1 if the success is above what the promise about training texts allows.
 
     Example: dpf attack membership run --others validation --limit 500
     """
-    from dp_forward.data.tasks import find_task
-
-    check_figure_early(figure)
     if shadows and drop_words is not None:
         raise InvalidInput("shadows", "go without --drop-words", shadows, "Leave one of them out.")
-    place, target = device_name(device), Target.load(run, data)
-    plan = _plan(target)
-    if task is not None and find_task(task).name != plan.task:
-        raise InvalidInput("task", f"be the one that the run was trained on, {plan.task}", task, "Drop it.")
-    with Bars() as bars:
-        game = _Game.gathered(
-            target, plan, bars, others=others, limit=limit, drop_words=drop_words, seed=seed
-        )
-        asking: dict[str, Any] = {"draws": draws, "noiseless": noiseless, "device": place}
-        said = game.asked(target.front, game.back, bars, "asking the run", asking)
-        found = _threshold_attacks(game, said, seed=seed)
-        top = found.pop(score.value)
-        more = {one.attack: one.as_dict() for one in found.values()}
-        if shadows:
-            more = {top.attack: top.as_dict(), **more}
-            top = _lira(game, said, bars, shadows=shadows, seed=seed, asking=asking)
-    if not game.drawn_alike:
-        output.warn(
-            "members and others are not drawn alike: a success may tell how they differ, not who trained."
-        )
-    right, inside = said.argmax(axis=1) == game.texts.labels, game.inside
+    game = _Game.gather(target, others=others, limit=limit, drop_words=drop_words)
+    query = {"draws": draws, "noiseless": noiseless}
+    answers = game.ask(target.front, game.back, "asking the run", query)
+    found = _threshold_attacks(game, answers)
+    top = found.pop(score.value)
+    more = {one.attack: one.as_dict() for one in found.values()}
+    if shadows:
+        more = {top.attack: top.as_dict(), **more}
+        top = _lira(game, answers, shadows, query)
+    right, inside = answers.argmax(axis=1) == game.texts.labels, game.inside
     facts = {
-        "task": plan.task,
-        "regime": str(plan.regime),
+        "task": game.plan.task,
+        "regime": str(game.plan.regime),
         "members": game.size,
         "others": len(game.texts) - game.size,
-        "others_from": game.others_from,
-        "drawn_alike": game.drawn_alike,
-        "draws": draws,
-        "noiseless": noiseless,
+        "others_from": game.others.source,
+        "drawn_alike": game.others.drawn_alike,
+        **query,
         "shadows": shadows,
         "accuracy_on_members": float(right[inside].mean()),
         "accuracy_on_others": float(right[~inside].mean()),
         "scores": more,
     }
-    tell(top, target, facts, json=json, figure=figure, more=more, comparable=game.drawn_alike)
+    return Outcome(result=top, facts=facts, more=more, comparable=game.others.drawn_alike)
 
 
 def _plan(target: Target) -> Plan:
     """The plan of the run; where none was trained on texts, no texts are members."""
+    from dp_forward.data.tasks import find_task
     from dp_forward.train.plan import Plan
 
     if not (target.folder / "back").is_dir():
@@ -146,8 +117,20 @@ def _plan(target: Target) -> Plan:
             "a run without a task",
             "A back from collected releases never saw them: attack a run of dpf finetune.",
         )
-    plan = Plan.from_dict(target.plan)
-    return replace(plan, data=dict(target.data))
+    plan = replace(Plan.from_dict(target.plan), data=dict(target.data))
+    asked = target.task_name
+    if asked is not None and find_task(asked).name != plan.task:
+        raise InvalidInput("task", f"be the one that the run was trained on, {plan.task}", asked, "Drop it.")
+    return plan
+
+
+@dataclass(frozen=True)
+class _Others:
+    """Texts that were not trained on, their source, and whether a coin could have made them members."""
+
+    records: list[Record]
+    source: str
+    drawn_alike: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,41 +142,34 @@ class _Game:
     back: Back | NarrowBack
     texts: EncodedTexts
     size: int
-    others_from: str
-    drawn_alike: bool
+    others: _Others
     ceiling: float | None
 
     @classmethod
-    def gathered(
-        cls,
-        target: Target,
-        plan: Plan,
-        bars: Bars,
-        *,
-        others: str | None,
-        limit: int,
-        drop_words: float | None,
-        seed: int,
-    ) -> _Game:
+    def gather(cls, target: Target, *, others: str | None, limit: int, drop_words: float | None) -> _Game:
         """Read what is needed."""
         from dp_forward.privacy.checks import count
         from dp_forward.split.artifacts import load_provider_side
 
+        plan = _plan(target)
         provider = load_provider_side(target.folder / "back")
         if replace(provider.spec, front=target.spec.front) != target.spec:
             raise InvalidInput("run", "have one form of release", "two in its halves", "Get it again.")
         limit = count("limit", limit, remedy="Use 2000.")
-        members, rest, told_from, alike = _told_apart(target, plan, others, drop_words, seed)
-        size = min(len(members), len(rest), limit)
-        if size < _ENOUGH:
+        members, rest = _members_and_others(target, plan, others, drop_words)
+        size = min(len(members), len(rest.records), limit)
+        if size < _FEWEST:
             raise InvalidInput(
-                "texts", f"be {_ENOUGH} members and {_ENOUGH} others or more", size, "An interval needs more."
+                "texts",
+                f"be {_FEWEST} members and {_FEWEST} others or more",
+                size,
+                "An interval needs more.",
             )
-        records = [*_some(members, size, seed), *_some(rest, size, seed + 1)]
-        texts = target.encoded(records, bars)
+        drawn = [*_draw(members, size, target.seed), *_draw(rest.records, size, target.seed + 1)]
+        texts = target.encoded(drawn)
         if texts.labels is None:
-            raise InvalidInput("others", "have labels", told_from, "Name another split.")
-        return cls(target, plan, provider.back, texts, size, told_from, alike, _ceiling(target, plan))
+            raise InvalidInput("others", "have labels", rest.source, "Name another split.")
+        return cls(target, plan, provider.back, texts, size, rest, _ceiling(target, plan))
 
     @property
     def inside(self) -> NDArray[np.bool_]:
@@ -202,20 +178,21 @@ class _Game:
 
         return np.arange(len(self.texts)) < self.size
 
-    def asked(
-        self, front: AnyFront, back: Back | NarrowBack, bars: Bars, stage: str, asking: Mapping[str, Any]
+    def ask(
+        self, front: AnyFront, back: Back | NarrowBack, stage: str, query: Mapping[str, Any]
     ) -> NDArray[np.float64]:
-        """What a model says of every text."""
+        """What a model answers about every text."""
         from dp_forward.attacks.membership import answers
 
-        return answers(front, back, self.target.mechanism, self.texts, progress=told(bars, stage), **asking)
+        target, progress = self.target, counter(self.target.bars, stage, len(self.texts))
+        more = {"device": target.device, "progress": progress, **query}
+        return answers(front, back, target.mechanism, self.texts, **more)
 
 
-def _told_apart(
-    target: Target, plan: Plan, others: str | None, drop_words: float | None, seed: int
-) -> tuple[list[Record], list[Record], str, bool]:
-    """Members, others, where the others come from, and whether a coin could have made them members."""
-    from dp_forward.attacks.membership import drop_words as dropped
+def _members_and_others(
+    target: Target, plan: Plan, others: str | None, drop_words: float | None
+) -> tuple[list[Record], _Others]:
+    from dp_forward.attacks.membership import drop_words as thin_out
     from dp_forward.data import sample_records
     from dp_forward.data.tasks import find_task, split_name
 
@@ -225,18 +202,18 @@ def _told_apart(
     if drop_words is not None:
         if others is not None:
             raise InvalidInput("others", "go without --drop-words", others, "Leave one of them out.")
-        thinned = list(dropped(members, share=drop_words, seed=seed))
-        return members, thinned, f"members without {drop_words:g} of their words", False
+        thinned = list(thin_out(members, share=drop_words, seed=target.seed))
+        return members, _Others(thinned, f"members without {drop_words:g} of their words", False)
     known = {id(record) for record in members}
     rest = [record for record in everybody if id(record) not in known]
     wanted = None if others is None else split_name(others)
-    if wanted == "train" or (wanted is None and len(rest) >= _ENOUGH):
-        return members, rest, "train, the rest", True
+    if wanted == "train" or (wanted is None and len(rest) >= _FEWEST):
+        return members, _Others(rest, "train, the rest", True)
     part = wanted or plan.evaluation_split
-    return members, target.records(task, part), part, False
+    return members, _Others(target.records(task, part), part, False)
 
 
-def _some(records: list[Record], size: int, seed: int) -> list[Record]:
+def _draw(records: list[Record], size: int, seed: int) -> list[Record]:
     import numpy as np
 
     chosen = np.random.default_rng(seed).permutation(len(records))[:size]
@@ -255,72 +232,54 @@ def _ceiling(target: Target, plan: Plan) -> float | None:
     return said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
 
 
-def _threshold_attacks(game: _Game, said: NDArray[np.float64], *, seed: int) -> dict[str, AttackResult]:
+def _threshold_attacks(game: _Game, answers: NDArray[np.float64]) -> dict[str, AttackResult]:
     """Each score's result."""
     from dp_forward.attacks.membership import SCORES, threshold_attack
 
     found = {}
     for name, score in SCORES.items():
-        scores = score(said, game.texts.labels)
+        scores = score(answers, game.texts.labels)
         found[name] = threshold_attack(
             scores[game.inside],
             scores[~game.inside],
-            seed=seed,
+            seed=game.target.seed,
             ceiling=game.ceiling,
             name=f"membership, {name}",
         )
     return found
 
 
-def _lira(
-    game: _Game,
-    said: NDArray[np.float64],
-    bars: Bars,
-    *,
-    shadows: int,
-    seed: int,
-    asking: Mapping[str, Any],
-) -> AttackResult:
+def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mapping[str, Any]) -> AttackResult:
     """Shadows: the run's own plan, carried out on random halves of the texts.
 
     They start from the weights that the run started from, and know its front where it is frozen.
     """
-    import numpy as np
-
-    from dp_forward.attacks.lira import halves, lira, logit_confidence
-    from dp_forward.privacy.checks import count
+    from dp_forward.attacks.lira import lira, logit_confidence, score_shadows
     from dp_forward.train.finetune import finetune
     from dp_forward.train.inputs import cut_model, gather
 
-    shadows = count("shadows", shadows, at_least=2, remedy="Use 16 or more.")
-    labels = game.texts.labels
+    labels, bars, seed = game.texts.labels, game.target.bars, game.target.seed
     assert labels is not None
     plan = replace(game.plan, evaluation_draws=1)
     material = gather(plan, progress=lambda what, done: bars(what, done, 0, {}))
     evaluation = material.evaluation
-    if not plan.early_stopping and len(evaluation) > _FEW:
-        evaluation = evaluation.subset(range(_FEW))  # what a shadow reaches is not asked for
-    chosen = halves(len(game.texts), shadows, seed=seed)
-    scores = []
-    for number, members in enumerate(chosen):
-        pair, tokens, form = cut_model(plan)
+    if not plan.early_stopping and len(evaluation) > _EVALUATED:
+        evaluation = evaluation.subset(range(_EVALUATED))  # what a shadow reaches is not asked for
+
+    def train(members: NDArray[np.int64]) -> NDArray[np.float64]:
+        pair, tokens, spec = cut_model(plan)
         own = replace(
             material,
             pair=pair,
             tokens=tokens,
-            spec=form,
-            train=game.texts.subset(np.flatnonzero(members)),
+            spec=spec,
+            train=game.texts.subset(members),
             evaluation=evaluation,
         )
         trained = finetune(plan, material=own, progress=bars).pair
-        answered = game.asked(trained.front, trained.back, bars, "asking a shadow", asking)
-        scores.append(logit_confidence(answered, labels))
-        bars("training shadows", number + 1, shadows, {})
-    return lira(
-        logit_confidence(said, labels),
-        game.inside,
-        np.stack(scores),
-        chosen,
-        seed=seed,
-        ceiling=game.ceiling,
-    )
+        return logit_confidence(game.ask(trained.front, trained.back, "asking a shadow", query), labels)
+
+    progress = counter(bars, "training shadows", shadows)
+    scores, inside = score_shadows(len(game.texts), train, shadows=shadows, seed=seed, progress=progress)
+    own_scores = logit_confidence(answers, labels)
+    return lira(own_scores, game.inside, scores, inside, seed=seed, ceiling=game.ceiling)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,8 +12,10 @@ import typer
 from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
+from dp_forward.progress import counter
 
 if TYPE_CHECKING:
+    from dp_forward.audit.findings import Finding
     from dp_forward.audit.released_bytes import ReleasedAudit
     from dp_forward.privacy import Mechanism
 
@@ -66,7 +69,7 @@ def audit(
     else:
         assert mechanism is not None
         often = _DRAWS if draws is None else draws
-        result = _alone(mechanism, epsilon, delta, unit, often, (rows, columns), bits)
+        result = _alone(mechanism.value, epsilon, delta, unit, often, (rows, columns), bits)
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
@@ -77,7 +80,7 @@ def audit(
 
 
 def _alone(
-    name: options.MechanismName,
+    name: str,
     epsilon: float | None,
     delta: float | None,
     unit: str,
@@ -93,29 +96,23 @@ def _alone(
     if epsilon is None:
         raise InvalidInput("epsilon", "be given with a mechanism", "none", "Try --epsilon 8.")
     rows, width = shape
-    choice = NoiseSpec(
-        mechanism=name.value, epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=width
-    )
-    made = choice.build()
-    more = audit_draws(made, rows=rows, width=width, bits=bits)
+    made = NoiseSpec(
+        mechanism=name, epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=width
+    ).build()
+    released: dict[str, Any] = {"rows": rows, "width": width, "bits": bits}
+    findings = audit_draws(made, **released)
     with Bars() as bars:
-        found = audit_released(
-            made,
-            rows=rows,
-            width=width,
-            draws=draws,
-            bits=bits,
-            progress=lambda done, total: bars("releasing", done, total, {}),
-        )
-    return _result({"opposed inputs": found}, [finding.as_dict() for finding in more], made)
+        found = audit_released(made, draws=draws, progress=counter(bars, "releasing", 2 * draws), **released)
+    return _result(made, {"opposed inputs": found}, findings)
 
 
 def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
     """A run as it would be used: front, noise, frames, client and server."""
     from dp_forward.audit.draw_checks import audit_draws
+    from dp_forward.audit.recording_proxy import record_client
     from dp_forward.audit.released_bytes import REPORTED, audit_released
     from dp_forward.audit.service_audit import audit_service, far_apart, hidden_matrix
-    from dp_forward.cli.audit_wire import layout, tapped
+    from dp_forward.cli.local_server import serve_locally
     from dp_forward.split.artifacts import load_user_side
 
     for side in ("front", "back"):
@@ -132,58 +129,40 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
     # Three audits: each floor takes a third of the error, so that all hold together.
     level = 1 - (1 - REPORTED) / 3
     inside = max(64, min(_DRAWS, _MOST_ENTRIES // (4 * rows * width)))
-    more = audit_draws(made, rows=rows, width=width)  # first: it forks, and a server has threads
+    shape: dict[str, Any] = {"rows": rows, "width": width}
+    findings = audit_draws(made, **shape)  # first: it forks, and a server has threads
     audits: dict[str, ReleasedAudit] = {}
     with Bars() as bars:
         for name, two in (("opposed inputs", None), ("two texts, released here", hidden)):
+            progress = counter(bars, name, 2 * inside)
             audits[name] = audit_released(
-                made,
-                pair=two,
-                rows=rows,
-                width=width,
-                draws=inside,
-                level=level,
-                progress=lambda done, total, name=name: bars(name, done, total, {}),  # type: ignore[misc]
+                made, pair=two, draws=inside, level=level, progress=progress, **shape
             )
-        with tapped(run, user) as wire:
-            service = audit_service(
-                user,
-                wire,
-                layout=layout(),
-                texts=pair,
-                draws=draws,
-                level=level,
-                progress=lambda done, total: bars("asking the server", done, total, {}),
-            )
+        progress = counter(bars, "asking the server", 2 * draws)
+        with serve_locally(run) as address, record_client(user, address) as wire:
+            service = audit_service(user, wire, texts=pair, draws=draws, level=level, progress=progress)
     if service.frames is not None:
         audits["two texts, over the wire"] = service.frames
-    found = [finding.as_dict() for finding in (*more, *service.findings)]
-    return {**_result(audits, found, made), "run": str(run)}
+    return {**_result(made, audits, [*findings, *service.findings]), "run": str(run)}
 
 
-def _result(
-    audits: dict[str, ReleasedAudit], findings: list[dict[str, Any]], made: Mechanism
-) -> dict[str, Any]:
+def _result(made: Mechanism, audits: dict[str, ReleasedAudit], findings: Sequence[Finding]) -> dict[str, Any]:
     """On top the first audit, whose inputs are the hardest to hide; whatever refutes, refutes all."""
     first = next(iter(audits.values()))
     refuted_by = [f"{name}: {what}" for name, one in audits.items() for what in one.refuted_by]
-    refuted_by += [finding["what"] for finding in findings if finding["refuted"]]
+    refuted_by += [finding.what for finding in findings if finding.refuted]
+    copied = ("mu_claimed", "mu_measured", "cap_share_claimed", "cap_share_measured", "z", "draws")
     return {
         "mechanism": made.name,
         "promise": made.promise(),
         "claimed_epsilon": first.claimed_epsilon,
         "epsilon_lower_bound": max(one.epsilon_lower_bound for one in audits.values()),
-        "mu_claimed": first.mu_claimed,
-        "mu_measured": first.mu_measured,
-        "cap_share_claimed": first.cap_share_claimed,
-        "cap_share_measured": first.cap_share_measured,
-        "z": first.z,
-        "draws": first.draws,
+        **{name: getattr(first, name) for name in copied},
         "statistic": first.statistic,
         "refuted": bool(refuted_by),
         "refuted_by": refuted_by,
         "audits": {name: one.as_dict() for name, one in audits.items()},
-        "findings": findings,
+        "findings": [finding.as_dict() for finding in findings],
     }
 
 

@@ -19,8 +19,9 @@ _PATIENCE_S = 60.0
 @contextmanager
 def serve_locally(run: Path) -> Iterator[str]:
     """The address of the provider, which runs in a thread of this process."""
-    from dp_forward.service.server.app import make_app, run_server
+    from dp_forward.service.server.app import make_app
     from dp_forward.service.server.settings import ServerSettings
+    from dp_forward.service.server.uvicorn_runner import run_server
     from dp_forward.split.artifacts import load_provider_side
 
     digest = json.loads((run / "split.json").read_text(encoding="utf-8"))["digest_front"]

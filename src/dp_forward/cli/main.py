@@ -5,7 +5,6 @@ Exit codes: 0 ok, 1 unsound or refuted, 2 usage, 3 budget exhausted, 4 protocol 
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -24,6 +23,7 @@ from dp_forward.cli import (
     explain,
     finetune,
     ledger,
+    output,
     pretrain,
     release,
     serve,
@@ -32,7 +32,6 @@ from dp_forward.cli import (
     ui,
 )
 from dp_forward.cli.plan_options import PlanCommand
-from dp_forward.errors import DpForwardError
 
 __all__ = ["app", "run"]
 
@@ -52,7 +51,7 @@ app.command("split")(split.split)
 app.command("finetune", cls=PlanCommand)(finetune.finetune)
 app.command("evaluate")(evaluate.evaluate)
 app.command("release")(release.release)
-app.command("pretrain")(pretrain.pretrain)
+app.command("pretrain", cls=PlanCommand)(pretrain.pretrain)
 app.command("serve")(serve.serve)
 app.command("shuffle")(shuffle.shuffle)
 app.command("ask")(ask.ask)
@@ -82,11 +81,7 @@ def main(
 
 def run(arguments: list[str] | None = None) -> None:
     """Run the command line; a refusal of ours is one line on stderr and its exit code."""
-    try:
-        app(arguments)
-    except DpForwardError as error:
-        typer.echo(f"dpf: {error}", err=True)
-        sys.exit(error.exit_code)
+    output.run_app(app, arguments, name="dpf")
 
 
 if __name__ == "__main__":

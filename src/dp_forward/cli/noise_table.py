@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import typer
 
-from dp_forward.audit.two_point import TwoPointAudit, audit_gaussian, audit_privunit
+from dp_forward.audit.findings import Finding
+from dp_forward.audit.two_point import audit_gaussian, audit_privunit
 from dp_forward.cli import output
 from dp_forward.errors import BudgetExhausted
 from dp_forward.ledger import Ledger
@@ -78,7 +79,7 @@ def _audits(epsilon: float) -> list[dict[str, Any]]:
     paper = PaperReading.for_budget(Budget(epsilon, _DELTA), bound=normalise(1.0)).sigma
     unit = calibrate(PrivUnit, Budget(epsilon), bound=normalise(1.0), unit=TEXT)
 
-    def gaussian(sigma: float) -> TwoPointAudit:
+    def gaussian(sigma: float) -> Finding:
         return audit_gaussian(
             claim,
             lambda x, r: x + sigma * r.standard_normal(x.shape),

@@ -13,7 +13,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["number", "print_fields", "print_json", "print_json_list", "print_table", "warn", "working"]
+from dp_forward.errors import DpForwardError
+
+__all__ = [
+    "number",
+    "print_fields",
+    "print_json",
+    "print_json_list",
+    "print_table",
+    "run_app",
+    "warn",
+    "working",
+]
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -64,9 +75,18 @@ def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) 
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 130).print(table)
 
 
-def warn(message: str) -> None:
-    """One line on stderr."""
-    typer.echo(f"dpf: warning: {message}", err=True)
+def warn(message: str, *, name: str = "dpf") -> None:
+    """One line on stderr; ``name`` is the command that says it."""
+    typer.echo(f"{name}: warning: {message}", err=True)
+
+
+def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None:
+    """Run a command line; a refusal of ours is one line on stderr and its exit code."""
+    try:
+        app(arguments)
+    except DpForwardError as error:
+        typer.echo(f"{name}: {error}", err=True)
+        sys.exit(error.exit_code)
 
 
 @contextmanager

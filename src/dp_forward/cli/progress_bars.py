@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
+from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -17,50 +18,45 @@ _EVERY = 10.0
 
 
 class Bars:
-    """Call it with (stage, done, total, numbers); a total of 0 means that it is not known.
+    """A `dp_forward.progress.Progress` for the terminal; a bar for each stage.
 
     Edges:
-        Shows counts, losses and accuracies; never a text.
+        Shows counts, losses and accuracies; never a text. A total of 0 means that it is not known.
     """
 
     def __init__(self) -> None:
         console = Console(stderr=True)
-        self._bars = None
-        if console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            self._bars = Progress(
-                *columns, TimeRemainingColumn(), TextColumn("{task.fields[more]}"), console=console
-            )
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        more = TextColumn("{task.fields[more]}")
+        self._bars = Progress(*columns, TimeRemainingColumn(), more, console=console)
+        self._terminal = console.is_terminal
         self._stages: dict[str, TaskID] = {}
         self._said: dict[str, float] = {}
 
     def __enter__(self) -> Bars:
-        if self._bars is not None:
+        if self._terminal:
             self._bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bars is not None:
+        if self._terminal:
             self._bars.stop()
 
     def __call__(self, stage: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         more = " ".join(
             f"{name} {value:.4g}" for name, value in numbers.items() if name not in ("step", "epoch")
         )
-        if self._bars is None:
-            self._line(stage, done, total, more)
+        if not self._terminal:
+            self._print_line(stage, done, total, more)
             return
         if stage not in self._stages:
             self._stages[stage] = self._bars.add_task(stage, total=total or None, more="")
-        task = self._stages[stage]
-        if more:
-            self._bars.update(task, completed=done, total=total or None, more=more)
-        else:
-            self._bars.update(task, completed=done, total=total or None)
+        shown: dict[str, Any] = {"more": more} if more else {}  # the last numbers stay until there are others
+        self._bars.update(self._stages[stage], completed=done, total=total or None, **shown)
 
-    def _line(self, stage: str, done: int, total: int, more: str) -> None:
+    def _print_line(self, stage: str, done: int, total: int, more: str) -> None:
         now = time.monotonic()
         due = now - self._said.get(stage, now - _EVERY / 2) >= _EVERY
         if not (due or more or (total and done == total)):
@@ -68,4 +64,4 @@ class Bars:
             return
         self._said[stage] = now
         out_of = f" of {total}" if total else ""
-        print(f"{stage}: {done}{out_of} {more}".rstrip(), file=sys.stderr, flush=True)  # noqa: T201
+        typer.echo(f"{stage}: {done}{out_of} {more}".rstrip(), err=True)

@@ -67,8 +67,9 @@ def serve(
     Example: dpf serve run/back --port 8765
     """
     from dp_forward.service.protocol.access import read_token
-    from dp_forward.service.server.app import make_app, run_server
+    from dp_forward.service.server.app import make_app
     from dp_forward.service.server.settings import ServerSettings
+    from dp_forward.service.server.uvicorn_runner import run_server
     from dp_forward.split.artifacts import load_provider_side
     from dp_forward.split.device import pick_device
 

@@ -44,8 +44,8 @@ def shuffle(
 
     from dp_forward.errors import InvalidInput
     from dp_forward.service.protocol.access import read_token
-    from dp_forward.service.server.app import run_server
     from dp_forward.service.server.settings import ServerSettings
+    from dp_forward.service.server.uvicorn_runner import run_server
     from dp_forward.service.shuffler.forwarding import Collector, Forwarder
     from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore

@@ -15,7 +15,7 @@ from dp_forward.cli import options
 from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Server, UserFront
 
 if TYPE_CHECKING:
-    from dp_forward.attacks.nearest_row import NearestTokens
+    from dp_forward.attacks.inversion.nearest_token import NearestTokens
     from dp_forward.service.client.client import Preview
     from dp_forward.service.webui.ui_service import Reconstruction
 
@@ -63,7 +63,7 @@ def ui(
 
     Example: dpf ui run/front --server http://127.0.0.1:8765 --ledger my.ledger --budget 50
     """
-    from dp_forward.attacks.nearest_row import NearestTokens
+    from dp_forward.attacks.inversion.nearest_token import NearestTokens
     from dp_forward.service.client.client import Client, RetryPolicy
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.webui.ui_app import run_ui
@@ -129,7 +129,7 @@ class TokenReconstructor:
         if preview.noisy is not None:
             seen.append((preview.noisy, "row" if self._by_row else "matrix"))
         found = [
-            Reconstruction(words=tuple((guess.word, guess.right) for guess in one.guesses), recall=one.recall)
+            Reconstruction(words=one.words, recall=one.recall)
             for one in self._nearest.read(seen, preview.tokens)
         ]
         return found[0], found[1] if len(found) > 1 else None
@@ -143,7 +143,7 @@ class TokenReconstructor:
         except Exception:  # shown on the page; answers do not need it
             self._failed = True
 
-    def _continue(self, done: int, total: int) -> None:
+    def _continue(self, done: int) -> None:
         if self._stopping.is_set():
             raise _Stopped
 

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from dp_forward.privacy.bounds import NormBound
 
-__all__ = ["SHRINK", "bounded"]
+__all__ = ["SHRINK", "apply_bound"]
 
 SHRINK = 1 - 1e-6
 """More than the float32 error of a norm over a hundred thousand entries."""
 
 
-def bounded(hidden: Tensor, bound: NormBound) -> Tensor:
+def apply_bound(hidden: Tensor, bound: NormBound) -> Tensor:
     """``hidden`` [batch, rows, width] in float32 within the bound, text by text."""
     x = hidden.to(torch.float32)
     clean = torch.where(torch.isfinite(x), x, torch.zeros_like(x))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.bounding import bounded
+from dp_forward.noise.bounding import apply_bound
 from dp_forward.split import Split
 from dp_forward.split.halves import Back, NarrowBack, NarrowFront
 from dp_forward.train.label_loss import LabelLoss
@@ -72,7 +72,7 @@ class ThroughNoise(nn.Module):
         repeated = labels.repeat_interleave(times, dim=0) if times > 1 else labels
         loss = self.loss(logits, repeated)
         if self.training and self.auxiliary is not None:
-            inside = hidden if self.sanitizer is None else bounded(hidden, self.sanitizer.bound)
+            inside = hidden if self.sanitizer is None else apply_bound(hidden, self.sanitizer.bound)
             told = self.auxiliary(wide, inside, attention_mask)
             loss = loss + self.auxiliary_weight * self.loss(told, labels)
         return {"loss": loss, "logits": logits}
@@ -106,7 +106,7 @@ class ThroughNoise(nn.Module):
             return hidden
         if self.clean:
             with torch.autocast(device_type=hidden.device.type, enabled=False):
-                return bounded(hidden, self.sanitizer.bound).to(hidden.dtype)
+                return apply_bound(hidden, self.sanitizer.bound).to(hidden.dtype)
         noisy: Tensor = self.sanitizer(hidden, draws=times)
         return noisy
 

@@ -184,7 +184,9 @@ def _seen_by(model: str) -> list[str]:
     folder = Path(model).absolute()
     seen = []
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # `dpf pretrain`
-        corpus = str(json.loads((folder / "plan.json").read_text(encoding="utf-8"))["corpus"])
+        stored = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        # Folders of before the common run folder hold the bare plan.
+        corpus = str(stored.get("plan", stored)["corpus"])
         seen += _TASKS_OF_CORPUS.get(corpus, [f"the corpus {Path(corpus).name}"])
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # `dpf baseline dpsgd`: RUN/model
         report = json.loads((folder.parent / "report.json").read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.errors import InvalidInput
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import load_provider_side
-from dp_forward.split.half_files import digest_of, load_back
+from dp_forward.split.half_files import half_digest, load_back
 from dp_forward.split.halves import Back, NarrowBack
 
 __all__ = ["StartingPoint", "check_fits", "copy_front", "cut_of_start", "load_start"]
@@ -54,7 +54,7 @@ def load_start(model: str) -> StartingPoint:
     front = base / "front" if base == Path(model) and (base / "front").is_dir() else None
     return StartingPoint(
         back=back,
-        digest=digest_of(place),
+        digest=half_digest(place),
         spec=spec,
         front_digest=None if summary is None else _word(summary, "digest_front"),
         front=front,
@@ -97,7 +97,7 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
         raise InvalidInput(
             "releases", "hold labels", "none", "Have them released: public, or randomized by --label-epsilon."
         )
-    fronts = [start.front_digest] if start.front is None else [start.front_digest, digest_of(start.front)]
+    fronts = [start.front_digest] if start.front is None else [start.front_digest, half_digest(start.front)]
     for known in fronts:
         if known is not None and known != corpus.front_digest:
             rule = f"come from the front of the model, {known[:12]}..."

@@ -19,11 +19,10 @@ from dp_forward.attacks.inversion.nearest_token import invert_nearest
 from dp_forward.attacks.inversion.recall import (
     Noise,
     TokenPrior,
-    bag_result,
-    observed,
     recall_result,
     text_lengths,
 )
+from dp_forward.attacks.observations import observe_average
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec
 
@@ -82,15 +81,15 @@ def test_averaged_releases_are_read_better_and_their_ceiling_is_that_of_all() ->
 def test_the_length_is_read_without_noise_and_follows_the_prior_under_it() -> None:
     batch = SECRET.batch(np.arange(len(SECRET)))
     for cut in ("embeddings", "encoder.2"):
-        seen = observed(front(cut), None, batch, releases=1, device="cpu")
+        seen = observe_average(front(cut), None, batch, releases=1, device="cpu")
         lengths = text_lengths(seen, Noise.of(None, 1), PRIOR, pads_left=False)
         assert lengths.tolist() == SECRET.lengths.tolist()
     weak = noise(3000.0, "matrix-gaussian")
-    seen = observed(front("embeddings"), weak, batch, releases=1, device="cpu")
+    seen = observe_average(front("embeddings"), weak, batch, releases=1, device="cpu")
     near = text_lengths(seen, Noise.of(weak, 1), PRIOR, pads_left=False)
     assert float((near - torch.from_numpy(SECRET.lengths.astype(int))).abs().float().mean()) < 0.3
     strong = noise(0.1)
-    seen = observed(front("embeddings"), strong, batch, releases=1, device="cpu")
+    seen = observe_average(front("embeddings"), strong, batch, releases=1, device="cpu")
     far = text_lengths(seen, Noise.of(strong, 1), PRIOR, pads_left=False)
     likely = PRIOR.log_lengths.argsort(descending=True)[:5] + 1
     assert torch.isin(far, likely).all()
@@ -100,21 +99,22 @@ def test_recall_counts_tokens_at_their_place_and_each_text_alike() -> None:
     ids = SECRET.batch(np.arange(len(SECRET)))["input_ids"]
     half = ids.clone()
     half[::2] = 0
-    result = recall_result("half", half, SECRET, prior=PRIOR, mechanism=None)
+    result = recall_result("half", half, SECRET, prior=PRIOR, mechanism=None, details={})
     assert result.success == pytest.approx(0.5)
     assert result.low < 0.5 < result.high
     shifted = ids.roll(1, dims=1)
-    moved = recall_result("moved", shifted, SECRET, prior=PRIOR, mechanism=None)
+    moved = recall_result("moved", shifted, SECRET, prior=PRIOR, mechanism=None, details={})
     assert moved.success < 0.3 < moved.details["bag_recall"]
 
 
 def test_chance_is_the_best_fixed_guess_of_public_text_and_hindsight_is_no_worse() -> None:
     fixed = PRIOR.at_place.expand(len(SECRET), -1)
-    result = recall_result("fixed", fixed, SECRET, prior=PRIOR, mechanism=None)
+    result = recall_result("fixed", fixed, SECRET, prior=PRIOR, mechanism=None, details={})
     assert result.success == pytest.approx(result.chance)
     assert result.chance <= result.details["best_fixed_in_hindsight"]
     ranked = PRIOR.by_texts.expand(len(SECRET), -1)
-    bags = bag_result("fixed", ranked, SECRET, prior=PRIOR, mechanism=noise(1.0, "matrix-gaussian"))
+    weak = noise(1.0, "matrix-gaussian")
+    bags = recall_result("fixed", ranked, SECRET, prior=PRIOR, mechanism=weak, ranked=True, details={})
     assert bags.success == pytest.approx(bags.chance)
     assert bags.chance <= bags.details["best_fixed_in_hindsight"]
     assert bags.ceiling is not None
@@ -150,8 +150,8 @@ def test_noise_that_cannot_be_released_yet_is_simulated_and_shaped_noise_is_left
 
 
 def test_progress_rises_to_the_number_of_texts_and_no_repr_tells_a_token() -> None:
-    seen: list[tuple[int, int]] = []
-    invert_nearest(front("embeddings"), None, SECRET, prior=PRIOR, progress=lambda *told: seen.append(told))
+    seen: list[int] = []
+    invert_nearest(front("embeddings"), None, SECRET, prior=PRIOR, progress=seen.append)
     assert seen == sorted(seen)
-    assert seen[-1] == (40, 40)
+    assert seen[-1] == 40
     assert repr(PRIOR) == f"TokenPrior({VOCABULARY} tokens, 12 places)"

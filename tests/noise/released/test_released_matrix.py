@@ -56,6 +56,7 @@ def _entropy(seed: int):
 # What it promises
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.0, 0.5, 0.9], ids=["honest", "sensitivity C", "0.9 sigma"])
 def test_the_two_point_audit_passes_the_honest_and_catches_the_others(factor: float) -> None:
     drawn = MatrixGaussian(factor * MATRIX.sigma, MATRIX.sensitivity)
@@ -70,6 +71,7 @@ def test_the_two_point_audit_passes_the_honest_and_catches_the_others(factor: fl
     assert audit.refuted == (factor < 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOOD)
 def test_mean_and_variance_are_those_of_the_mechanism(name: str) -> None:
     mechanism, entropy, many = GOOD[name], _entropy(2), 3000
@@ -83,6 +85,7 @@ def test_mean_and_variance_are_those_of_the_mechanism(name: str) -> None:
     assert abs(0.81 * ratio - 1) > 5 * noise + 0.002  # negative control: 0.9 sigma
 
 
+@pytest.mark.slow
 def test_rounding_adds_at_most_a_five_hundredth_of_variance() -> None:
     hidden = np.random.default_rng(3).standard_normal((1000, 2000))
     for sigma in (MATRIX.sigma, 0.5, 0.999):
@@ -94,6 +97,7 @@ def test_rounding_adds_at_most_a_five_hundredth_of_variance() -> None:
         assert abs(added - step**2 / 12 / sigma**2) < 5 * math.sqrt(2 / hidden.size)
 
 
+@pytest.mark.slow
 def test_a_signal_far_below_the_step_survives_in_the_mean() -> None:
     """A 128 x 768 matrix of norm 1 has entries of 0.003; the step is 0.125."""
     hidden = np.random.default_rng(5).standard_normal((128, 768))
@@ -135,12 +139,12 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("kind", STRANGE)
-@pytest.mark.parametrize("name", GOOD)
-def test_no_value_raises_or_changes_the_length(name: str, kind: str) -> None:
-    released = release(STRANGE[kind], GOOD[name])
-    assert len(released.to_bytes()) == len(serialise(released)) == 2 * 3 * 4
-    assert released.shape == (3, 4)
-    assert np.isfinite(released.as_floats()).all()
+def test_no_value_raises_or_changes_the_length(kind: str) -> None:
+    for mechanism in GOOD.values():
+        released = release(STRANGE[kind], mechanism)
+        assert len(released.to_bytes()) == len(serialise(released)) == 2 * 3 * 4
+        assert released.shape == (3, 4)
+        assert np.isfinite(released.as_floats()).all()
 
 
 def test_torch_and_numpy_are_released_alike() -> None:
@@ -376,6 +380,7 @@ def _right_guesses(draw, candidates, sigma: float, trials: int = 200) -> float:
     return right / trials
 
 
+@pytest.mark.slow
 def test_low_bits_betray_float_noise_and_not_a_release() -> None:
     quiet = calibrate(MatrixGaussian, Budget(0.5, 1e-5), bound=BOUND, unit=TEXT)
     rng = np.random.default_rng(9)

@@ -94,6 +94,7 @@ VECTORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word_bits", [64, 14, 10, 8, 2])
 def test_no_entry_differs_from_80_digits_on_the_same_bits(word_bits: int) -> None:
     many = 12 if word_bits == 64 else 8
@@ -209,6 +210,7 @@ def _along_and_across(values, mechanism: PrivUnit, hidden):
     return along, (np.sum(raw**2) - np.sum(along**2)) / (len(raw) * (len(x) - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [16, 8])
 def test_the_law_is_that_of_the_reference_and_of_no_other(bits: int) -> None:
     many, rng = 6000, np.random.default_rng(1)
@@ -257,6 +259,7 @@ def test_the_signal_falls_in_the_cap_as_often_as_promised_to_the_cell() -> None:
     assert stats.kstest(across, "norm").pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [0.0, 0.4], ids=["honest", "odds too high"])
 def test_the_audit_passes_the_honest_and_catches_the_other(more: float) -> None:
     claim = PrivUnit(12.5 / PER_UNIT, 1.25)
@@ -335,22 +338,6 @@ def test_the_same_entropy_gives_the_same_bytes_for_ever() -> None:
     assert first.hex() == "fdff1200f9fffbff09000200efffebff03001300fbff0200"
     assert second.hex() == "fd12f9fb0902efeb0313fb02"
     assert release_batch(hidden[None], mechanism, entropy=_stream())[0].to_bytes() == first
-
-
-def test_forked_processes_draw_different_noise() -> None:
-    release(HIDDEN, WHOLE)  # whatever could be kept between releases is there
-    seen = []
-    for _ in range(3):
-        here, there = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(there, release(HIDDEN, WHOLE).to_bytes())
-            os._exit(0)
-        os.waitpid(child, 0)
-        seen.append(os.read(here, 100))
-        os.close(here), os.close(there)
-    assert len({len(data) for data in seen}) == 1
-    assert len({*seen, release(HIDDEN, WHOLE).to_bytes()}) == 4
 
 
 def test_stored_values_are_read_back_on_the_same_scale() -> None:

@@ -52,6 +52,7 @@ MECHANISMS = {
 HIDDEN = torch.tensor(np.random.default_rng(0).standard_normal((2, 3, 4)), dtype=torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_mean_and_covariance_are_those_of_the_reference(name: str) -> None:
     mechanism = MECHANISMS[name]
@@ -153,6 +154,7 @@ def test_gradients_reach_the_front(name: str) -> None:
     assert hidden.grad.abs().sum() > 0
 
 
+@pytest.mark.slow
 def test_it_compiles() -> None:
     sanitizer = Sanitizer(MECHANISMS["matrix"], seed=1)
     compiled = torch.compile(Sanitizer(MECHANISMS["matrix"], seed=1), backend="aot_eager")

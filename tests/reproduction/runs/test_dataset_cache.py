@@ -10,7 +10,7 @@ import pytest
 import tiny_task
 from dp_forward.train.plan import Plan
 from reproduction.runs import dataset_cache as module
-from reproduction.runs.dataset_cache import Shelf
+from reproduction.runs.dataset_cache import DatasetCache
 
 
 @pytest.fixture
@@ -44,12 +44,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_fewer_rows_are_cut_and_equal_to_reading(world: tuple[str, dict[str, str]], reads: list[int]) -> None:
     model, data = world
-    shelf = Shelf(data)
-    shelf.texts("sst2", "train", model=model, rows=12)
-    assert shelf.texts("sst2", "train", model=model, rows=12).length == 12
-    cut = shelf.texts("sst2", "train", model=model, rows=6)
+    cache = DatasetCache(data)
+    cache.texts("sst2", "train", model=model, rows=12)
+    assert cache.texts("sst2", "train", model=model, rows=12).length == 12
+    cut = cache.texts("sst2", "train", model=model, rows=6)
     assert reads == [12]
-    read = Shelf(data).texts("sst2", "train", model=model, rows=6)
+    read = DatasetCache(data).texts("sst2", "train", model=model, rows=6)
     assert reads == [12, 6]
     assert cut.fingerprint() == read.fingerprint()
     assert (read.lengths == 6).any(), "some texts were cut"
@@ -57,36 +57,36 @@ def test_fewer_rows_are_cut_and_equal_to_reading(world: tuple[str, dict[str, str
 
 def test_pairs_are_read_again(world: tuple[str, dict[str, str]], reads: list[int]) -> None:
     model, data = world
-    shelf = Shelf(data)
-    shelf.texts("qqp", "train", model=model, rows=12)
-    found = shelf.texts("qqp", "train", model=model, rows=8)
+    cache = DatasetCache(data)
+    cache.texts("qqp", "train", model=model, rows=12)
+    found = cache.texts("qqp", "train", model=model, rows=8)
     assert reads == [12, 8]
-    assert found.fingerprint() == Shelf(data).texts("qqp", "train", model=model, rows=8).fingerprint()
+    assert found.fingerprint() == DatasetCache(data).texts("qqp", "train", model=model, rows=8).fingerprint()
 
 
 def test_another_choice_of_texts_is_read_again(world: tuple[str, dict[str, str]], reads: list[int]) -> None:
     model, data = world
-    shelf = Shelf(data)
-    shelf.texts("sst2", "train", model=model, rows=12)
-    assert len(shelf.texts("sst2", "train", model=model, rows=6, limit=10)) == 10
-    assert len(shelf.texts("sst2", "validation", model=model, rows=6)) == 8
-    assert shelf.texts("sst2", "train", model=model, rows=16).length == 16, "more rows cannot be cut"
+    cache = DatasetCache(data)
+    cache.texts("sst2", "train", model=model, rows=12)
+    assert len(cache.texts("sst2", "train", model=model, rows=6, limit=10)) == 10
+    assert len(cache.texts("sst2", "validation", model=model, rows=6)) == 8
+    assert cache.texts("sst2", "train", model=model, rows=16).length == 16, "more rows cannot be cut"
     assert reads == [12, 6, 6, 16]
 
 
 def test_what_was_prepared_is_not_read_again(world: tuple[str, dict[str, str]], reads: list[int]) -> None:
     model, data = world
     plan = Plan.from_dict({"task": "sst2", "model": model, "rows": 12, "epsilon": 8.0})
-    shelf = Shelf(data)
-    shelf.prepare(plan, model)
+    cache = DatasetCache(data)
+    cache.prepare(plan, model)
     assert reads == [12, 12]
-    train, evaluation, public = shelf._splits(plan, model)
+    train, evaluation, public = cache._splits(plan, model)
     assert reads == [12, 12]
     assert (len(train), len(evaluation), public) == (40, 8, None)
 
 
 def test_a_name_can_lie_in_a_folder(world: tuple[str, dict[str, str]]) -> None:
     model, data = world
-    shelf = Shelf(data, models={"a-name": model})
-    named = shelf.texts("sst2", "train", model="a-name", rows=6)
-    assert named.fingerprint() == shelf.texts("sst2", "train", model=model, rows=6).fingerprint()
+    cache = DatasetCache(data, models={"a-name": model})
+    named = cache.texts("sst2", "train", model="a-name", rows=6)
+    assert named.fingerprint() == cache.texts("sst2", "train", model=model, rows=6).fingerprint()

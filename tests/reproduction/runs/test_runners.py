@@ -1,87 +1,84 @@
-"""Every kind of step, carried out at the small size: its results fill the cells that ask for them."""
+"""Every kind of job, carried out at the small size: its results fill the cells that ask for them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reproduction.jobs import FIRST, KINDS, Step, in_order
-from reproduction.runs.dataset_cache import Shelf
-from reproduction.runs.result_file import Results
-from reproduction.runs.runners import reader_of
-from reproduction.runs.smoke import few_cells, small, smoke_data, smoke_model
-from reproduction.runs.workers import Outcome, run_steps
+from reproduction.jobs import FIRST, KINDS, Job, in_order
+from reproduction.runs.dataset_cache import DatasetCache
+from reproduction.runs.result_file import ResultFile
+from reproduction.runs.runners import tokenizer_model
+from reproduction.runs.smoke import few_jobs, shrink_tables, smoke_data, smoke_model
+from reproduction.runs.workers import Outcome, run_jobs
 from reproduction.tables.catalogue import tables
 from reproduction.tables.table import Cell, Table
+
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
 class Done:
-    """One step of each sort, run; and all tables with small steps in their cells."""
+    """One job of each sort, run; and all tables with small jobs in their cells."""
 
     outcome: Outcome
-    steps: tuple[Step, ...]
+    jobs: tuple[Job, ...]
     lines: Mapping[str, Mapping[str, Any]]
     cells: tuple[Cell, ...]
     folder: Path
 
     def of(self, kind: str, **settings: Any) -> list[Mapping[str, Any]]:
-        """Results of the steps of this kind with these settings."""
+        """Results of the jobs of this kind with these settings."""
         return [
-            self.lines[step.digest]["result"]
-            for step in self.steps
-            if step.kind == kind and settings.items() <= step.settings.items()
+            self.lines[job.digest]["result"]
+            for job in self.jobs
+            if job.kind == kind and settings.items() <= job.settings.items()
         ]
 
 
-def sorts(step: Step) -> tuple[object, ...]:
-    after = [earlier.kind for earlier in step.after]
-    return (step.kind, *after, step.settings.get("regime"), step.settings.get("mechanism") == "none")
+def sorts(job: Job) -> tuple[object, ...]:
+    after = [earlier.kind for earlier in job.after]
+    return (job.kind, *after, job.settings.get("regime"), job.settings.get("mechanism") == "none")
 
 
-def one_of_each(found: Mapping[str, Table]) -> list[Step]:
-    """The first step of every sort among the few cells; what it builds on comes with it."""
-    every = in_order(small(step) for table in found.values() for step in few_cells(table))
-    first: dict[object, Step] = {}
-    for step in every:
-        first.setdefault(sorts(step), step)
+def one_of_each(found: Mapping[str, Table]) -> list[Job]:
+    """The first job of every sort among the few cells; what it builds on comes with it."""
+    every = in_order(job for table in found.values() for job in few_jobs(table))
+    first: dict[object, Job] = {}
+    for job in every:
+        first.setdefault(sorts(job), job)
     return in_order(first.values())
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("reproduced")
-    found = tables(smoke_model(folder / "model"))
-    steps = one_of_each(found)
-    results = Results(folder / "results.jsonl")
-    outcome = run_steps(
-        steps, results=results, work=folder / "work", shelf=Shelf(smoke_data(folder / "data"))
+    found = shrink_tables(tables(smoke_model(folder / "model")))
+    jobs = one_of_each(found)
+    results = ResultFile(folder / "results.jsonl")
+    outcome = run_jobs(
+        jobs, results=results, work=folder / "work", cache=DatasetCache(smoke_data(folder / "data"))
     )
-    cells = tuple(
-        replace(cell, steps=tuple(small(step) for step in cell.steps))
-        for table in found.values()
-        for cell in table.cells
-        if cell.steps
-    )
-    return Done(outcome, tuple(steps), results.lines(), cells, folder)
+    cells = tuple(cell for table in found.values() for cell in table.cells if cell.jobs)
+    return Done(outcome, tuple(jobs), results.lines(), cells, folder)
 
 
 def test_every_kind_was_done(done: Done) -> None:
-    assert done.outcome == Outcome(done=len(done.steps))
-    assert {step.kind for step in done.steps} == set(KINDS)
-    regimes = {step.settings.get("regime") for step in done.steps if step.kind == "finetune"}
+    assert done.outcome == Outcome(done=len(done.jobs))
+    assert {job.kind for job in done.jobs} == set(KINDS)
+    regimes = {job.settings.get("regime") for job in done.jobs if job.kind == "finetune"}
     assert regimes == {"end-to-end", "public-front", "release-once"}
 
 
 def test_every_metric_that_a_cell_asks_for_is_there(done: Done) -> None:
     results = {digest: line["result"] for digest, line in done.lines.items()}
-    asked = {(cell.steps[0].kind, cell.metric) for cell in done.cells}
-    filled = {(cell.steps[0].kind, cell.metric) for cell in done.cells if cell.value(results).parts}
+    asked = {(cell.jobs[0].kind, cell.metric) for cell in done.cells}
+    filled = {(cell.jobs[0].kind, cell.metric) for cell in done.cells if cell.value(results).parts}
     missing = {metric for _, metric in asked - filled}
     on_a_gpu = {metric for _, metric in asked if metric.endswith(".memory_mib")}
     assert missing <= on_a_gpu, "memory is measured on a GPU only"
@@ -91,7 +88,7 @@ def test_every_metric_that_a_cell_asks_for_is_there(done: Done) -> None:
 def test_a_metric_has_its_interval(done: Done) -> None:
     results = {digest: line["result"] for digest, line in done.lines.items()}
     shown = [(cell, cell.value(results)) for cell in done.cells if cell.metric in ("accuracy", "success")]
-    alone = [(cell, value) for cell, value in shown if value.parts and len(cell.steps) == 1]
+    alone = [(cell, value) for cell, value in shown if value.parts and len(cell.jobs) == 1]
     assert {cell.metric for cell, _ in alone} == {"accuracy", "success"}
     for _, value in alone:
         assert value.low is not None
@@ -116,10 +113,10 @@ def test_a_released_run_says_what_covers_text_and_label(done: Done) -> None:
 
 
 def test_queries_promise_the_epsilon_that_was_asked_for(done: Done) -> None:
-    for step in done.steps:
-        if step.kind == "queries":
-            promise = done.lines[step.digest]["result"]["promise"]
-            assert promise == f"Queries: ({step.settings['epsilon']}, 1e-05)-LDP per text."
+    for job in done.jobs:
+        if job.kind == "queries":
+            promise = done.lines[job.digest]["result"]["promise"]
+            assert promise == f"Queries: ({job.settings['epsilon']}, 1e-05)-LDP per text."
 
 
 def test_the_baseline_tells_the_central_epsilon_of_its_accountant(done: Done) -> None:
@@ -139,14 +136,14 @@ def test_a_result_holds_no_text_and_no_path_of_the_data(done: Done) -> None:
 
 
 def test_every_line_says_where_it_comes_from(done: Done) -> None:
-    for step in done.steps:
-        line = done.lines[step.digest]
-        assert line["after"] == [earlier.digest for earlier in step.after]
-        assert line["settings"] == json.loads(json.dumps(dict(step.settings)))
+    for job in done.jobs:
+        line = done.lines[job.digest]
+        assert line["after"] == [earlier.digest for earlier in job.after]
+        assert line["settings"] == json.loads(json.dumps(dict(job.settings)))
         assert {"torch", "transformers", "hardware"} <= line["provenance"].keys()
 
 
 def test_the_tokenizer_is_that_of_the_model_at_the_root() -> None:
-    base = Step("finetune", {"model": "minilm"})
-    later = Step("finetune", {"model": FIRST}, (base,))
-    assert reader_of(later) == reader_of(Step("queries", {}, (later,))) == "minilm"
+    base = Job("finetune", {"model": "minilm"})
+    later = Job("finetune", {"model": FIRST}, (base,))
+    assert tokenizer_model(later) == tokenizer_model(Job("queries", {}, (later,))) == "minilm"

@@ -8,17 +8,17 @@ from collections import Counter
 import pytest
 
 from dp_forward.privacy.shuffling import paper_estimate
-from reproduction.jobs import Step, effective, in_order
-from reproduction.model_setup import Subject
-from reproduction.tables import paper_sensitivity as convention
+from reproduction.jobs import Job, effective_settings, in_order
+from reproduction.model_setup import ModelSetup
 from reproduction.tables.catalogue import tables
+from reproduction.tables.paper_sensitivity import DELTA, TRANSLATION, proved_central, real_epsilon
 from reproduction.tables.table import Cell, Table
 
-SUBJECTS = (Subject(), Subject("bert-base-uncased", 12, 768))
+SETUPS = (ModelSetup(), ModelSetup("bert-base-uncased", 12, 768))
 CENTRAL = "proved central epsilon, delta 1e-05"
-EVERY = [(subject, table) for subject in SUBJECTS for table in tables(subject).values()]
+EVERY = [(setup, table) for setup in SETUPS for table in tables(setup).values()]
 everywhere = pytest.mark.parametrize(
-    ("subject", "table"), EVERY, ids=[f"{table.name}-{subject.blocks}" for subject, table in EVERY]
+    ("setup", "table"), EVERY, ids=[f"{table.name}-{setup.blocks}" for setup, table in EVERY]
 )
 
 
@@ -32,44 +32,44 @@ def known_numbers(table: Table) -> list[tuple[Cell, float | str]]:
     return [(cell, cell.known()) for cell in table.cells if cell.known is not None]
 
 
-def trained_end_to_end(table: Table) -> list[Step]:
-    return [step for step in in_order(table.steps()) if step.settings.get("regime") == "end-to-end"]
+def trained_end_to_end(table: Table) -> list[Job]:
+    return [job for job in in_order(table.jobs()) if job.settings.get("regime") == "end-to-end"]
 
 
 @everywhere
-def test_no_two_cells_have_one_place(subject: Subject, table: Table) -> None:
+def test_no_two_cells_have_one_place(setup: ModelSetup, table: Table) -> None:
     places = Counter((cell.row, cell.column) for cell in table.cells)
     assert [place for place, times in places.items() if times > 1] == []
 
 
 @everywhere
-def test_a_cell_is_run_or_computed_and_not_both(subject: Subject, table: Table) -> None:
-    assert all(bool(cell.steps) != (cell.known is not None) for cell in table.cells)
+def test_a_cell_is_run_or_computed_and_not_both(setup: ModelSetup, table: Table) -> None:
+    assert all(bool(cell.jobs) != (cell.known is not None) for cell in table.cells)
 
 
 @everywhere
-def test_every_step_is_a_plan_that_would_be_taken(subject: Subject, table: Table) -> None:
-    for step in in_order(table.steps()):
-        made = effective(step.kind, step.settings)
-        assert made.get("epsilon") == step.settings.get("epsilon")
+def test_every_job_is_a_plan_that_would_be_taken(setup: ModelSetup, table: Table) -> None:
+    for job in in_order(table.jobs()):
+        made = effective_settings(job.kind, job.settings)
+        assert made.get("epsilon") == job.settings.get("epsilon")
 
 
 @everywhere
-def test_what_is_drawn_is_in_the_table(subject: Subject, table: Table) -> None:
+def test_what_is_drawn_is_in_the_table(setup: ModelSetup, table: Table) -> None:
     if table.chart is not None:
         assert {row for rows in table.chart.lines.values() for row in rows} <= set(table.rows)
 
 
 @everywhere
-def test_a_run_that_trains_on_raw_texts_claims_nothing_for_them(subject: Subject, table: Table) -> None:
-    for step in trained_end_to_end(table):
-        made = effective(step.kind, step.settings)
+def test_a_run_that_trains_on_raw_texts_claims_nothing_for_them(setup: ModelSetup, table: Table) -> None:
+    for job in trained_end_to_end(table):
+        made = effective_settings(job.kind, job.settings)
         assert made["label_epsilon"] is None
         assert not [name for name in made if "central" in name or "shuffle" in name]
 
 
 @everywhere
-def test_a_proved_central_epsilon_stands_beside_no_end_to_end_run(subject: Subject, table: Table) -> None:
+def test_a_proved_central_epsilon_stands_beside_no_end_to_end_run(setup: ModelSetup, table: Table) -> None:
     """Where a table has such a run, nothing that is computed in it is called central."""
     if trained_end_to_end(table):
         assert called_central(table) == []
@@ -86,24 +86,25 @@ def test_the_positions_have_local_epsilons_only() -> None:
         assert value > 8, "the noise of the paper's central 1, 3 and 8 is worth far more to the receiver"
 
 
+@pytest.mark.slow
 def test_the_central_epsilons_of_the_smaller_qqp_are_those_that_the_paper_would_compute() -> None:
-    sigmas = convention.TRANSLATION["qqp"].values()
-    found = [paper_estimate(convention.DELTA, mu=1 / s, users=19_055, epochs=3) for s in sigmas]
+    sigmas = TRANSLATION["qqp"].values()
+    found = [paper_estimate(DELTA, mu=1 / s, users=19_055, epochs=3) for s in sigmas]
     shown = [f"{math.ceil(10 * epsilon) / 10:g}" for epsilon in found]
     (said,) = [text for text in tables()["positions"].says if "19,055" in text]
     assert "{}, {} and {} in place of 1, 3 and 8".format(*shown) in said
 
 
 def test_proved_training_is_public_fronts_and_single_releases() -> None:
-    steps = [step for step in in_order(tables()["proved-training"].steps()) if step.kind == "finetune"]
-    assert Counter(step.settings["regime"] for step in steps) == {"public-front": 2, "release-once": 14}
-    published = [step for step in steps if step.settings["regime"] == "release-once" and not step.after]
-    assert [step.settings["model"] for step in published] == ["minilm", "minilm"]
-    for step in steps:
-        if step.settings["regime"] == "release-once" and step not in published:
-            (front,) = step.after
+    jobs = [job for job in in_order(tables()["proved-training"].jobs()) if job.kind == "finetune"]
+    assert Counter(job.settings["regime"] for job in jobs) == {"public-front": 2, "release-once": 14}
+    published = [job for job in jobs if job.settings["regime"] == "release-once" and not job.after]
+    assert [job.settings["model"] for job in published] == ["minilm", "minilm"]
+    for job in jobs:
+        if job.settings["regime"] == "release-once" and job not in published:
+            (front,) = job.after
             assert front.settings["regime"] == "public-front"
-            assert front.settings["seed"] == step.settings["seed"]
+            assert front.settings["seed"] == job.settings["seed"]
 
 
 def test_a_central_epsilon_covers_text_and_label_of_pure_releases() -> None:
@@ -115,17 +116,15 @@ def test_a_central_epsilon_covers_text_and_label_of_pure_releases() -> None:
         central, accuracy = (table.at(row, column) for column in (CENTRAL, "accuracy"))
         assert central is not None
         assert accuracy is not None
-        assert central.steps == accuracy.steps, "what is proved is about the runs beside it"
-        plans = [step.settings for step in accuracy.steps]
-        shown = central.value({step.digest: {"training_records": 67_349} for step in central.steps}).value
+        assert central.jobs == accuracy.jobs, "what is proved is about the runs beside it"
+        plans = [job.settings for job in accuracy.jobs]
+        shown = central.value({job.digest: {"records": 67_349} for job in central.jobs}).value
         if isinstance(shown, float):
             numbers += 1
             (spent,) = {plan["epsilon"] + plan["label_epsilon"] for plan in plans}
             assert {plan["mechanism"] for plan in plans} == {"privunit"}
             assert min(plan["label_epsilon"] for plan in plans) > 0
-            assert shown == pytest.approx(
-                convention.proved_central(round(spent, 6), records=67_349), rel=1e-6
-            )
+            assert shown == pytest.approx(proved_central(round(spent, 6), records=67_349), rel=1e-6)
             assert shown < spent
         else:
             assert shown == "no amplification is proved"
@@ -140,16 +139,16 @@ def test_dpsgd_stands_beside_the_main_row_at_its_promise_for_one_record_replaced
     )
     assert central is not None
     assert ours is not None
-    first, second = central.steps
+    first, second = central.jobs
     assert {first.kind, second.kind} == {"baseline"}
     budget = {name: first.settings[name] for name in ("epsilon", "delta")}
     assert budget == {name: second.settings[name] for name in budget}
-    beside = ours.value({step.digest: {"training_records": 67_349} for step in ours.steps}).value
+    beside = ours.value({job.digest: {"records": 67_349} for job in ours.jobs}).value
 
     def shown(**changed: float) -> float | str | None:
         said = ({"proved": budget}, {"proved": {**budget, **changed}})
         return central.value(
-            {step.digest: found for step, found in zip((first, second), said, strict=True)}
+            {job.digest: found for job, found in zip((first, second), said, strict=True)}
         ).value
 
     assert shown() == pytest.approx(2 * budget["epsilon"])
@@ -161,13 +160,11 @@ def test_dpsgd_stands_beside_the_main_row_at_its_promise_for_one_record_replaced
 def test_a_central_epsilon_needs_the_records_of_every_run_and_takes_the_fewest() -> None:
     cell = tables()["proved-training"].at("PrivUnit 4 + label 2.197", CENTRAL)
     assert cell is not None
-    first, second = cell.steps
+    first, second = cell.jobs
 
     def shown(*records: int | None) -> float | str | None:
-        said = [{} if count is None else {"training_records": count} for count in records]
-        return cell.value(
-            {step.digest: found for step, found in zip((first, second), said, strict=True)}
-        ).value
+        said = [{} if count is None else {"records": count} for count in records]
+        return cell.value({job.digest: found for job, found in zip((first, second), said, strict=True)}).value
 
     assert shown(67_349, 67_349) == shown(80_000, 67_349) == shown(67_349, 80_000)
     assert shown(67_349, 20_000) > shown(67_349, 67_349)
@@ -180,12 +177,12 @@ def test_the_right_sensitivity_asks_for_the_epsilon_that_it_names() -> None:
         for row in ("SST-2: aMGM, S = 2C (right)", "SST-2: PrivUnit (ours)"):
             cell = table.at(row, column)
             assert cell is not None
-            assert cell.steps[0].settings["epsilon"] == float(column)
+            assert cell.jobs[0].settings["epsilon"] == float(column)
         paper = table.at("SST-2: aMGM, S = C (the paper's)", column)
         assert paper is not None
-        assert paper.steps[0].settings["epsilon"] == convention.real_epsilon(float(column))
+        assert paper.jobs[0].settings["epsilon"] == real_epsilon(float(column))
 
 
-def test_steps_are_shared_between_cells_and_tables() -> None:
-    steps = [step for table in tables().values() for step in table.steps()]
-    assert len(set(steps)) < 0.8 * len(steps)
+def test_jobs_are_shared_between_cells_and_tables() -> None:
+    jobs = [job for table in tables().values() for job in table.jobs()]
+    assert len(set(jobs)) < 0.8 * len(jobs)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from reproduction.jobs import Step
+from reproduction.jobs import Job
 from reproduction.tables.table import Cell, Table
 
-FIRST_SEED, SECOND_SEED = (Step("attribute", {"seed": seed}) for seed in (0, 1))
+FIRST_SEED, SECOND_SEED = (Job("attribute", {"seed": seed}) for seed in (0, 1))
 BOTH = (FIRST_SEED, SECOND_SEED)
 
 
 def found(*accuracies: float | None) -> dict[str, dict[str, float]]:
     return {
-        step.digest: {"accuracy": value, "accuracy_low": value - 0.1, "accuracy_high": value + 0.2}
-        for step, value in zip(BOTH, accuracies, strict=False)
+        job.digest: {"accuracy": value, "accuracy_low": value - 0.1, "accuracy_high": value + 0.2}
+        for job, value in zip(BOTH, accuracies, strict=False)
         if value is not None
     }
 
@@ -78,9 +78,9 @@ def test_cells_are_chosen_by_all_words() -> None:
         "c",
         (Cell("One", "8", (FIRST_SEED,)), Cell("One", "9", (SECOND_SEED,)), Cell("Two", "8")),
     )
-    assert table.steps() == [FIRST_SEED, SECOND_SEED]
-    assert table.steps(["one", "8"]) == [FIRST_SEED]
-    assert table.steps(["one, 9"]) == [SECOND_SEED]
-    assert table.steps(["two"]) == table.steps(["three"]) == []
+    assert table.jobs() == [FIRST_SEED, SECOND_SEED]
+    assert table.jobs(["one", "8"]) == [FIRST_SEED]
+    assert table.jobs(["one, 9"]) == [SECOND_SEED]
+    assert table.jobs(["two"]) == table.jobs(["three"]) == []
     assert (table.rows, table.columns) == (["One", "Two"], ["8", "9"])
     assert table.at("Two", "9") is None

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from reproduction.model_setup import Subject
+from reproduction.model_setup import ModelSetup
 from reproduction.tables.training import pretraining
 
-TABLE = pretraining(Subject())
+TABLE = pretraining(ModelSetup())
 
 
 def value(row: str, results: dict[str, dict[str, Any]]) -> object:
@@ -20,12 +20,12 @@ def test_a_gain_is_the_difference_of_two_means_in_points() -> None:
     for row, accuracies in (("as published", (0.63, 0.65)), (ours, (0.70, 0.71))):
         cell = TABLE.at(row, "4")
         assert cell is not None
-        for step, accuracy in zip(cell.steps, accuracies, strict=True):
-            results[step.digest] = {"accuracy": accuracy}
+        for job, accuracy in zip(cell.jobs, accuracies, strict=True):
+            results[job.digest] = {"accuracy": accuracy}
     assert value(f"gain: {ours}", results) == "+6.5 points"
     missing = TABLE.at("as published", "4")
     assert missing is not None
-    del results[missing.steps[1].digest]
+    del results[missing.jobs[1].digest]
     assert value(f"gain: {ours}", results) is None, "never from different numbers of seeds"
 
 
@@ -38,5 +38,5 @@ def test_only_the_share_of_the_noise_differs_between_the_two_noisy_starts() -> N
     for row in starts:
         cell = TABLE.at(row, "8")
         assert cell is not None
-        plans.append(cell.steps[0].after[0].settings)
+        plans.append(cell.jobs[0].after[0].settings)
     assert {name for name in plans[0] if plans[0][name] != plans[1][name]} == {"least_noise"}

@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 import httpx
 import pytest
 
-import tiny_task
 import tiny_user
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.ledger import Ledger
@@ -34,7 +33,7 @@ from dp_forward.service.protocol.frame import HEADER_BYTES, parse_frame
 from dp_forward.service.protocol.policy import Policy, ProtocolMismatch
 from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
 from dp_forward.split.artifacts import UserSide, load_provider_side, load_user_side
-from tiny_user import SERVER, Network
+from tiny_user import SERVER, Network, texts
 
 AT_ONCE = RetryPolicy(attempts=4, first=0.0, longest=0.0)
 TEXT = "a lovely warm film"
@@ -66,12 +65,6 @@ def make(tmp_path: Path, user: UserSide, network: Network) -> Make:
         return kind(front, **{**usual, "transport": network.transport(), **settings})
 
     return made
-
-
-def texts(count: int) -> list[str]:
-    """As many different short texts."""
-    words = (*tiny_task.GOOD, *tiny_task.BAD)
-    return [f"{words[i % 8]} {words[i // 8 % 8]} {words[i // 64 % 8]} film" for i in range(count)]
 
 
 def integers(frame: bytes) -> bytes:
@@ -791,10 +784,10 @@ def test_a_crash_at_any_step_sends_nothing_uncharged_and_no_second_draw(
 def test_a_batch_goes_on_where_it_was_interrupted(make: Make, network: Network) -> None:
     wanted, told = texts(6), []
     with make() as client:
-        some = client.ask_many(wanted, progress=told.append)
+        some = client.ask_many(wanted, progress=told.append, at_once=1)
         first = [next(some) for _ in range(3)]
     with make() as client:
-        whole = list(client.ask_many(wanted, progress=told.append))
+        whole = list(client.ask_many(wanted, progress=told.append, at_once=1))
     assert told == [1, 2, 3, 1, 2, 3, 4, 5, 6]
     assert [a.label for a in whole[:3]] == [a.label for a in first]
     assert [a.resent for a in whole] == [True] * 3 + [False] * 3

@@ -26,8 +26,9 @@ from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import Record, pack_record
-from dp_forward.service.server.app import make_app, run_server
+from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.uvicorn_runner import run_server
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import ProviderSide
 from tiny_models import tiny

@@ -14,12 +14,13 @@ from typing import Any
 import httpx
 
 import tiny_user
-from dp_forward.attacks.nearest_row import NearestTokens
+from dp_forward.attacks.inversion.nearest_token import NearestTokens
 from dp_forward.cli.ui import TokenReconstructor
 from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client.client import Client, RetryPolicy
-from dp_forward.service.server.app import make_app, run_server
+from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.uvicorn_runner import run_server
 from dp_forward.service.webui.ui_app import run_ui
 from dp_forward.service.webui.ui_service import UiService
 from dp_forward.split.artifacts import load_provider_side, load_user_side

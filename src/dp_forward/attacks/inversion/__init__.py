@@ -1,1 +1,1 @@
-"""Reading tokens back from what crosses: by the nearest row, by gradients, and by a learned decoder."""
+"""Inversion attacks: which tokens did a text have, given its released matrix?"""

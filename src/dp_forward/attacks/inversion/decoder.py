@@ -1,4 +1,4 @@
-r"""Inversion by a learned decoder: the strongest attacker here.
+r"""Inversion by a trained decoder: the strongest attacker here.
 
 It has the front, so it makes as many releases of public text as it likes, with fresh noise at every step,
 and learns to name the token of every row from the whole noisy matrix: a small transformer over rows and
@@ -12,7 +12,7 @@ For several releases of one text, training averages as many as the attack will.
 
 Guarantees:
     Training uses simulated noise (`noise.Sanitizer`), which has the distribution of real releases; what is
-    attacked are real releases (`inversion.observed`).
+    attacked are real releases (`observations`).
 Edges:
     A decoder attacks the cut, mechanism and number of releases that it was trained for; others are refused.
 Paper: not in it; stronger than its attacks.
@@ -30,29 +30,25 @@ from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult
 from dp_forward.attacks.inversion.recall import (
-    AnyFront,
-    Progress,
     TokenPrior,
-    bag_result,
-    counted,
+    counted_tokens,
     each_batch,
-    hidden_rows,
-    observed,
     recall_result,
     token_table,
 )
+from dp_forward.attacks.observations import AnyFront, average_draws, hidden_rows, observe_average
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count, positive
+from dp_forward.progress import Count
 
 __all__ = ["Decoder", "invert_with", "train_decoder"]
 
 _WARM_UP: Final = 0.05
 _RAREST: Final = -20.0
 """The log frequency that stands for none at all, at the start."""
-_DRAWS_AT_ONCE: Final = 1 << 28
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,9 +137,9 @@ def train_decoder(
     layers: int = 3,
     seed: int = 0,
     device: str = "cpu",
-    progress: Progress | None = None,
+    progress: Count | None = None,
 ) -> Decoder:
-    """Learn to invert releases of ``texts``, which are public; ``progress`` is told steps done and to do.
+    """Learn to invert releases of ``texts``, which are public; ``progress`` is called with the steps so far.
 
     Edges:
         ``average`` releases of each text are averaged before they are read. ``seed`` is that of the weights
@@ -185,7 +181,7 @@ def train_decoder(
         if step % max(1, steps // 100) == 0 or step == steps - 1:
             losses.append(float(loss.detach()))
         if progress is not None:
-            progress(step + 1, steps)
+            progress(step + 1)
     net.train(False)
     return Decoder(net, str(front.cut), mechanism, average, prior, tuple(losses))
 
@@ -198,10 +194,10 @@ def invert_with(
     *,
     batch: int = 64,
     device: str = "cpu",
-    progress: Progress | None = None,
+    progress: Count | None = None,
 ) -> AttackResult:
     """Name the tokens of held-out texts from real releases of them."""
-    if str(front.cut) != decoder.cut or not _same(mechanism, decoder.mechanism):
+    if str(front.cut) != decoder.cut or repr(mechanism) != repr(decoder.mechanism):
         raise InvalidInput(
             "decoder", "be trained at this cut for this mechanism", repr(decoder), "Train one for it."
         )
@@ -210,20 +206,20 @@ def invert_with(
     special = decoder.prior.special.to(device)
     best = texts.length if net.pooled else 1
     found = []
-    for _, some in each_batch(texts, count("batch", batch, remedy="Use 64."), progress):
-        seen = observed(front, mechanism, some, releases=decoder.average, device=device)
+    for _, some, _ in each_batch(texts, count("batch", batch, remedy="Use 64."), progress):
+        seen = observe_average(front, mechanism, some, releases=decoder.average, device=device)
         with torch.inference_mode(), _precision(device):
             logits = net.tokens(net.features(seen)).float().index_fill(2, special, -torch.inf)
         found.append(logits.topk(min(best, logits.shape[2]), dim=2).indices.cpu())
     guesses = torch.cat(found)
-    judge, judged = (bag_result, guesses[:, 0]) if net.pooled else (recall_result, guesses[..., 0])
-    return judge(
+    return recall_result(
         "decoder",
-        judged,
+        guesses[:, 0] if net.pooled else guesses[..., 0],
         texts,
         prior=decoder.prior,
         mechanism=mechanism,
         releases=decoder.average,
+        ranked=net.pooled,
         details={"cut": decoder.cut, "loss": decoder.losses[-1]},
     )
 
@@ -239,20 +235,18 @@ class _Noisy:
         hidden = hidden_rows(self._front, batch, device=self._device)
         if self._sanitizer is None:
             return hidden
-        total, left = torch.zeros_like(hidden), self._average
-        most = max(1, _DRAWS_AT_ONCE // hidden.numel())
         with torch.no_grad():
-            while left > 0:
-                draws = min(left, most)
-                noisy: Tensor = self._sanitizer(hidden, draws=draws)
-                total += noisy.reshape(len(hidden), draws, *hidden.shape[1:]).sum(dim=1)
-                left -= draws
-        return total / self._average
+            return average_draws(hidden, lambda draws: self._draw(hidden, draws), self._average)
+
+    def _draw(self, hidden: Tensor, draws: int) -> Tensor:
+        assert self._sanitizer is not None
+        noisy: Tensor = self._sanitizer(hidden, draws=draws)
+        return noisy.reshape(len(hidden), draws, *hidden.shape[1:])
 
 
 def _loss(net: _Net, seen: Tensor, batch: dict[str, Tensor], prior: TokenPrior, *, device: str) -> Tensor:
     """Cross-entropy per token: at its row, or, where one row crosses, of the bag."""
-    text = counted(batch, prior.special)
+    text = counted_tokens(batch, prior.special)
     ids = batch["input_ids"].to(device)
     with _precision(device):
         features = net.features(seen)
@@ -289,7 +283,3 @@ def _batches(texts: int, size: int, seed: int) -> Iterator[Tensor]:
     while True:
         order = torch.randperm(texts, generator=generator)
         yield from order[: texts - texts % size].reshape(-1, size)
-
-
-def _same(first: Mechanism | None, second: Mechanism | None) -> bool:
-    return repr(first) == repr(second)

@@ -10,9 +10,8 @@ token whose own table row is nearest to the soft one.
 The front runs on soft tokens through a hook on its token table, so positions, norms, blocks and maps are
 those of the real front.
 
-*From deeper cuts* the fit gets harder. `LinearMap` is the way around: least squares from the rows at the cut
-back to the rows that the first block reads, learnt on public text (with the attacker's own noise, where there
-is any). What it gives is then fitted at the level of the embeddings, where the nearest solution is easy.
+*From deeper cuts* the fit gets harder. A `RowMap` is the way around: it leads back from the rows at the cut
+to those of an earlier level, where the fit is made (`benchmarks/linear_map.py` learns one).
 
 Edges:
     At mixing cuts the attacker needs the mask, and takes the likeliest length (`text_lengths`). Refused:
@@ -22,37 +21,31 @@ Paper: embedding inversion, the gradient-based attack (Song and Raghunathan 2020
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
 from dp_forward.attacks.inversion.recall import (
-    AnyFront,
     Noise,
-    Progress,
     TokenPrior,
     each_batch,
-    observed,
     recall_result,
     text_lengths,
     token_table,
-    within_batch,
 )
+from dp_forward.attacks.observations import AnyFront, observe_average
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count, positive
-from dp_forward.split.families import FAMILIES
-from dp_forward.split.halves import NarrowFront
+from dp_forward.progress import Count
 
-__all__ = ["LinearMap", "fit_linear_map", "invert_by_gradient", "soft_tokens"]
+__all__ = ["RowMap", "invert_by_gradient", "refuse_front", "soft_tokens"]
 
-_RIDGE: Final = 1e-6
 _TINY: Final = 1e-30
 
 
@@ -70,83 +63,18 @@ def soft_tokens(front: AnyFront, rows: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-class _Reached(Exception):
-    """The first block was about to run."""
+class RowMap(Protocol):
+    """A way back from the rows at the cut to those of an earlier level."""
 
+    @property
+    def error(self) -> float:
+        """The share of the earlier rows that the map leaves unexplained."""
 
-def entry_rows(front: AnyFront, inputs: Mapping[str, Tensor]) -> Tensor:
-    """The rows that the first block reads: those of the cut `embeddings`, whatever the front's own cut is."""
-    plain = front.front if isinstance(front, NarrowFront) else front
-    blocks: Any = plain.model.get_submodule(FAMILIES[plain.settings["model_type"]].blocks)
-    if len(blocks) == 0:
-        found: Tensor = plain(**inputs)
-        return found
-    caught: list[Tensor] = []
+    def map_back(self, seen: Tensor) -> Tensor:
+        """What was seen, as rows of the earlier level."""
 
-    def catch(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        caught.append(args[0] if args else named["hidden_states"])
-        raise _Reached
-
-    handle = blocks[0].register_forward_pre_hook(catch, with_kwargs=True)
-    try:
-        plain(**inputs)
-    except _Reached:
-        pass
-    finally:
-        handle.remove()
-    return caught[0]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class LinearMap:
-    """From a row at the cut to the row that the first block read; ``error`` is what it leaves unexplained."""
-
-    weight: Tensor
-    offset: Tensor
-    error: float
-    """Mean square of the difference over that of the rows, on the texts it was learnt from."""
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """All rows mapped."""
-        return rows @ self.weight + self.offset
-
-    def __repr__(self) -> str:
-        return f"LinearMap({tuple(self.weight.shape)}, error={self.error:.3g})"
-
-
-def fit_linear_map(
-    front: AnyFront,
-    mechanism: Mechanism | None,
-    public: EncodedTexts,
-    *,
-    releases: int = 1,
-    device: str = "cpu",
-    progress: Progress | None = None,
-) -> LinearMap:
-    """Least squares on public text: what would be seen of its rows, against what the first block read."""
-    _refuse(front)
-    front = front.to(device)
-    width = front.width + 1
-    left: Tensor = torch.zeros(width, width, dtype=torch.float64, device=device)
-    right: Tensor | None = None
-    power = 0.0
-    for _, batch in each_batch(public, 128, progress):
-        seen = observed(front, mechanism, batch, releases=releases, device=device)
-        inputs = _on(batch, device)
-        with torch.inference_mode():
-            wanted = entry_rows(front, inputs)
-        text = inputs["attention_mask"] != 0
-        x = torch.nn.functional.pad(seen[text].double(), (0, 1), value=1.0)
-        y = wanted[text].double()
-        left += x.T @ x
-        right = x.T @ y if right is None else right + x.T @ y
-        power += float(y.square().sum())
-    assert right is not None
-    ridge = _RIDGE * left.diagonal().mean() * torch.eye(width, dtype=torch.float64, device=device)
-    solved = torch.linalg.solve(left + ridge, right)
-    # |y - xW|^2 = |y|^2 - 2 <W, x'y> + <W, x'x W>
-    rest = power - 2 * float((solved * right).sum()) + float((solved * (left @ solved)).sum())
-    return LinearMap(solved[:-1].float(), solved[-1].float(), max(0.0, rest) / power)
+    def rows_of(self, front: AnyFront, inputs: Mapping[str, Tensor]) -> Tensor:
+        """What the front computes at that level."""
 
 
 def invert_by_gradient(
@@ -156,39 +84,37 @@ def invert_by_gradient(
     *,
     prior: TokenPrior,
     releases: int = 1,
-    through: LinearMap | None = None,
+    through: RowMap | None = None,
     steps: int = 150,
     rate: float = 2.0,
     temperature: float = 1.0,
     batch: int = 32,
     device: str = "cpu",
-    progress: Progress | None = None,
+    progress: Count | None = None,
 ) -> AttackResult:
     """Fit soft tokens to ``releases`` averaged releases of every text and read them; see the module.
 
     Edges:
-        ``through`` fits what a linear map makes of the rows instead of the rows themselves.
+        ``through`` fits at the earlier level that it leads back to. ``progress`` is called with the texts so
+        far.
     """
     count("releases", releases, remedy="It is how many releases of one text are averaged.")
     count("steps", steps, remedy="Use 150.")
     positive("temperature", temperature, remedy="Use 1.")
     positive("rate", rate, remedy="Use 2.")
-    _refuse(front)
+    refuse_front(front)
     prior.check(texts)
     front = front.to(device)
     noise = Noise.of(mechanism, releases)
     guesses = torch.empty((len(texts), texts.length), dtype=torch.int64)
     guesses[:] = prior.at_place
-    for indices, some in each_batch(texts, count("batch", batch, remedy="Use 32."), progress):
-        seen = observed(front, mechanism, some, releases=releases, device=device)
-        if front.row_local:
+    for indices, some, tell in each_batch(texts, count("batch", batch, remedy="Use 32."), progress):
+        seen = observe_average(front, mechanism, some, releases=releases, device=device)
+        if front.row_local and mechanism is not None:
             lengths = torch.full((len(seen),), texts.length, device=device)
-            if mechanism is None:
-                lengths = text_lengths(seen, noise, prior, pads_left=False)
         else:
             lengths = text_lengths(seen, noise, prior, pads_left=False)
         fit = _Fit(front, seen, lengths, noise=noise, through=through, prior=prior)
-        tell = within_batch(progress, indices, len(texts))
         found = fit.run(steps=steps, rate=rate, temperature=temperature, tell=tell)
         guesses[torch.from_numpy(indices), : found.shape[1]] = found
     return recall_result(
@@ -213,18 +139,18 @@ class _Fit:
         lengths: Tensor,
         *,
         noise: Noise,
-        through: LinearMap | None,
+        through: RowMap | None,
         prior: TokenPrior,
     ) -> None:
         self._rows = int(lengths.max())
         self._front, self._noise, self._through = front, noise, through
-        self._seen = seen[:, : self._rows] if through is None else through(seen[:, : self._rows])
+        self._seen = seen[:, : self._rows] if through is None else through.map_back(seen[:, : self._rows])
         self._text = torch.arange(self._rows, device=seen.device) < lengths[:, None]
         self._seen = self._seen * self._text[..., None]
         self._special = prior.special.to(seen.device)
         self._table: Tensor = token_table(front).weight.detach().float()  # type: ignore[operator]
 
-    def run(self, *, steps: int, rate: float, temperature: float, tell: Any) -> Tensor:
+    def run(self, *, steps: int, rate: float, temperature: float, tell: Callable[[float], None]) -> Tensor:
         """The token of each row [texts, rows]."""
         logits = torch.zeros(
             *self._text.shape, len(self._table), device=self._seen.device, requires_grad=True
@@ -240,8 +166,7 @@ class _Fit:
                 loss = self._loss(self._soft(logits, temperature))
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
-                if tell is not None:
-                    tell((step + 1) / steps)
+                tell((step + 1) / steps)
         finally:
             for parameter in wanted:
                 parameter.requires_grad_(True)
@@ -252,19 +177,17 @@ class _Fit:
         return (logits / temperature).softmax(dim=2) @ self._table
 
     def _loss(self, soft: Tensor) -> Tensor:
-        mask = self._text.long()
+        mask, through = self._text.long(), self._through
         inputs = {"input_ids": torch.zeros_like(mask), "attention_mask": mask}
         with soft_tokens(self._front, soft):
-            rows = self._front(**inputs) if self._through is None else entry_rows(self._front, inputs)
+            rows = self._front(**inputs) if through is None else through.rows_of(self._front, inputs)
         rows = rows * self._text[..., None]
-        if self._noise.bound is None or self._through is not None:
+        if self._noise.bound is None or through is not None:
             return (rows - self._seen).square().sum()
         over = (2,) if self._noise.by_row else (1, 2)
         along = (rows * self._seen).sum(dim=over)
-        sizes = rows.square().sum(dim=over).clamp_min(_TINY) * self._seen.square().sum(dim=over).clamp_min(
-            _TINY
-        )
-        return -(along / sizes.sqrt()).sum()
+        own, others = (some.square().sum(dim=over).clamp_min(_TINY) for some in (rows, self._seen))
+        return -(along / (own * others).sqrt()).sum()
 
     def _read(self, soft: Tensor) -> Tensor:
         """The nearest row of the table, special tokens left out."""
@@ -273,7 +196,8 @@ class _Fit:
         return far.argmax(dim=2)
 
 
-def _refuse(front: AnyFront) -> None:
+def refuse_front(front: AnyFront) -> None:
+    """Refuse the fronts that this attack cannot fit."""
     token_table(front)
     if front.pads_left:
         raise InvalidInput(
@@ -286,7 +210,3 @@ def _refuse(front: AnyFront) -> None:
         raise InvalidInput(
             "front", "let a row per token cross for the gradient attack", "output", "Use the decoder."
         )
-
-
-def _on(batch: dict[str, Tensor], device: str) -> dict[str, Tensor]:
-    return {name: value.to(device) for name, value in batch.items() if name != "labels"}

@@ -1,9 +1,25 @@
-r"""Nearest neighbour over the vocabulary, with the bound and the noise in the attacker's model.
+r"""Nearest-token attack: for each row that was seen, the token whose own row lies nearest.
 
-Where a front computes row i from token i alone (`embeddings`, `encoder.1.qkv`), the attacker runs it on every
-token at every place and knows all candidate rows x_v. What it sees of row i is ``y_i = s x_v + noise``.
+Whoever has the front (it is public, or the provider made it) can ask it what any token looks like. Where the
+front computes row i from token i alone (`row_local`: embeddings, encoder.1.qkv), it is run on every token at
+every place, so all candidate rows x_v are known (`compare_tokens`). What is seen of row i is
+``y_i = s x_v + noise``, where a bound has multiplied the matrix by s. Without noise the nearest candidate
+*is* the token. Two attackers use this, and differ in what they know:
 
-* Without a mechanism s = 1 and there is no noise: the nearest candidate *is* the token.
+*`NearestTokens`* reads one matrix for a person who watches. It is told which rows hold text, and neither the
+scale nor the noise. For Gaussian noise on normalised matrices (all sX have norm C) the likelihood of X grows
+with ``<Y, X> / |X|``. For PrivUnit it has two levels, and the higher one is where ``<Y, X> / |X|`` passes a
+threshold. So for both the matrix of greatest cosine is a most likely one. `_climb` moves towards it: for
+given tokens the best s is ``<Y, X> / |X|^2``, and for given s the best tokens are found row by row; no step
+lowers the cosine of the whole. Where rows are bounded one by one, each has its own s, and the cosine is taken
+row by row. It also works where rows are not local, as an approximation:
+
+* at inner cuts a candidate is the front on the token alone between its special tokens. In a text its
+  neighbours move the row, and a trained inversion reads more;
+* at `output`, where one row crosses, the front on every whole word alone: the nearest words, not the text.
+
+*`invert_nearest`* attacks many texts, with the bound and the noise in its model, and is told no length.
+
 * A bound by row makes s a known function of the candidate: ``C / |x_v|`` (normalise), at most 1 (clip).
 * A bound over the whole matrix has one s for all rows, ``C / |X|``. |X| follows from the tokens: it starts
   from the likeliest length and an average row, and is taken anew from the tokens named, a few times.
@@ -12,21 +28,22 @@ Given s, the likelihood of v under Gaussian noise is greatest where ``|y_i - s x
 whole matrix has ``V = s x + (I - x x^T) G``: in one row, whose share of x is small, that is the same model
 up to a term of that share. PrivUnit by row has two levels of density only: with a prior the most frequent
 token whose cap holds y_i is the best guess, exactly; without one all tokens of the highest level are equally
-likely, and the nearest is named.
-
-``use_prior=True`` adds the log frequency of tokens in public text: the most probable token, not the
-likeliest.
+likely, and the nearest is named. ``use_prior=True`` adds the log frequency of tokens in public text: the most
+probable token, not the likeliest.
 
 Edges:
-    Candidates are run as a single text (token type 0): of pairs, the second text is read less well.
+    `invert_nearest` runs candidates as a single text (token type 0): of pairs, the second text is read less
+    well.
 Paper: embedding inversion, nearest neighbour.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Final
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import torch
 from scipy.special import log_expit, log_ndtr
@@ -34,65 +51,64 @@ from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
 from dp_forward.attacks.inversion.recall import (
-    AnyFront,
     Noise,
-    Progress,
     TokenPrior,
     each_batch,
-    hidden_rows,
-    observed,
     recall_result,
     text_lengths,
     token_table,
-    within_batch,
 )
+from dp_forward.attacks.observations import AnyFront, hidden_rows, observe_average
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism, PrivUnit
 from dp_forward.privacy.checks import count
+from dp_forward.progress import Count
+from dp_forward.split.artifacts import UserSide
 
-__all__ = ["Candidates", "invert_nearest"]
+__all__ = ["NearestTokens", "Reading", "invert_nearest"]
+
+Scale = Literal["known", "matrix", "row"]
+"""What a reader knows of the scale: all of it (no bound), one number per matrix, or one per row."""
 
 _SCORES_AT_ONCE: Final = {"cpu": 1 << 26, "cuda": 1 << 28}
 _ENTRIES_AT_ONCE: Final = {"cpu": 1 << 20, "cuda": 1 << 26}
 """For a CPU, few enough for the cache of a core."""
 _ROUNDS: Final = 4
+_STEPS: Final = 16
+_NEAR_WORDS: Final = 8
+_TOKENS_AT_ONCE: Final = 512
+_TINY: Final = 1e-30
 
 
-class Candidates:
-    """The row of every token at every place, compared with rows that were seen."""
+def compare_tokens(
+    front: AnyFront,
+    seen: Tensor,
+    tokens: Tensor,
+    *,
+    template: Mapping[str, Tensor],
+    places: Tensor | slice,
+    device: str = "cpu",
+    tell: Callable[[float], None] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Products of the rows seen with every candidate [matrices, places, tokens], and the candidates' squares.
 
-    def __init__(self, front: AnyFront, *, rows: int, device: str) -> None:
-        self._front, self._rows, self._device = front, rows, device
-        self.size = int(token_table(front).num_embeddings)  # type: ignore[arg-type]
-
-    def compare(self, seen: Tensor, tell: Callable[[float], None] | None = None) -> tuple[Tensor, Tensor]:
-        """Products [texts, rows, tokens] with every candidate, and the squared norms [rows, tokens].
-
-        ``tell`` is called with the share of the tokens that is done.
-        """
-        entries = _ENTRIES_AT_ONCE.get(seen.device.type, 1 << 20)
-        at_once = max(1, entries // (self._rows * seen.shape[2]))
-        dots, squares = [], []
-        for start in range(0, self.size, at_once):
-            ids = torch.arange(start, min(start + at_once, self.size))
-            same_everywhere = ids[:, None].repeat(1, self._rows)
-            batch = {"input_ids": same_everywhere, "attention_mask": torch.ones_like(same_everywhere)}
-            found = self.rows_of(batch)
-            dots.append(torch.einsum("trw,vrw->trv", seen, found))
-            squares.append(found.square().sum(dim=2).T)
-            if tell is not None:
-                tell((int(ids[-1]) + 1) / self.size)
-        return torch.cat(dots, dim=2), torch.cat(squares, dim=1)
-
-    def rows_of(self, batch: dict[str, Tensor]) -> Tensor:
-        """What the front makes of tokens."""
-        return hidden_rows(self._front, batch, device=self._device)
-
-    def texts_at_once(self) -> int:
-        """How many texts may be compared in one go."""
-        scores = _SCORES_AT_ONCE.get(torch.device(self._device).type, 1 << 26)
-        return max(1, scores // (self._rows * self.size))
+    A candidate is a token put into the ``template`` of one text, at all ``places`` in one run: where rows are
+    local, each depends on its own token only. ``tell`` is called with the share of the tokens that is done.
+    """
+    entries = _ENTRIES_AT_ONCE.get(torch.device(device).type, 1 << 20)
+    at_once = max(1, entries // max(1, template["input_ids"].shape[1] * seen.shape[2]))
+    dots, squares, done = [], [], 0
+    for some in torch.split(tokens, at_once):
+        batch = {name: value.repeat(len(some), 1) for name, value in template.items()}
+        batch["input_ids"][:, places] = some[:, None]
+        found = hidden_rows(front, batch, device=device)[:, places]
+        dots.append(torch.einsum("mpw,kpw->mpk", seen, found))
+        squares.append(found.square().sum(dim=2).T)
+        done += len(some)
+        if tell is not None:
+            tell(done / len(tokens))
+    return torch.cat(dots, dim=2), torch.cat(squares, dim=1)
 
 
 def invert_nearest(
@@ -104,12 +120,12 @@ def invert_nearest(
     releases: int = 1,
     use_prior: bool = False,
     device: str = "cpu",
-    progress: Progress | None = None,
+    progress: Count | None = None,
 ) -> AttackResult:
     """Name a token for every row of every text from ``releases`` releases of it, averaged; see the module.
 
     Edges:
-        A cut behind which rows are mixed is refused.
+        A cut behind which rows are mixed is refused. ``progress`` is called with the texts so far.
     """
     count("releases", releases, remedy="It is how many releases of one text are averaged.")
     if not front.row_local:
@@ -120,44 +136,41 @@ def invert_nearest(
             "Use the decoder or the gradient attack there.",
         )
     prior.check(texts)
-    front = front.to(device)
-    candidates = Candidates(front, rows=texts.length, device=device)
+    tokens = torch.arange(int(token_table(front).num_embeddings))  # type: ignore[arg-type]
+    blank = torch.zeros((1, texts.length), dtype=torch.int64)
+    template = {"input_ids": blank, "attention_mask": torch.ones_like(blank)}
     noise = Noise.of(mechanism, releases)
     cap = mechanism if isinstance(mechanism, PrivUnit) and noise.by_row and releases == 1 else None
+    scores_at_once = _SCORES_AT_ONCE.get(torch.device(device).type, 1 << 26)
     guesses = []
-    for indices, batch in each_batch(texts, candidates.texts_at_once(), progress):
-        tell = within_batch(progress, indices, len(texts))
-        seen = observed(front, mechanism, batch, releases=releases, device=device)
-        dots, squares = candidates.compare(seen, tell)
+    for _, batch, tell in each_batch(texts, max(1, scores_at_once // (texts.length * len(tokens))), progress):
+        seen = observe_average(front, mechanism, batch, releases=releases, device=device)
+        dots, squares = compare_tokens(
+            front, seen, tokens, template=template, places=slice(None), device=device, tell=tell
+        )
         if use_prior and cap is not None:
             scores = _cap_levels(dots, squares, cap)
         else:
             lengths = text_lengths(seen, noise, prior, pads_left=front.pads_left)
-            scores = likelihoods(
+            scores = _likelihoods(
                 dots, squares, noise, lengths=lengths, prior=prior, pads_left=front.pads_left
             )
-        guesses.append(best_tokens(scores, prior, use_prior=use_prior))
-    name = "nearest with prior" if use_prior else "nearest"
-    details = {"cut": str(front.cut)}
+        share = prior.log_share.to(scores.device)
+        # A special token has the log frequency of minus infinity, so it is left out either way.
+        scores = scores + (share if use_prior else torch.where(share.isinf(), share, 0.0))
+        guesses.append(scores.argmax(dim=2).cpu())
     return recall_result(
-        name,
+        "nearest with prior" if use_prior else "nearest",
         torch.cat(guesses),
         texts,
         prior=prior,
         mechanism=mechanism,
         releases=releases,
-        details=details,
+        details={"cut": str(front.cut)},
     )
 
 
-def best_tokens(scores: Tensor, prior: TokenPrior, *, use_prior: bool) -> Tensor:
-    """The best token of every row that is not special [texts, rows]."""
-    share = prior.log_share.to(scores.device)
-    # A special token has the log frequency of minus infinity, so it is left out either way.
-    return (scores + (share if use_prior else torch.where(share.isinf(), share, 0.0))).argmax(dim=2)
-
-
-def likelihoods(
+def _likelihoods(
     dots: Tensor, squares: Tensor, noise: Noise, *, lengths: Tensor, prior: TokenPrior, pads_left: bool
 ) -> Tensor:
     """The log-likelihood of every token in every row [texts, rows, tokens], up to what all share."""
@@ -166,7 +179,7 @@ def likelihoods(
     norm, noise_power = noise.bound.norm, 2 * noise.sigma**2
     clips = noise.bound.how == "clip"
     if noise.by_row:
-        scale = norm / squares.clamp_min(1e-30).sqrt()
+        scale = norm / squares.clamp_min(_TINY).sqrt()
         scale = scale.clamp(max=1.0) if clips else scale
         return (2 * scale * dots - scale.square() * squares) / noise_power
     place = torch.arange(dots.shape[1], device=dots.device)
@@ -189,5 +202,185 @@ def _cap_levels(dots: Tensor, squares: Tensor, mechanism: PrivUnit) -> Tensor:
     t, odds = mechanism.threshold, mechanism.cap_log_odds
     inside = float(log_expit(odds) - log_ndtr(-t))
     outside = float(log_expit(-odds) - log_ndtr(t))
-    along = dots / (squares.clamp_min(1e-30).sqrt() * mechanism.sigma)
+    along = dots / (squares.clamp_min(_TINY).sqrt() * mechanism.sigma)
     return torch.where(along >= t, inside, outside if math.isfinite(outside) else -1e30)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Reading:
+    """The words read from one matrix, each with whether it is right, and the share of the text's tokens."""
+
+    words: tuple[tuple[str, bool], ...]
+    recall: float
+
+
+class NearestTokens:
+    """Reads matrices of one front; candidates that need the whole front are computed once and kept.
+
+    ``vocabulary`` limits the candidates to the first so many tokens of the vocabulary, which is sorted by
+    frequency in most tokenizers.
+
+    Guarantees:
+        Where `exact` holds, every token among the candidates is found in a matrix without noise, unless two
+        tokens have the same row.
+    Edges:
+        A token that is no candidate counts as not found. Special tokens are neither guessed nor counted. No
+        repr holds what was read.
+    """
+
+    def __init__(self, user: UserSide, *, vocabulary: int | None = None) -> None:
+        if vocabulary is not None:
+            count("vocabulary", vocabulary, remedy="It is a number of tokens.")
+        self._front, self._tokenizer = user.front, user.tokens.tokenizer
+        self._ids = torch.tensor(_candidates(self._tokenizer, vocabulary, whole_words=self.pooled))
+        self._rows: Tensor | None = None
+        self._turn = threading.Lock()
+        self._done = 0
+        user.front.train(False)
+
+    def __repr__(self) -> str:
+        return f"NearestTokens({len(self._ids)} tokens at {self._front.cut})"
+
+    @property
+    def exact(self) -> bool:
+        """Whether a matrix without noise is read without error."""
+        return bool(self._front.row_local)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether words near one vector are read, and not a token per row."""
+        return self._front.cut.place == "output"
+
+    @property
+    def size(self) -> int:
+        """How many tokens are candidates."""
+        return len(self._ids)
+
+    @property
+    def prepared(self) -> float:
+        """The share of the candidates that is there, from 0 to 1."""
+        return 1.0 if self.exact else self._done / len(self._ids)
+
+    def prepare(self, progress: Count | None = None) -> None:
+        """Compute what every token looks like; nothing where rows are local, since places differ there."""
+        with self._turn:
+            if self.exact or self._rows is not None:
+                return
+            template, place = self._alone()
+            found, self._done = [], 0
+            for ids in torch.split(self._ids, _TOKENS_AT_ONCE):
+                inputs = template.repeat(len(ids), 1)
+                inputs[:, place] = ids
+                batch = {"input_ids": inputs, "attention_mask": torch.ones_like(inputs)}
+                found.append(hidden_rows(self._front, batch, device="cpu")[:, 0 if self.pooled else place])
+                self._done += len(ids)
+                if progress is not None:
+                    progress(self._done)
+            self._rows = torch.cat(found)
+
+    def read(self, seen: Sequence[tuple[Tensor, Scale]], tokens: Mapping[str, Tensor]) -> list[Reading]:
+        """What each matrix [rows, width] tells; ``tokens`` are the true ones, as the front read them.
+
+        They say which rows hold text and which guesses are right, and nothing else.
+        """
+        places = self._text_rows(tokens)
+        true = tokens["input_ids"][0, places]
+        if self.pooled:
+            return [self._near_words(matrix, true) for matrix, _ in seen]
+        rows = torch.stack([matrix[places].float() for matrix, _ in seen])
+        if self.exact:
+            last = int(places.max()) + 1 if len(places) else 0
+            # What follows the text on the right is PAD; on the left it moves positions, so it stays.
+            end = None if self._front.pads_left else last
+            template = {name: value[:, :end] for name, value in tokens.items()}
+            dots, squares = compare_tokens(self._front, rows, self._ids, template=template, places=places)
+        else:
+            known = self._prepared_rows()
+            dots, squares = rows @ known.T, known.square().sum(dim=1).expand(len(places), -1)
+        found = []
+        for products, (_, scale) in zip(dots, seen, strict=True):
+            guessed = self._ids[_best(products, squares, scale if self.exact else "row")]
+            right = guessed == true
+            words = tuple((self._word(int(i)), bool(ok)) for i, ok in zip(guessed, right, strict=True))
+            found.append(Reading(words, float(right.double().mean()) if len(true) else 0.0))
+        return found
+
+    def _near_words(self, matrix: Tensor, true: Tensor) -> Reading:
+        rows = torch.nn.functional.normalize(self._prepared_rows(), dim=1)
+        nearest = (rows @ matrix[0].float()).topk(min(_NEAR_WORDS, len(rows))).indices
+        wanted = set(true.tolist())
+        found = [int(i) for i in self._ids[nearest]]
+        recall = len(wanted.intersection(found)) / len(wanted) if wanted else 0.0
+        return Reading(tuple((self._word(i), i in wanted) for i in found), recall)
+
+    def _prepared_rows(self) -> Tensor:
+        self.prepare()
+        assert self._rows is not None  # asked for only where rows are not local
+        return self._rows
+
+    def _text_rows(self, tokens: Mapping[str, Tensor]) -> Tensor:
+        """The places of text, without the special tokens that every text has."""
+        ids = tokens["input_ids"][0]
+        mask = tokens.get("attention_mask")
+        text = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask[0] != 0
+        names = ("pad", "cls", "sep", "bos", "eos")
+        found = (getattr(self._tokenizer, f"{name}_token_id", None) for name in names)
+        special = torch.tensor(sorted({int(i) for i in found if i is not None}), dtype=ids.dtype)
+        return torch.nonzero(text & ~torch.isin(ids, special))[:, 0]
+
+    def _alone(self) -> tuple[Tensor, int]:
+        """A token between its special tokens, and the place where it stands."""
+        bare = self._tokenizer("")["input_ids"]
+        for i in self._ids[: 1 << 10].tolist():
+            ids = self._tokenizer(self._word(i))["input_ids"]
+            if len(ids) == len(bare) + 1 and i in ids:
+                return torch.tensor([ids]), ids.index(i)
+        raise InvalidInput(
+            "tokenizer", "read some word as one token", "none", "Use a front with a common tokenizer."
+        )
+
+    def _word(self, i: int) -> str:
+        """A token for people: as it stands in a text, a piece inside a word with a hyphen before it."""
+        token = self._tokenizer.convert_ids_to_tokens(i)
+        if token.startswith("##"):
+            return f"-{token[2:]}"
+        return str(self._tokenizer.convert_tokens_to_string([token])).strip() or token
+
+
+def _best(dots: Tensor, squares: Tensor, scale: Scale) -> Tensor:
+    """The index of the best candidate for every row [rows]."""
+    if scale == "known":
+        return (2 * dots - squares).argmax(dim=1)
+    alone = (dots / squares.clamp_min(_TINY).sqrt()).argmax(dim=1)
+    return alone if scale == "row" else _climb(dots, squares, alone)
+
+
+def _climb(dots: Tensor, squares: Tensor, best: Tensor) -> Tensor:
+    """The best rows together, under one unknown scale; see the module."""
+    for _ in range(_STEPS):
+        chosen = best[:, None]
+        s = dots.gather(1, chosen).sum() / squares.gather(1, chosen).sum().clamp_min(_TINY)
+        better = (2 * s * dots - s * s * squares).argmax(dim=1)
+        if s <= 0 or torch.equal(better, best):
+            break
+        best = better
+    return best
+
+
+def _candidates(tokenizer: Any, most: int | None, *, whole_words: bool) -> list[int]:
+    """The ids that may be guessed, in the order of the vocabulary: no special ones, or words only."""
+    special = set(tokenizer.all_special_ids)
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    kept = [(word, i) for word, i in vocabulary if i not in special and not word.startswith("[unused")]
+    if whole_words:
+        starts = tuple(mark for mark in ("Ġ", "▁") if any(word.startswith(mark) for word, _ in kept))
+        kept = [(word, i) for word, i in kept if _is_word(word, starts)]
+    if not kept:
+        raise InvalidInput("tokenizer", "have tokens to guess", "none", "Use another front.")
+    return [i for _, i in kept[:most]]
+
+
+def _is_word(token: str, starts: tuple[str, ...]) -> bool:
+    """Whether a token is a word by itself; ``starts`` are the marks that words begin with, if any."""
+    inner = token.startswith("##") or (bool(starts) and not token.startswith(starts))
+    return not inner and token.lstrip("Ġ▁").isalpha() and len(token.lstrip("Ġ▁")) > 1

@@ -1,4 +1,4 @@
-r"""Inversion: which tokens did a text have, given its released matrix? What all inversion attacks share.
+r"""Token recall of an inversion attack, its chance and its ceiling; the attacker's model of text and noise.
 
 The attacker has the front (it is public, or the provider made it), public text, and knows the mechanism: the
 bound C, the noise, and that a matrix was scaled as a whole or row by row. It does not know the text's length
@@ -17,7 +17,7 @@ is a function of the release Y, whose density given T = v is a mixture of densit
 which are within a factor e^epsilon. So are the mixtures, and by Bayes ``P[T = v | Y, J] / P[T != v | Y, J]``
 is at most e^epsilon times its value without Y, which is at most ``s_J / (1 - s_J)`` with ``s_J`` the best
 fixed guess at J. Hence the success at J is at most ``b(s_J)``, the ceiling of one secret with that prior
-(`attack.ceiling`, which also covers Gaussian noise), and since b is concave, recall is at most
+(`attacks.ceiling`, which also covers Gaussian noise), and since b is concave, recall is at most
 ``b(E[s_J])``. For bags T is one of the different tokens, n is told, and "T = v" becomes "T lies in a list of
 n". Lists overlap, so only the pure bound carries over; for Gaussian noise, compare with releases of one
 fixed text: recall is a function with values in [0, 1], so its mean is at most ``e^e s + delta(e)`` for every
@@ -46,37 +46,26 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor, nn
 
-from dp_forward.attacks.attack_result import AttackResult, clopper_pearson
+from dp_forward.attacks.attack_result import AttackResult, exact_interval, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
+from dp_forward.attacks.observations import AnyFront, kind_of_noise
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.released.released_matrix import dequantise, release_batch
 from dp_forward.privacy import MVG, MatrixGaussian, Mechanism, NormBound, compose
-from dp_forward.privacy.checks import count
-from dp_forward.split.halves import Front, NarrowFront
+from dp_forward.progress import Count
+from dp_forward.split.halves import NarrowFront
 
 __all__ = [
-    "AnyFront",
     "Noise",
-    "Progress",
     "TokenPrior",
-    "bag_result",
+    "counted_tokens",
     "each_batch",
-    "hidden_rows",
-    "observed",
     "recall_result",
     "text_lengths",
     "token_table",
-    "within_batch",
 ]
 
-AnyFront = Front | NarrowFront
-Progress = Callable[[int, int], None]
-"""Called with what is done and what there is."""
-
-FEWEST_TEXTS: Final = 20
-"""Fewer texts give no interval worth the name."""
 _SMALL: Final = 1e-30
 _SPREAD: Final = 0.5
 
@@ -107,9 +96,8 @@ class TokenPrior:
         totals = torch.zeros(vocabulary)
         in_texts = torch.zeros(vocabulary)
         places = torch.zeros(public.length, vocabulary)
-        for indices in _chunks(len(public), 4096):
-            batch = public.batch(indices)
-            ids, text = batch["input_ids"], counted(batch, excluded)
+        for _, batch, _ in each_batch(public, 4096):
+            ids, text = batch["input_ids"], counted_tokens(batch, excluded)
             totals += torch.bincount(ids[text], minlength=vocabulary)
             place = torch.arange(public.length).expand_as(ids)[text]
             places.index_put_((place, ids[text]), torch.ones(len(place)), accumulate=True)
@@ -144,7 +132,7 @@ class TokenPrior:
             raise InvalidInput(
                 "prior", f"be learnt at {texts.length} rows", len(self.at_place), "Encode both alike."
             )
-        count("texts", len(texts), at_least=FEWEST_TEXTS, remedy="Fewer give no interval: attack more.")
+        require_texts("texts", len(texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,44 +181,6 @@ def token_table(front: AnyFront) -> nn.Module:
     return found
 
 
-def hidden_rows(front: AnyFront, batch: dict[str, Tensor], *, device: str) -> Tensor:
-    """The hidden matrices of some texts, on the device; the front runs as at inference."""
-    front.train(False)
-    with torch.inference_mode():
-        rows: Tensor = front(**{name: value.to(device) for name, value in batch.items() if name != "labels"})
-    return rows.float().clone()
-
-
-def observed(
-    front: AnyFront, mechanism: Mechanism | None, batch: dict[str, Tensor], *, releases: int, device: str
-) -> Tensor:
-    """What a provider sees of some texts: real releases, averaged; or the hidden matrices themselves.
-
-    Edges:
-        A mechanism that cannot be released yet (`noise.released`) is simulated.
-    """
-    hidden = hidden_rows(front, batch, device=device)
-    if mechanism is None:
-        return hidden
-    if not releasable(mechanism):
-        noisy: Tensor = Sanitizer(mechanism)(hidden, draws=releases)
-        return noisy.reshape(len(hidden), releases, *hidden.shape[1:]).mean(dim=1)
-    total = np.zeros(hidden.shape, dtype=np.float64)
-    matrices = hidden.cpu().numpy()
-    for _ in range(releases):
-        total += np.stack([one.as_floats() for one in release_batch(matrices, mechanism)])
-    return torch.from_numpy((total / releases).astype(np.float32)).to(device)
-
-
-def releasable(mechanism: Mechanism) -> bool:
-    """Whether real releases of it can be made."""
-    try:
-        dequantise(np.zeros((1, 1), dtype=np.int16), mechanism)
-    except InvalidInput:
-        return False
-    return True
-
-
 def text_lengths(seen: Tensor, noise: Noise, prior: TokenPrior, *, pads_left: bool) -> Tensor:
     r"""The likeliest length of each text, from the energy of its rows; PAD rows are zero before the noise.
 
@@ -263,34 +213,28 @@ def _log_normal(off: Tensor, variance: Tensor) -> Tensor:
     return -0.5 * (off.square() / variance + variance.log())
 
 
-def counted(batch: dict[str, Tensor], special: Tensor) -> Tensor:
-    """Where the tokens stand that count: no PAD, no special ones."""
+def counted_tokens(batch: dict[str, Tensor], special: Tensor) -> Tensor:
+    """Where the tokens stand that count [texts, rows]: no PAD, no special ones."""
     return (batch["attention_mask"] != 0) & ~torch.isin(batch["input_ids"], special)
 
 
 def each_batch(
-    texts: EncodedTexts, size: int, progress: Progress | None
-) -> Iterator[tuple[NDArray[np.int64], dict[str, Tensor]]]:
-    """All texts, some at a time; progress is told after each."""
-    for indices in _chunks(len(texts), size):
-        yield indices, texts.batch(indices)
+    texts: EncodedTexts, size: int, progress: Count | None = None
+) -> Iterator[tuple[NDArray[np.int64], dict[str, Tensor], Callable[[float], None]]]:
+    """All texts, ``size`` at a time: their numbers, their tokens, and a callable for the share that is done.
+
+    ``progress`` is called with the texts so far; a share of a batch counts as so many of its texts.
+    """
+    for start in range(0, len(texts), size):
+        indices = np.arange(start, min(start + size, len(texts)))
+
+        def tell(share: float, start: int = start, most: int = len(indices) - 1) -> None:
+            if progress is not None:
+                progress(start + int(share * most))
+
+        yield indices, texts.batch(indices), tell
         if progress is not None:
-            progress(int(indices[-1]) + 1, len(texts))
-
-
-def within_batch(
-    progress: Progress | None, indices: NDArray[np.int64], total: int
-) -> Callable[[float], None] | None:
-    """Progress inside a batch: a share of it counts as so many of its texts."""
-    if progress is None:
-        return None
-    told, first, size = progress, int(indices[0]), len(indices)
-    return lambda share: told(first + int(share * (size - 1)), total)
-
-
-def _chunks(number: int, size: int) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, number, size):
-        yield np.arange(start, min(start + size, number))
+            progress(int(indices[-1]) + 1)
 
 
 def recall_result(
@@ -301,52 +245,55 @@ def recall_result(
     prior: TokenPrior,
     mechanism: Mechanism | None,
     releases: int = 1,
-    details: dict[str, Any] | None = None,
+    ranked: bool = False,
+    details: dict[str, Any],
 ) -> AttackResult:
-    """Judge one guess for every row [texts, rows] of texts that cross row by row."""
-    batch = texts.batch(np.arange(len(texts)))
-    ids, text = batch["input_ids"], counted(batch, prior.special)
-    recalls = _shares((guesses.cpu() == ids) & text, text)
-    return _result(
-        attack,
-        recalls,
-        chance=float(_shares((prior.at_place == ids) & text, text).mean()),
-        hindsight=_best_fixed(ids, text),
-        mechanism=mechanism,
-        releases=releases,
-        details={"bag_recall": _found_anywhere(guesses.cpu(), ids, text), **(details or {})},
-    )
+    """Judge one guess for every row [texts, rows], by place.
 
-
-def bag_result(
-    attack: str,
-    rankings: Tensor,
-    texts: EncodedTexts,
-    *,
-    prior: TokenPrior,
-    mechanism: Mechanism | None,
-    releases: int = 1,
-    details: dict[str, Any] | None = None,
-) -> AttackResult:
-    """Judge a ranking of tokens, best first [texts, at least rows], of texts that cross as one row."""
+    ``ranked`` is for texts that cross as one row: a ranking of tokens, best first [texts, at least rows], is
+    judged as a bag.
+    """
     batch = texts.batch(np.arange(len(texts)))
-    ids, text = batch["input_ids"], counted(batch, prior.special)
+    ids, text = batch["input_ids"], counted_tokens(batch, prior.special)
     bags = [set(row[kept].tolist()) for row, kept in zip(ids, text, strict=True)]
-    ranked, common = rankings.cpu().tolist(), prior.by_texts.tolist()
-    recalls = [
-        len(bag & set(row[: len(bag)])) / len(bag) for bag, row in zip(bags, ranked, strict=True) if bag
-    ]
-    fixed = [len(bag & set(common[: len(bag)])) / len(bag) for bag in bags if bag]
-    return _result(
-        attack,
-        torch.tensor(recalls, dtype=torch.float64),
-        chance=sum(fixed) / max(1, len(fixed)),
-        hindsight=_best_lists([bag for bag in bags if bag]),
-        mechanism=mechanism,
-        releases=releases,
-        details={"bag_recall": sum(recalls) / max(1, len(recalls)), **(details or {})},
-        lists=True,
+    if ranked:
+        found = _bag_recalls(bags, guesses.tolist())
+        chance = _mean(_bag_recalls(bags, [prior.by_texts.tolist()] * len(bags)))
+        hindsight, bag_recall = _best_lists([bag for bag in bags if bag]), _mean(found)
+        recalls = torch.tensor(found, dtype=torch.float64)
+    else:
+        recalls = _shares((guesses == ids) & text, text)
+        chance = float(_shares((prior.at_place == ids) & text, text).mean())
+        named = [set(row[kept].tolist()) for row, kept in zip(guesses, text, strict=True)]
+        hindsight = _best_fixed(ids, text)
+        bag_recall = _mean([len(bag & some) / len(bag) for bag, some in zip(bags, named, strict=True) if bag])
+    require_texts("texts", len(recalls))
+    low, high = _interval(recalls)
+    return AttackResult(
+        attack=attack,
+        success=float(recalls.mean()),
+        chance=chance,
+        low=low,
+        high=high,
+        trials=len(recalls),
+        ceiling=_ceiling(mechanism, releases, hindsight, lists=ranked),
+        details={
+            "releases": releases,
+            "best_fixed_in_hindsight": hindsight,
+            "released": kind_of_noise(mechanism) == "released",
+            "bag_recall": bag_recall,
+            **details,
+        },
     )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / max(1, len(values))
+
+
+def _bag_recalls(bags: list[set[int]], ranked: list[list[int]]) -> list[float]:
+    """The share of each bag that is among as many best guesses; empty bags are left out."""
+    return [len(bag & set(row[: len(bag)])) / len(bag) for bag, row in zip(bags, ranked, strict=True) if bag]
 
 
 def _shares(right: Tensor, text: Tensor) -> Tensor:
@@ -354,15 +301,6 @@ def _shares(right: Tensor, text: Tensor) -> Tensor:
     tokens = text.sum(dim=1)
     kept = tokens > 0
     return right.sum(dim=1)[kept].double() / tokens[kept]
-
-
-def _found_anywhere(guesses: Tensor, ids: Tensor, text: Tensor) -> float:
-    found = []
-    for guessed, true, kept in zip(guesses, ids, text, strict=True):
-        bag = set(true[kept].tolist())
-        if bag:
-            found.append(len(bag & set(guessed[kept].tolist())) / len(bag))
-    return sum(found) / max(1, len(found))
 
 
 def _best_fixed(ids: Tensor, text: Tensor) -> float:
@@ -389,41 +327,11 @@ def _best_lists(bags: list[set[int]]) -> float:
     return total / max(1, len(bags))
 
 
-def _result(
-    attack: str,
-    recalls: Tensor,
-    *,
-    chance: float,
-    hindsight: float,
-    mechanism: Mechanism | None,
-    releases: int,
-    details: dict[str, Any],
-    lists: bool = False,
-) -> AttackResult:
-    trials = count("texts", len(recalls), at_least=FEWEST_TEXTS, remedy="Attack more texts with tokens.")
-    low, high = _interval(recalls)
-    return AttackResult(
-        attack=attack,
-        success=float(recalls.mean()),
-        chance=chance,
-        low=low,
-        high=high,
-        trials=trials,
-        ceiling=_ceiling(mechanism, releases, hindsight, lists=lists),
-        details={
-            "releases": releases,
-            "best_fixed_in_hindsight": hindsight,
-            "released": mechanism is not None and releasable(mechanism),
-            **details,
-        },
-    )
-
-
 def _interval(recalls: Tensor) -> tuple[float, float]:
     """95 % for the mean over texts; where all are 0 or all are 1, the exact interval of that share."""
     trials, mean = len(recalls), float(recalls.mean())
     if mean in (0.0, 1.0):
-        return clopper_pearson(round(mean * trials), trials)
+        return exact_interval(round(mean * trials), trials)
     half = float(student.ppf(0.975, trials - 1)) * float(recalls.std()) / math.sqrt(trials)
     return max(0.0, mean - half), min(1.0, mean + half)
 

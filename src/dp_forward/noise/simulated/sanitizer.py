@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
-from dp_forward.noise.bounding import bounded
+from dp_forward.noise.bounding import apply_bound
 from dp_forward.noise.simulated.simulated_draws import Generators, add_gaussian, add_shaped, draw_privunit
 from dp_forward.privacy import MVG, Guarantee, MatrixGaussian, Mechanism, NormBound, PrivUnit
 from dp_forward.privacy.checks import count
@@ -61,7 +61,7 @@ class Sanitizer(nn.Module):
         """Noisy matrices: ``draws`` of them for each text."""
         self._check(hidden, draws)
         with torch.autocast(device_type=hidden.device.type, enabled=False):
-            inside = bounded(hidden, self._bound)
+            inside = apply_bound(hidden, self._bound)
             if draws > 1:
                 inside = inside.repeat_interleave(draws, dim=0)
             noisy: Tensor = self._noisy(inside)

@@ -1,4 +1,4 @@
-"""Many requests, one forward pass: those that arrive close together are computed together.
+"""Dynamic batching: requests that arrive close together share one forward pass.
 
 All requests have the same shape, so a batch is a stack. One task collects and one thread computes: while it
 does, the next batch fills up.

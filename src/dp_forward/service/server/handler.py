@@ -1,4 +1,4 @@
-"""From the bytes of one frame to its answer: the one path for HTTP and WebSocket alike.
+"""Handler of one frame: from its bytes to its answer.
 
 In this order: length, format, manifest, time, replay, noise, queue, back. What is cheap to refuse is refused
 first, and an id is remembered only for a frame that passed every check.
@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ _log = logging.getLogger("dp_forward.service")
 
 _CODES = {"bits": "dtype", "rows": "shape", "width": "shape", "epsilon": "budget", "delta": "budget"}
 """The fields of a header whose code is not their name."""
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +82,7 @@ class BackRunner:
 
 
 class Handler:
-    """What a server does with a frame; see the module."""
+    """Answers frames for one back; see the module."""
 
     def __init__(
         self,
@@ -92,6 +94,12 @@ class Handler:
     ) -> None:
         self._manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
         self.metrics = Metrics()
+        self._seconds = self.metrics.add_histogram(
+            "dpf_request_seconds", "Time from a whole frame to its answer.", _SECONDS
+        )
+        self._batch_sizes = self.metrics.add_histogram(
+            "dpf_batch_size", "Requests that were computed together.", _SIZES
+        )
         self._settings, self._clock = settings, clock
         shape = {
             "rows": self.manifest.release.matrix_rows,
@@ -104,15 +112,15 @@ class Handler:
         }
         if not all(check.tells for check in self._noise_checks.values()):
             _log.warning("so few numbers cross that a client without noise may not be noticed")
-        self._memory = ReplayCache(settings.remembered, most_bytes=settings.remembered_mib << 20)
+        self._replays = ReplayCache(settings.remembered, most_bytes=settings.remembered_mib << 20)
         self.batcher: Batcher[Noisy, NDArray[np.float64]] = Batcher(
             BackRunner(provider, self.manifest),
             max_batch=settings.max_batch,
             max_wait_ms=settings.max_wait_ms,
             queue=settings.queue,
-            on_batch=self.metrics.batches.observe,
+            on_batch=self._batch_sizes.observe,
         )
-        self.metrics.waiting = lambda: self.batcher.waiting
+        self.metrics.add_gauge("dpf_queue", "Requests that wait.", lambda: self.batcher.waiting)
 
     @property
     def manifest(self) -> Manifest:
@@ -131,7 +139,7 @@ class Handler:
             self.metrics.outcomes[refusal.code] += 1
             raise
         self.metrics.outcomes[outcome] += 1
-        self.metrics.seconds.observe(time.perf_counter() - began)
+        self._seconds.observe(time.perf_counter() - began)
         return answer
 
     async def _answer(self, data: bytes) -> tuple[str, bytes]:
@@ -141,7 +149,7 @@ class Handler:
         frame = parse_frame(data)
         offer = self._offer_for(frame.header)
         digest = hashlib.sha256(data).digest()
-        known = self._memory.find(frame.header.request, digest=digest)
+        known = self._replays.find(frame.header.request, digest=digest)
         if known is not None:
             if known.answer is not None:
                 return "resent", known.answer
@@ -149,8 +157,10 @@ class Handler:
                 return "resent", await asyncio.shield(known.pending)
         self._noise_checks[offer.epsilon](frame.values)
         computed = self.batcher.submit(Noisy(frame.values, offer.step))
-        pending = _then(computed, lambda found: self._written(frame.header.request, found))
-        self._memory.begin(frame.header.request, digest=digest, pending=pending)
+        pending = asyncio.create_task(self._write(frame.header.request, computed))
+        # A failure that nobody fetches (the client has gone) is not worth a warning.
+        pending.add_done_callback(lambda end: end.cancelled() or end.exception())
+        self._replays.begin(frame.header.request, digest=digest, pending=pending)
         # Shielded: whoever hangs up must not take the answer from the one who retries.
         return "ok", await asyncio.shield(pending)
 
@@ -168,7 +178,8 @@ class Handler:
         assert offer is not None  # for it fits
         return offer
 
-    def _written(self, request: bytes, found: NDArray[np.float64]) -> bytes:
+    async def _write(self, request: bytes, computed: asyncio.Future[NDArray[np.float64]]) -> bytes:
+        found = await computed
         if not np.all(np.isfinite(found)):
             raise Refused("back", "The back failed on this request.")
         labels, numbers = self.manifest.release.labels, found.tolist()
@@ -178,23 +189,3 @@ class Handler:
             "request": request.hex(),
         }
         return json.dumps(answer, allow_nan=False).encode()
-
-
-def _then(computed: asyncio.Future[Any], change: Callable[[Any], bytes]) -> asyncio.Future[bytes]:
-    """A future of the changed result."""
-    after: asyncio.Future[bytes] = computed.get_loop().create_future()
-
-    def done(before: asyncio.Future[Any]) -> None:
-        if after.done():
-            return
-        if before.cancelled():
-            after.cancel()
-            return
-        try:
-            after.set_result(change(before.result()))
-        except Exception as error:
-            after.set_exception(error)
-
-    computed.add_done_callback(done)
-    after.add_done_callback(lambda end: end.cancelled() or end.exception())
-    return after

@@ -1,98 +1,77 @@
-"""A few counters in the text format of Prometheus, version 0.0.4.
+"""Counters of a server as a Prometheus page (prometheus_client).
 
 Nothing here can hold a payload, a token or a request id: only numbers, and codes of this package's own.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-__all__ = ["CONTENT_TYPE", "Histogram", "Metrics"]
+from prometheus_client import CollectorRegistry, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-class Histogram:
-    """Counts by upper limit."""
+class Metrics(Collector):
+    """Outcomes of requests and of training records, and whatever else a server adds; one registry for each.
 
-    def __init__(self, limits: Sequence[float]) -> None:
-        self.limits = tuple(limits)
-        self._counts = [0] * (len(self.limits) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self.limits, value)] += 1
-        self._sum += value
-
-    @property
-    def count(self) -> int:
-        """How many values there were."""
-        return sum(self._counts)
-
-    def lines(self, name: str) -> list[str]:
-        """Cumulative, as Prometheus wants them."""
-        below, lines = 0, []
-        for limit, count in zip((*map(_number, self.limits), "+Inf"), self._counts, strict=True):
-            below += count
-            lines.append(f'{name}_bucket{{le="{limit}"}} {below}')
-        return [*lines, f"{name}_sum {_number(self._sum)}", f"{name}_count {below}"]
-
-
-class Metrics:
-    """What a server counts; touched by its event loop alone."""
+    Guarantees:
+        No series tells when something first happened: prometheus_client's ``_created`` series are left out.
+    """
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
-        """By code: "ok", "resent" (a retry that got its answer again), or why it was refused."""
-        self.seconds = Histogram(_SECONDS)
-        """From a whole frame to its answer."""
-        self.batches = Histogram(_SIZES)
-        self.waiting: Callable[[], int] = int
-        """How many requests wait now."""
+        """Requests by code: "ok", "resent" (a retry that got its answer again), or why it was refused."""
         self.records: Counter[str] = Counter()
         """Training records by outcome: "stored", or "known" (sent before)."""
-        self.streams = 0
-        """Open WebSockets."""
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
 
-    def render(self) -> str:
-        """The page."""
-        blocks = [
-            _block(
-                "dpf_requests_total",
-                "counter",
-                "Requests by outcome.",
-                [f'dpf_requests_total{{outcome="{c}"}} {n}' for c, n in sorted(self.outcomes.items())],
-            ),
-            _block(
-                "dpf_request_seconds",
-                "histogram",
-                "Time from a whole frame to its answer.",
-                self.seconds.lines("dpf_request_seconds"),
-            ),
-            _block(
-                "dpf_batch_size",
-                "histogram",
-                "Requests that were computed together.",
-                self.batches.lines("dpf_batch_size"),
-            ),
-            _block("dpf_queue", "gauge", "Requests that wait.", [f"dpf_queue {self.waiting()}"]),
-            _block("dpf_streams", "gauge", "Open WebSockets.", [f"dpf_streams {self.streams}"]),
-        ]
-        if self.records:  # only a collector has any
-            lines = [f'dpf_records_total{{outcome="{c}"}} {n}' for c, n in sorted(self.records.items())]
-            blocks.append(_block("dpf_records_total", "counter", "Training records by outcome.", lines))
-        return "".join(blocks)
+    def add_histogram(self, name: str, what: str, limits: Iterable[float]) -> Histogram:
+        """Add a histogram with these upper limits."""
+        return _Histogram(name, what, buckets=tuple(limits), registry=self._registry)
+
+    def add_gauge(self, name: str, what: str, value: Callable[[], float]) -> None:
+        """Add a number that is read whenever the page is."""
+        Gauge(name, what, registry=self._registry).set_function(value)
+
+    def add_counter(self, name: str, what: str, value: Callable[[], float]) -> None:
+        """Add a number that only grows; ``name`` goes without its ``_total``."""
+        self._registry.register(_Counted(name, what, value))
+
+    def collect(self) -> Iterator[Metric]:
+        """The families that every server has; for the registry."""
+        yield _by_outcome("dpf_requests", "Requests by outcome.", self.outcomes)
+        yield _by_outcome("dpf_records", "Training records by outcome.", self.records)
+
+    def render(self) -> bytes:
+        """The page, in the text format 0.0.4."""
+        return generate_latest(self._registry)
 
 
-def _block(name: str, kind: str, what: str, lines: list[str]) -> str:
-    return "\n".join([f"# HELP {name} {what}", f"# TYPE {name} {kind}", *lines]) + "\n"
+class _Histogram(Histogram):
+    def collect(self) -> Iterable[Metric]:
+        for metric in super().collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
 
 
-def _number(value: float) -> str:
-    return f"{value:.9g}"
+class _Counted(Collector):
+    def __init__(self, name: str, what: str, value: Callable[[], float]) -> None:
+        self._name, self._what, self._value = name, what, value
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(self._name, self._what, value=self._value())
+
+
+def _by_outcome(name: str, what: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, what, labels=["outcome"])
+    for outcome in sorted(counts):
+        family.add_metric([outcome], counts[outcome])
+    return family

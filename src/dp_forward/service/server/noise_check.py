@@ -1,4 +1,6 @@
-r"""Does the spread of a payload fit the noise that it claims? It finds the client that forgot its noise.
+r"""Noise check: does the spread of a payload fit the noise that it claims?
+
+It finds the client that forgot its noise.
 
 In units of the noise's deviation a release is ``y = a + z + r``: the bounded matrix a, noise z, and rounding
 with every ``|r_i| <= step / (2 sigma) = u <= 1/16``. For a few fixed projections P of rank k (all entries,

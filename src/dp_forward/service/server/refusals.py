@@ -1,4 +1,4 @@
-"""Why a server says no, as one type: a code for machines, one line for people, an HTTP status.
+"""Refusals of a server: a code for machines, one line for people, an HTTP status.
 
 A refusal never holds a value of a payload, a token or a header that was not the server's own.
 """

@@ -1,9 +1,7 @@
-"""The memory of recent request ids.
+"""Recent request ids and their answers: a retry gets the same answer, and an id stands for one release.
 
-A retry must be able to get its answer, and an id must not stand for two releases:
-
-* the same id with the same bytes gives the same answer again, or waits for the one that is being computed;
-* the same id with other bytes is refused.
+* The same id with the same bytes gives the same answer again, or waits for the one that is being computed.
+* The same id with other bytes is refused.
 
 Guarantees:
     At most ``most`` ids and ``most_bytes`` of answers are kept; the oldest go first.
@@ -20,7 +18,7 @@ from dataclasses import dataclass
 
 from dp_forward.service.server.refusals import Refused
 
-__all__ = ["Known", "ReplayCache"]
+__all__ = ["ReplayCache"]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""How a server listens and what it allows, checked once, before anything is opened.
+"""Settings of a server: where it listens and what it allows; checked once, before anything is opened.
 
 Guarantees:
     Settings that exist are safe to listen with: off loopback there is a token and TLS, else there are no
@@ -39,7 +39,6 @@ class ServerSettings:
     max_batch: int = 32
     max_wait_ms: float = 2.0
     queue: int = 256
-    in_flight: int = 64
     body_seconds: float = 10.0
     oldest_s: int = 24 * 3600
     newest_s: int = 300
@@ -49,7 +48,7 @@ class ServerSettings:
     shutdown_seconds: int = 30
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "queue", "in_flight", "remembered", "remembered_mib", "connections"):
+        for name in ("max_batch", "queue", "remembered", "remembered_mib", "connections"):
             checks.count(name, getattr(self, name), remedy="Leave it out for the default.")
         for name in ("oldest_s", "newest_s", "shutdown_seconds"):
             checks.count(name, getattr(self, name), at_least=0, remedy="It is a number of seconds.")

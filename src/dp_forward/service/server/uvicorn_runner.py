@@ -1,23 +1,83 @@
-"""Listening until a signal: what every server of this package does alike."""
+"""Run an ASGI app with uvicorn until a signal: for every server of this package."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
+from starlette.applications import Starlette
 
 from dp_forward.errors import InvalidInput
+from dp_forward.service.server.settings import ServerSettings
 
-__all__ = ["bind_socket", "print_line", "run_until_signal"]
+__all__ = ["bind_socket", "print_line", "run_server", "run_until_signal"]
+
+
+def print_line(line: str) -> None:
+    """Write a line to stdout at once: whoever started this process waits for it."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def run_server(
+    app: Starlette,
+    settings: ServerSettings,
+    *,
+    say: Callable[[str], None] = print_line,
+    ready: Callable[[uvicorn.Server], None] | None = None,
+) -> None:
+    """Listen until SIGINT or SIGTERM; then refuse what is new, finish what waits, and return.
+
+    When it listens, it prints one line of JSON on stdout: ``{"address", "host", "port", "tls", "token"}``.
+    Nothing is logged but warnings, to stderr. ``ready`` is called next, with the server: setting its
+    ``should_exit`` stops it, from another thread too.
+    """
+    tls: dict[str, Any] = {}
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        tls = {"ssl_certfile": os.fspath(settings.tls_cert), "ssl_keyfile": os.fspath(settings.tls_key)}
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        log_level="warning",
+        lifespan="on",
+        ws="none",
+        server_header=False,
+        limit_concurrency=settings.connections,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+        **tls,
+    )
+    listening = bind_socket(settings.host, settings.port)
+
+    def started(server: uvicorn.Server) -> None:
+        say(json.dumps(_whereabouts(settings, listening)))
+        if ready is not None:
+            ready(server)
+
+    run_until_signal(config, listening, started)
+
+
+def _whereabouts(settings: ServerSettings, listening: socket.socket) -> dict[str, Any]:
+    host, port = listening.getsockname()[:2]
+    scheme, shown = "https" if settings.tls else "http", f"[{host}]" if ":" in host else host
+    return {
+        "address": f"{scheme}://{shown}:{port}",
+        "host": host,
+        "port": port,
+        "tls": settings.tls,
+        "token": settings.token is not None,
+    }
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Bound before anything is printed, so that port 0 is known by then."""
+    """A socket that is bound before anything is printed, so that port 0 is known by then."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -36,36 +96,30 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def run_until_signal(
-    settings: uvicorn.Config, listening: socket.socket, started: Callable[[uvicorn.Server], None]
+    config: uvicorn.Config, listening: socket.socket, started: Callable[[uvicorn.Server], None]
 ) -> None:
     """Serve until SIGINT or SIGTERM, finish what waits, close the socket and return.
 
     ``started`` is called once it listens; setting the server's ``should_exit`` stops it, from another thread
     too.
     """
-    with contextlib.closing(listening), _signals_seen_once():
-        _Server(settings, started).run(sockets=[listening])
-
-
-def print_line(line: str) -> None:
-    """On stdout, at once: whoever started this process waits for it."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    with contextlib.closing(listening), _keep_signals():
+        _Server(config, started).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, settings: uvicorn.Config, started: Callable[[uvicorn.Server], None]) -> None:
-        super().__init__(settings)
-        self._told = started
+    def __init__(self, config: uvicorn.Config, started: Callable[[uvicorn.Server], None]) -> None:
+        super().__init__(config)
+        self._on_start = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if not self.should_exit:
-            self._told(self)
+            self._on_start(self)
 
 
 @contextlib.contextmanager
-def _signals_seen_once() -> Iterator[None]:
+def _keep_signals() -> Iterator[None]:
     """uvicorn raises a signal again once it has stopped; having stopped in order is a success."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -33,7 +33,7 @@ from dp_forward.service.collector.record_intake import RecordIntake, collection_
 from dp_forward.service.collector.record_reader import RecordReader
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import Record
-from dp_forward.service.server.metrics import CONTENT_TYPE, Metrics, _block
+from dp_forward.service.server.metrics import CONTENT_TYPE, Metrics
 from dp_forward.service.server.refusals import Refused
 from dp_forward.service.server.request_limits import Guard, error_handlers, json_response
 from dp_forward.service.server.settings import ServerSettings
@@ -56,6 +56,7 @@ class Shuffler:
             raise InvalidInput("most", f"be at least the {store.least} of a batch", most, "Raise it.")
         self.metrics = Metrics()
         self._store, self._forwarder, self._most = store, forwarder, most
+        self._count()
 
     @property
     def form(self) -> CollectionSpec:
@@ -74,29 +75,14 @@ class Shuffler:
         self._forwarder.wake()
         return found
 
-    def render(self) -> str:
-        """The page of counters."""
-        counted = (
-            ("dpf_requests_total", "Bodies by outcome.", self.metrics.outcomes),
-            ("dpf_records_total", "Records by outcome.", self.metrics.records),
-        )
-        sent = self._forwarder
-        numbers = (
-            ("waiting", "gauge", "Records that wait for a batch.", self._store.waiting),
-            ("on_its_way", "gauge", "Records of the batch being sent.", self._store.outgoing),
-            ("batches_total", "counter", "Batches sealed since the start.", sent.batches),
-            ("records_total", "counter", "Records in these batches.", sent.records),
-            ("failures_total", "counter", "Rounds of sending that failed.", sent.failures),
-        )
-        blocks = [
-            _block(name, "counter", what, [f'{name}{{outcome="{c}"}} {n}' for c, n in sorted(counts.items())])
-            for name, what, counts in counted
-        ]
-        blocks += [
-            _block(f"dpf_shuffle_{name}", kind, what, [f"dpf_shuffle_{name} {value}"])
-            for name, kind, what, value in numbers
-        ]
-        return "".join(blocks)
+    def _count(self) -> None:
+        """Add the shuffler's own numbers to the page of counters."""
+        store, sent, add = self._store, self._forwarder, self.metrics
+        add.add_gauge("dpf_shuffle_waiting", "Records that wait for a batch.", lambda: store.waiting)
+        add.add_gauge("dpf_shuffle_on_its_way", "Records of the batch being sent.", lambda: store.outgoing)
+        add.add_counter("dpf_shuffle_batches", "Batches sealed since the start.", lambda: sent.batches)
+        add.add_counter("dpf_shuffle_records", "Records in these batches.", lambda: sent.records)
+        add.add_counter("dpf_shuffle_failures", "Rounds of sending that failed.", lambda: sent.failures)
 
 
 def make_shuffler_app(
@@ -132,7 +118,7 @@ def make_shuffler_app(
 
     async def metrics(request: Request) -> Response:
         guard(request)
-        return Response(shuffler.render(), headers={"content-type": CONTENT_TYPE})
+        return Response(shuffler.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     app = Starlette(
         routes=[
@@ -144,5 +130,5 @@ def make_shuffler_app(
         exception_handlers=error_handlers(shuffler.metrics.outcomes, who="shuffler"),
         lifespan=lifespan,
     )
-    app.state.shuffler, app.state.frame_bytes = shuffler, form.manifest.frame_bytes
+    app.state.shuffler = shuffler
     return app

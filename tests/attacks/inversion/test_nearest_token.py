@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tiny_models
 import tiny_task
-from dp_forward.attacks.nearest_row import NearestTokens, Scale
+from dp_forward.attacks.inversion.nearest_token import NearestTokens, Scale
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import release
@@ -57,7 +57,7 @@ def test_a_matrix_of_local_rows_is_read_without_error(family: str, cut: str, wid
     tokens, matrix = hidden(of, TEXT)
     scales: list[tuple[Tensor, Scale]] = [(matrix, "known"), (0.37 * matrix, "matrix"), (7 * matrix, "row")]
     for reading in nearest.read(scales, tokens):
-        assert [guess.word for guess in reading.guesses] == TEXT.split()
+        assert [word for word, _ in reading.words] == TEXT.split()
         assert reading.recall == 1.0
     assert nearest.exact
     assert nearest.prepared == 1.0
@@ -67,15 +67,15 @@ def test_a_matrix_of_local_rows_is_read_without_error(family: str, cut: str, wid
 def test_a_text_of_one_token_is_read_behind_every_cut(cut: str) -> None:
     of = user(cut)
     nearest = NearestTokens(of)
-    said: list[tuple[int, int]] = []
+    said: list[int] = []
     assert nearest.prepared == 0.0
-    nearest.prepare(lambda done, total: said.append((done, total)))
+    nearest.prepare(said.append)
     assert nearest.prepared == 1.0
-    assert said[-1] == (nearest.size, nearest.size)
+    assert said[-1] == nearest.size
     for word in (*tiny_task.GOOD, *tiny_task.BAD):
         tokens, matrix = hidden(of, word)
         for reading in nearest.read([(matrix, "known"), (0.2 * matrix, "matrix")], tokens):
-            assert reading.guesses[0].word == word
+            assert reading.words[0][0] == word
             assert reading.recall == 1.0
     assert not nearest.exact
     assert nearest.pooled == (cut == "output")
@@ -88,7 +88,7 @@ def test_the_truth_says_only_which_guesses_are_right() -> None:
     others, _ = hidden(of, " ".join(reversed(TEXT.split())))
     for scale in ("known", "matrix", "row"):
         (told,), (untold,) = (nearest.read([(matrix, scale)], given) for given in (tokens, others))
-        assert [guess.word for guess in told.guesses] == [guess.word for guess in untold.guesses]
+        assert [word for word, _ in told.words] == [word for word, _ in untold.words]
         assert (told.recall, untold.recall) == (1.0, 1 / 9)  # only the word in the middle stays in place
 
 
@@ -122,7 +122,7 @@ def test_a_token_that_is_no_candidate_is_not_found() -> None:
     assert few.size == 4
     tokens, matrix = hidden(of, "lovely moving plot")
     (reading,) = few.read([(matrix, "known")], tokens)
-    assert [guess.right for guess in reading.guesses] == [True, True, False]
+    assert [right for _, right in reading.words] == [True, True, False]
     assert reading.recall == pytest.approx(2 / 3)
     for wrong in (0, -1):
         with pytest.raises(InvalidInput, match="vocabulary"):
@@ -134,7 +134,6 @@ def test_nothing_that_was_read_is_in_a_repr(tmp_path: Path) -> None:
     nearest = NearestTokens(of)
     tokens, matrix = hidden(of, TEXT)
     found: list[Any] = [nearest, *nearest.read([(matrix, "known")], tokens)]
-    found += found[1].guesses
     assert not any(word in repr(thing) for thing in found for word in ("lovely", "grim", "plot"))
 
 
@@ -142,7 +141,7 @@ def test_a_preparation_that_was_stopped_starts_anew() -> None:
     class Stop(Exception):
         pass
 
-    def stop(done: int, total: int) -> None:
+    def stop(done: int) -> None:
         raise Stop
 
     nearest = NearestTokens(user("encoder.1"))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
-from dp_forward.noise.bounding import bounded
+from dp_forward.noise.bounding import apply_bound
 from dp_forward.noise.simulated.simulated_draws import Generators, add_gaussian
 from dp_forward.privacy import (
     TOKEN,
@@ -101,7 +101,7 @@ class ProjectedSanitizer(nn.Module):
         count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
         sigma = self.mechanism.sigma
         with torch.autocast(device_type=rows.device.type, enabled=False):
-            inside = bounded(rows, self._bound).to(self._dtype())
+            inside = apply_bound(rows, self._bound).to(self._dtype())
             image = torch.cat([projection(inside) for projection in self.projections], dim=-1).float()
             if draws > 1:
                 image = image.repeat_interleave(draws, dim=0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from reproduction.jobs import Step
-from reproduction.model_setup import Subject
+from reproduction.jobs import Job
+from reproduction.model_setup import ModelSetup
 from reproduction.tables.table import Cell, Table
 
 __all__ = ["efficiency"]
@@ -20,16 +20,16 @@ _CONTENDERS: Final = {
 }
 
 
-def efficiency(subject: Subject) -> Table:
+def efficiency(setup: ModelSetup) -> Table:
     """Milliseconds and memory of one step, all contenders in one run."""
-    step = Step("speed", {"shape": "bert-base", "batch": 32, "rows": 128, "rounds": 12}, weight=3.0)
+    job = Job("speed", {"shape": "bert-base", "batch": 32, "rows": 128, "rounds": 12}, weight=3.0)
     cells = tuple(
         cell
         for name, key in _CONTENDERS.items()
         for cell in (
-            Cell(name, "ms a step", (step,), f"{key}.milliseconds", digits=1),
-            Cell(name, "against non-private", (step,), f"{key}.time_ratio", digits=2),
-            Cell(name, "memory, MiB", (step,), f"{key}.memory_mib", digits=0),
+            Cell(name, "ms a step", (job,), f"{key}.milliseconds", digits=1),
+            Cell(name, "against non-private", (job,), f"{key}.time_ratio", digits=2),
+            Cell(name, "memory, MiB", (job,), f"{key}.memory_mib", digits=0),
         )
     )
     return Table(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_forward.attacks.lattice import (
+from benchmarks.lattice_attack import (
     Guesses,
     gaussian_lattice,
     gaussian_likelihood,

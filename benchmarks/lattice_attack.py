@@ -1,4 +1,4 @@
-r"""The attack on floating-point noise: which low bits could a draw have had?
+r"""Lattice attack on floating-point noise: which low bits could a draw have had?
 
 A float sampler draws g on the grid of floats and scales it: its noise is one of the floats ``fl(sigma g)``.
 For ``sigma = f 2^e`` with f in [1, 2), these leave out a share ``1 - 1/f`` of all floats in every octave from
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 from scipy.stats import binom
 
-from dp_forward.attacks.attack_result import clopper_pearson
+from dp_forward.attacks.attack_result import exact_interval
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.grid import Grid, quantise
 from dp_forward.noise.released.released_matrix import Released
@@ -117,7 +117,7 @@ def guess(
         right += named == truth
         if progress is not None:
             progress(trial + 1)
-    low, high = clopper_pearson(right, trials)
+    low, high = exact_interval(right, trials)
     return Guesses(attack, trials, right, right / trials, 0.5, low, high, ceiling)
 
 

@@ -1,4 +1,4 @@
-"""A man in the middle for `dpf audit RUN`: the real client, the real server, and every byte between them."""
+"""Recording proxy for the audit of a service: a real client, a real server, and every byte between them."""
 
 from __future__ import annotations
 
@@ -10,32 +10,23 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from dp_forward.cli.local_server import serve_locally
+from dp_forward.audit.service_audit import Sent
 from dp_forward.errors import DpForwardError
+from dp_forward.ledger import LARGEST_CAP
+from dp_forward.service.client.client import Client, RetryPolicy
+from dp_forward.split.artifacts import UserSide
 
-if TYPE_CHECKING:
-    from dp_forward.audit.service_audit import Layout, Sent
-    from dp_forward.split.artifacts import UserSide
-
-__all__ = ["Listening", "Tap", "layout", "tapped"]
+__all__ = ["RecordedClient", "record_client"]
 
 _CHUNK: Final = 1 << 16
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _LOST: Final = 2
 
 
-def layout() -> Layout:
-    """Where the id and the time lie in a frame (docs/wire-format.md)."""
-    from dp_forward.audit.service_audit import Layout
-    from dp_forward.service.protocol.frame import HEADER_BYTES
-
-    return Layout(header_bytes=HEADER_BYTES, request=slice(96, 112), time=slice(112, 120))
-
-
-class Tap:
+class RecordingProxy:
     """Passes on what comes to ``address``, both ways, and keeps what the client sends.
 
     Edges:
@@ -48,16 +39,16 @@ class Tap:
         assert there.hostname is not None
         assert there.port is not None
         self._server = (there.hostname, there.port)
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self._door.getsockname()[1]}"
-        self._heard: list[bytearray] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._recorded: list[bytearray] = []
         self._to_lose = 0
         self._turn = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         """No more connections."""
-        self._door.close()
+        self._listener.close()
 
     def lose(self, answers: int) -> None:
         """Drop so many answers."""
@@ -66,16 +57,14 @@ class Tap:
 
     def take(self) -> list[Sent]:
         """All POSTs since the last call, whole ones only."""
-        from dp_forward.audit.service_audit import Sent
-
         with self._turn:
-            heard, self._heard = self._heard, []
+            recorded, self._recorded = self._recorded, []
         found = []
-        for stream in heard:
+        for stream in recorded:
             data = bytes(stream)
             while _END_OF_HEAD in data:
                 head, rest = data.split(_END_OF_HEAD, 1)
-                size = _length(head)
+                size = _body_size(head)
                 if head.startswith(b"POST "):
                     found.append(Sent(head, rest[:size]))
                 data = rest[size:]
@@ -84,37 +73,37 @@ class Tap:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                client, _ = self._door.accept()
+                client, _ = self._listener.accept()
                 server = socket.create_connection(self._server)
                 stream = bytearray()
                 with self._turn:
-                    self._heard.append(stream)
-                for way in ((client, server, stream), (server, client, None)):
+                    self._recorded.append(stream)
+                for way in ((client, server, True), (server, client, False)):
                     threading.Thread(target=self._pump, args=(*way, stream), daemon=True).start()
 
     def _pump(
-        self, source: socket.socket, target: socket.socket, kept: bytearray | None, said: bytearray
+        self, source: socket.socket, target: socket.socket, from_client: bool, stream: bytearray
     ) -> None:
-        """One way of one connection, until either side ends it."""
+        """One way of one connection, until either side ends it; ``stream`` is what the client has sent."""
         with contextlib.suppress(OSError), source, target:
             while chunk := source.recv(_CHUNK):
-                if kept is not None:
-                    kept += chunk
-                elif self._loses(said):
+                if from_client:
+                    stream += chunk
+                elif self._loses(stream):
                     break
                 target.sendall(chunk)
             for end in (source, target):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def _loses(self, said: bytearray) -> bool:
+    def _loses(self, stream: bytearray) -> bool:
         with self._turn:
-            if self._to_lose and b"POST " in said:
+            if self._to_lose and b"POST " in stream:
                 self._to_lose -= 1
                 return True
         return False
 
 
-def _length(head: bytes) -> int:
+def _body_size(head: bytes) -> int:
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"content-length":
@@ -122,63 +111,52 @@ def _length(head: bytes) -> int:
     return 0
 
 
-class Listening:
-    """The `Wire` of an audit: a client of the user's side, whose every question goes through a tap."""
+class RecordedClient:
+    """The `Wire` of an audit: a client of the user's side, whose every question goes through the proxy."""
 
-    def __init__(self, user: UserSide, tap: Tap, folder: Path) -> None:
-        self._user, self._tap, self._folder = user, tap, folder
+    def __init__(self, user: UserSide, proxy: RecordingProxy, folder: Path) -> None:
+        self._user, self._proxy, self._folder = user, proxy, folder
         self._numbers = itertools.count()
 
     def fresh(self, text: str) -> Sent:
         """Under a ledger that is thrown away: a new one draws anew, for the same text."""
-        from dp_forward.service.client.client import Client
-
         path = self._ledger()
-        with Client(self._user, server=self._tap.address, ledger=path, budget=self._budget()) as client:
+        with self._client(path, RetryPolicy()) as client:
             client.ask(text)
         for name in self._folder.glob(f"{path.name}*"):
             name.unlink()
-        sent = self._tap.take()
+        sent = self._proxy.take()
         if len(sent) != 1:
             raise DpForwardError(f"The client sent {len(sent)} frames for one question. That is no audit.")
         return sent[0]
 
     def again(self, text: str) -> tuple[list[Sent], int]:
         """Two answers are lost; then it is asked again, and again by a new client with the same ledger."""
-        from dp_forward.service.client.client import Client, RetryPolicy
-
-        path, asked = self._ledger(), 0
-        self._tap.lose(_LOST)
+        path, charged = self._ledger(), 0
+        self._proxy.lose(_LOST)
         for _ in range(2):
-            with Client(
-                self._user,
-                server=self._tap.address,
-                ledger=path,
-                budget=self._budget(),
-                retry=RetryPolicy(first=0.01),
-            ) as client:
+            with self._client(path, RetryPolicy(first=0.01)) as client:
                 for _ in range(2):
                     client.ask(text)
-                asked = client.summary().releases
-        return self._tap.take(), asked
+                charged = client.summary().releases
+        return self._proxy.take(), charged
+
+    def _client(self, ledger: Path, retry: RetryPolicy) -> Client:
+        """With room for a few releases: a client that draws too often must be seen, not stopped."""
+        mechanism = self._user.spec.mechanism()
+        budget = min(LARGEST_CAP, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
+        return Client(self._user, server=self._proxy.address, ledger=ledger, budget=budget, retry=retry)
 
     def _ledger(self) -> Path:
         return self._folder / f"audit-{next(self._numbers)}.ledger"
 
-    def _budget(self) -> float:
-        """Room for a few releases: a client that draws too often must be seen, not stopped."""
-        from dp_forward.ledger import LARGEST_CAP
-
-        mechanism = self._user.spec.mechanism()
-        return min(LARGEST_CAP, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
-
 
 @contextmanager
-def tapped(run: Path, user: UserSide) -> Iterator[Listening]:
-    """The back of a run behind a real server on loopback, its front in a real client, a tap in between."""
-    with serve_locally(run) as address, tempfile.TemporaryDirectory() as folder:
-        tap = Tap(address)
+def record_client(user: UserSide, server: str) -> Iterator[RecordedClient]:
+    """A real client of the server at this address, with a recording proxy in between."""
+    with tempfile.TemporaryDirectory() as folder:
+        proxy = RecordingProxy(server)
         try:
-            yield Listening(user, tap, Path(folder))
+            yield RecordedClient(user, proxy, Path(folder))
         finally:
-            tap.close()
+            proxy.close()

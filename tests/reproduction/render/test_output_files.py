@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dp_forward.errors import InvalidInput
-from reproduction.jobs import Step, in_order
+from reproduction.jobs import Job, in_order
 from reproduction.render import render
-from reproduction.runs.result_file import Results
-from reproduction.tables import paper_sensitivity as convention
+from reproduction.runs.result_file import ResultFile
 from reproduction.tables.catalogue import tables
+from reproduction.tables.paper_sensitivity import gaussian_ceiling, pure_ceiling
 
 TABLES = tables()
 ORIGIN = {
@@ -29,18 +29,18 @@ ORIGIN = {
 }
 
 
-def steps_of(table: str, row: str, column: str) -> tuple[Step, ...]:
+def jobs_of(table: str, row: str, column: str) -> tuple[Job, ...]:
     cell = TABLES[table].at(row, column)
     assert cell is not None
-    assert cell.steps
-    return cell.steps
+    assert cell.jobs
+    return cell.jobs
 
 
-def put(path: Path, step: Step, result: Mapping[str, Any]) -> None:
-    after = [earlier.digest for earlier in step.after]
-    line = {"digest": step.digest, "kind": step.kind, "settings": dict(step.settings), "after": after}
+def put(path: Path, job: Job, result: Mapping[str, Any]) -> None:
+    after = [earlier.digest for earlier in job.after]
+    line = {"digest": job.digest, "kind": job.kind, "settings": dict(job.settings), "after": after}
     line |= {"seconds": 10.0}
-    Results(path).append({**line, "result": dict(result), "provenance": ORIGIN})
+    ResultFile(path).append({**line, "result": dict(result), "provenance": ORIGIN})
 
 
 def accuracy(value: float) -> dict[str, float]:
@@ -52,25 +52,25 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("made-up") / "results.jsonl"
     for place, column in enumerate(TABLES["mechanisms"].columns):
         for name, base in (("aMGM, S = C (the paper's)", 0.6), ("aMGM, S = 2C (right)", 0.55)):
-            (step,) = steps_of("mechanisms", f"SST-2: {name}", column)
-            put(path, step, accuracy(base + 0.05 * place))
-    (clean,) = steps_of("mechanisms", "SST-2: without noise", "1")
+            (job,) = jobs_of("mechanisms", f"SST-2: {name}", column)
+            put(path, job, accuracy(base + 0.05 * place))
+    (clean,) = jobs_of("mechanisms", "SST-2: without noise", "1")
     put(path, clean, accuracy(0.9))
     forward, private = (
-        steps_of("positions", row, "8")[0]
+        jobs_of("positions", row, "8")[0]
         for row in ("SST-2: encoder.3, S = C (the paper's)", "SST-2: DP-SGD")
     )
     put(path, forward, accuracy(0.843))
     put(path, private, accuracy(0.81))
-    (speed,) = steps_of("efficiency", "non-private", "ms a step")
+    (speed,) = jobs_of("efficiency", "non-private", "ms a step")
     costs = {"gaussian": 10.0, "hooks": 42.0, "ghost": 21.0}
     put(path, speed, {name: {"milliseconds": cost, "time_ratio": 1.0} for name, cost in costs.items()})
     for row, success in (("without noise", 0.998), ("PrivUnit (8)", 0.002)):
-        (step,) = steps_of("attacks", row, "inversion, embeddings")
-        put(path, step, {"success": success})
-    for step, value in zip(steps_of("pretraining", "as published", "8"), (0.810, 0.814), strict=True):
-        put(path, step, accuracy(value))
-    put(path, steps_of("pretraining", "as published", "16")[0], accuracy(0.85))
+        (job,) = jobs_of("attacks", row, "inversion, embeddings")
+        put(path, job, {"success": success})
+    for job, value in zip(jobs_of("pretraining", "as published", "8"), (0.810, 0.814), strict=True):
+        put(path, job, accuracy(value))
+    put(path, jobs_of("pretraining", "as published", "16")[0], accuracy(0.85))
     return path
 
 
@@ -145,9 +145,9 @@ def test_a_central_epsilon_is_proved_for_the_records_that_the_runs_had(tmp_path:
     shown = {}
     for name, records in (("many", 67_349), ("few", 1_000), ("unknown", None)):
         path = tmp_path / f"{name}.jsonl"
-        for step in steps_of("proved-training", row, column):
-            said = {} if records is None else {"training_records": records}
-            put(path, step, accuracy(0.84) | said)
+        for job in jobs_of("proved-training", row, column):
+            said = {} if records is None else {"records": records}
+            put(path, job, accuracy(0.84) | said)
         render(path, tmp_path / name, only=["proved-training"])
         shown[name] = line_of(page(tmp_path / name, "proved-training"), row)
     assert "| 67,349 | 0.6334 |" in shown["many"]
@@ -177,13 +177,13 @@ def test_the_ceilings_are_those_of_the_two_sensitivities(docs: Path) -> None:
         ("S = C (the paper's): r = Phi(B)", 1.0, 0.75),
         ("S = 2C (right): r = Phi(B / 2)", 2.0, 0.70),
     ):
-        ceiling = convention.gaussian_ceiling(0.9, 8.0, sensitivity=sensitivity)
+        ceiling = gaussian_ceiling(0.9, 8.0, sensitivity=sensitivity)
         shown = f"{got:.3f} of {ceiling:.3f} ({100 * (got - ceiling):+.1f})"
         assert f"| {shown} |" in line_of(text, f"aMGM, {row}")
-    assert f"| not run, of {convention.pure_ceiling(0.9, 1.0):.3f} |" in text
+    assert f"| not run, of {pure_ceiling(0.9, 1.0):.3f} |" in text
 
 
-def test_a_command_names_the_data_that_its_steps_read(docs: Path) -> None:
+def test_a_command_names_the_data_that_its_jobs_read(docs: Path) -> None:
     for name, data in {
         "rows": ["sst2"],
         "mechanisms": ["sst2", "imdb", "qqp"],
@@ -194,14 +194,14 @@ def test_a_command_names_the_data_that_its_steps_read(docs: Path) -> None:
     }.items():
         command = next(line for line in page(docs, name).splitlines() if line.startswith("$ "))
         assert [word.split("=")[0] for word in command.split() if word.endswith("=PATH")] == data
-        assert command.startswith(f"$ dpf reproduce {name}")
+        assert command.startswith(f"$ python -m reproduction {name}")
         assert ("--corpus PATH" in command) == (name == "pretraining")
 
 
 def test_the_origin_of_the_numbers_is_told_without_a_date(docs: Path) -> None:
     text = section(page(docs, "mechanisms"), "Where the numbers come from")
-    steps = len(in_order(TABLES["mechanisms"].steps()))
-    for fact in (f"11 of {steps} ", "110 s", "`abc1234`", "a made-up GPU (11 steps)", "torch 2.13.0"):
+    jobs = len(in_order(TABLES["mechanisms"].jobs()))
+    for fact in (f"11 of {jobs} ", "110 s", "`abc1234`", "a made-up GPU (11 steps)", "torch 2.13.0"):
         assert fact in text
     assert "2031" not in text
 
@@ -232,6 +232,7 @@ def test_figures_are_drawn_for_what_was_run_only(docs: Path) -> None:
     assert "(../figures/paper-mechanisms.png)" in page(docs, "mechanisms")
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_bytes(results: Path, docs: Path, tmp_path: Path) -> None:
     again = render(results, tmp_path)
     assert {path.relative_to(tmp_path) for path in again} == {

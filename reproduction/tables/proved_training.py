@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, Final
 
 from dp_forward.train.dpsgd.accounting import as_replace_one
-from reproduction.jobs import FIRST, Step
-from reproduction.model_setup import TASKS, Subject
-from reproduction.tables import paper_sensitivity as convention
+from reproduction.jobs import FIRST, Job
+from reproduction.model_setup import TASKS, ModelSetup
 from reproduction.tables.noise import GAUSSIAN
+from reproduction.tables.paper_sensitivity import DELTA, proved_central, round_up
 from reproduction.tables.table import Cell, Derived, Known, Table
-from reproduction.tables.training import dpsgd
+from reproduction.tables.training import dpsgd_job
 
 __all__ = ["proved_training"]
 
@@ -22,18 +22,18 @@ _SEEDS: Final = (0, 1)
 _MAIN_BUDGET: Final = (4.0, 2.197)
 _BUDGETS: Final = ((1.0, 1.0), (2.0, 2.197), _MAIN_BUDGET, (4.5, 2.197))
 """Epsilon of the text and of the label, each released once."""
-_STRICT_DELTA: Final = convention.DELTA / 10
-_CENTRAL: Final = f"proved central epsilon, delta {convention.DELTA:g}"
+_STRICT_DELTA: Final = DELTA / 10
+_CENTRAL: Final = f"proved central epsilon, delta {DELTA:g}"
 _STRICTER: Final = f"the same at delta {_STRICT_DELTA:g}"
 _SAME_PROMISE: Final = {"epsilon": 0.3166, "delta": 4.2e-6}
 """For DP-SGD, one record added or removed: by group privacy what the main budget proves for one replaced."""
 
 
-def public_front(subject: Subject, *, seed: int) -> Step:
+def public_front_job(setup: ModelSetup, *, seed: int) -> Job:
     """A front trained on public IMDb sentences through the noise of epsilon 4, SST-2 released once."""
     plan = {
         **TASKS["sst2"].settings,
-        "model": subject.model,
+        "model": setup.model,
         "regime": "public-front",
         "public_task": "imdb",
         "public_limit": _PUBLIC_TEXTS,
@@ -42,22 +42,22 @@ def public_front(subject: Subject, *, seed: int) -> Step:
         "evaluation_draws": 20,
         "seed": seed,
     }
-    return Step("finetune", plan, weight=12.0)
+    return Job("finetune", plan, weight=12.0)
 
 
-def _released(
-    subject: Subject,
+def _release_job(
+    setup: ModelSetup,
     text: float,
     label: float | None,
     *,
     seed: int,
     mechanism: str,
     published: bool = False,
-) -> Step:
+) -> Job:
     """One release of each record through a front that learnt from public text, or the ``published`` one."""
     plan: dict[str, Any] = {
         "task": "sst2",
-        "model": subject.model if published else FIRST,
+        "model": setup.model if published else FIRST,
         "regime": "release-once",
         "mechanism": mechanism,
         "epsilon": text,
@@ -66,34 +66,34 @@ def _released(
         "seed": seed,
     }
     kept = {name: value for name, value in plan.items() if value is not None}
-    after = () if published else (public_front(subject, seed=seed),)
-    return Step("finetune", kept, after=after, weight=1.0)
+    after = () if published else (public_front_job(setup, seed=seed),)
+    return Job("finetune", kept, after=after, weight=1.0)
 
 
-def proved_training(subject: Subject) -> Table:
+def proved_training(setup: ModelSetup) -> Table:
     """Central epsilons that are proved: a public front, one release per record, a shuffler."""
     cells: list[Cell] = []
     for (text, label), published in (*((budget, False) for budget in _BUDGETS), (_MAIN_BUDGET, True)):
         row = f"PrivUnit {text:g} + label {label:g}{', front as published' if published else ''}"
-        steps = tuple(
-            _released(subject, text, label, seed=seed, mechanism="privunit", published=published)
+        jobs = tuple(
+            _release_job(setup, text, label, seed=seed, mechanism="privunit", published=published)
             for seed in _SEEDS
         )
         local = round(text + label, 6)
-        cells += _proved(row, steps, partial(_said, f"{local:g}, text and label"), partial(_central, local))
+        cells += _proved(row, jobs, partial(_said, f"{local:g}, text and label"), partial(_central, local))
     for text in (4.0, 8.0):
         row = f"matrix Gaussian {text:g}, label public"
-        steps = tuple(_released(subject, text, None, seed=seed, mechanism=GAUSSIAN) for seed in _SEEDS)
+        jobs = tuple(_release_job(setup, text, None, seed=seed, mechanism=GAUSSIAN) for seed in _SEEDS)
         none = partial(_nothing, "no amplification is proved")
-        cells += _proved(row, steps, partial(_said, f"{text:g}, delta 1e-5, text only"), none)
+        cells += _proved(row, jobs, partial(_said, f"{text:g}, delta 1e-5, text only"), none)
     row = "DP-SGD by a trusted trainer, queries raw"
-    steps = tuple(dpsgd(subject, TASKS["sst2"], **_SAME_PROMISE, seed=seed) for seed in _SEEDS)
+    jobs = tuple(dpsgd_job(setup, TASKS["sst2"], **_SAME_PROMISE, seed=seed) for seed in _SEEDS)
     cells += [
         Cell(row, "local epsilon", known=partial(_said, "none: the trainer sees all")),
-        Cell(row, "records", steps, derived=_records),
-        Cell(row, _CENTRAL, steps, derived=_replaced(convention.DELTA), digits=4),
+        Cell(row, "records", jobs, derived=_records),
+        Cell(row, _CENTRAL, jobs, derived=_replaced(DELTA), digits=4),
         Cell(row, _STRICTER, known=partial(_said, "not accounted")),
-        Cell(row, "accuracy", steps),
+        Cell(row, "accuracy", jobs),
     ]
     return Table(
         "proved-training",
@@ -128,14 +128,14 @@ def proved_training(subject: Subject) -> Table:
     )
 
 
-def _proved(row: str, steps: tuple[Step, ...], local: Known, central: Callable[..., Derived]) -> list[Cell]:
+def _proved(row: str, jobs: tuple[Job, ...], local: Known, central: Callable[..., Derived]) -> list[Cell]:
     return [
         Cell(row, "local epsilon", known=local),
-        Cell(row, "records", steps, derived=_records),
-        Cell(row, _CENTRAL, steps, derived=central(convention.DELTA), digits=4),
-        Cell(row, _STRICTER, steps, derived=central(_STRICT_DELTA), digits=4),
-        Cell(row, "accuracy", steps),
-        Cell(row, "the same model without noise", steps, metric="accuracy_without_noise"),
+        Cell(row, "records", jobs, derived=_records),
+        Cell(row, _CENTRAL, jobs, derived=central(DELTA), digits=4),
+        Cell(row, _STRICTER, jobs, derived=central(_STRICT_DELTA), digits=4),
+        Cell(row, "accuracy", jobs),
+        Cell(row, "the same model without noise", jobs, metric="accuracy_without_noise"),
     ]
 
 
@@ -152,7 +152,7 @@ def _central(local: float, delta: float) -> Derived:
 
     def proved(results: Sequence[Mapping[str, Any]]) -> float | None:
         records = _fewest(results)
-        return None if records is None else convention.proved_central(local, records=records, delta=delta)
+        return None if records is None else proved_central(local, records=records, delta=delta)
 
     return proved
 
@@ -164,7 +164,7 @@ def _replaced(delta: float) -> Derived:
         said = [as_replace_one(found["proved"]["epsilon"], found["proved"]["delta"]) for found in results]
         if any(more > delta for _, more in said):
             return None
-        return convention.round_up(max(twice for twice, _ in said))
+        return round_up(max(twice for twice, _ in said))
 
     return proved
 
@@ -175,7 +175,7 @@ def _records(results: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _fewest(results: Sequence[Mapping[str, Any]]) -> int | None:
-    # Results that were stored earlier have the first name.
-    said = [result.get("training_records", result.get("records")) for result in results]
+    # Stored results are older than the reports' one name for it.
+    said = [result.get("records", result.get("training_records")) for result in results]
     known = [count for count in said if isinstance(count, int)]
     return min(known) if known and len(known) == len(said) else None

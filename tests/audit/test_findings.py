@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dp_forward.audit import laws
+from dp_forward.audit import findings
 from dp_forward.audit.findings import FALSE_ALARM
 from dp_forward.audit.released_bytes import REFUTING, audit_released
 from dp_forward.privacy import NoiseSpec
@@ -30,17 +30,17 @@ def test_the_distance_of_few_honest_draws_refutes_as_often_as_said(mu: float, dr
     rng, freedom = np.random.default_rng(1), 2 * draws - 2
     means = mu + math.sqrt(2 / draws) * rng.standard_normal(RUNS)
     honest = means / np.sqrt(rng.chisquare(freedom, RUNS) / freedom)
-    edge = _passes(lambda found: laws.distance_z(found, mu, first=draws, second=draws), mu, mu + 40)
+    edge = _passes(lambda found: findings.distance_z(found, mu, first=draws, second=draws), mu, mu + 40)
     assert np.mean(honest > edge) == pytest.approx(SAID, abs=SLACK)
     error = math.sqrt(2 / draws + mu * mu / (4 * draws))
     assert np.mean(honest > mu + SEEN_FROM * error) > SAID + 2 * SLACK, "the control: a standard error"
 
 
 def test_a_distance_that_is_too_large_is_refuted_by_few_draws_and_by_many() -> None:
-    assert laws.distance_z(2 * 1.7, 1.7, first=64, second=64) > 4
-    assert laws.distance_z(1.05 * 1.7, 1.7, first=20_000, second=20_000) > 4
-    assert laws.distance_z(1e12, 1.7, first=16, second=16) > 30
-    assert laws.distance_z(0.0, 1.7, first=16, second=16) < -3
+    assert findings.distance_z(2 * 1.7, 1.7, first=64, second=64) > 4
+    assert findings.distance_z(1.05 * 1.7, 1.7, first=20_000, second=20_000) > 4
+    assert findings.distance_z(1e12, 1.7, first=16, second=16) > 30
+    assert findings.distance_z(0.0, 1.7, first=16, second=16) < -3
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 16.0])
@@ -52,25 +52,25 @@ def test_few_honest_vectors_of_privunit_refute_no_more_often_than_said(epsilon: 
     rng = np.random.default_rng(2)
     sums = mechanism._signal(runs * trials, rng).reshape(runs, trials).sum(axis=1)
     middle = trials * mechanism.scale
-    high = _passes(lambda total: laws.cap_sum_z(total, trials, **settings), middle, 3 * middle + 40)
-    low = -_passes(lambda total: laws.cap_sum_z(-total, trials, **settings), -middle, 80)
+    high = _passes(lambda total: findings.cap_sum_z(total, trials, **settings), middle, 3 * middle + 40)
+    low = -_passes(lambda total: findings.cap_sum_z(-total, trials, **settings), -middle, 80)
     refuted = np.mean((sums > high) | (sums < low))
     assert 0 < refuted <= SAID, "it is a bound, and no empty one"
     error = float(sums.std())
     if epsilon > 1:  # a share near 1/2 is as good as normal; one near 1 has a long lower tail
         assert np.mean(abs(sums - middle) > norm.isf(SAID / 2) * error) > 1.5 * SAID, "the control"
-    assert laws.cap_sum_z(8000 * 1.2 * mechanism.scale, 8000, **settings) > 4
-    assert laws.cap_sum_z(8000 * 0.8 * mechanism.scale, 8000, **settings) > 4
+    assert findings.cap_sum_z(8000 * 1.2 * mechanism.scale, 8000, **settings) > 4
+    assert findings.cap_sum_z(8000 * 0.8 * mechanism.scale, 8000, **settings) > 4
 
 
 def test_few_honest_squares_refute_as_often_as_said() -> None:
     rng, n, m = np.random.default_rng(3), 10, 14
     first, second = rng.chisquare(n, RUNS) / n, rng.chisquare(m, RUNS) / m
-    low = -_passes(lambda ratio: laws.weak_noise_z(-ratio, n), -1.0, -1e-3)
+    low = -_passes(lambda ratio: findings.weak_noise_z(-ratio, n), -1.0, -1e-3)
     assert np.mean(first < low) == pytest.approx(SAID, abs=SLACK)
 
     def unlike(quotient: float) -> float:
-        return laws.unlike_noise_z(quotient, 1.0, freedom=(n, m))
+        return findings.unlike_noise_z(quotient, 1.0, freedom=(n, m))
 
     high, low = _passes(unlike, 1.5, 1e3), 1 / _passes(lambda quotient: unlike(1 / quotient), 1.5, 1e3)
     quotients = first / second
@@ -80,8 +80,8 @@ def test_few_honest_squares_refute_as_often_as_said() -> None:
 
 
 def test_hits_and_means_are_exact() -> None:
-    assert norm.sf(laws.share_z(9, 10, 0.5)) == pytest.approx(11 / 1024, rel=1e-9)
-    assert norm.sf(laws.mean_z(-2.5, 1.0)) == pytest.approx(2 * norm.sf(2.5), rel=1e-9)
+    assert norm.sf(findings.share_z(9, 10, 0.5)) == pytest.approx(11 / 1024, rel=1e-9)
+    assert norm.sf(findings.mean_z(-2.5, 1.0)) == pytest.approx(2 * norm.sf(2.5), rel=1e-9)
 
 
 @pytest.mark.parametrize("mechanism", ["matrix-gaussian", "privunit"])
@@ -96,5 +96,5 @@ def test_all_chances_of_the_audit_of_a_run_add_up_to_less_than_one_in_a_thousand
 def test_the_audit_of_few_draws_uses_the_exact_law() -> None:
     audit = audit_released(NoiseSpec(mechanism="matrix-gaussian").build(), draws=16)
     assert audit.mu_measured is not None
-    exact = laws.distance_z(audit.mu_measured, audit.mu_claimed or 0.0, first=16, second=16)
+    exact = findings.distance_z(audit.mu_measured, audit.mu_claimed or 0.0, first=16, second=16)
     assert audit.z == pytest.approx(exact, abs=1e-9)
