@@ -164,7 +164,12 @@ def _told(pushed: UploadResult, form: CorpusSpec) -> tuple[dict[str, Any], list[
     """What came of pushing, as JSON and in words; a central epsilon only where a shuffler hides a record."""
     from dataclasses import replace
 
-    from dp_forward.corpus.shuffled import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
+    from dp_forward.corpus.shuffle_guarantee import (
+        ASSUMPTIONS,
+        ShuffledBatch,
+        central_reading,
+        central_statement,
+    )
     from dp_forward.privacy import TEXT
     from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 
