@@ -51,7 +51,7 @@ from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import TEXT, Mechanism, ResponseWithPrior
 from dp_forward.privacy.checks import count
-from dp_forward.privacy.shuffling import CentralReading, shuffled_gaussian, shuffled_pure
+from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuffled_pure
 from dp_forward.privacy.shuffling.central_epsilon import NOBODY
 
 __all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement"]
@@ -105,7 +105,7 @@ class ShuffledBatch:
         return cls(settings["records"], None if by_label is None else tuple(by_label))
 
 
-def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> CentralReading:
+def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> CentralBounds:
     """What is proved, and what an attack shows, for a record of a corpus that came in these batches.
 
     Edges:
@@ -135,7 +135,7 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
     )
 
 
-def central_statement(reading: CentralReading, batches: Sequence[ShuffledBatch]) -> list[str]:
+def central_statement(reading: CentralBounds, batches: Sequence[ShuffledBatch]) -> list[str]:
     """The central promise in sentences, what it rests on included."""
     if not batches:
         raise InvalidInput("batches", "be at least one", 0, _FROM_SHUFFLER)
@@ -183,7 +183,7 @@ def _fewest(batch: ShuffledBatch) -> int:
     return min(found for found in batch.by_label if found > 0)
 
 
-def _pure(whole: Mechanism, users: int, delta: float) -> CentralReading:
+def _pure(whole: Mechanism, users: int, delta: float) -> CentralBounds:
     losses = whole.pure_losses
     alone = len(losses) == 1 and losses[0].copies == 1
     cap_mass = losses[0].mass if alone else None
