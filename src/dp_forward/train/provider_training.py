@@ -245,7 +245,7 @@ def _central_promise(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | N
     batches = corpus.shuffled
     if batches is None or corpus.release.mechanism().unit != TEXT:
         return None
-    from dp_forward.corpus.shuffled import ASSUMPTIONS, central_reading, central_statement
+    from dp_forward.corpus.shuffle_guarantee import ASSUMPTIONS, central_reading, central_statement
 
     reading = central_reading(corpus.spec, batches, delta=delta)
     return {
