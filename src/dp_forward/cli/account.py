@@ -157,7 +157,7 @@ class _Deployment:
         """N behind the trusted part; None where nobody is trusted."""
         return self.sampler if self.shuffle is None else self.shuffle
 
-    def reading(self, text: Mechanism, whole: Mechanism, releases: int) -> c.CentralReading | None:
+    def reading(self, text: Mechanism, whole: Mechanism, releases: int) -> c.CentralBounds | None:
         """The three central readings, for the trusted part that was named."""
         if self.users is None:
             return None
@@ -182,7 +182,7 @@ class _Deployment:
             return c.sampled_gaussian(epochs=releases, **shared)
         return c.shuffled_gaussian(releases=releases, label_once=True, **shared)
 
-    def _pure(self, whole: Mechanism, users: int) -> c.CentralReading:
+    def _pure(self, whole: Mechanism, users: int) -> c.CentralBounds:
         if self.sampler is not None:
             raise InvalidInput("sampler", "go with Gaussian noise", self.sampler, "Use --shuffle.")
         losses = whole.pure_losses
@@ -195,11 +195,11 @@ class _Deployment:
         )
 
 
-def _bounds(reading: c.CentralReading) -> dict[str, c.CentralBound]:
+def _bounds(reading: c.CentralBounds) -> dict[str, c.CentralBound]:
     return {"upper": reading.upper, "lower": reading.lower, "estimate": reading.estimate}
 
 
-def _central_fields(reading: c.CentralReading) -> dict[str, Any]:
+def _central_fields(reading: c.CentralBounds) -> dict[str, Any]:
     return {
         "central_epsilon_upper": reading.upper.epsilon,
         "central_epsilon_lower": reading.lower.epsilon,
@@ -212,7 +212,7 @@ def _central_fields(reading: c.CentralReading) -> dict[str, Any]:
 
 
 def _paper(
-    request: MechanismRequest, text: Mechanism, deployment: _Deployment, reading: c.CentralReading | None
+    request: MechanismRequest, text: Mechanism, deployment: _Deployment, reading: c.CentralBounds | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The paper's convention, always with the truth in the same breath."""
     if text.gaussian_mu == 0:
