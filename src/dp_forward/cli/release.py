@@ -85,7 +85,7 @@ def release(
     from dp_forward.data.tasks import find_task
     from dp_forward.split.artifacts import load_user_side
     from dp_forward.split.device import pick_device
-    from dp_forward.train.labels import label_mechanism_for
+    from dp_forward.train.regimes import label_mechanism_for
 
     to, place = _destination(server, token_file), pick_device(device)
     chosen, user = find_task(task), load_user_side(front)
@@ -139,7 +139,7 @@ def _check_task(task: TaskSpec, split: str, front: Path, user: UserSide, *, no_l
     """Refuse a task whose records the front has seen, or whose labels it does not have."""
     from dp_forward.data.tasks import split_name
     from dp_forward.errors import InvalidInput
-    from dp_forward.train.published import refuse_front_that_saw
+    from dp_forward.train.lineage import refuse_front_that_saw
 
     if split_name(split) == "train":
         refuse_front_that_saw(task.name, front)
@@ -192,7 +192,12 @@ def _shuffler_report(upload: UploadResult, spec: CorpusSpec) -> tuple[dict[str, 
     """What a shuffler adds; a central epsilon only where it hides a record."""
     from dataclasses import replace
 
-    from dp_forward.corpus.shuffled import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
+    from dp_forward.corpus.shuffle_guarantee import (
+        ASSUMPTIONS,
+        ShuffledBatch,
+        central_reading,
+        central_statement,
+    )
     from dp_forward.privacy import TEXT
     from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dp_forward.corpus.reader import ReleasedCorpus
-from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.collector.collection_store import RECORDS, Collection

@@ -31,7 +31,7 @@ from dp_forward.corpus.reader import (
     shard_bytes,
     shard_name,
 )
-from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import Count
 from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
