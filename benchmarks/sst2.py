@@ -116,13 +116,13 @@ def load(cache: Path, name: str) -> tuple[Any, Any, Any]:
 
 def texts_of(prepared: tuple[Any, Any, Any], rows: int) -> Any:
     """A prepared split at fewer rows, cut as the tokenizer cuts: the last row kept is [SEP]."""
-    from dp_forward.data.encoded_texts import EncodedTexts, _Columns
+    from dp_forward.data.encoded_texts import EncodedTexts, TokenColumns
 
     ids, lengths, labels = prepared
     longer = lengths > rows
     kept = ids[:, :rows].copy()
     kept[longer, rows - 1] = ids[np.flatnonzero(longer), lengths[longer] - 1]
-    columns = _Columns(kept, np.minimum(lengths, rows), np.zeros_like(kept, dtype=np.uint8), labels)
+    columns = TokenColumns(kept, np.minimum(lengths, rows), np.zeros_like(kept, dtype=np.uint8), labels)
     return EncodedTexts(columns, pads_left=False)
 
 
@@ -133,7 +133,7 @@ def one(
     from dp_forward.data.tasks import find_task
     from dp_forward.train.defaults import effective_plan
     from dp_forward.train.finetune import finetune
-    from dp_forward.train.inputs import Material, cut_model
+    from dp_forward.train.inputs import Inputs, cut_model
     from dp_forward.train.plan import Plan
 
     plan = effective_plan(Plan.from_dict(plan_settings))
@@ -145,7 +145,7 @@ def one(
         texts = texts_of(splits[name], plan.rows)
         return texts if limit is None else texts.subset(range(min(limit, len(texts))))
 
-    material = Material(
+    inputs = Inputs(
         find_task("sst2"),
         pair,
         tokens,
@@ -154,7 +154,7 @@ def one(
         split("sst2-validation"),
         split("imdb-train") if plan.public_task else None,
     )
-    report = finetune(plan, folder=folder, material=material, checkpoints=False).report
+    report = finetune(plan, folder=folder, inputs=inputs, checkpoints=False).report
     kept = {name: value for name, value in report.items() if name not in ("stages", "guarantee")}
     kept["promise"] = report["guarantee"]["statement"]
     kept["curve"] = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from dp_forward.cli import demo_proof as proof
 from dp_forward.cli import main as cli
-from dp_forward.cli import noise_table as proof
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.split import FAMILIES
@@ -18,6 +18,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 COMMAND = "(dpf|python -m reproduction)"
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     for block in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL):
         exec(compile(block, "README.md", "exec"), {})
@@ -26,6 +27,7 @@ def test_the_python_of_the_readme_runs_and_prints_what_it_says(capsys: pytest.Ca
         assert promised in printed
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands = re.findall(rf"^\$ {COMMAND} (.*)$", README, flags=re.MULTILINE)

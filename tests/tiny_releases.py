@@ -16,7 +16,7 @@ import torch
 
 from dp_forward.corpus import reader as shards
 from dp_forward.corpus.reader import ReleasedCorpus
-from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.corpus.writer import release_corpus
 from dp_forward.data import read_texts
 from dp_forward.data.tasks import find_task

@@ -7,7 +7,7 @@ Results hold numbers, the promise in words and the effective plan; never a text.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.dpsgd_training import run_dpsgd
 from dp_forward.train.evaluation import accuracy_over_draws
 from dp_forward.train.finetune import finetune
-from dp_forward.train.noisy_model import ThroughNoise
+from dp_forward.train.noisy_model import NoisyModel
 from dp_forward.train.plan import Plan
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.pretrain.pretraining import pretrain
@@ -89,8 +89,8 @@ def _kept(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _finetune(work: _Work) -> dict[str, Any]:
     plan = effective_plan(Plan.from_dict(work.settings))
-    material = work.cache.material(plan, tokenizer_model(work.job))
-    return _kept(finetune(plan, folder=work.folder, material=material, checkpoints=False).report)
+    inputs = work.cache.inputs(plan, tokenizer_model(work.job))
+    return _kept(finetune(plan, folder=work.folder, inputs=inputs, checkpoints=False).report)
 
 
 def _baseline(work: _Work) -> dict[str, Any]:
@@ -101,9 +101,10 @@ def _baseline(work: _Work) -> dict[str, Any]:
 
 def _pretrain(work: _Work) -> dict[str, Any]:
     plan = PretrainPlan.from_dict(work.settings)
-    corpus = work.cache.data.get(plan.corpus, plan.corpus)
-    outcome = pretrain(plan.model, corpus, plan.settings, folder=work.folder).as_dict()
-    return {name: value for name, value in outcome.items() if name != "history"}
+    # The corpus of a table is a name; where it lies is no part of the job.
+    report = pretrain(replace(plan, corpus=work.cache.data.get(plan.corpus, plan.corpus)), folder=work.folder)
+    left_out = ("history", "plan", "plan_digest", "provenance")
+    return {name: value for name, value in report.items() if name not in left_out}
 
 
 def _queries(work: _Work) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def _queries(work: _Work) -> dict[str, Any]:
     noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=work.settings["epsilon"], norm=norm).build()
     task = TASKS[str(built_on.settings["task"])]
     rows = int(effective_settings(built_on.kind, built_on.settings)["rows"])
-    module = ThroughNoise(pair, Sanitizer(noise, seed=work.settings["noise_seed"]), rows=rows, labels=_LABELS)
+    module = NoisyModel(pair, Sanitizer(noise, seed=work.settings["noise_seed"]), rows=rows, labels=_LABELS)
     module.to(pick_device())
     texts = work.cache.texts(
         task.name,

@@ -8,10 +8,10 @@ The tree::
     ├── BudgetExhausted   a release would pass the cap of the ledger         exit code 3
     ├── LedgerCorrupt     a ledger file is not what this software wrote      exit code 1
     ├── LedgerUnavailable a ledger is sound but cannot be used right now     exit code 1
-    ├── WireError         bytes that break the protocol (serve.wire)         exit code 4
-    ├── ProtocolMismatch  a server that wants something else (serve.policy)  exit code 4
-    ├── ServerRefused     a server that says no (serve.steps)                exit code 4
-    └── ServerUnavailable a server that does not answer (serve.steps)        exit code 1
+    ├── WireError         bytes that break the protocol (protocol.frame)     exit code 4
+    ├── ProtocolMismatch  another release is wanted (protocol.policy)        exit code 4
+    ├── ServerRefused     a server that says no (protocol.sansio)            exit code 4
+    └── ServerUnavailable a server that does not answer (protocol.sansio)    exit code 1
 
 Every message is one line: name, rule, value, remedy. No message ever holds a text, a token
 or a hidden value.

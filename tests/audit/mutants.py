@@ -190,7 +190,7 @@ def padding_kept() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def mask_in_header() -> Iterator[None]:
     """The number of tokens travels in the id of the request."""
-    honest, lengths = Session._drawn, []
+    honest, lengths = Session._draw, []
 
     def drawn(self: Session, tokens: Any, terms: Any) -> Any:
         lengths.append(int(tokens["attention_mask"].sum()))
@@ -203,7 +203,7 @@ def mask_in_header() -> Iterator[None]:
             given, cut=policy.release.cut, front=policy.release.front, request=request, time=int(time.time())
         )
 
-    with _patch(Session, "_drawn", drawn), _patch(Session, "_frame", frame):
+    with _patch(Session, "_draw", drawn), _patch(Session, "_frame", frame):
         yield
 
 
@@ -362,7 +362,7 @@ def drawn_again_for_nothing() -> contextlib.AbstractContextManager[Any]:
 
     def pay(self: Session, read: Any, terms: Any) -> Any:
         paid = honest(self, read, terms)
-        return paid if paid.drawn_now else replace(paid, frame=self._frame(self._drawn(read.tokens, terms)))
+        return paid if paid.drawn_now else replace(paid, frame=self._frame(self._draw(read.tokens, terms)))
 
     return _patch(Session, "_pay", pay)
 

@@ -11,6 +11,7 @@ from dp_forward.train.plan import Plan
 from tiny_task import TinyWorld
 
 
+@pytest.mark.slow
 def test_the_demo_compares_no_noise_gaussian_and_privunit(
     dpf: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def test_what_has_no_guarantee_is_not_explained(dpf) -> None:
     assert result.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_demo_refutes_the_false_and_not_the_honest(dpf) -> None:
     result = dpf("demo", "--proof", "--json").json
     verdicts = {row["sampler"]: row["refuted"] for row in result["audits"]}
@@ -52,6 +53,7 @@ def test_the_demo_refutes_the_false_and_not_the_honest(dpf) -> None:
     assert "REFUTED" in dpf("demo", "--proof").out
 
 
+@pytest.mark.slow
 def test_the_command_is_installed_and_knows_its_version() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "dp_forward.cli.main", "--version"], capture_output=True, text=True, check=True
@@ -70,6 +72,7 @@ def test_every_help_ends_with_an_example_that_runs(dpf) -> None:
         assert dpf(*words[1:]).code == 0
 
 
+@pytest.mark.slow
 def test_the_command_line_loads_no_torch() -> None:
     code = "import sys, dp_forward.cli.main; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

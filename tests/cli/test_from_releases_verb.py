@@ -45,6 +45,7 @@ def _collection(made: TinyReleases, folder: Path, *, batch: bytes | None = None)
     return folder
 
 
+@pytest.mark.slow
 def test_a_corpus_trains_a_back_and_a_second_call_prints_the_same(
     dpf: Callable[..., Any], made: TinyReleases, tmp_path: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_corpus_trains_a_back_and_a_second_call_prints_the_same(
     assert (untold.code, "--task" in untold.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_collection_is_exported_once_and_a_run_keeps_what_it_began_with(
     dpf: Callable[..., Any], made: TinyReleases, tmp_path: Path
 ) -> None:
@@ -90,15 +92,7 @@ def test_a_collection_is_exported_once_and_a_run_keeps_what_it_began_with(
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (["--epsilon", "8"], "epsilon"),
-        (["--task", "sst2"], "task"),
-        (["--cut", "output"], "cut"),
-        (["--mechanism", "privunit"], "mechanism"),
-        (["--regime", "end-to-end"], "regime"),
         (["--public-task", "imdb"], "public-task"),
-        (["--label-epsilon", "2"], "label-epsilon"),
-        (["--early-stopping", "2"], "held-out records"),
-        (["--set", "averige=0.9"], "average"),
         (["--set", "held_out=1.0"], "held_out"),
         (["--resume"], "resume"),
     ],

@@ -54,6 +54,7 @@ def post(address: str, records: list[bytes]) -> dict[str, int]:
     return reply.json()  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 def test_a_shuffler_that_is_killed_goes_on_and_one_that_is_stopped_ends_in_order(
     tmp_path: Path, word: Path
 ) -> None:

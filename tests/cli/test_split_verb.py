@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from dp_forward.split.half_files import digest_of, load_back, load_front
+from dp_forward.split.half_files import half_digest, load_back, load_front
 from dp_forward.split.load_model import load_model
 
 
+@pytest.mark.slow
 def test_the_cuts_of_the_real_model_are_listed_and_pass_the_leak_check(dpf) -> None:
     rows = dpf("cuts", "minilm", "--json").json
     assert len(rows) == 2 + 6 * 5 + 1
@@ -27,12 +28,13 @@ def test_cuts_can_be_read_by_people(dpf) -> None:
     assert "not run" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["embeddings", "encoder.3", "encoder.6.attention_norm", "output"])
 def test_the_real_model_splits_exactly(dpf, tmp_path: Path, cut: str) -> None:
     result = dpf("split", "minilm", "--cut", cut, "--out", str(tmp_path), "--labels", "2", "--json").json
     assert result["max_abs_difference"] == 0.0
     assert result["back_inputs"] == 1
-    assert result["digest_front"] == digest_of(tmp_path / "front")
+    assert result["digest_front"] == half_digest(tmp_path / "front")
     front, back = load_front(tmp_path / "front"), load_back(tmp_path / "back")
     model = load_model("minilm")
     ids = torch.randint(1000, 2000, (1, 12))
@@ -43,6 +45,7 @@ def test_the_real_model_splits_exactly(dpf, tmp_path: Path, cut: str) -> None:
             assert torch.equal(front(input_ids=ids), whole)
 
 
+@pytest.mark.slow
 def test_a_dropped_residual_is_said(dpf, tmp_path: Path) -> None:
     words = ("split", "minilm", "--cut", "encoder.3.ffn", "--out", str(tmp_path))
     assert dpf(*words, "--json").json["max_abs_difference"] is None

@@ -183,7 +183,7 @@ def test_ids_are_compact(encoded: EncodedTexts) -> None:
 
 @pytest.mark.parametrize("rows", [3, 4, 7, 15, 16])
 def test_fewer_rows_are_what_the_tokenizer_gives(tokenizer, encoded: EncodedTexts, rows: int) -> None:
-    shorter = encoded.shortened(rows)
+    shorter = encoded.shorten(rows)
     assert (
         shorter.fingerprint()
         == EncodedTexts.from_records(RECORDS, FixedLength(tokenizer, rows)).fingerprint()
@@ -196,6 +196,6 @@ def test_only_single_texts_padded_on_the_right_can_be_cut(tokenizer, encoded: En
     left = EncodedTexts.from_records(RECORDS, FixedLength(tokenizer, 16, causal=True))
     for texts, rows in ((pairs, 8), (left, 8), (encoded, 17)):
         with pytest.raises(InvalidInput, match="Read them anew"):
-            texts.shortened(rows)
+            texts.shorten(rows)
     with pytest.raises(InvalidInput, match="rows"):
-        encoded.shortened(2)
+        encoded.shorten(2)

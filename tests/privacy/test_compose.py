@@ -1,6 +1,7 @@
 """Several releases of one input together."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +27,32 @@ from dp_forward.privacy import (
     normalise,
     normalise_rows,
 )
-from dp_forward.privacy.compose import as_pld
+from dp_forward.privacy.compose import Composition
 
 NINE_TENTHS = math.log(9)
+
+
+def as_pld(composition: Composition, *, interval: float = 1e-4) -> Any:
+    """The composition as dp-accounting's ``PrivacyLossDistribution``, pessimistic (an upper bound)."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    total = pld.identity(value_discretization_interval=interval)
+    if composition.mu > 0:
+        total = total.compose(
+            pld.from_gaussian_mechanism(
+                1 / composition.mu, value_discretization_interval=interval, use_connect_dots=True
+            )
+        )
+    for loss in composition.losses:
+        down = loss.mass * math.exp(-loss.epsilon)
+        rest = max(0.0, 1 - loss.mass - down)
+        upper = {0: math.log(loss.mass), 1: math.log(down)}
+        lower = {0: math.log(down), 1: math.log(loss.mass)}
+        if rest > 0:
+            upper[2] = lower[2] = math.log(rest)
+        once = pld.from_two_probability_mass_functions(lower, upper, value_discretization_interval=interval)
+        total = total.compose(once.self_compose(loss.copies) if loss.copies > 1 else once)
+    return total
 
 
 def _gaussian(epsilon: float, releases: int = 1) -> AnalyticGaussian:

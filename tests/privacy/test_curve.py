@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_forward.privacy import curve
-from dp_forward.privacy.algorithm1 import algorithm_1
-from oracles import gaussian_delta, gaussian_mu
+from oracles import algorithm_1, gaussian_delta, gaussian_mu
 
 # B(epsilon, delta) from 80-digit arithmetic.
 KNOWN_MU = [

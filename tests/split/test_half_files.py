@@ -9,7 +9,7 @@ import torch
 
 from dp_forward.errors import InvalidInput
 from dp_forward.split import split_model
-from dp_forward.split.half_files import digest_of, load_back, load_front, save_split
+from dp_forward.split.half_files import half_digest, load_back, load_front, save_split
 from tiny_models import SETTINGS, tiny, tiny_inputs
 
 
@@ -60,7 +60,7 @@ def test_only_safetensors_and_json_are_written_and_the_digests_are_told(tmp_path
         "digest_front": digests["front"],
         "digest_back": digests["back"],
     }
-    assert digest_of(tmp_path / "front") == digests["front"]
+    assert half_digest(tmp_path / "front") == digests["front"]
 
 
 def test_a_touched_artefact_is_refused(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_wrong_half_and_missing_files_are_refused(tmp_path: Path) -> None:
 def _rewrite(folder: Path, **changes) -> None:
     settings = json.loads((folder / "half.json").read_text()) | changes
     (folder / "half.json").write_text(json.dumps(settings))
-    (folder / "digest.json").write_text(json.dumps({"sha256": digest_of(folder)}))
+    (folder / "digest.json").write_text(json.dumps({"sha256": half_digest(folder)}))
 
 
 @pytest.mark.parametrize(

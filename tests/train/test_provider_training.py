@@ -22,10 +22,12 @@ from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import load_provider_side, load_user_side
-from dp_forward.split.half_files import digest_of, save_split
+from dp_forward.split.half_files import half_digest, save_split
 from dp_forward.train.provider_training import finetune_from_releases, held_out_records
 from tiny_releases import TinyReleases, in_batches
 from tiny_user import write_user
+
+pytestmark = pytest.mark.slow
 
 KILLED = Path(__file__).with_name("killed_provider.py")
 
@@ -94,8 +96,8 @@ def test_the_run_is_served_and_its_front_belongs_to_it(
 ) -> None:
     run, report = trained
     split = json.loads((run / "split.json").read_text())
-    assert split["digest_front"] == report["front"] == digest_of(made.start / "front")
-    assert split["digest_back"] == digest_of(run / "back") != digest_of(made.start / "back")
+    assert split["digest_front"] == report["front"] == half_digest(made.start / "front")
+    assert split["digest_back"] == half_digest(run / "back") != half_digest(made.start / "back")
     app = make_app(
         load_provider_side(run / "back"), front_digest=split["digest_front"], settings=ServerSettings()
     )
@@ -256,4 +258,4 @@ def test_a_run_killed_at_step_20_goes_on_from_its_checkpoint(
     report = finetune_from_releases(made.plan(), folder=run, resume=True, progress=told)
     assert steps[0] == 13, "an epoch is 12 steps, and the first one is not taken again"
     assert report["stages"]["task"]["steps"] == 48
-    assert digest_of(run / "back") == digest_of(trained[0] / "back"), "as if nothing had happened"
+    assert half_digest(run / "back") == half_digest(trained[0] / "back"), "as if nothing had happened"

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.mechanism_options import DEFAULT_DELTA, Request, is_pure, of_sigma
+from dp_forward.cli.mechanism_options import MechanismRequest, is_pure, name_assumptions
 from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import (
-    Budget,
-    Guarantee,
-    Mechanism,
-    PaperReading,
-    RandomizedResponse,
-    compose,
-)
+from dp_forward.privacy import Budget, Guarantee, Mechanism, PaperReading, RandomizedResponse, compose
 from dp_forward.privacy import shuffling as c
+from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 from dp_forward.privacy.rounding import shown_down, shown_up
 
 __all__ = ["account"]
@@ -37,7 +31,7 @@ def account(
     unit: options.UnitText = "text",
     norm: options.Norm = 1.0,
     releases: options.Releases = 1,
-    rows: Annotated[int | None, typer.Option("--rows", help="n, the fixed public length.")] = None,
+    rows: options.Rows = None,
     label_epsilon: Annotated[
         float | None, typer.Option("--label-epsilon", help="A randomized label goes along, once.")
     ] = None,
@@ -56,15 +50,14 @@ def account(
 
     Example: dpf account --mechanism privunit --epsilon 4 --shuffle 67349 --delta 1e-5
     """
-    if (sigma is None) == (epsilon is None):
-        raise InvalidInput("sigma or epsilon", "be given, one of them", "none or both", "Try -e 8.")
-    if shuffle is not None and sampler is not None:
-        raise InvalidInput("sampler", "stand without --shuffle", sampler, "Pick one deployment.")
-    central_delta = DEFAULT_DELTA if delta is None else delta
-    deployment = Deployment(
-        shuffle=shuffle, sampler=sampler, label_epsilon=label_epsilon, labels=labels, delta=central_delta
+    deployment = _Deployment(
+        shuffle=shuffle,
+        sampler=sampler,
+        label_epsilon=label_epsilon,
+        labels=labels,
+        delta=DEFAULT_DELTA if delta is None else delta,
     )
-    request = Request(
+    request = MechanismRequest(
         mechanism=mechanism,
         unit_text=unit,
         norm=norm,
@@ -72,60 +65,66 @@ def account(
         rows=rows,
         labels=labels if mechanism is MechanismName.RANDOMIZED_RESPONSE else None,
     )
-    text = _text_part(request, sigma=sigma, epsilon=epsilon, delta=central_delta)
-    whole = _with_label(text, label_epsilon, labels)
-    local_delta = central_delta if whole.gaussian_mu else 0.0
+    _print_account(request, deployment, sigma=sigma, epsilon=epsilon, paper=paper, json=json)
+
+
+def _print_account(
+    request: MechanismRequest,
+    deployment: _Deployment,
+    *,
+    sigma: float | None,
+    epsilon: float | None,
+    paper: bool,
+    json: bool,
+) -> None:
+    if (sigma is None) == (epsilon is None):
+        raise InvalidInput("sigma or epsilon", "be given, one of them", "none or both", "Try -e 8.")
+    deployment.check()
+    text = _text_part(request, sigma=sigma, epsilon=epsilon, delta=deployment.delta)
+    whole = _with_label(text, deployment.label_epsilon, deployment.labels)
+    local_delta = deployment.delta if whole.gaussian_mu else 0.0
     guarantee = Guarantee(whole, delta=local_delta)
     result: dict[str, Any] = {
-        "mechanism": str(mechanism),
+        "mechanism": str(request.mechanism),
         "local_epsilon": guarantee.epsilon,
         "local_delta": local_delta,
-        "delta": local_delta if deployment.users is None else central_delta,
+        "delta": local_delta if deployment.users is None else deployment.delta,
         "unit": None if whole.unit is None else str(whole.unit),
-        "releases": releases,
+        "releases": request.releases,
         "guess_rate": guarantee.guess_rate,
         "central_epsilon_upper": None,
         "central_epsilon_lower": None,
         "paper_estimate": None,
     }
-    sentences = [guarantee.statement, "It rests on: " + "; ".join(guarantee.assumptions) + "."]
+    sentences = [guarantee.statement, name_assumptions(guarantee.assumptions)]
     with output.working("accounting ..."):
-        reading = deployment.reading(text, whole, releases)
+        reading = deployment.reading(text, whole, request.releases)
         if reading is not None:
             result |= _central_fields(reading)
-            sentences += [bound.statement for bound in _bounds(reading)]
+            sentences += [bound.statement for bound in _bounds(reading).values()]
         if paper:
-            fields, more = _paper(request, text, deployment, reading)
-            result["paper"] = fields
+            result["paper"], more = _paper(request, text, deployment, reading)
             sentences += more
     result["statement"] = " ".join(sentences)
-    if json:
-        output.print_json(result)
-        return
-    shown = {k: v for k, v in result.items() if k not in ("statement", "central", "paper")}
-    output.print_fields(repr(whole), shown, sentences)
+    hidden = ("statement", "central", "paper")
+    output.print_result(result, json=json, title=repr(whole), sentences=sentences, only_json=hidden)
 
 
-def _text_part(request: Request, *, sigma: float | None, epsilon: float | None, delta: float) -> Mechanism:
+def _text_part(
+    request: MechanismRequest, *, sigma: float | None, epsilon: float | None, delta: float
+) -> Mechanism:
     """The mechanism of one release, then counted ``releases`` times."""
     if sigma is not None:
-        return of_sigma(request, sigma, delta)
+        return request.for_sigma(sigma, delta)
     assert epsilon is not None
     if request.mechanism in (MechanismName.MVG, MechanismName.CLASSICAL_GAUSSIAN):
         raise InvalidInput(
             "mechanism", "have an exact curve", request.mechanism, "Use gaussian with its sigma."
         )
     if is_pure(request.mechanism):
-        total = Budget(epsilon * request.releases)
-        return request.for_budget(total)
-    one = Request(
-        mechanism=request.mechanism,
-        unit_text=request.unit_text,
-        norm=request.norm,
-        rows=request.rows,
-    )
-    once: Any = one.for_budget(Budget(epsilon, delta))
-    return of_sigma(request, once.sigma, delta)
+        return request.for_budget(Budget(epsilon * request.releases))
+    once: Any = replace(request, releases=1).for_budget(Budget(epsilon, delta))
+    return request.for_sigma(once.sigma, delta)
 
 
 def _with_label(text: Mechanism, label_epsilon: float | None, labels: int | None) -> Mechanism:
@@ -139,7 +138,7 @@ def _with_label(text: Mechanism, label_epsilon: float | None, labels: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class _Deployment:
     """Who stands between the users and the provider, and what goes along with a text."""
 
     shuffle: int | None
@@ -148,12 +147,17 @@ class Deployment:
     labels: int | None
     delta: float
 
+    def check(self) -> None:
+        """Refuse two trusted parts at once."""
+        if self.shuffle is not None and self.sampler is not None:
+            raise InvalidInput("sampler", "stand without --shuffle", self.sampler, "Pick one deployment.")
+
     @property
     def users(self) -> int | None:
         """N behind the trusted part; None where nobody is trusted."""
         return self.sampler if self.shuffle is None else self.shuffle
 
-    def reading(self, text: Mechanism, whole: Mechanism, releases: int) -> c.CentralReading | None:
+    def reading(self, text: Mechanism, whole: Mechanism, releases: int) -> c.CentralBounds | None:
         """The three central readings, for the trusted part that was named."""
         if self.users is None:
             return None
@@ -167,27 +171,18 @@ class Deployment:
             )
         if text.gaussian_mu == 0:
             return self._pure(whole, self.users)
-        once, labels = text.gaussian_mu / releases**0.5, self.labels or 2
+        shared: dict[str, Any] = {
+            "mu": text.gaussian_mu / releases**0.5,
+            "users": self.users,
+            "delta": self.delta,
+            "label_epsilon": self.label_epsilon,
+            "labels": self.labels or 2,
+        }
         if self.sampler is not None:
-            return c.sampled_gaussian(
-                mu=once,
-                users=self.users,
-                delta=self.delta,
-                epochs=releases,
-                label_epsilon=self.label_epsilon,
-                labels=labels,
-            )
-        return c.shuffled_gaussian(
-            mu=once,
-            users=self.users,
-            delta=self.delta,
-            releases=releases,
-            label_epsilon=self.label_epsilon,
-            labels=labels,
-            label_once=True,
-        )
+            return c.sampled_gaussian(epochs=releases, **shared)
+        return c.shuffled_gaussian(releases=releases, label_once=True, **shared)
 
-    def _pure(self, whole: Mechanism, users: int) -> c.CentralReading:
+    def _pure(self, whole: Mechanism, users: int) -> c.CentralBounds:
         if self.sampler is not None:
             raise InvalidInput("sampler", "go with Gaussian noise", self.sampler, "Use --shuffle.")
         losses = whole.pure_losses
@@ -200,24 +195,24 @@ class Deployment:
         )
 
 
-def _bounds(reading: c.CentralReading) -> list[c.CentralBound]:
-    return [reading.upper, reading.lower, reading.estimate]
+def _bounds(reading: c.CentralBounds) -> dict[str, c.CentralBound]:
+    return {"upper": reading.upper, "lower": reading.lower, "estimate": reading.estimate}
 
 
-def _central_fields(reading: c.CentralReading) -> dict[str, Any]:
+def _central_fields(reading: c.CentralBounds) -> dict[str, Any]:
     return {
         "central_epsilon_upper": reading.upper.epsilon,
         "central_epsilon_lower": reading.lower.epsilon,
         "paper_estimate": reading.estimate.epsilon,
         "central": {
             name: {"kind": bound.kind, "trusted": bound.trusted, "statement": bound.statement}
-            for name, bound in zip(("upper", "lower", "estimate"), _bounds(reading), strict=True)
+            for name, bound in _bounds(reading).items()
         },
     }
 
 
 def _paper(
-    request: Request, text: Mechanism, deployment: Deployment, reading: c.CentralReading | None
+    request: MechanismRequest, text: Mechanism, deployment: _Deployment, reading: c.CentralBounds | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The paper's convention, always with the truth in the same breath."""
     if text.gaussian_mu == 0:

@@ -10,8 +10,16 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
-from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Server, UserFront
+from dp_forward.cli.service_options import (
+    Budget,
+    LedgerFile,
+    ProviderToken,
+    Server,
+    UserFront,
+    optional_token,
+)
 from dp_forward.errors import BudgetExhausted, InvalidInput
+from dp_forward.progress import counter
 
 __all__ = ["ask"]
 
@@ -21,31 +29,36 @@ _STILL_FREE = (
 )
 
 
+_Texts = Annotated[list[str] | None, typer.Argument(help="What to ask about; with --pair, two by two.")]
+_PerDay = Annotated[
+    float | None,
+    typer.Option(
+        "--budget-per-day",
+        help="A second cap, for each day of UTC; alone, the first is the largest there is.",
+    ),
+]
+_Epsilon = Annotated[
+    float | None,
+    typer.Option("--epsilon", "-e", help="More noise than the front says, if the server offers it."),
+]
+_File = Annotated[
+    Path | None, typer.Option("--file", help="Ask about every line of a file; answered ones are kept.")
+]
+_Pair = Annotated[
+    bool, typer.Option("--pair", help="Ask about pairs of texts; in a file, with a tab between the two.")
+]
+
+
 def ask(
     front: UserFront,
-    texts: Annotated[
-        list[str] | None, typer.Argument(help="What to ask about; with --pair, two by two.")
-    ] = None,
+    texts: _Texts = None,
     server: Server = "http://127.0.0.1:8765",
     ledger: LedgerFile = Path("budget.ledger"),
     budget: Budget = None,
-    budget_per_day: Annotated[
-        float | None,
-        typer.Option(
-            "--budget-per-day",
-            help="A second cap, for each day of UTC; alone, the first is the largest there is.",
-        ),
-    ] = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option("--epsilon", "-e", help="More noise than the front says, if the server offers it."),
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", help="Ask about every line of a file; answered ones are kept.")
-    ] = None,
-    pair: Annotated[
-        bool, typer.Option("--pair", help="Ask about pairs of texts; in a file, with a tab between the two.")
-    ] = False,
+    budget_per_day: _PerDay = None,
+    epsilon: _Epsilon = None,
+    file: _File = None,
+    pair: _Pair = False,
     token_file: ProviderToken = None,
     json: options.Json = False,
 ) -> None:
@@ -57,25 +70,16 @@ def ask(
     Example: dpf ask run/front "a quiet, generous film" --server http://127.0.0.1:8765 --budget 16
     """
     from dp_forward.service.client.client import Client
-    from dp_forward.service.protocol.access import read_token
 
     given = list(texts or []) if file is None else _lines(file)
     if not given or (texts and file is not None):
         raise InvalidInput("texts", "be given, or a --file, and not both", len(given), "Say what to ask.")
     asked = _pairs(given, lines=file is not None) if pair else given
-    token = None if token_file is None else read_token(token_file)
-    settings: dict[str, Any] = {
-        "server": server,
-        "ledger": ledger,
-        "budget": budget,
-        "budget_per_day": budget_per_day,
-        "token": token,
-        "epsilon": epsilon,
-    }
-    new = not ledger.exists()
+    token, new = optional_token(token_file), not ledger.exists()
+    budgets: dict[str, Any] = {"ledger": ledger, "budget": budget, "budget_per_day": budget_per_day}
     answers: list[dict[str, Any]] = []
     try:
-        with Client(front, **settings) as client, Bars() as bars:
+        with Client(front, server=server, token=token, epsilon=epsilon, **budgets) as client, Bars() as bars:
             if new and budget is None and budget_per_day is not None:
                 cap = client.summary().cap
                 said = f"epsilon {budget_per_day} a day and, as no --budget was given, {cap} in all."
@@ -102,7 +106,7 @@ def _print_all(answers: list[dict[str, Any]], *, asked: int, json: bool) -> None
 
 def _answers(client: Any, asked: Sequence[Any], bars: Bars, *, many: bool) -> Iterator[Any]:
     if many:
-        yield from client.ask_many(asked, progress=lambda done: bars("asking", done, len(asked), {}))
+        yield from client.ask_many(asked, progress=counter(bars, "asking", len(asked)))
         return
     for text in asked:
         yield client.ask(text)

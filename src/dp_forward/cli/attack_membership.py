@@ -219,7 +219,7 @@ def _ceiling(target: Target, plan: Plan) -> float | None:
     A promise per token or phrase says little about a whole text, and gives none.
     """
     from dp_forward.privacy import RECORD, TEXT
-    from dp_forward.train.promised import promises_of
+    from dp_forward.train.regimes import promises_of
 
     said = promises_of(plan, target.spec).training
     return said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
@@ -249,27 +249,27 @@ def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mappin
     """
     from dp_forward.attacks.lira import lira, logit_confidence, score_shadows
     from dp_forward.train.finetune import finetune
-    from dp_forward.train.inputs import cut_model, gather
+    from dp_forward.train.inputs import cut_model, load_inputs
 
     labels, bars, seed = game.texts.labels, game.target.bars, game.target.seed
     assert labels is not None
     plan = replace(game.plan, evaluation_draws=1)
-    material = gather(plan, progress=lambda what, done: bars(what, done, 0, {}))
-    evaluation = material.evaluation
+    inputs = load_inputs(plan, progress=bars)
+    evaluation = inputs.evaluation
     if not plan.early_stopping and len(evaluation) > _EVALUATED:
         evaluation = evaluation.subset(range(_EVALUATED))  # what a shadow reaches is not asked for
 
     def train(members: NDArray[np.int64]) -> NDArray[np.float64]:
         pair, tokens, spec = cut_model(plan)
         own = replace(
-            material,
+            inputs,
             pair=pair,
             tokens=tokens,
             spec=spec,
             train=game.texts.subset(members),
             evaluation=evaluation,
         )
-        trained = finetune(plan, material=own, progress=bars).pair
+        trained = finetune(plan, inputs=own, progress=bars).pair
         return logit_confidence(game.ask(trained.front, trained.back, "asking a shadow", query), labels)
 
     progress = counter(bars, "training shadows", shadows)

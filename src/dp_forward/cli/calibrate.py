@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.mechanism_options import DEFAULT_DELTA, Request, is_pure
+from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     AnalyticGaussian,
@@ -36,8 +36,8 @@ def calibrate(
         options.HowBounded, typer.Option("--bound", help="How matrices are bounded.")
     ] = options.HowBounded.NORMALISE,
     releases: options.Releases = 1,
-    rows: Annotated[int | None, typer.Option("--rows", help="n, the fixed public length.")] = None,
-    columns: Annotated[int | None, typer.Option("--cols", help="d, the hidden width.")] = None,
+    rows: options.Rows = None,
+    columns: options.Columns = None,
     labels: options.LabelCount = None,
     prior: Annotated[
         str | None, typer.Option("--prior", help="A public prior over the labels: 0.7,0.2,0.1.")
@@ -55,9 +55,8 @@ def calibrate(
 
     Example: dpf calibrate --mechanism matrix-gaussian --epsilon 8 --delta 1e-5
     """
-    if delta is None:
-        delta = 0.0 if is_pure(mechanism) else DEFAULT_DELTA
-    request = Request(
+    delta = delta_of(delta, mechanism)
+    request = MechanismRequest(
         mechanism=mechanism,
         unit_text=unit,
         norm=norm,
@@ -72,25 +71,21 @@ def calibrate(
     )
     budget = Budget(epsilon, delta)
     made = request.for_budget(budget)
-    result = described(made, budget, norm=norm)
+    result = _describe(made, budget, norm=norm)
     sentences = [result["statement"]]
     if made.guaranteed:
-        sentences.append("It rests on: " + "; ".join(result["assumptions"]) + ".")
+        sentences.append(name_assumptions(result["assumptions"]))
     if paper:
         reading = _paper(request, budget)
         result["paper"] = reading.as_dict()
         sentences.append(reading.statement)
     if not made.guaranteed:
         output.warn(f"{made.name} at epsilon {epsilon:g} is a baseline and carries no guarantee.")
-    if json:
-        output.print_json(result)
-        return
     hidden = ("statement", "assumptions", "against", "paper")
-    fields = {key: value for key, value in result.items() if key not in hidden}
-    output.print_fields(repr(made), fields, sentences)
+    output.print_result(result, json=json, title=repr(made), sentences=sentences, only_json=hidden)
 
 
-def described(made: Mechanism, budget: Budget, *, norm: float) -> dict[str, Any]:
+def _describe(made: Mechanism, budget: Budget, *, norm: float) -> dict[str, Any]:
     """A calibrated mechanism as the fields that `--json` prints."""
     result: dict[str, Any] = {
         "mechanism": made.name,
@@ -147,7 +142,7 @@ def _without_guarantee(made: Mechanism) -> dict[str, Any]:
     }
 
 
-def _paper(request: Request, budget: Budget) -> PaperReading:
+def _paper(request: MechanismRequest, budget: Budget) -> PaperReading:
     gaussian = (MatrixGaussian.name, AnalyticGaussian.name)
     if request.mechanism not in gaussian:
         raise InvalidInput("paper", "go with matrix-gaussian or gaussian", request.mechanism, "Leave it out.")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.demo_service import ask_a_few
-from dp_forward.cli.noise_table import show_proof
+from dp_forward.cli.demo_proof import show_proof
+from dp_forward.cli.local_server import serve_locally
 from dp_forward.cli.progress_bars import Bars
 
 if TYPE_CHECKING:
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 _TASK = "rotten-tomatoes"
-_GAUSSIAN = "matrix-gaussian"
+_SENTENCES = (
+    "a quiet, generous film that earns its tears",
+    "loud, lazy and far too long",
+    "the cast is wonderful and the story never lets go",
+)
+"""Ours, and public; what a real user asks is shown nowhere."""
 
 
 def demo(
@@ -47,11 +53,11 @@ def demo(
     out.mkdir(parents=True, exist_ok=True)
     with Bars() as bars:
         private = _run(_plan(epsilon), out / "privunit", bars)
-        same_front = _plan(epsilon, mechanism=_GAUSSIAN, model=str(out / "privunit"))
+        same_front = _plan(epsilon, mechanism="matrix-gaussian", model=str(out / "privunit"))
         gaussian = _run(same_front, out / "gaussian", bars)
     result = _result(private, gaussian, epsilon, out)
     with output.working("asking a server"):
-        result["answers"] = ask_a_few(out / "privunit", out / "my.ledger", epsilon=epsilon)
+        result["answers"] = _ask(out / "privunit", out / "my.ledger", epsilon=epsilon)
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
@@ -83,10 +89,23 @@ def _plan(epsilon: float, *, mechanism: str = "privunit", model: str | None = No
 def _run(plan: Plan, folder: Path, bars: Bars) -> Run:
     from dp_forward.train.finetune import finetune
 
-    def tell(stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
+    def show(stage: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         bars(f"{folder.name}: {stage}", done, total, numbers)
 
-    return finetune(plan, folder=folder, resume=(folder / "plan.json").exists(), progress=tell)
+    return finetune(plan, folder=folder, resume=(folder / "plan.json").exists(), progress=show)
+
+
+def _ask(run: Path, ledger: Path, *, epsilon: float) -> list[dict[str, Any]]:
+    """Serve the back of a run over loopback and ask through its front; asked again, it costs nothing."""
+    from dp_forward.service.client.client import Client
+
+    # One release more than is asked for: the cap of a ledger is never changed.
+    budget = (len(_SENTENCES) + 1) * epsilon
+    with (
+        serve_locally(run) as address,
+        Client(run / "front", server=address, ledger=ledger, budget=budget) as client,
+    ):
+        return [{"text": text, **client.ask(text).as_dict()} for text in _SENTENCES]
 
 
 def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str, Any]:
@@ -136,16 +155,14 @@ def _print(result: dict[str, Any]) -> None:
             for row, promise in zip(result["rows"], promises, strict=True)
         ],
     )
-    said = result["guarantee"]["statements"]
-    typer.echo(f"Queries: {said['queries']}")
-    typer.echo(f"Training texts: {said['training_texts']}")
-    typer.echo(f"Labels: {said['labels']}")
+    said, spent = result["guarantee"]["statements"], result["ledger"]
     typer.echo(
-        f"Ledger: {result['ledger']['releases_of_the_corpus']} release of the corpus, "
-        f"epsilon {result['ledger']['spent_per_record']:g} spent by each record. (The Gaussian row is "
-        "a second release of the same sentences, for comparison, with a ledger of its own.)"
+        f"Queries: {said['queries']}\nTraining texts: {said['training_texts']}\nLabels: {said['labels']}\n"
+        f"Ledger: {spent['releases_of_the_corpus']} release of the corpus, "
+        f"epsilon {spent['spent_per_record']:g} spent by each record. (The Gaussian row is "
+        "a second release of the same sentences, for comparison, with a ledger of its own.)\n"
+        "Asked over loopback: the front and the noise run here, the back behind a server:"
     )
-    typer.echo("Asked over loopback: the front and the noise run here, the back behind a server:")
     for answer in result["answers"]:
         sure = max(answer["probabilities"].values())
         again = ", sent before" if answer["resent"] else ""

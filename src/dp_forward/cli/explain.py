@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.mechanism_options import DEFAULT_DELTA, Request, is_pure
+from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
 from dp_forward.errors import Unproved
 from dp_forward.privacy import Budget, Guarantee, Mechanism
 from dp_forward.privacy.guarantee import percent_up
@@ -25,8 +25,8 @@ def explain(
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     norm: options.Norm = 1.0,
-    rows: Annotated[int | None, typer.Option("--rows", help="n, the fixed public length.")] = None,
-    columns: Annotated[int | None, typer.Option("--cols", help="d, the hidden width.")] = None,
+    rows: options.Rows = None,
+    columns: options.Columns = None,
     labels: options.LabelCount = None,
     json: options.Json = False,
 ) -> None:
@@ -34,9 +34,8 @@ def explain(
 
     Example: dpf explain --mechanism privunit --epsilon 4
     """
-    if delta is None:
-        delta = 0.0 if is_pure(mechanism) else DEFAULT_DELTA
-    request = Request(
+    delta = delta_of(delta, mechanism)
+    request = MechanismRequest(
         mechanism=mechanism, unit_text=unit, norm=norm, rows=rows, columns=columns, labels=labels
     )
     made = request.for_budget(Budget(epsilon, delta))
@@ -50,13 +49,11 @@ def explain(
     if json:
         output.print_json(guarantee.as_dict() | {"mechanism": made.name, "repeated": table})
         return
-    typer.echo(guarantee.statement)
-    typer.echo("")
-    typer.echo(f"Against: {guarantee.against}.")
-    typer.echo("It rests on: " + "; ".join(guarantee.assumptions) + ".")
-    typer.echo("It does not say: that the text cannot be guessed from elsewhere, or that the answer")
-    typer.echo("is right. What the noisy matrix is used for later costs nothing more.")
-    typer.echo("")
+    typer.echo(
+        f"{guarantee.statement}\n\nAgainst: {guarantee.against}.\n{name_assumptions(guarantee.assumptions)}\n"
+        "It does not say: that the text cannot be guessed from elsewhere, or that the answer\n"
+        "is right. What the noisy matrix is used for later costs nothing more.\n"
+    )
     output.print_table(
         "The same text released k times with fresh noise (a stored release resent costs nothing)",
         ("k", "epsilon", "best guess of any attacker"),
@@ -66,8 +63,4 @@ def explain(
 
 def _row(made: Mechanism, releases: int, delta: float) -> dict[str, Any]:
     many: Any = dataclasses.replace(made, releases=releases)  # type: ignore[type-var]
-    return {
-        "releases": releases,
-        "epsilon": many.epsilon(delta),
-        "guess_rate": many.guess_rate(),
-    }
+    return {"releases": releases, "epsilon": many.epsilon(delta), "guess_rate": many.guess_rate()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -93,12 +93,6 @@ def create(
 
 
 def _print(summary: Summary, *, json: bool) -> None:
-    result: dict[str, Any] = {**asdict(summary), "sound": True}
-    if json:
-        output.print_json(result)
-        return
-    # Digits are not cut: spent must not look smaller than it is.
-    fields = {name: repr(value) for name, value in result.items() if name != "sound"}
     sentence = (
         f"Sound: {summary.releases} releases cost epsilon {summary.spent} of {summary.cap} "
         f"at delta {summary.delta}{'' if summary.unit is None else f' per {summary.unit}'}."
@@ -107,4 +101,9 @@ def _print(summary: Summary, *, json: bool) -> None:
         sentence += " What they protect was not said, or is not one unit: the sum speaks of none."
     if summary.per_day is not None:
         sentence += f" Of {summary.per_day} a day, {summary.spent_today} are spent today (UTC)."
-    output.print_fields("Ledger", fields, [sentence])
+    result = asdict(summary)
+    if json:
+        output.print_json({**result, "sound": True})
+        return
+    # Digits are not cut: spent must not look smaller than it is.
+    output.print_fields("Ledger", {name: repr(value) for name, value in result.items()}, [sentence])

@@ -1,8 +1,10 @@
-"""From the words on the command line to a mechanism of the core."""
+"""From the options of a verb to a mechanism of `dp_forward.privacy`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from dp_forward.cli.options import HowBounded, MechanismName
 from dp_forward.errors import InvalidInput
@@ -22,10 +24,10 @@ from dp_forward.privacy import (
     calibrate,
     parse_unit,
 )
+from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 
-__all__ = ["DEFAULT_DELTA", "Request", "is_pure", "of_sigma"]
+__all__ = ["MechanismRequest", "delta_of", "is_pure", "name_assumptions"]
 
-DEFAULT_DELTA = 1e-5
 _PURE = (MechanismName.PRIVUNIT, MechanismName.RANDOMIZED_RESPONSE)
 
 
@@ -34,9 +36,21 @@ def is_pure(name: MechanismName) -> bool:
     return name in _PURE
 
 
+def delta_of(delta: float | None, name: MechanismName) -> float:
+    """The budget's delta: as given, or the usual one of the mechanism."""
+    if delta is not None:
+        return delta
+    return 0.0 if is_pure(name) else DEFAULT_DELTA
+
+
+def name_assumptions(assumptions: Iterable[str]) -> str:
+    """What a guarantee rests on, as a sentence."""
+    return "It rests on: " + "; ".join(assumptions) + "."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Everything that the verbs ask the core for."""
+class MechanismRequest:
+    """The options that decide a mechanism, as they were typed."""
 
     mechanism: MechanismName
     unit_text: str = "text"
@@ -69,15 +83,8 @@ class Request:
             case MechanismName.RANDOMIZED_RESPONSE:
                 return self._response(budget)
             case MechanismName.PRIVUNIT:
-                return calibrate(
-                    PrivUnit,
-                    budget,
-                    bound=self.bound,
-                    unit=self.unit,
-                    releases=self.releases,
-                    threshold=self.threshold,
-                    cap_probability=self.cap_probability,
-                )
+                chosen = {"threshold": self.threshold, "cap_probability": self.cap_probability}
+                return self._calibrate(PrivUnit, budget, **chosen)
             case MechanismName.CLASSICAL_GAUSSIAN:
                 # Naming it is asking for it: from epsilon 1 on the object carries no guarantee.
                 if self.releases != 1:
@@ -88,25 +95,29 @@ class Request:
             case MechanismName.MVG:
                 return self._mvg(budget)
             case MechanismName.GAUSSIAN:
-                return self._gaussian(AnalyticGaussian, budget)
+                return self._calibrate(AnalyticGaussian, budget)
             case MechanismName.MATRIX_GAUSSIAN:
-                return self._gaussian(MatrixGaussian, budget)
+                return self._calibrate(MatrixGaussian, budget)
 
-    def _gaussian(self, kind: type[AnalyticGaussian] | type[MatrixGaussian], budget: Budget) -> Mechanism:
-        return calibrate(kind, budget, bound=self.bound, unit=self.unit, releases=self.releases)
+    def for_sigma(self, sigma: float, delta: float) -> AnalyticGaussian | MatrixGaussian:
+        """The Gaussian mechanism with this noise."""
+        sensitivity = self.bound.sensitivity(self.unit)
+        if self.mechanism is MechanismName.GAUSSIAN:
+            return AnalyticGaussian(sigma, sensitivity, self.releases, delta)
+        if self.mechanism is MechanismName.MATRIX_GAUSSIAN:
+            return MatrixGaussian(sigma, sensitivity, releases=self.releases, at_delta=delta)
+        raise InvalidInput("sigma", "go with gaussian or matrix-gaussian", self.mechanism, "Use --epsilon.")
+
+    def _calibrate(self, kind: type[Mechanism], budget: Budget, **more: Any) -> Mechanism:
+        made: Mechanism = calibrate(
+            kind, budget, bound=self.bound, unit=self.unit, releases=self.releases, **more
+        )
+        return made
 
     def _mvg(self, budget: Budget) -> Mechanism:
         if self.rows is None or self.columns is None:
             raise InvalidInput("rows and cols", "be given for mvg", "nothing", "Try --rows 128 --cols 768.")
-        return calibrate(
-            MVG,
-            budget,
-            bound=self.bound,
-            unit=self.unit,
-            releases=self.releases,
-            rows=self.rows,
-            columns=self.columns,
-        )
+        return self._calibrate(MVG, budget, rows=self.rows, columns=self.columns)
 
     def _response(self, budget: Budget) -> Mechanism:
         if self.prior is not None:
@@ -130,16 +141,6 @@ class Request:
         for name, (value, owner) in only_for.items():
             if value is not None and self.mechanism is not owner:
                 raise InvalidInput(name, f"go with {owner}", value, f"Use --mechanism {owner}.")
-
-
-def of_sigma(request: Request, sigma: float, delta: float) -> AnalyticGaussian | MatrixGaussian:
-    """The Gaussian mechanism with this noise."""
-    sensitivity = request.bound.sensitivity(request.unit)
-    if request.mechanism is MechanismName.GAUSSIAN:
-        return AnalyticGaussian(sigma, sensitivity, request.releases, delta)
-    if request.mechanism is MechanismName.MATRIX_GAUSSIAN:
-        return MatrixGaussian(sigma, sensitivity, releases=request.releases, at_delta=delta)
-    raise InvalidInput("sigma", "go with gaussian or matrix-gaussian", request.mechanism, "Use --epsilon.")
 
 
 def _numbers(text: str) -> list[float]:

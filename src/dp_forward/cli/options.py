@@ -1,4 +1,4 @@
-"""The options that several verbs share, with one wording."""
+"""Options that several verbs share, with one wording."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "Columns",
     "Delta",
     "Device",
     "Epsilon",
@@ -19,6 +20,7 @@ __all__ = [
     "Norm",
     "Paper",
     "Releases",
+    "Rows",
     "UnitText",
 ]
 
@@ -52,6 +54,8 @@ UnitText = Annotated[
 ]
 Norm = Annotated[float, typer.Option("--norm", help="C, the norm that matrices are bounded to.")]
 Releases = Annotated[int, typer.Option("--releases", "-k", help="How many fresh releases of the same text.")]
+Rows = Annotated[int | None, typer.Option("--rows", help="n, the fixed public length.")]
+Columns = Annotated[int | None, typer.Option("--cols", help="d, the hidden width.")]
 LabelCount = Annotated[
     int | None, typer.Option("--labels", help="K, the number of labels, for randomized response.")
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from json import dumps
 from typing import Any
 
 import typer
@@ -20,6 +20,7 @@ __all__ = [
     "print_fields",
     "print_json",
     "print_json_list",
+    "print_result",
     "print_table",
     "run_app",
     "warn",
@@ -29,12 +30,12 @@ __all__ = [
 
 def print_json(result: Mapping[str, Any]) -> None:
     """One JSON object on stdout; what is not finite becomes null, as JSON has no word for it."""
-    typer.echo(json.dumps(_plain(result), indent=2, allow_nan=False))
+    typer.echo(dumps(_plain(result), indent=2, allow_nan=False))
 
 
 def print_json_list(rows: Sequence[Mapping[str, Any]]) -> None:
     """One JSON list on stdout."""
-    typer.echo(json.dumps(_plain(list(rows)), indent=2, allow_nan=False))
+    typer.echo(dumps(_plain(list(rows)), indent=2, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
@@ -62,6 +63,21 @@ def print_fields(title: str, fields: Mapping[str, object], sentences: Sequence[s
     for sentence in sentences:
         typer.echo("")
         typer.echo(sentence)
+
+
+def print_result(
+    result: Mapping[str, Any],
+    *,
+    json: bool,
+    title: str,
+    sentences: Sequence[str] = (),
+    only_json: Sequence[str] = (),
+) -> None:
+    """A result as one JSON object, or as fields and sentences without what is ``only_json``."""
+    if json:
+        print_json(result)
+        return
+    print_fields(title, {k: v for k, v in result.items() if k not in only_json}, sentences)
 
 
 def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

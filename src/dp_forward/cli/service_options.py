@@ -1,4 +1,4 @@
-"""What the verbs of the service share: where to listen, and whom to ask out of which budget."""
+"""Options that the verbs of the service share: where to listen, whom to ask, out of which budget."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from dp_forward.errors import InvalidInput
 
 __all__ = [
     "Budget",
@@ -17,6 +19,8 @@ __all__ = [
     "TlsCert",
     "TlsKey",
     "UserFront",
+    "front_digest_beside",
+    "optional_token",
 ]
 
 Host = Annotated[str, typer.Option("--host", help="Off loopback a token and TLS are required.")]
@@ -31,3 +35,23 @@ Budget = Annotated[
     float | None, typer.Option("--budget", help="The cap of a new ledger: epsilon over all texts.")
 ]
 ProviderToken = Annotated[Path | None, typer.Option("--token-file", help="The provider's token.")]
+
+
+def optional_token(file: Path | None) -> str | None:
+    """The token in a file, where there is one."""
+    from dp_forward.service.protocol.access import read_token
+
+    return None if file is None else read_token(file)
+
+
+def front_digest_beside(back: Path) -> str:
+    """The digest of the front that was cut together with this back."""
+    from dp_forward.storage.json_files import read_json
+
+    place = back.resolve().parent / "split.json"
+    try:
+        return str(read_json(place, name="back", remedy="")["digest_front"])
+    except (InvalidInput, KeyError):
+        raise InvalidInput(
+            "front-digest", "be known", f"no digest in {place.name} beside the back", "Give --front-digest."
+        ) from None

@@ -51,12 +51,9 @@ def split(
         "back_inputs": report.back_inputs,
         "out": str(out),
     }
-    if json:
-        output.print_json(result)
-        return
     same = (
         "Without noise the halves give the whole model's output exactly."
         if report.max_abs_difference == 0.0
         else "A residual is dropped, or maps lie in between: the halves are not the whole model; train them."
     )
-    output.print_fields(f"Cut at {pair.cut}", result, [same])
+    output.print_result(result, json=json, title=f"Cut at {pair.cut}", sentences=[same])

@@ -27,11 +27,11 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, probability
 from dp_forward.progress import Count
 
-__all__ = ["EncodedTexts", "collate", "read_texts"]
+__all__ = ["EncodedTexts", "TokenColumns", "collate", "read_texts"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Columns:
+class TokenColumns:
     """The arrays of a split: ids [N, n], lengths [N], types [N, n] or None, labels [N] or None."""
 
     ids: NDArray[np.int32]
@@ -39,8 +39,8 @@ class _Columns:
     types: NDArray[np.uint8] | None
     labels: NDArray[np.int64] | None
 
-    def take(self, indices: NDArray[np.int64]) -> _Columns:
-        return _Columns(
+    def take(self, indices: NDArray[np.int64]) -> TokenColumns:
+        return TokenColumns(
             self.ids[indices],
             self.lengths[indices],
             None if self.types is None else self.types[indices],
@@ -56,10 +56,10 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
 
     Guarantees:
         Every item has the same ``length`` rows. ``repr`` shows numbers of records and rows only.
-        Nothing here changes in place: `with_labels`, `subset`, `shortened` and `split_off` give new objects.
+        Nothing here changes in place: `with_labels`, `subset`, `shorten` and `split_off` give new objects.
     """
 
-    def __init__(self, columns: _Columns, *, pads_left: bool) -> None:
+    def __init__(self, columns: TokenColumns, *, pads_left: bool) -> None:
         for array in (columns.ids, columns.lengths, columns.types, columns.labels):
             if array is not None:
                 array.setflags(write=False)
@@ -84,7 +84,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         """
         chunk = count("chunk", chunk, remedy="Leave it out.")
         source, done = iter(records), 0
-        parts: list[_Columns] = []
+        parts: list[TokenColumns] = []
         kinds: set[tuple[bool, bool]] = set()
         while some := list(islice(source, chunk)):
             kinds |= {(record.second is None, record.label is None) for record in some}
@@ -169,7 +169,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             raise InvalidInput("indices", f"lie in 0 to {len(self) - 1}", "others", "Count from 0.")
         return EncodedTexts(self._columns.take(chosen), pads_left=self.pads_left)
 
-    def shortened(self, rows: int) -> EncodedTexts:
+    def shorten(self, rows: int) -> EncodedTexts:
         """The same single texts at fewer rows, as the tokenizer cuts them: the last row kept is the end mark.
 
         Edges:
@@ -189,7 +189,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         ids = columns.ids[:, :rows].copy()
         ids[longer, rows - 1] = columns.ids[longer, columns.lengths[longer] - 1]
         types = None if columns.types is None else columns.types[:, :rows].copy()
-        shorter = _Columns(ids, np.minimum(columns.lengths, rows), types, columns.labels)
+        shorter = TokenColumns(ids, np.minimum(columns.lengths, rows), types, columns.labels)
         return EncodedTexts(shorter, pads_left=False)
 
     def split_off(self, part: float | int, *, seed: int) -> tuple[EncodedTexts, EncodedTexts]:
@@ -269,12 +269,12 @@ def _check_kinds(kinds: set[tuple[bool, bool]]) -> None:
         )
 
 
-def _encode(records: list[Record], fixed: FixedLength) -> _Columns:
+def _encode(records: list[Record], fixed: FixedLength) -> TokenColumns:
     seconds = [record.second for record in records if record.second is not None]
     labels = [record.label for record in records if record.label is not None]
     encoded = fixed.encode([record.text for record in records], seconds or None)
     types = encoded.get("token_type_ids")
-    return _Columns(
+    return TokenColumns(
         ids=encoded["input_ids"].numpy().astype(np.int32),
         lengths=encoded["attention_mask"].sum(dim=1).numpy().astype(np.int32),
         types=None if types is None else types.numpy().astype(np.uint8),
@@ -282,10 +282,10 @@ def _encode(records: list[Record], fixed: FixedLength) -> _Columns:
     )
 
 
-def _concatenate(parts: list[_Columns]) -> _Columns:
+def _concatenate(parts: list[TokenColumns]) -> TokenColumns:
     types = [part.types for part in parts if part.types is not None]
     labels = [part.labels for part in parts if part.labels is not None]
-    return _Columns(
+    return TokenColumns(
         ids=np.concatenate([part.ids for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
         types=np.concatenate(types) if types else None,

@@ -14,7 +14,8 @@ from dp_forward.ledger.events import Event, insert_event, write_mechanism
 from dp_forward.ledger.ledger_file import create_ledger_file, locate, open_ledger_file
 from dp_forward.ledger.verification import Release, State, VerifiedChain, check_pages
 from dp_forward.privacy import checks
-from dp_forward.privacy.charge import Charge, difference_down
+from dp_forward.privacy.charge import Charge
+from dp_forward.privacy.rounding import difference_down
 from dp_forward.privacy.units import Unit, format_unit
 
 if TYPE_CHECKING:

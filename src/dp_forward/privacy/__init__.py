@@ -1,10 +1,10 @@
-"""The proof: what is promised, how much noise that takes, and what many releases add up to.
+"""Differential privacy: units, bounds, mechanisms, calibration, composition, guarantees.
 
-Read in this order: `units` (what is protected), `bounds` (how far neighbours can lie apart), `curve` (what
-Gaussian noise proves), the mechanisms (`gaussian`, `matrix`, `mvg`, `privunit`, `response`), `calibrate`
-(from a budget to noise), `choice` (the same, by name), `compose` (several releases), `central` (from local to
-central), `guarantee` (the promise in words), `paper_mode` (the paper's convention beside the truth) and
-`ledger` (what was spent).
+Read in this order: `units` (what is protected), `bounds` (the sensitivity), `curve` (what Gaussian noise
+proves), the mechanisms (`gaussian`, `matrix`, `mvg`, `privunit`, `response`), `calibrate` (from a budget to
+noise), `noise_spec` (the same, by name), `compose` (several releases), `shuffling` (from local to central),
+`guarantee` (the promise in words), `charge` (what a release costs in a ledger) and `paper_mode` (the paper's
+sensitivity next to the proved one).
 
 NumPy and SciPy only; nothing here loads torch.
 """
@@ -19,7 +19,6 @@ from dp_forward.privacy.bounds import (
     normalise,
     normalise_rows,
 )
-from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.calibrate import calibrate
 from dp_forward.privacy.compose import Composition, compose
 from dp_forward.privacy.factor import (
@@ -32,7 +31,7 @@ from dp_forward.privacy.factor import (
 from dp_forward.privacy.gaussian import AnalyticGaussian, ClassicalGaussian
 from dp_forward.privacy.guarantee import Guarantee, Notion
 from dp_forward.privacy.matrix import MatrixGaussian
-from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.mechanism import Budget, Mechanism
 from dp_forward.privacy.mvg import MVG
 from dp_forward.privacy.noise_spec import NoiseSpec
 from dp_forward.privacy.paper_mode import PaperReading

@@ -1,7 +1,7 @@
-r"""The bound: how large a hidden matrix may be, and so how far neighbours can lie apart.
+r"""Norm bounds of the hidden matrix, and the sensitivity that follows from them.
 
-Nothing about a network's hidden matrix is known in advance; after the bound everything is. With
-norm C, whole matrix:
+Nothing about a network's hidden matrix is known in advance; after the bound its norm is. With norm C,
+whole matrix:
 
 * *normalise* puts the matrix on the sphere of radius C, *clip* into the ball of radius C. Both
   have diameter 2C and any two texts may land on opposite ends, so the sensitivity is **2C** for
@@ -58,7 +58,7 @@ _SHRINK = 1 - 1e-13
 
 
 class Bound(ABC):
-    """Something that holds hidden matrices within a known set."""
+    """Base class: maps every hidden matrix into a known set."""
 
     @abstractmethod
     def reach(self, unit: Unit) -> float:
@@ -88,7 +88,7 @@ class Bound(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """How far neighbours can lie apart, and who says so.
+    """Largest distance between neighbours, and the bound that proves it.
 
     Made by a bound (``bound.sensitivity(unit)``) or, at the lowest level, from a bare number, in
     which case the promise is about *inputs at that distance* and names no unit.
@@ -113,7 +113,7 @@ class Sensitivity:
 
     @classmethod
     def of(cls, value: Sensitivity | float) -> Sensitivity:
-        """The same object, or a bare number taken at its word."""
+        """The same object, or one made from a bare number."""
         return value if isinstance(value, Sensitivity) else cls(value)
 
     @property

@@ -1,4 +1,4 @@
-"""From a budget to the least noise: one door for every mechanism.
+"""Calibration: the least noise of a mechanism that meets a budget.
 
     calibrate(MatrixGaussian, Budget(8, 1e-5), bound=normalise(1.0), unit=TEXT)
     calibrate(PrivUnit, Budget(8), bound=normalise(1.0), unit=TEXT)
@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.bounds import Bound, Sensitivity
-from dp_forward.privacy.budget import Budget
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.privunit import PrivUnit
 from dp_forward.privacy.response import RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.units import TEXT, Unit
@@ -85,7 +85,7 @@ def _sensitivity(
 
 
 def _check(made: _Calibrated, budget: Budget) -> None:
-    """Believe no root finder: account for the result."""
+    """Check the result of the root finder by accounting for it."""
     if budget.delta:
         holds = made.delta(budget.epsilon) <= budget.delta
     else:

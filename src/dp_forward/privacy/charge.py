@@ -1,4 +1,4 @@
-r"""What one release costs, in integers that only ever round up.
+r"""Charge of a release: its cost in integer units that only round up.
 
 Sums of floats lose what they round away, and a ledger that adds a million charges must not. A
 charge is therefore two integers: the epsilon of its pure releases and the mu^2 of its Gaussian
@@ -16,6 +16,7 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks, curve
+from dp_forward.privacy.rounding import decimal_up, root_up
 
 __all__ = [
     "EPSILON_UNITS_PER_ONE",
@@ -23,7 +24,6 @@ __all__ = [
     "MU2_UNITS_PER_ONE",
     "SMALLEST_DELTA",
     "Charge",
-    "difference_down",
 ]
 
 EPSILON_UNITS_PER_ONE: Final = 10**9
@@ -141,32 +141,6 @@ class Charge:
 def _epsilon(epsilon_units: int, mu2_units: int, delta: float) -> float:
     exact = Fraction(epsilon_units, EPSILON_UNITS_PER_ONE)
     if mu2_units:
-        mu = _root_up(Fraction(mu2_units, MU2_UNITS_PER_ONE))
+        mu = root_up(Fraction(mu2_units, MU2_UNITS_PER_ONE))
         exact += Fraction(curve.epsilon(delta, mu))
-    return _decimal_up(exact)
-
-
-def _decimal_up(exact: Fraction) -> float:
-    """The least float whose shortest decimal is not below ``exact``: 3/10 is 0.3."""
-    nearest = float(exact)
-    return nearest if Fraction(repr(nearest)) >= exact else math.nextafter(nearest, math.inf)
-
-
-def _float_up(exact: Fraction) -> float:
-    """The least float that is not below ``exact``."""
-    nearest = float(exact)
-    return math.nextafter(nearest, math.inf) if Fraction(nearest) < exact else nearest
-
-
-def _root_up(exact: Fraction) -> float:
-    """A float whose exact square is not below ``exact``."""
-    root = math.sqrt(_float_up(exact))
-    return root if Fraction(root) ** 2 >= exact else math.nextafter(root, math.inf)
-
-
-def difference_down(larger: float, smaller: float) -> float:
-    """``larger - smaller``, rounded down and never below 0: what is left is never overstated."""
-    exact = Fraction(larger) - Fraction(smaller)
-    nearest = float(exact)
-    down = math.nextafter(nearest, -math.inf) if Fraction(nearest) > exact else nearest
-    return max(down, 0.0)
+    return decimal_up(exact)

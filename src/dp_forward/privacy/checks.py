@@ -1,4 +1,4 @@
-"""One-line checks of what comes in: name, rule, value, remedy.
+"""Argument checks; every error states name, rule, value and remedy.
 
 Every public constructor of this package runs its numbers through these, so an object that
 exists is an object whose numbers make sense.
@@ -68,9 +68,13 @@ def delta(value: object, *, zero: bool, name: str = "delta") -> float:
 
 def count(name: str, value: object, *, at_least: int = 1, remedy: str) -> int:
     """A whole number, at least ``at_least``."""
+    refusal = InvalidInput(name, "be a whole number", type(value).__name__, remedy)
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InvalidInput(name, "be a whole number", type(value).__name__, remedy)
-    number = operator.index(value)
+        raise refusal
+    try:
+        number = operator.index(value)
+    except TypeError:  # an array of several numbers
+        raise refusal from None
     if number < at_least:
         raise InvalidInput(name, f"be a whole number, {at_least} or more", number, remedy)
     return number

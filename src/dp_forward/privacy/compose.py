@@ -1,4 +1,4 @@
-r"""Several releases of one input together: text and label, or different mechanisms.
+r"""Composition of several releases of one input: text and label, or different mechanisms.
 
 * Gaussian releases add mu^2. Exact.
 * Pure releases add epsilon.
@@ -9,8 +9,6 @@ r"""Several releases of one input together: text and label, or different mechani
 
   because ``H_{e^eps}(P1 x P2 || Q1 x Q2) = E_{P2}[H_{e^{eps - L2}}(P1 || Q1)]``. For one randomized label:
   ``p d(eps - eps2) + q d(eps + eps2) + (1 - p - q) d(eps)``. Exact too.
-* `as_pld` gives the same composition as a privacy loss distribution of dp-accounting (pessimistic),
-  an independent second opinion and the door to whatever else that library can do.
 
 Guarantees:
     Each part's pair of worst neighbours dominates all its pairs at every level, so the product
@@ -25,7 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,7 +37,7 @@ from dp_forward.privacy.rounding import nudge_up
 from dp_forward.privacy.solve import last_safe
 from dp_forward.privacy.units import LABEL, RECORD, TEXT, Unit
 
-__all__ = ["Composition", "as_pld", "compose"]
+__all__ = ["Composition", "compose"]
 
 _MOST_ATOMS = 4096
 _ROUNDING = 1e-11
@@ -181,26 +179,3 @@ def _common_unit(units: set[Unit | None]) -> Unit | None:
         " and ".join(sorted(str(unit) for unit in units)),
         "Bound all parts for the same unit.",
     )
-
-
-def as_pld(composition: Composition, *, interval: float = 1e-4) -> Any:
-    """The composition as dp-accounting's ``PrivacyLossDistribution``, pessimistic (an upper bound)."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    total = pld.identity(value_discretization_interval=interval)
-    if composition.mu > 0:
-        total = total.compose(
-            pld.from_gaussian_mechanism(
-                1 / composition.mu, value_discretization_interval=interval, use_connect_dots=True
-            )
-        )
-    for loss in composition.losses:
-        down = loss.mass * math.exp(-loss.epsilon)
-        rest = max(0.0, 1 - loss.mass - down)
-        upper = {0: math.log(loss.mass), 1: math.log(down)}
-        lower = {0: math.log(down), 1: math.log(loss.mass)}
-        if rest > 0:
-            upper[2] = lower[2] = math.log(rest)
-        once = pld.from_two_probability_mass_functions(lower, upper, value_discretization_interval=interval)
-        total = total.compose(once.self_compose(loss.copies) if loss.copies > 1 else once)
-    return total

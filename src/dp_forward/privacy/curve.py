@@ -1,4 +1,4 @@
-r"""The privacy curve of Gaussian noise, right in every corner.
+r"""Privacy curve of Gaussian noise, accurate for every epsilon and delta.
 
 One number describes Gaussian noise: ``mu = sensitivity / sigma``. Two neighbours then look like
 N(0, 1) and N(mu, 1), and the exact privacy curve (Balle and Wang 2018) is

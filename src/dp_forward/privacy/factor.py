@@ -1,4 +1,4 @@
-r"""One side of matrix Gaussian noise: ``Z = sigma U G V^T``, and how much a side can be seen through.
+r"""Row and column factors of matrix Gaussian noise, ``Z = sigma U G V^T``, and their privacy cost.
 
 A factor F (U for rows, V for columns) shapes the noise. What it costs is how much its inverse can
 stretch a difference between neighbours, ``sup ||F^-1 x|| / ||x||``:

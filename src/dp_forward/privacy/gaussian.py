@@ -22,12 +22,11 @@ from scipy.special import ndtr
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.budget import Budget
-from dp_forward.privacy.mechanism import Mechanism, scope_of
+from dp_forward.privacy.mechanism import Budget, Mechanism, scope_of
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import Unit
 
-__all__ = ["AnalyticGaussian", "ClassicalGaussian", "GaussianNoise", "held", "settle"]
+__all__ = ["AnalyticGaussian", "ClassicalGaussian", "GaussianNoise", "apply_bound", "settle"]
 
 _RELEASES = "Count every fresh release of the same text."
 
@@ -75,7 +74,7 @@ class GaussianNoise(Mechanism):
 
 
 def settle(mechanism: GaussianNoise, *, sigma: float, gain: float = 1.0) -> None:
-    """Validate what every Gaussian mechanism carries and fix its mu, once and for all."""
+    """Validate the common fields of a Gaussian mechanism and set its mu."""
     checks.positive("sigma", sigma, remedy="Take it from calibrate().")
     checks.count("releases", mechanism.releases, remedy=_RELEASES)
     checks.delta(mechanism.at_delta, zero=False, name="at_delta")
@@ -83,7 +82,7 @@ def settle(mechanism: GaussianNoise, *, sigma: float, gain: float = 1.0) -> None
     object.__setattr__(mechanism, "mu", checks.positive("mu", nudge_up(mu), remedy="Lower sigma."))
 
 
-def held(sensitivity: Sensitivity, hidden: ArrayLike) -> NDArray[np.float64]:
+def apply_bound(sensitivity: Sensitivity, hidden: ArrayLike) -> NDArray[np.float64]:
     """The hidden matrix inside its bound; without a bound, as it is."""
     if sensitivity.bound is not None:
         return sensitivity.bound.apply(hidden)
@@ -121,7 +120,7 @@ class AnalyticGaussian(GaussianNoise):
 
     def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> NDArray[np.float64]:
         """One reference release: bound, then noise."""
-        bounded = held(self.sensitivity, hidden)
+        bounded = apply_bound(self.sensitivity, hidden)
         return bounded + self.sigma * rng.standard_normal(bounded.shape)
 
     def __repr__(self) -> str:
@@ -140,8 +139,8 @@ class ClassicalGaussian(GaussianNoise):
         Gaussian curve, which is never worse.
     Edges:
         From epsilon = 1 on, `for_budget` refuses; `baseline` computes the same sigma, and the object
-        then carries no guarantee: `guaranteed` is False, `guarantee()` raises `Unproved`. What that
-        sigma is really worth is told by ``AnalyticGaussian(sigma, sensitivity)``.
+        then carries no guarantee: `guaranteed` is False, `Guarantee` raises `Unproved`. What that sigma
+        proves is stated by ``AnalyticGaussian(sigma, sensitivity)``.
     """
 
     name: ClassVar[str] = "classical-gaussian"
@@ -186,7 +185,7 @@ class ClassicalGaussian(GaussianNoise):
 
     def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> NDArray[np.float64]:
         """One reference release: bound, then noise."""
-        bounded = held(self.sensitivity, hidden)
+        bounded = apply_bound(self.sensitivity, hidden)
         return bounded + self.sigma * rng.standard_normal(bounded.shape)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""The guarantee: what was proved, about what, against whom, and what it means in words.
+"""Guarantee: a proved promise with its unit, observer, assumptions and plain sentence.
 
-A `Guarantee` is made from a mechanism and asks *it* for every number: there is no way to hand one an
-epsilon. A mechanism that no theorem covers gets none.
+A `Guarantee` is made from a mechanism and takes every number from it: no epsilon can be passed in. A
+mechanism that no theorem covers gets none.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ from numpy.typing import ArrayLike, NDArray
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.factor import UNIFORM, Factor
-from dp_forward.privacy.gaussian import GaussianNoise, held, settle
+from dp_forward.privacy.gaussian import GaussianNoise, apply_bound, settle
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 
 __all__ = ["MatrixGaussian"]
@@ -93,10 +93,6 @@ class MatrixGaussian(GaussianNoise):
         sigma = nudge_up(at_one.mu / curve.largest_mu(budget.epsilon, delta))
         return cls(sigma, sensitivity, row_factor, column_factor, releases, delta)
 
-    def meets(self, budget: Budget) -> bool:
-        """Whether all releases satisfy the budget: ``mu <= B(epsilon, delta)``."""
-        return self.delta(budget.epsilon) <= budget.positive_delta("Gaussian noise")
-
     def noise(self, rows: int, columns: int, rng: np.random.Generator) -> Floats:
         """One reference draw of Z."""
         self.row_factor.fit("row_factor", rows)
@@ -106,7 +102,7 @@ class MatrixGaussian(GaussianNoise):
 
     def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
         """One reference release: bound, then noise."""
-        bounded = held(self.sensitivity, hidden)
+        bounded = apply_bound(self.sensitivity, hidden)
         rows, columns = bounded.shape
         return bounded + self.noise(rows, columns, rng)
 

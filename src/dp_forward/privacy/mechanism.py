@@ -1,4 +1,4 @@
-"""A mechanism: one object with its noise, its privacy map and its promise.
+"""Base class of all mechanisms (noise, privacy map, promise), and the budget they are calibrated for.
 
 A mechanism answers three questions about *all* the releases it covers (``releases`` of one input):
 
@@ -13,16 +13,42 @@ point noise is not safe to release, see docs/adr/0002).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dp_forward.privacy.pure_loss import ThreeLevelLoss
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.units import Unit
 
 if TYPE_CHECKING:
     from dp_forward.privacy.charge import Charge
+    from dp_forward.privacy.pure_loss import ThreeLevelLoss
 
-__all__ = ["Mechanism", "scope_of"]
+__all__ = ["Budget", "Mechanism", "scope_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A wanted (epsilon, delta); what was proved is a `Guarantee`. Gaussian noise needs a delta."""
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", checks.delta(self.delta, zero=True))
+
+    def positive_delta(self, mechanism: str) -> float:
+        """The delta, for a mechanism that cannot do without."""
+        if self.delta == 0:
+            raise InvalidInput(
+                "delta",
+                f"be above 0 for {mechanism}",
+                0.0,
+                "Use something below 1 / number of records, such as 1e-5, or PrivUnit (delta 0).",
+            )
+        return self.delta
 
 
 class Mechanism(ABC):

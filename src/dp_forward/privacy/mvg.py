@@ -36,10 +36,10 @@ from numpy.typing import ArrayLike, NDArray
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.factor import from_weights
 from dp_forward.privacy.gaussian import GaussianNoise
 from dp_forward.privacy.matrix import MatrixGaussian
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 
 __all__ = ["MVG"]

@@ -1,7 +1,7 @@
-"""A mechanism by its name, with the settings that make it: what plans and saved fronts hold.
+"""Noise specification: a mechanism by name and settings, as plans and saved fronts store it.
 
 A file cannot hold a mechanism, and it must not hold a sigma: a number that somebody typed is not a proof. It
-holds the *choice* (name, budget, unit, bound), and `build` calibrates it anew, checked as always.
+holds the *specification* (name, budget, unit, bound), and `build` calibrates it anew, checked as always.
 
     NoiseSpec(mechanism="privunit", epsilon=8.0).build()
 """
@@ -15,11 +15,10 @@ from typing import Any, Final, Literal, cast
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound
-from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.calibrate import calibrate
 from dp_forward.privacy.gaussian import AnalyticGaussian, ClassicalGaussian
 from dp_forward.privacy.matrix import MatrixGaussian
-from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.mechanism import Budget, Mechanism
 from dp_forward.privacy.mvg import MVG
 from dp_forward.privacy.privunit import PrivUnit, best_threshold
 from dp_forward.privacy.units import Unit, parse_unit
@@ -30,7 +29,7 @@ MATRIX_MECHANISMS: Final = ("privunit", "matrix-gaussian", "gaussian", "classica
 """The mechanisms for a hidden matrix, by name."""
 
 DEFAULT_DELTA: Final = 1e-5
-"""The delta of Gaussian noise where none was said; pure mechanisms have none."""
+"""The delta of Gaussian noise where none is given; pure mechanisms have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +37,8 @@ class NoiseSpec:
     """Which noise, for which budget.
 
     Guarantees:
-        What `build` makes is calibrated from these settings and nothing else: the same choice makes the same
-        mechanism everywhere.
+        What `build` makes is calibrated from these settings and nothing else: the same specification makes
+        the same mechanism everywhere.
     Edges:
         ``threshold_share`` is PrivUnit's t as a share of t*, the threshold of least noise; every t is as
         private. ``rows`` and ``columns`` are the shape that crosses; only MVG and bounds by row need them.

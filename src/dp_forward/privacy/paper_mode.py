@@ -1,4 +1,4 @@
-r"""Paper mode: the paper's convention, never without the truth beside it.
+r"""The paper's sensitivity convention, always next to the proved guarantee.
 
 The paper bounds the matrix to norm C and then calibrates with sensitivity **C**. Two bounded matrices
 can lie **2C** apart (take f and -f), so what it calls epsilon is really the epsilon of a mu twice as
@@ -15,9 +15,9 @@ from typing import Any
 
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import NormBound
-from dp_forward.privacy.budget import Budget
 from dp_forward.privacy.guarantee import Guarantee
 from dp_forward.privacy.matrix import MatrixGaussian
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import TEXT, Unit
 
@@ -26,7 +26,7 @@ __all__ = ["PaperReading"]
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class PaperReading:
-    """One noise level read twice: as the paper reads it, and as the proof does.
+    """One noise level with two epsilons: the paper's, and the proved one.
 
     ``paper_epsilon`` is **not** a guarantee: it is what the paper's convention (S = C per text, one
     release however many epochs) would print for this sigma. ``real`` is the guarantee.

@@ -39,10 +39,8 @@ from scipy.special import expit, log_expit, log_ndtr, logit, ndtri, ndtri_exp
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound, normalise
-from dp_forward.privacy.budget import Budget
-from dp_forward.privacy.mechanism import scope_of
-from dp_forward.privacy.pure import PureNoise
-from dp_forward.privacy.pure_loss import ThreeLevelLoss
+from dp_forward.privacy.mechanism import Budget, scope_of
+from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.solve import last_safe
 from dp_forward.privacy.units import TEXT, Unit

@@ -1,4 +1,4 @@
-r"""The privacy loss of pure mechanisms: three levels, and its exact composition.
+r"""Privacy loss of pure mechanisms: three levels, their exact composition, and the map that follows.
 
 PrivUnit and randomized response have the same shape: against the worst neighbour the privacy loss
 ``ln p(out | x) / p(out | x')`` is +epsilon with probability ``mass``, -epsilon with probability
@@ -23,13 +23,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
+from dp_forward.privacy.mechanism import Mechanism
 from dp_forward.privacy.rounding import nudge_up
 from dp_forward.privacy.solve import last_safe
 
-__all__ = ["ThreeLevelLoss"]
+__all__ = ["PureNoise", "ThreeLevelLoss"]
 
 _MOST_COPIES = 4096
 """Beyond this many copies the convolution is not worth it; plain addition is used (still proved)."""
@@ -87,3 +89,32 @@ class ThreeLevelLoss:
         if delta == 0 or self.copies > _MOST_COPIES:
             return self.total
         return last_safe(lambda e: delta - self.delta(e), safe=self.total, unsafe=0.0)
+
+
+class PureNoise(Mechanism):
+    """Anything whose privacy loss is +-epsilon or 0: PrivUnit and randomized response."""
+
+    loss: ThreeLevelLoss
+    """The loss of all releases together; set when the object is made."""
+
+    def epsilon(self, delta: float = 0.0) -> float:
+        return self.loss.epsilon_at(checks.delta(delta, zero=True))
+
+    def delta(self, epsilon: float) -> float:
+        return self.loss.delta(checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more."))
+
+    def guess_rate(self) -> float:
+        """The ceiling of every pure mechanism, ``e^eps / (1 + e^eps)``; see `own_guess_rate`."""
+        return float(expit(self.loss.total))
+
+    def own_guess_rate(self) -> float:
+        """What the best attacker reaches against this very mechanism: (1 + delta(0)) / 2."""
+        return (1 + self.delta(0.0)) / 2
+
+    @property
+    def shown_delta(self) -> float:
+        return 0.0
+
+    @property
+    def pure_losses(self) -> tuple[ThreeLevelLoss, ...]:
+        return (self.loss,)

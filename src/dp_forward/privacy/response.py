@@ -1,4 +1,4 @@
-r"""Randomized response: a label with a coin in front of it. Pure epsilon-LDP.
+r"""Randomized response on labels, plain or with a public prior: pure epsilon-LDP.
 
 *Plain*: keep the label with probability ``e^eps / (e^eps + K - 1)``, else one of the others, all alike.
 For two labels y, y' and any output the ratio of probabilities is ``e^eps``, 1 or ``e^-eps``.
@@ -26,10 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.budget import Budget
-from dp_forward.privacy.mechanism import scope_of
-from dp_forward.privacy.pure import PureNoise
-from dp_forward.privacy.pure_loss import ThreeLevelLoss
+from dp_forward.privacy.mechanism import Budget, scope_of
+from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
 from dp_forward.privacy.units import LABEL, Unit
 
 if TYPE_CHECKING:

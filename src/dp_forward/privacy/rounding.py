@@ -1,11 +1,12 @@
-"""Rounding that never flatters: a printed epsilon or sigma is at least the true one."""
+"""Directed rounding: what is promised, charged or printed is never better than the truth."""
 
 from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from fractions import Fraction
 
-__all__ = ["nudge_up", "shown_down", "shown_up"]
+__all__ = ["decimal_up", "difference_down", "nudge_up", "root_up", "shown_down", "shown_up"]
 
 _ULPS = 4
 
@@ -32,3 +33,29 @@ def shown_down(value: float, digits: int = 6) -> str:
     if not math.isfinite(value):
         return str(value)
     return repr(float(Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))))
+
+
+def decimal_up(exact: Fraction) -> float:
+    """The least float whose shortest decimal is not below ``exact``: 3/10 is 0.3."""
+    nearest = float(exact)
+    return nearest if Fraction(repr(nearest)) >= exact else math.nextafter(nearest, math.inf)
+
+
+def _float_up(exact: Fraction) -> float:
+    """The least float that is not below ``exact``."""
+    nearest = float(exact)
+    return math.nextafter(nearest, math.inf) if Fraction(nearest) < exact else nearest
+
+
+def root_up(exact: Fraction) -> float:
+    """A float whose exact square is not below ``exact``."""
+    root = math.sqrt(_float_up(exact))
+    return root if Fraction(root) ** 2 >= exact else math.nextafter(root, math.inf)
+
+
+def difference_down(larger: float, smaller: float) -> float:
+    """``larger - smaller``, rounded down and never below 0: what is left is never overstated."""
+    exact = Fraction(larger) - Fraction(smaller)
+    nearest = float(exact)
+    down = math.nextafter(nearest, -math.inf) if Fraction(nearest) > exact else nearest
+    return max(down, 0.0)

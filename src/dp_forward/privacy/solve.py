@@ -1,4 +1,4 @@
-"""Find the last point where a promise still holds, and stop on its safe side.
+"""Root finding on the safe side: the last point where a promise still holds.
 
 Root finders answer "about here". A privacy parameter must not be "about": every search in this
 package ends at a point where the promise *was evaluated and found to hold*.

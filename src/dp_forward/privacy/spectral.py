@@ -1,4 +1,4 @@
-r"""The largest singular value of a matrix, certified from above.
+r"""Certified upper bound on the largest singular value of a matrix.
 
 Power iteration comes from below: with it, a Q/K/V release would be promised less noise than it
 needs. Here a singular value decomposition is computed and then *checked*: with

@@ -1,4 +1,4 @@
-"""What one promise covers: a text, a token, a phrase of c tokens, a label, or text and label.
+"""Units of protection: a text, a token, a phrase of c tokens, a label, or text and label.
 
 A unit says which inputs count as neighbours. Two neighbours may differ in everything inside one
 unit and in nothing else, and are then indistinguishable up to (epsilon, delta).

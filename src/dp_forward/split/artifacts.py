@@ -19,7 +19,14 @@ from typing import Any, Final
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.split.half_files import digest_of, load_back, load_front, save_back, save_split, where_it_lies
+from dp_forward.split.half_files import (
+    half_digest,
+    load_back,
+    load_front,
+    missing_file_remedy,
+    save_back,
+    save_split,
+)
 from dp_forward.split.halves import Back, Front, NarrowBack, NarrowFront, Split
 from dp_forward.storage.json_files import read_json, write_json
 
@@ -103,7 +110,7 @@ def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None)
         raise InvalidInput(
             "front", f"hold a {_TOKENIZER}", "none that loads", "Hand it over again."
         ) from None
-    spec = replace(_spec(settings, front), front=digest_of(place))
+    spec = replace(_spec(settings, front), front=half_digest(place))
     tokens = FixedLength(tokenizer, spec.rows, causal=front.pads_left, most_positions=front.max_rows)
     return UserSide(front, tokens, spec)
 
@@ -113,12 +120,12 @@ def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = N
     place = Path(folder)
     settings = _settings(place, "back")
     back = load_back(place, digest=digest)
-    return ProviderSide(back, _spec(settings, back), digest_of(place))
+    return ProviderSide(back, _spec(settings, back), half_digest(place))
 
 
 def _settings(place: Path, side: str) -> dict[str, Any]:
     if not (place / _SPEC).is_file():
-        remedy = where_it_lies(place, side, _SPEC, otherwise="Make it with dpf finetune.")
+        remedy = missing_file_remedy(place, side, _SPEC, otherwise="Make it with dpf finetune.")
         raise InvalidInput("folder", f"hold {_SPEC}", "no such file", remedy)
     return read_json(place / _SPEC, name="folder", remedy="Get it again.")
 

@@ -32,7 +32,7 @@ from dp_forward.split.surgery import split_model
 from dp_forward.storage.files import draft_of, write_file
 from dp_forward.storage.json_files import read_json, write_json
 
-__all__ = ["digest_of", "load_back", "load_front", "save_back", "save_split", "where_it_lies"]
+__all__ = ["half_digest", "load_back", "load_front", "missing_file_remedy", "save_back", "save_split"]
 
 Half = Front | NarrowFront | Back | NarrowBack
 
@@ -63,7 +63,7 @@ def _save_half(side: str, half: Half, folder: Path) -> str:
     with draft_of(folder / _WEIGHTS) as draft:
         save_file(tensors, draft)
     write_json(folder / _SETTINGS, _settings(side, half), sort_keys=True)
-    digest = digest_of(folder)
+    digest = half_digest(folder)
     write_file(folder / _DIGEST, json.dumps({"sha256": digest}) + "\n")
     return digest
 
@@ -87,7 +87,7 @@ def _settings(side: str, half: Half) -> dict[str, Any]:
     }
 
 
-def digest_of(folder: str | os.PathLike[str]) -> str:
+def half_digest(folder: str | os.PathLike[str]) -> str:
     """SHA-256 over the names, lengths and bytes of a half's two files."""
     digest = hashlib.sha256()
     for name in (_SETTINGS, _WEIGHTS):
@@ -121,7 +121,7 @@ def _load(folder: Path, side: str, digest: str | None) -> Split:
     return pair
 
 
-def where_it_lies(folder: Path, side: str, name: str, *, otherwise: str) -> str:
+def missing_file_remedy(folder: Path, side: str, name: str, *, otherwise: str) -> str:
     """The remedy for a folder without this file: its half, where somebody named the folder of both."""
     inside = folder / side
     return f"Name {inside}." if (inside / name).is_file() else otherwise
@@ -131,9 +131,9 @@ def _check(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
     for name in (_WEIGHTS, _SETTINGS, _DIGEST):
         if not (folder / name).is_file():
             made = f"Name the folder {side} that dpf finetune or dpf split made."
-            remedy = where_it_lies(folder, side, name, otherwise=made)
+            remedy = missing_file_remedy(folder, side, name, otherwise=made)
             raise InvalidInput("folder", f"hold {name}", "no such file", remedy)
-    found = digest_of(folder)
+    found = half_digest(folder)
     for expected in (_stored_digest(folder / _DIGEST), digest):
         if expected is not None and found != expected:
             raise InvalidInput(

@@ -35,19 +35,24 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
     Edges:
         A head that the checkpoint does not have starts from random weights, as in Hugging Face.
     """
+    import transformers
+
     folder = model_folder(name)
+    more = {} if labels is None else {"num_labels": count("labels", labels, remedy="Classes of the task.")}
     try:
         with quiet_transformers():
-            return _loaded(folder, labels)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
+            settings = transformers.AutoConfig.from_pretrained(folder)
+            kind = _model_class(settings, labels)
+            model: PreTrainedModel = kind.from_pretrained(folder, use_safetensors=True, **more)
+    except (OSError, ValueError):
         raise InvalidInput(
             "model",
             "be a folder or a name that Hugging Face can load",
             name,
             "Check the spelling, or go online.",
         ) from None
+    model.train(False)
+    return model
 
 
 def load_tokenizer(name: str) -> Any:
@@ -61,16 +66,6 @@ def load_tokenizer(name: str) -> Any:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-def _loaded(folder: str, labels: int | None) -> PreTrainedModel:
-    import transformers
-
-    settings = transformers.AutoConfig.from_pretrained(folder)
-    more = {} if labels is None else {"num_labels": count("labels", labels, remedy="Classes of the task.")}
-    model: PreTrainedModel = _loader(settings, labels).from_pretrained(folder, use_safetensors=True, **more)
-    model.train(False)
-    return model
 
 
 @contextmanager
@@ -89,7 +84,7 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _loader(settings: Any, labels: int | None) -> Any:
+def _model_class(settings: Any, labels: int | None) -> Any:
     import transformers
 
     if labels is not None:

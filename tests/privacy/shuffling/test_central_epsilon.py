@@ -1,4 +1,4 @@
-"""Laws of a central reading: three numbers, three kinds, never mixed up."""
+"""Laws of central bounds: three numbers, three kinds, never mixed up."""
 
 import dataclasses
 
@@ -11,12 +11,12 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import curve
 from dp_forward.privacy.shuffling import (
     CentralBound,
-    CentralReading,
+    CentralBounds,
+    central_epsilon,
     sampled_gaussian,
     shuffled_gaussian,
     shuffled_pure,
 )
-from dp_forward.privacy.shuffling import central_epsilon as reading
 from dp_forward.privacy.shuffling.central_epsilon import NOBODY, SAMPLER, SHUFFLER
 
 
@@ -114,7 +114,7 @@ def test_a_shuffler_that_gains_nothing_for_pure_releases_is_called_so():
 
 
 def test_no_finite_proof_is_none(monkeypatch):
-    monkeypatch.setattr(reading, "sampler_epsilon", lambda *_, **__: float("inf"))
+    monkeypatch.setattr(central_epsilon, "sampler_epsilon", lambda *_, **__: float("inf"))
     read = sampled_gaussian(mu=2.0, users=100, delta=1e-5, epochs=1, with_estimate=False)
     assert read.upper.epsilon is None
     assert "No finite epsilon is proved" in read.upper.statement
@@ -123,7 +123,7 @@ def test_no_finite_proof_is_none(monkeypatch):
 @pytest.mark.parametrize("order", [("attack", "proved", "estimate"), ("proved", "estimate", "attack")])
 def test_kinds_cannot_be_swapped(order):
     with pytest.raises(InvalidInput, match="kind"):
-        CentralReading(*map(bound, order))
+        CentralBounds(*map(bound, order))
 
 
 def test_a_bound_cannot_be_changed_after_it_was_proved():
@@ -145,3 +145,10 @@ def test_a_label_is_checked_before_any_work():
         shuffled_gaussian(mu=1.0, users=10, delta=1e-5, label_epsilon=1.0, labels=1)
     with pytest.raises(InvalidInput, match="label_epsilon"):
         sampled_gaussian(mu=1.0, users=10, delta=1e-5, epochs=1, label_epsilon=0.0)
+
+
+@pytest.mark.parametrize("wrong", [{"delta": 0.0}, {"mu": 0.0}, {"users": 0}, {"label_epsilon": -1.0}])
+def test_wrong_numbers_are_refused(wrong):
+    for function in (shuffled_gaussian, lambda **given: sampled_gaussian(epochs=1, **given)):
+        with pytest.raises(InvalidInput, match=next(iter(wrong))):
+            function(**({"delta": 1e-5, "mu": 1.0, "users": 100} | wrong))

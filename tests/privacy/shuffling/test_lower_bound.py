@@ -52,7 +52,7 @@ def test_the_event_has_the_probabilities_it_claims():
 @pytest.mark.parametrize("mu", [0.1, 1.0, 5.0, 30.0])
 @pytest.mark.parametrize("label", [None, 1.0])
 def test_a_single_user_cannot_be_attacked_beyond_the_local_epsilon(mu, label):
-    from dp_forward.privacy.shuffling.shuffled_gaussian import curve_epsilon, record_curve
+    from dp_forward.privacy.shuffling.local_curve import curve_epsilon, record_curve
 
     local = curve_epsilon(1e-5, record_curve(mu=mu, label_epsilon=label))
     found = attack_epsilon(1e-5, mu=mu, users=1, label_epsilon=label)

@@ -7,7 +7,7 @@ import pytest
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import curve
 from dp_forward.privacy.shuffling import paper_estimate, sampler_epsilon
-from dp_forward.privacy.shuffling.shuffled_gaussian import record_curve
+from dp_forward.privacy.shuffling.local_curve import record_curve
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,23 @@
-"""From local to central: what a trusted shuffler or sampler adds, proved, attacked, estimated.
+"""Central privacy of shuffled or sampled releases: proved upper bounds, attacks, the paper's estimate.
 
-A central epsilon exists only where a trusted part of the deployment hides who sent what. All of it
-is for replace-one neighbours: the number of releases is public.
+A central epsilon exists only where a trusted part of the deployment hides who sent what. All of it is for
+replace-one neighbours: the number of releases is public.
+
+`central_epsilon` is what a user calls. Below it: `clones` and `sampler` (upper bounds, one proof technique
+each), `lower_bound` (attacks), `paper_estimate`, and `local_curve` (the curve of what one user sends).
 """
 
 from __future__ import annotations
 
 from dp_forward.privacy.shuffling.central_epsilon import (
     CentralBound,
-    CentralReading,
+    CentralBounds,
     sampled_gaussian,
     shuffled_gaussian,
     shuffled_pure,
 )
-from dp_forward.privacy.shuffling.clones import (
-    closed_form_epsilon,
-    shuffled_delta,
-    shuffled_epsilon,
-)
+from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_delta, shuffled_epsilon
+from dp_forward.privacy.shuffling.local_curve import record_curve
 from dp_forward.privacy.shuffling.lower_bound import (
     attack_epsilon,
     sampler_attack_epsilon,
@@ -25,13 +25,12 @@ from dp_forward.privacy.shuffling.lower_bound import (
 )
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_delta, sampler_epsilon
-from dp_forward.privacy.shuffling.shuffled_gaussian import record_curve, shuffled_gaussian_epsilon
 
 __all__ = [
     "CentralBound",
-    "CentralReading",
+    "CentralBounds",
+    "amplified_epsilon",
     "attack_epsilon",
-    "closed_form_epsilon",
     "paper_estimate",
     "record_curve",
     "sampled_gaussian",
@@ -41,7 +40,6 @@ __all__ = [
     "shuffled_delta",
     "shuffled_epsilon",
     "shuffled_gaussian",
-    "shuffled_gaussian_epsilon",
     "shuffled_pure",
     "shuffled_pure_lower",
 ]

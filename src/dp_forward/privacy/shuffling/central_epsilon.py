@@ -1,4 +1,4 @@
-"""What a central epsilon is worth: proved, attacked or estimated, never mixed up.
+"""Central epsilon of a deployment: proved upper bound, attack's lower bound, paper's estimate.
 
 Three numbers answer three questions. ``upper`` is proved: no attacker learns more. ``lower`` is an
 attack: no proof can promise less. ``estimate`` is the paper's heuristic. Each carries its kind and
@@ -15,7 +15,8 @@ from typing import Final, Literal
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.rounding import shown_down, shown_up
-from dp_forward.privacy.shuffling.clones import shuffled_epsilon
+from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_epsilon
+from dp_forward.privacy.shuffling.local_curve import Curve, curve_epsilon, record_curve
 from dp_forward.privacy.shuffling.lower_bound import (
     attack_epsilon,
     sampler_attack_epsilon,
@@ -23,19 +24,13 @@ from dp_forward.privacy.shuffling.lower_bound import (
 )
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
-from dp_forward.privacy.shuffling.shuffled_gaussian import (
-    Curve,
-    amplified_epsilon,
-    curve_epsilon,
-    record_curve,
-)
 
 __all__ = [
     "NOBODY",
     "SAMPLER",
     "SHUFFLER",
     "CentralBound",
-    "CentralReading",
+    "CentralBounds",
     "sampled_gaussian",
     "shuffled_gaussian",
     "shuffled_pure",
@@ -75,7 +70,7 @@ class CentralBound:
 
 
 @dataclass(frozen=True)
-class CentralReading:
+class CentralBounds:
     """The proved upper bound, the attack's lower bound and the paper's estimate, side by side.
 
     Guarantees:
@@ -143,7 +138,7 @@ def shuffled_gaussian(
     labels: int = 2,
     label_once: bool = False,
     with_estimate: bool = True,
-) -> CentralReading:
+) -> CentralBounds:
     """Gaussian releases, ``releases`` of each user, every round through a trusted shuffler.
 
     With ``label_epsilon`` each release carries a label by randomized response: a fresh one each
@@ -174,7 +169,7 @@ def shuffled_gaussian(
         labels=labels,
         label_once=label_once,
     )
-    return CentralReading(
+    return CentralBounds(
         upper=_amplified(delta, users, bundle),
         lower=_attacked(lower, delta, SHUFFLER),
         estimate=_estimated(
@@ -190,7 +185,7 @@ def shuffled_gaussian(
 
 def shuffled_pure(
     *, local_epsilon: float, users: int, delta: float, cap_mass: float | None = None
-) -> CentralReading:
+) -> CentralBounds:
     """Pure releases, one of each user, through a trusted shuffler.
 
     ``cap_mass`` is the cap probability of PrivUnit or the keep probability of randomized
@@ -214,7 +209,7 @@ def shuffled_pure(
             SHUFFLER,
         )
     none = "The paper has no estimate for pure releases."
-    return CentralReading(
+    return CentralBounds(
         upper=CentralBound("proved", upper, delta, SHUFFLER, proved),
         lower=lower,
         estimate=CentralBound("estimate", None, delta, NOBODY, none),
@@ -230,7 +225,7 @@ def sampled_gaussian(
     label_epsilon: float | None = None,
     labels: int = 2,
     with_estimate: bool = True,
-) -> CentralReading:
+) -> CentralBounds:
     """Fresh Gaussian releases of users drawn one by one, ``epochs * users`` times, by a sampler.
 
     Edges:
@@ -247,7 +242,7 @@ def sampled_gaussian(
     lower = sampler_attack_epsilon(
         delta, mu=mu, users=users, steps=steps, label_epsilon=label_epsilon, labels=labels
     )
-    return CentralReading(
+    return CentralBounds(
         upper=_sampled(epsilon, delta),
         lower=_attacked(lower, delta, SAMPLER),
         estimate=_estimated(

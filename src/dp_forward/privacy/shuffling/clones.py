@@ -1,6 +1,6 @@
-r"""Pure releases through a shuffler: hiding among the clones.
+r"""Amplification by shuffling: hiding among the clones, for pure and for Gaussian releases.
 
-The theorem (Feldman, McMillan and Talwar 2021, Theorem 3.1). ``users`` people each send one
+The theorem for pure releases (Feldman, McMillan and Talwar 2021, Theorem 3.1). ``users`` people each send one
 release of a pure ``local_epsilon``-LDP mechanism; a trusted shuffler forgets who sent what.
 Replacing one record changes the shuffled output by no more than the pair
 
@@ -17,6 +17,19 @@ shuffled output shows: everything left over, and how many clones there are. What
 how the clones and the one real release split between "old" and "new", which is ``P`` or ``Q``;
 the output is post-processing of it, and post-processing never raises a hockey-stick divergence.
 
+Gaussian releases. Gaussian noise is no pure mechanism, but at every ``e0`` it is ``(e0, delta0)``-LDP with
+the exact ``delta0 = delta_local(e0)``. Feldman, McMillan and Talwar (2021, Theorem 3.8) carry the clones
+over at a price:
+
+.. math:: \delta_{total}(\varepsilon) = \delta_{clones}(\varepsilon; e_0)
+          + (e^{\varepsilon} + 1)(1 + e^{-e_0} / 2)\, N\, \delta_0(e_0).
+
+Every ``e0`` is allowed, so the least total counts. The price holds ``N delta0``: ``e0`` must be so large that
+the noise of one release is broken with probability far below ``delta / N``, and at that ``e0`` hardly anybody
+is a clone. At every sigma of the paper nothing is gained; with much more noise something is. A user's
+releases count as one bundle here. Shuffling every round by itself is post-processing of shuffling the
+bundles, so the bound covers both.
+
 The 2023 "stronger" analysis of the same authors is not used: its preprint carries an erratum, and
 a bound that was once withdrawn is no ground for a promise.
 
@@ -26,17 +39,18 @@ Paper: the paper claims a central epsilon without naming who shuffles; this is t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc
 
 from dp_forward.privacy import checks
+from dp_forward.privacy.shuffling.local_curve import Curve, binomial_tail, curve_epsilon
 from dp_forward.privacy.solve import last_safe
 
-__all__ = ["Clones", "closed_form_epsilon", "shuffled_delta", "shuffled_epsilon"]
+__all__ = ["Clones", "amplified_epsilon", "shuffled_delta", "shuffled_epsilon"]
 
 _TAIL_SLACK: Final = 1e-14
 """Float error of a binomial tail per square root of its trials, ten times what was measured."""
@@ -51,20 +65,15 @@ _LOG_LEFT_OUT: Final = -18.0
 _MOST_LOCAL: Final = 600.0
 """Beyond it e^-local_epsilon underflows; nothing is promised below such a local epsilon."""
 
+_SHARES: Final = tuple(10.0 ** (-step / 4) for step in range(25))
+"""How much of delta may go into the price of ``e0``: quarter decades, flat enough around the best one."""
+
+_SMALLEST: Final = 1e-290
 _MOST_USERS: Final = 10**9
 _MOST_POINTS: Final = 4096
 _USERS: Final = "Pass the number of people whose releases are shuffled together."
 
 Floats = NDArray[np.float64]
-
-
-def _tail(count: Floats, trials: Floats) -> Floats:
-    """``P[Bin(trials, 1/2) >= count]``, elementwise, right for every whole ``count``."""
-    inside = (count >= 1) & (count <= trials)
-    safe_count = np.where(inside, count, 1.0)
-    safe_trials = np.where(inside, trials, 1.0)
-    inner = betainc(safe_count, safe_trials - safe_count + 1, 0.5)
-    return np.where(inside, inner, np.where(count < 1, 1.0, 0.0))
 
 
 def _clone_counts(trials: int, chance: float, log_tail: float) -> tuple[Floats, Floats]:
@@ -126,7 +135,8 @@ class Clones:
         # below this share of the c + 1 reports. (The first coordinate's share rounds to 1.)
         share = math.exp(-epsilon) * math.expm1(epsilon - local) / math.expm1(-local)
         first = self.counts + 2 - np.ceil((self.counts + 1) * share / (1 + math.exp(-epsilon)))
-        more, fewer = _tail(first - 1, self.counts), _tail(first, self.counts)
+        more = binomial_tail(first - 1, self.counts, 0.5)
+        fewer = binomial_tail(first, self.counts, 0.5)
         theta = 1 / (1 + math.exp(-local))
         under_p = theta * (more + math.exp(-local) * fewer)
         under_q = theta * (math.exp(epsilon - local) * more + math.exp(epsilon) * fewer)
@@ -179,19 +189,40 @@ def shuffled_epsilon(delta: float, *, local_epsilon: float, users: int) -> float
     return last_safe(slack, safe=local_epsilon, unsafe=0.0, tolerance=1e-11)
 
 
-def closed_form_epsilon(delta: float, *, local_epsilon: float, users: int) -> float:
-    """The closed form of the same theorem: looser, and a check on the numbers.
+def _candidates(delta: float, users: int, local_delta: Curve) -> Iterator[tuple[float, float]]:
+    """Pairs ``(e0, delta0)``, from the cheapest e0 on whose price can be met at all."""
+    for share in _SHARES:
+        target = share * delta / (2 * users)
+        if target < _SMALLEST:
+            return
+        local = curve_epsilon(target, local_delta)
+        if local > 0:
+            yield local, float(local_delta(np.array([local]))[0])
 
+
+def amplified_epsilon(delta: float, *, users: int, local_delta: Curve) -> float | None:
+    """The least central epsilon proved at ``delta`` for shuffled releases with this local curve, rounded up.
+
+    Guarantees:
+        The total delta was evaluated at the returned epsilon and is at most ``delta``.
     Edges:
-        Returns ``local_epsilon`` where the condition
-        ``local_epsilon <= ln(users / (16 ln(2 / delta)))`` fails or nothing is gained.
+        None where no ``e0`` beats the epsilon that already holds without a shuffler.
     """
-    delta = checks.delta(delta, zero=False)
-    local_epsilon = checks.epsilon(local_epsilon, name="local_epsilon")
-    users = checks.count("users", users, remedy=_USERS)
-    if local_epsilon > math.log(users / (16 * math.log(2 / delta))):
-        return local_epsilon
-    spread = math.exp(local_epsilon) / users
-    gain = 8 * math.sqrt(spread * math.log(4 / delta)) + 8 * spread
-    bound = math.log1p(math.tanh(local_epsilon / 2) * gain)
-    return min(local_epsilon, bound * (1 + 1e-12))
+    unshuffled = curve_epsilon(delta, local_delta)
+    best = unshuffled
+    for local, paid in _candidates(delta, users, local_delta):
+        price = (1 + math.exp(-local) / 2) * users * paid
+        pair = Clones.of(local_epsilon=local, users=users, log_tail=math.log(delta) + _LOG_LEFT_OUT)
+
+        def slack(epsilon: float, price: float = price, pair: Clones = pair) -> float:
+            total = pair.delta(epsilon) + (math.exp(min(epsilon, 700.0)) + 1) * price
+            return math.log(delta / total)
+
+        # The total is convex in epsilon, so below a point that holds it breaks only once. It may
+        # fail at a large epsilon and hold at a smaller one, for the price grows with e^epsilon.
+        first = 0.999 * best
+        starts = [first * 0.5**halving for halving in range(8 if best == unshuffled else 1)]
+        start = next((point for point in starts if slack(point) >= 0), None)
+        if start is not None:
+            best = last_safe(slack, safe=start, unsafe=0.0, tolerance=1e-7)
+    return best if best < unshuffled else None

@@ -1,4 +1,4 @@
-r"""Lower bounds: what an attacker certainly learns, whatever anybody proves.
+r"""Lower bounds on the central epsilon, by explicit attacks.
 
 The rule. If releases are ``(epsilon, delta)``-DP then every event ``E`` has
 ``P(E) <= e^epsilon Q(E) + delta``, with ``P`` and ``Q`` the distributions of all that is seen
@@ -36,7 +36,7 @@ from scipy.special import betainc, gammaln, log_ndtr, logsumexp
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.shuffling.shuffled_gaussian import response_probabilities
+from dp_forward.privacy.shuffling.local_curve import binomial_tail, response_probabilities
 
 __all__ = ["attack_epsilon", "sampler_attack_epsilon", "shuffled_pure_lower"]
 
@@ -255,10 +255,8 @@ def shuffled_pure_lower(delta: float, *, local_epsilon: float, cap_mass: float, 
     reach = need / 3 + math.sqrt(need * need / 9 + 2 * need * mean)
     top = min(users, math.ceil(mean + reach) + 2)
     counts = np.arange(max(1, math.floor(mean - reach)), top + 1, dtype=np.float64)
-    more, fewer = (
-        _binomial_tail(counts - 1, users - 1, chance),
-        _binomial_tail(counts, users - 1, chance),
-    )
+    more = binomial_tail(counts - 1, users - 1, chance)
+    fewer = binomial_tail(counts, users - 1, chance)
     gained = cap_mass * more + (1 - cap_mass) * fewer - delta
     caught = chance * more + (1 - chance) * fewer
     useful = (gained > 0) & (caught > 0)
@@ -266,11 +264,3 @@ def shuffled_pure_lower(delta: float, *, local_epsilon: float, cap_mass: float, 
         return 0.0
     best = float(np.max(np.log(gained[useful] / caught[useful])))
     return min(local_epsilon, max(0.0, best * (1 - _ROUNDING) - _ROUNDING))
-
-
-def _binomial_tail(count: Floats, trials: int, chance: float) -> Floats:
-    """``P[Bin(trials, chance) >= count]``, elementwise."""
-    inside = (count >= 1) & (count <= trials)
-    safe_count = np.where(inside, count, 1.0)
-    inner = betainc(safe_count, np.maximum(trials - safe_count + 1, 1.0), chance)
-    return np.where(inside, inner, np.where(count < 1, 1.0, 0.0))

@@ -1,4 +1,4 @@
-"""The paper's own central epsilon: an estimate. There is no theorem behind it.
+"""Central epsilon as the paper estimates it; there is no theorem behind it.
 
 The paper reads its training as DP-SGD would be read: a Gaussian mechanism on a Poisson sample at
 rate ``1 / users``, ``epochs * users`` steps, add-or-remove neighbours. What it does is something

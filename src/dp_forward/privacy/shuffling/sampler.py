@@ -1,4 +1,4 @@
-r"""Fresh releases drawn by an anonymous sampler: the theorem nearest to what the paper does.
+r"""Upper bound for fresh releases drawn by an anonymous sampler, the theorem nearest to the paper.
 
 In every step a trusted sampler draws one of ``users`` people uniformly, with replacement, and
 passes her fresh release on without her name. Replacing one record changes a step only when its
@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_forward.privacy import checks
-from dp_forward.privacy.shuffling.shuffled_gaussian import Curve
+from dp_forward.privacy.shuffling.local_curve import Curve
 from dp_forward.privacy.solve import last_safe
 
 __all__ = ["sampler_delta", "sampler_epsilon"]

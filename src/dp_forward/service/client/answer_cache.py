@@ -15,14 +15,15 @@ import hmac
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Final
 
 from dp_forward.errors import LedgerUnavailable
 from dp_forward.ledger import Ledger
 from dp_forward.storage.database import Database, Problem, create_database
 from dp_forward.storage.files import make_secret, read_secret
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["AnswerCache"]
 

@@ -146,7 +146,7 @@ class Client(_Base[Transport]):
                 yield self._transport.drive(steps)
             return
         transport = AsyncTransport(self._transport.address, **self._connection)
-        pool = BlockingPool[Answer](transport, self._session.greet(), at_once=at_once)
+        pool = BlockingPool[Answer](transport, self._session.agree(), at_once=at_once)
         self._pools.append(pool)
         try:
             yield from pool.results(questions)
@@ -189,7 +189,7 @@ class AsyncClient(_Base[AsyncTransport]):
         self, texts: Iterable[Text], *, progress: Count | None = None, at_once: int = 8
     ) -> AsyncIterator[Answer]:
         """An answer for each text, in order; see `Client.ask_many`."""
-        pool = OrderedPool[Answer](self._transport, self._session.greet(), at_once=at_once)
+        pool = OrderedPool[Answer](self._transport, self._session.agree(), at_once=at_once)
         questions, done = self._questions(texts), 0
         try:
             while True:

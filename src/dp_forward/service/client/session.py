@@ -126,7 +126,7 @@ class _Paid:
 
 
 class Session:
-    """The user's side of the service, but for the network. Threads may share one; so may forks."""
+    """One user, one server and one ledger, without the network. Threads and forks may share a session."""
 
     def __init__(
         self,
@@ -142,13 +142,13 @@ class Session:
         self._policy = policy
         self._user = user
         self._server = server
-        self._patience = retry or RetryPolicy()
+        self._retry = retry or RetryPolicy()
         self._manifest: object = None
         self._terms: dict[float, Terms] = {}
         self._turn, self._process = threading.Lock(), os.getpid()
         user.front.train(False)
         path = Path(ledger).resolve()
-        self._ledger = _ledger(path, policy, budget, budget_per_day)
+        self._ledger = _open_ledger(path, policy, budget, budget_per_day)
         try:
             self._answers = AnswerCache(path, self._ledger)
         except BaseException:
@@ -172,42 +172,43 @@ class Session:
         """Where the ledger stands."""
         return self._ledger.summary()
 
-    def greet(self, epsilon: float | None = None) -> Steps[Terms]:
-        """The terms with this server, at the front's own epsilon or a smaller one; it is asked once."""
+    def agree(self, epsilon: float | None = None) -> Steps[Terms]:
+        """Agree on terms with the server, at the front's own epsilon or a smaller one; it is asked once."""
         wanted = self.policy.epsilon if epsilon is None else float(epsilon)
         if wanted not in self._terms:
             policy = self.policy if epsilon is None else self.policy.with_epsilon(wanted)
-            found = yield from self._greeted()
+            found = yield from self._fetch_manifest()
             self._terms[wanted] = policy.read(found)
             self._manifest = found
         return self._terms[wanted]
 
     def offered(self) -> Steps[tuple[float, ...]]:
         """The epsilons at which the server answers and the front allows it, greatest first."""
-        return self.policy.offered((yield from self._greeted()))
+        return self.policy.offered((yield from self._fetch_manifest()))
 
-    def _greeted(self) -> Steps[object]:
+    def _fetch_manifest(self) -> Steps[object]:
         """The manifest that was agreed to, or what the server says now."""
         if self._manifest is not None:
             return self._manifest
-        return parse_json((yield from send(Call("GET", "/v1/manifest", _MANIFEST_BYTES), self._patience)))
+        return parse_json((yield from send(Call("GET", "/v1/manifest", _MANIFEST_BYTES), self._retry)))
 
     def ask(
         self, text: Text, *, epsilon: float | None = None, recall: bool = False, name: str = "text"
     ) -> Steps[Answer]:
-        """One question, about a text or a pair.
+        """Ask one question, about a text or a pair.
 
         With ``recall``, a stored answer of this server is given without asking again.
         """
-        _check(text, name)
-        terms = yield from self.greet(epsilon)
+        _check_text(text, name)
+        terms = yield from self.agree(epsilon)
         read = self._read(text, terms, name)
-        if recall and (known := self._recalled(read)) is not None:
+        known = self._answers.find(read.key, self._server) if recall else None
+        if known is not None and known[0] in self.policy.release.labels:
             return self._answer(*known, read, terms, paid=None)
         paid = self._pay(read, terms)
-        request, frame = _fresh(paid.frame, int(time.time()))
-        reply = yield from send(Call("POST", "/v1/answer", _ANSWER_BYTES, frame), self._patience)
-        label, probabilities = _checked(reply, self.policy.release.labels, request)
+        request, frame = _refresh(paid.frame, int(time.time()))
+        reply = yield from send(Call("POST", "/v1/answer", _ANSWER_BYTES, frame), self._retry)
+        label, probabilities = _check_answer(reply, self.policy.release.labels, request)
         self._answers.store(read.key, self._server, label, probabilities)
         if not paid.delivered:
             self._ledger.delivered(paid.release_id)
@@ -215,8 +216,8 @@ class Session:
 
     def preview(self, text: Text, *, epsilon: float | None = None, name: str = "text") -> Steps[Preview]:
         """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
-        _check(text, name)
-        terms = yield from self.greet(epsilon)
+        _check_text(text, name)
+        terms = yield from self.agree(epsilon)
         read = self._read(text, terms, name)
         known = self._ledger.find(read.key)
         noisy = None
@@ -226,10 +227,10 @@ class Session:
         return Preview(read.tokens, self._hidden(read.tokens), noisy)
 
     def _read(self, text: Text, terms: Terms, name: str) -> _Text:
-        """From here on a text is touched."""
+        """Read a text: from here on it is touched."""
         fixed, policy, failed = self._user.tokens, self.policy, False
         parts = [[part] for part in ((text,) if isinstance(text, str) else text)]
-        with self._alone():  # a fast tokenizer must not be used by two threads at once
+        with self._lock():  # a fast tokenizer must not be used by two threads at once
             try:
                 tokens = fixed.encode(*parts)
                 # One more than fits is enough to know that it does not.
@@ -246,18 +247,14 @@ class Session:
         public = {"front": policy.release.front, "noise": terms.noise.as_dict(), "bits": policy.release.bits}
         return _Text(tokens, self._answers.key(tokens, public), len(long) > policy.release.rows)
 
-    def _recalled(self, read: _Text) -> tuple[str, dict[str, float]] | None:
-        known = self._answers.find(read.key, self._server)
-        return known if known is not None and known[0] in self.policy.release.labels else None
-
     def _pay(self, read: _Text, terms: Terms) -> _Paid:
         """Charge, draw, store, in this order; or what was stored before."""
         ledger, name = self._ledger, f"ask: {terms.mechanism.name} per {terms.mechanism.unit}"
-        with self._alone():
+        with self._lock():
             known = ledger.find(read.key)
             paid = ledger.reserve(read.key, terms.charge, mechanism=name, unit=terms.mechanism.unit)
             if paid.state is State.RESERVED:
-                frame = ledger.ready(paid.id, self._frame(self._drawn(read.tokens, terms)))
+                frame = ledger.ready(paid.id, self._frame(self._draw(read.tokens, terms)))
             else:
                 frame = ledger.payload(paid.id)
         return _Paid(
@@ -268,8 +265,8 @@ class Session:
             delivered=paid.state is State.DELIVERED,
         )
 
-    def _drawn(self, tokens: Mapping[str, Tensor], terms: Terms) -> Released:
-        """One release; only ever called for a charge that has none."""
+    def _draw(self, tokens: Mapping[str, Tensor], terms: Terms) -> Released:
+        """Draw one release; only ever called for a charge that has none."""
         return release(self._hidden(tokens), terms.mechanism, bits=self.policy.release.bits)
 
     @torch.inference_mode()
@@ -303,14 +300,14 @@ class Session:
             truncated=read.truncated,
         )
 
-    def _alone(self) -> threading.Lock:
-        """One thread at a time; a lock that was held at a fork is never given back in the child."""
+    def _lock(self) -> threading.Lock:
+        """The lock of this process; one that was held at a fork is never given back in the child."""
         if self._process != os.getpid():
             self._turn, self._process = threading.Lock(), os.getpid()
         return self._turn
 
 
-def _ledger(path: Path, policy: Policy, budget: float | None, per_day: float | None) -> Ledger:
+def _open_ledger(path: Path, policy: Policy, budget: float | None, per_day: float | None) -> Ledger:
     """The ledger, made where there is none; it must be able to hold this kind of release."""
     if path.exists():
         ledger = Ledger.open(path)
@@ -336,7 +333,7 @@ def _ledger(path: Path, policy: Policy, budget: float | None, per_day: float | N
     return ledger
 
 
-def _check(text: object, name: str) -> None:
+def _check_text(text: object, name: str) -> None:
     parts = text if isinstance(text, tuple) else (text,)
     if len(parts) != (2 if isinstance(text, tuple) else 1):
         raise InvalidInput(name, "be a string or a pair of them", f"{len(parts)} parts", "Give two texts.")
@@ -347,7 +344,7 @@ def _check(text: object, name: str) -> None:
             raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
 
 
-def _fresh(frame: bytes, now: int) -> tuple[bytes, bytes]:
+def _refresh(frame: bytes, now: int) -> tuple[bytes, bytes]:
     """The request id and the bytes to send: the stored ones, or, days later, the same integers under a new id
     and time. Those are the same release: nothing is drawn, and nothing is learnt from it that was not before.
     """
@@ -358,7 +355,7 @@ def _fresh(frame: bytes, now: int) -> tuple[bytes, bytes]:
     return header.request, header.pack() + frame[HEADER_BYTES:]
 
 
-def _checked(reply: Reply, labels: tuple[str, ...], request: bytes) -> tuple[str, dict[str, float]]:
+def _check_answer(reply: Reply, labels: tuple[str, ...], request: bytes) -> tuple[str, dict[str, float]]:
     """The label and the probabilities, if this is an answer to this request at all."""
     found = parse_json(reply)
     match found:

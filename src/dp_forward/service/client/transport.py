@@ -46,7 +46,10 @@ class _Connection:
         return f"{type(self).__name__}({self.address})"
 
     def _options(self) -> dict[str, Any]:
+        import httpx
+
         return {
+            "limits": httpx.Limits(),  # all are kept alive; the caller bounds how many there are
             "headers": self.headers,
             "transport": self._transport,
             "timeout": self.retry.timeout,

@@ -77,7 +77,7 @@ class UploadResult:
     server: str
     pushed: int
     known: int
-    form: CollectionSpec
+    spec: CollectionSpec
     """What the server collects; it agrees with the corpus, so it can be believed but for its shuffler."""
     elsewhere: bool
     """Whether the records may have gone to another server too: then no shuffler hides them."""
@@ -114,7 +114,7 @@ def push_corpus(
     with Transport(server, token=token, retry=retry, transport=transport) as line:
         corpus = _charged_corpus(Path(out).absolute(), ledger)
         log = _UploadLog(corpus, line.address)
-        steps = _steps(corpus, _own_form(corpus, cut), log, retry, again=again, progress=progress)
+        steps = _steps(corpus, _own_spec(corpus, cut), log, retry, again=again, progress=progress)
         try:
             return line.drive(steps)
         except ServerUnavailable as error:
@@ -141,7 +141,7 @@ def check_collector(
     manifest = Manifest(release=replace(user.spec, bits=bits))
     own, retry = CollectionSpec.of(manifest, labels), retry or RetryPolicy()
     with Transport(server, token=token, retry=retry, transport=transport) as line:
-        return line.drive(_agreed_form(own, retry))
+        return line.drive(_agreed_spec(own, retry))
 
 
 def record_id(secret: bytes, number: int) -> bytes:
@@ -171,13 +171,13 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
     return corpus
 
 
-def _own_form(corpus: ReleasedCorpus, cut: str) -> CollectionSpec:
+def _own_spec(corpus: ReleasedCorpus, cut: str) -> CollectionSpec:
     """What a collector of this corpus must want, from the user's side alone."""
     manifest = Manifest(release=replace(corpus.release, cut=cut))
     return CollectionSpec.of(manifest, corpus.spec.labels)
 
 
-def _agreed_form(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpec]:
+def _agreed_spec(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpec]:
     """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
     theirs = parse_json((yield from send(Call("GET", "/v1/collection", _SPEC_BYTES), retry)))
     if not isinstance(theirs, dict) or not isinstance(theirs.get("manifest"), dict):
@@ -187,14 +187,14 @@ def _agreed_form(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpe
         _compare(name, mine["manifest"][name], theirs["manifest"].get(name))
     _compare("labels", mine["labels"], theirs.get("labels"))
     try:
-        form = CollectionSpec.from_dict(theirs)
+        spec = CollectionSpec.from_dict(theirs)
     except WireError:
         raise _unreadable() from None
     # Once more on what was read, so that no two spellings of a value can differ.
-    read = form.as_dict()
+    read = spec.as_dict()
     if any(read[name] != mine[name] for name in ("version", "manifest", "labels")):
         raise _unreadable()
-    return form
+    return spec
 
 
 def _compare(name: str, mine: Any, theirs: Any) -> None:
@@ -225,9 +225,9 @@ def _steps(
     again: bool,
     progress: Count | None,
 ) -> Steps[UploadResult]:
-    form = yield from _agreed_form(own, retry)
+    spec = yield from _agreed_spec(own, retry)
     done = 0 if again else log.acknowledged
-    log.begin(done, form.shuffler_least)  # before the first byte leaves
+    log.begin(done, spec.shuffler_least)  # before the first byte leaves
     pushed = 0
     at_once = max(1, min(own.body_records, _BODY_BYTES // own.record_bytes))
     if progress is not None and done:
@@ -240,7 +240,7 @@ def _steps(
         log.acknowledge(done)
         if progress is not None:
             progress(done)
-    return UploadResult(log.server, pushed, len(corpus) - pushed, form, log.elsewhere, log.least)
+    return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere, log.least)
 
 
 def _stored(reply: Any, records: int) -> int:

@@ -91,7 +91,7 @@ def make_app(
 
 def _check_same_front(collection: Collection, handler: Handler) -> None:
     """A collection is of the back that is served: it is what will be trained on it."""
-    served, collected = handler.manifest.as_dict(), collection.form.manifest.as_dict()
+    served, collected = handler.manifest.as_dict(), collection.spec.manifest.as_dict()
     other = [name for name in served if name != "epsilons" and served[name] != collected[name]]
     if other:
         rule = "collect what the back is served for"

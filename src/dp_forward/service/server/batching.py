@@ -101,7 +101,7 @@ class Batcher(Generic[T, R]):
     async def _work(self) -> None:
         try:
             while self._waiting:
-                await self._company()
+                await self._fill_batch()
                 size = min(self._max_batch, len(self._waiting))
                 taken = [self._waiting.popleft() for _ in range(size)]
                 batch = [one for one in taken if not one.future.done()]
@@ -113,8 +113,8 @@ class Batcher(Generic[T, R]):
                 self._waiting.popleft().future.cancel()
             raise
 
-    async def _company(self) -> None:
-        """Until the batch is full, or the first of it has waited long enough."""
+    async def _fill_batch(self) -> None:
+        """Wait until the batch is full, or the first of it has waited long enough."""
         loop = asyncio.get_running_loop()
         until = self._waiting[0].since + self._max_wait
         while len(self._waiting) < self._max_batch and not self._stopping:
@@ -129,12 +129,13 @@ class Batcher(Generic[T, R]):
     async def _answer(self, batch: list[_Waiting[T, R]]) -> None:
         self._on_batch(len(batch))
         try:
-            found = await self._together(batch)
+            found = await self._compute_batch(batch)
         except Exception as error:
             # The type alone: a message could hold values.
             _log.error("a batch of %d failed with %s", len(batch), type(error).__name__)
             if len(batch) == 1:
-                _settle(batch[0].future, error=Refused("back", "The back failed on this request."))
+                if not batch[0].future.done():
+                    batch[0].future.set_exception(Refused("back", "The back failed on this request."))
                 return
             for one in batch:
                 await self._answer([one])
@@ -144,23 +145,12 @@ class Batcher(Generic[T, R]):
                 one.future.cancel()
             raise
         for one, result in zip(batch, found, strict=True):
-            if isinstance(result, Exception):
-                _settle(one.future, error=result)
-            else:
-                _settle(one.future, result)
+            if not one.future.done():
+                one.future.set_result(result)
 
-    async def _together(self, batch: list[_Waiting[T, R]]) -> Sequence[R]:
+    async def _compute_batch(self, batch: list[_Waiting[T, R]]) -> Sequence[R]:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(self._thread, self._compute, [one.item for one in batch])
         if len(found) != len(batch):
             raise RuntimeError("the back gave another number of answers")
         return found
-
-
-def _settle(future: asyncio.Future[R], result: R | None = None, *, error: Exception | None = None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ from dp_forward.train.dpsgd.accounting import (
 )
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, make_private, set_trainable
-from dp_forward.train.evaluation import Accuracy, accuracy_of, commonest_share
+from dp_forward.train.evaluation import accuracy_of, commonest_share
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run_folder import RunFolder
@@ -368,7 +368,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 def _report(
     plan: DpSgdPlan, outcome: DpSgdOutcome, *, train: EncodedTexts, evaluation: EncodedTexts, seconds: float
 ) -> dict[str, Any]:
-    accuracy: Accuracy = accuracy_of(_right_answers(outcome.model, evaluation)[:, None])
+    accuracy = accuracy_of(_right_answers(outcome.model, evaluation)[:, None])
     statements = {
         "queries": "NOT protected: they are sent as they are, and no noise is added at inference.",
         "training_texts": outcome.statement,

@@ -1,7 +1,8 @@
 """Blocks of token ids with some tokens hidden: what a masked LM learns from.
 
 Which tokens are hidden depends on the seed and on the number of the item alone: not on the process, the batch
-or on how often a run was stopped. So a resumed run sees what the run without a stop would have seen.
+or on how often a run was stopped. So a resumed run sees what the run without a stop would have seen. This is
+why Transformers' collator is not used: it draws from one generator of the process, batch after batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""What a shuffler adds: from the batches in which releases came to a central promise, with its proof.
+r"""Central guarantee of a corpus whose records came through a shuffler, with its proof.
 
 A collector that takes records from a shuffler sees each batch as a set: no sender, no time, no order. A
 record then hides among the others of its batch, and the promise per record can be better than the local one.
@@ -17,7 +17,7 @@ is the same for both, and known to the attacker.
 3. *Clones.* Within a batch of N the theorem of Feldman, McMillan and Talwar (2021, "Hiding among the clones",
    Theorem 3.1 for pure noise, 3.8 for Gaussian) applies: each of the N - 1 others sends, with a probability
    of at least ``e^-eps0``, what the replaced record would have sent, before or after. See
-   `privacy.central.clones`. It needs ``eps0`` between *any* two inputs, not only between neighbours. A
+   `privacy.shuffling.clones`. It needs ``eps0`` between *any* two inputs, not only between neighbours. A
    promise per token is about texts that differ in one token, and says nothing about how like two strangers'
    releases are. So there is no central promise here for noise that protects less than a text.
 4. *Public labels.* A label that can be seen splits a batch into one set for each label. Only the records of
@@ -51,7 +51,7 @@ from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import TEXT, Mechanism, ResponseWithPrior
 from dp_forward.privacy.checks import count
-from dp_forward.privacy.shuffling import CentralReading, shuffled_gaussian, shuffled_pure
+from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuffled_pure
 from dp_forward.privacy.shuffling.central_epsilon import NOBODY
 
 __all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement"]
@@ -105,7 +105,7 @@ class ShuffledBatch:
         return cls(settings["records"], None if by_label is None else tuple(by_label))
 
 
-def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> CentralReading:
+def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> CentralBounds:
     """What is proved, and what an attack shows, for a record of a corpus that came in these batches.
 
     Edges:
@@ -135,7 +135,7 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
     )
 
 
-def central_statement(reading: CentralReading, batches: Sequence[ShuffledBatch]) -> list[str]:
+def central_statement(reading: CentralBounds, batches: Sequence[ShuffledBatch]) -> list[str]:
     """The central promise in sentences, what it rests on included."""
     if not batches:
         raise InvalidInput("batches", "be at least one", 0, _FROM_SHUFFLER)
@@ -183,7 +183,7 @@ def _fewest(batch: ShuffledBatch) -> int:
     return min(found for found in batch.by_label if found > 0)
 
 
-def _pure(whole: Mechanism, users: int, delta: float) -> CentralReading:
+def _pure(whole: Mechanism, users: int, delta: float) -> CentralBounds:
     losses = whole.pure_losses
     alone = len(losses) == 1 and losses[0].copies == 1
     cap_mass = losses[0].mass if alone else None

@@ -81,12 +81,7 @@ def _audits(epsilon: float) -> list[dict[str, Any]]:
 
     def gaussian(sigma: float) -> Finding:
         return audit_gaussian(
-            claim,
-            lambda x, r: x + sigma * r.standard_normal(x.shape),
-            first,
-            -first,
-            draws=4000,
-            rng=rng,
+            claim, lambda x, r: x + sigma * r.standard_normal(x.shape), first, -first, draws=4000, rng=rng
         )
 
     audits = {
@@ -95,15 +90,9 @@ def _audits(epsilon: float) -> list[dict[str, Any]]:
         "matrix Gaussian with 0.9 sigma": gaussian(0.9 * claim.sigma),
         "PrivUnit, honest": audit_privunit(unit, unit.raw, first, draws=4000, rng=rng),
     }
+    fields = ("claimed", "measured", "z", "refuted")
     return [
-        {
-            "sampler": name,
-            "measures": audit.what,
-            "claimed": audit.claimed,
-            "measured": audit.measured,
-            "z": audit.z,
-            "refuted": audit.refuted,
-        }
+        {"sampler": name, "measures": audit.what} | {field: getattr(audit, field) for field in fields}
         for name, audit in audits.items()
     ]
 
@@ -127,13 +116,8 @@ def _spend(*, cap: float, each: float) -> dict[str, Any]:
                 ledger.ready(release.id, noisy.astype("<f4").tobytes())
                 ledger.delivered(release.id)
             ledger.verify()
-            return {
-                "cap": cap,
-                "spent": ledger.spent(),
-                "releases": ledger.releases,
-                "sound": True,
-                "refused": refused,
-            }
+            spent = {"spent": ledger.spent(), "releases": ledger.releases}
+            return {"cap": cap, **spent, "sound": True, "refused": refused}
 
 
 def _print(

@@ -5,9 +5,10 @@ import torch
 
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import TEXT, Budget, PrivUnit, calibrate, normalise
-from dp_forward.train.pretrain.masked_head import scores_for_hidden_tokens_only
+from dp_forward.train.pretrain.masked_lm import score_masked_tokens_only
 from dp_forward.train.pretrain.masking import IGNORED
-from dp_forward.train.pretrain.merge_halves import NoisyMaskedLM, tied_split
+from dp_forward.train.pretrain.merge_halves import split_tied
+from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM
 from tiny_models import MASKED_LM, tiny
 
 ROWS = 12
@@ -31,7 +32,7 @@ def gradients(model, inputs) -> tuple[torch.Tensor, list[torch.Tensor], torch.Si
 
 def compare(model, inputs) -> None:
     whole = gradients(model, inputs)
-    with scores_for_hidden_tokens_only(model):
+    with score_masked_tokens_only(model):
         few = gradients(model, inputs)
     torch.testing.assert_close(few[0], whole[0])
     assert len(few[1]) == len(whole[1])
@@ -52,7 +53,7 @@ def test_loss_and_gradients_of_a_whole_model_stay(family: str) -> None:
 def test_loss_and_gradients_through_the_noise_stay(family: str) -> None:
     model = tiny(family, "masked_lm")
     mechanism = calibrate(PrivUnit, Budget(64.0), bound=normalise(1.0), unit=TEXT)
-    pair = tied_split(model, "encoder.1")
+    pair = split_tied(model, "encoder.1")
     noisy = NoisyMaskedLM(pair, Sanitizer(mechanism), 1, freeze_front=False).eval()
     # The same draw each time: the noise must not be what differs.
     noisy.register_forward_pre_hook(
@@ -64,10 +65,10 @@ def test_loss_and_gradients_through_the_noise_stay(family: str) -> None:
 def test_several_draws_and_batches_without_hidden_tokens_are_left_as_they_are() -> None:
     model = tiny("bert", "masked_lm")
     inputs = batch(model)
-    twice = NoisyMaskedLM(tied_split(model, "encoder.1"), None, 2, freeze_front=False)
-    with scores_for_hidden_tokens_only(twice):
+    twice = NoisyMaskedLM(split_tied(model, "encoder.1"), None, 2, freeze_front=False)
+    with score_masked_tokens_only(twice):
         assert twice(**inputs).logits.shape[:2] == (3, ROWS)
-    with scores_for_hidden_tokens_only(model):
+    with score_masked_tokens_only(model):
         assert model(input_ids=inputs["input_ids"]).logits.shape[:2] == (3, ROWS)
         nothing = torch.full_like(inputs["labels"], IGNORED)
         assert model(input_ids=inputs["input_ids"], labels=nothing).logits.shape[:2] == (3, ROWS)

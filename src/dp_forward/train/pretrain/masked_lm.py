@@ -1,21 +1,23 @@
-"""A checkpoint as a masked LM, with or without a head of its own, and back to an ordinary checkpoint."""
+"""Masked language models: load a checkpoint, score the masked tokens alone, save an ordinary checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
 from dp_forward.split.families import FAMILIES
-from dp_forward.split.load_model import model_folder
+from dp_forward.split.load_model import model_folder, quiet_transformers
+from dp_forward.split.private_model import PrivateModel
+from dp_forward.train.pretrain.masking import IGNORED
 
-__all__ = ["MaskedLM", "load_masked_lm", "save_checkpoint"]
+__all__ = ["MaskedLM", "load_masked_lm", "save_checkpoint", "score_masked_tokens_only"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,14 +48,14 @@ def load_masked_lm(name: str) -> MaskedLM:
 
     folder = model_folder(name)
     try:
-        with _quiet():
+        with quiet_transformers():
             settings = transformers.AutoConfig.from_pretrained(folder)
             _check_family(settings)
             loader: Any = transformers.AutoModelForMaskedLM
             model, found = loader.from_pretrained(
                 folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True
             )
-            unused = _unused(folder, model)
+            unused = _unread_parts(folder, model)
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidInput):
@@ -96,7 +98,7 @@ def _check_family(settings: Any) -> None:
         )
 
 
-def _unused(folder: str, model: Any) -> dict[str, nn.Module]:
+def _unread_parts(folder: str, model: Any) -> dict[str, nn.Module]:
     """Modules that the bare model has and the base of the masked LM has not, if the checkpoint holds them."""
     import transformers
 
@@ -112,14 +114,49 @@ def _unused(folder: str, model: Any) -> dict[str, nn.Module]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """A head that is missing is expected here; Hugging Face's table of it would read like a fault."""
-    from transformers.utils import logging as untyped
+def score_masked_tokens_only(model: nn.Module) -> Iterator[None]:
+    """While it is open, the model's ``loss`` comes from the rows of masked tokens alone; its logits too.
 
-    logging: Any = untyped
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
+    The head turns a row into a score for every token of the vocabulary, which costs as much as the rest of a
+    small model, and the loss looks at one row in seven. So the other rows are left out before the head.
+    Nothing of a family's code is repeated: two hooks, one on the model (which labels count) and one on the
+    first part of its head (which rows those are).
+
+    Guarantees:
+        Loss and gradients are those of the whole: the rows that are left out carry the label that is ignored.
+    Edges:
+        Only for one draw of the noise per text; a batch in which nothing is masked is left as it is. A model
+        whose head is not found computes all scores.
+    """
+    head = _first_of_head(model)
+    if head is None or (isinstance(model, PrivateModel) and model.draws > 1):
         yield
-    finally:
-        logging.set_verbosity(before)
+        return
+    chosen: list[Tensor] = []
+
+    def keep_labels(module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        chosen.clear()
+        labels = given.get("labels")
+        if labels is None or not bool((hidden := labels != IGNORED).any()):
+            return None
+        chosen.append(hidden)
+        return args, {**given, "labels": labels[hidden]}
+
+    def keep_rows(module: nn.Module, args: tuple[Any, ...]) -> Any:
+        return (args[0][chosen[0]], *args[1:]) if chosen else None
+
+    with ExitStack() as hooks:
+        # Last in line, so that whatever else looks at the labels has seen them whole.
+        hooks.callback(model.register_forward_pre_hook(keep_labels, with_kwargs=True).remove)
+        hooks.callback(head.register_forward_pre_hook(keep_rows).remove)
+        yield
+
+
+def _first_of_head(model: nn.Module) -> nn.Module | None:
+    """The part of the head that the hidden rows reach first: its first child with weights beside the base."""
+    inner: Any = model.back.model if isinstance(model, PrivateModel) else model
+    base = getattr(inner, "base_model_prefix", None)
+    if base is None:
+        return None
+    beside = (part for name, part in inner.named_children() if name != base)
+    return next((part for part in beside if any(True for _ in part.parameters())), None)

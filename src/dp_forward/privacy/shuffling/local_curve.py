@@ -1,0 +1,77 @@
+"""Exact privacy curves of what one user sends: a Gaussian text and randomized-response labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc
+
+from dp_forward.privacy import curve
+from dp_forward.privacy.solve import last_safe
+
+__all__ = ["Curve", "binomial_tail", "curve_epsilon", "record_curve", "response_probabilities"]
+
+Floats = NDArray[np.float64]
+Curve = Callable[[Floats], Floats]
+"""An exact privacy curve: epsilons, of any sign, to deltas that are never too small."""
+
+
+def response_probabilities(label_epsilon: float, labels: int) -> tuple[float, float]:
+    """Randomized response: the chance to keep a label, and to become one given other label."""
+    away = math.exp(-label_epsilon)
+    total = 1 + (labels - 1) * away
+    return 1 / total, away / total
+
+
+def record_curve(*, mu: float, label_epsilon: float | None = None, labels: int = 2, draws: int = 1) -> Curve:
+    """The exact local curve of a Gaussian text and ``draws`` randomized-response labels.
+
+    The privacy loss of the labels is ``m * label_epsilon`` with a known probability for each
+    whole ``m`` between ``-draws`` and ``draws``; given ``m`` the Gaussian curve is shifted by it.
+
+    Guarantees:
+        Rounded up by more than the float error of `curve.hockey_stick`.
+    """
+    if label_epsilon is None:
+        shifts: Floats = np.zeros(1)
+        weights: Floats = np.ones(1)
+    else:
+        keep, other = response_probabilities(label_epsilon, labels)
+        weights = np.ones(1)
+        for _ in range(draws):
+            weights = np.asarray(np.convolve(weights, [other, (labels - 2) * other, keep]), dtype=np.float64)
+        shifts = label_epsilon * np.arange(-draws, draws + 1, dtype=np.float64)
+    rounded_up = 1 + 4 * curve.LOG_SLACK
+
+    def delta(epsilon: Floats) -> Floats:
+        total = np.zeros(np.shape(epsilon))
+        for shift, weight in zip(shifts, weights, strict=True):
+            total += weight * curve.hockey_stick(epsilon - shift, mu)
+        return total * rounded_up
+
+    return delta
+
+
+def curve_epsilon(delta: float, local_delta: Curve) -> float:
+    """The least epsilon at which a curve has come down to ``delta``, rounded up."""
+
+    def slack(epsilon: float) -> float:
+        reached = float(local_delta(np.array([epsilon]))[0])
+        return math.log(delta / reached) if reached > 0 else math.inf
+
+    high = 1.0
+    while slack(high) < 0:
+        high *= 2
+    return last_safe(slack, safe=high, unsafe=0.0)
+
+
+def binomial_tail(count: Floats, trials: Floats | float, chance: float) -> Floats:
+    """``P[Bin(trials, chance) >= count]``, elementwise, right for every whole ``count``."""
+    inside = (count >= 1) & (count <= trials)
+    safe_count = np.where(inside, count, 1.0)
+    safe_trials = np.where(inside, trials, 1.0)
+    inner = betainc(safe_count, safe_trials - safe_count + 1, chance)
+    return np.where(inside, inner, np.where(count < 1, 1.0, 0.0))
