@@ -82,8 +82,8 @@ def hidden_batches(
 def observe(hidden: Tensor, mechanism: Mechanism | None, *, draws: int = 1, simulate: bool = False) -> Tensor:
     """What crosses for each hidden matrix: [texts, draws, rows, width], drawn anew in every call.
 
-    Without a mechanism all draws would be the same, so one is given. ``simulate`` draws simulated noise of the
-    same distribution, which is faster: for texts of the attacker's own.
+    Without a mechanism all draws would be the same, so one is given. ``simulate`` draws simulated noise of
+    the same distribution, which is faster: for texts of the attacker's own.
     """
     if mechanism is None:
         return hidden[:, None]
