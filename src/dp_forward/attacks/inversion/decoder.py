@@ -36,10 +36,9 @@ from dp_forward.attacks.inversion.recall import (
     recall_result,
     token_table,
 )
-from dp_forward.attacks.observations import AnyFront, average_draws, hidden_rows, observe_average
+from dp_forward.attacks.observations import AnyFront, observe_average
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
-from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count, positive
 from dp_forward.progress import Count
@@ -151,7 +150,10 @@ def train_decoder(
     if texts.length != len(prior.at_place):
         raise InvalidInput("prior", f"be learnt at {texts.length} rows", len(prior.at_place), "Encode alike.")
     front = front.to(device)
-    noisy = _Noisy(front, mechanism, average, device)
+
+    def noisy(batch: dict[str, Tensor]) -> Tensor:
+        return observe_average(front, mechanism, batch, releases=average, device=device, simulate=True)
+
     table: Tensor = token_table(front).weight  # type: ignore[assignment]
     order = _batches(len(texts), batch, seed)
     first = noisy(texts.batch(next(order).numpy()))
@@ -222,26 +224,6 @@ def invert_with(
         ranked=net.pooled,
         details={"cut": decoder.cut, "loss": decoder.losses[-1]},
     )
-
-
-class _Noisy:
-    """What the attacker sees of its own public texts: simulated releases, averaged."""
-
-    def __init__(self, front: AnyFront, mechanism: Mechanism | None, average: int, device: str) -> None:
-        self._front, self._average, self._device = front, average, device
-        self._sanitizer = None if mechanism is None else Sanitizer(mechanism)
-
-    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
-        hidden = hidden_rows(self._front, batch, device=self._device)
-        if self._sanitizer is None:
-            return hidden
-        with torch.no_grad():
-            return average_draws(hidden, lambda draws: self._draw(hidden, draws), self._average)
-
-    def _draw(self, hidden: Tensor, draws: int) -> Tensor:
-        assert self._sanitizer is not None
-        noisy: Tensor = self._sanitizer(hidden, draws=draws)
-        return noisy.reshape(len(hidden), draws, *hidden.shape[1:])
 
 
 def _loss(net: _Net, seen: Tensor, batch: dict[str, Tensor], prior: TokenPrior, *, device: str) -> Tensor:
