@@ -37,7 +37,7 @@ from dp_forward.attacks.attack_result import AttackResult, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
 from dp_forward.attacks.observations import AnyFront, hidden_batches, kind_of_noise, observe_texts
 from dp_forward.data import EncodedTexts, Record
-from dp_forward.data.files import read_rows
+from dp_forward.data.row_files import read_rows
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
@@ -75,7 +75,7 @@ def keyword_genres(texts: Iterable[str]) -> Iterator[Record]:
 def read_labelled(
     path: str | os.PathLike[str], *, text: str = "text", attribute: str = "attribute"
 ) -> tuple[tuple[str, ...], list[Record]]:
-    """The values of an attribute and the labelled texts of any file that `data.files` reads.
+    """The values of an attribute and the labelled texts of any file that `data.row_files` reads.
 
     Edges:
         A row without an attribute is left out, one without a text is an error. Values are compared as words
