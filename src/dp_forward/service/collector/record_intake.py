@@ -36,8 +36,6 @@ __all__ = ["RecordIntake", "RecordReader", "collection_route"]
 _AT_ONCE: Final = 16
 """So many bodies are read and stored at a time; each may take 8 MiB."""
 _RETRY_SECONDS: Final = 1
-_CODES: Final = {"bits": "dtype", "rows": "shape", "width": "shape", "epsilon": "budget", "delta": "budget"}
-"""The fields of a header whose code is not their name."""
 
 Store = Callable[[list[Record]], tuple[int, int]]
 """Stores checked records: how many are new, and how many known."""
@@ -72,10 +70,7 @@ class RecordReader:
         if len(data) != self.spec.record_bytes:
             raise WireError("length", f"A record has {self.spec.record_bytes} bytes here, not {len(data)}")
         record = parse_record(data, labels=self.spec.label_count)
-        problem = record.header.fits(self.spec.manifest)
-        if problem is not None:
-            field = problem.partition(":")[0]
-            raise WireError(_CODES.get(field, field), f"This is not what is collected: {problem}")
+        self.spec.manifest.offer_for(record.header, refusal="This is not what is collected")
         self._check_noise(record.values)
         return record
 

@@ -34,8 +34,6 @@ __all__ = ["BackRunner", "Handler", "Noisy"]
 
 _log = logging.getLogger("dp_forward.service")
 
-_CODES = {"bits": "dtype", "rows": "shape", "width": "shape", "epsilon": "budget", "delta": "budget"}
-"""The fields of a header whose code is not their name."""
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -166,16 +164,11 @@ class Handler:
 
     def _offer_for(self, header: Header) -> Offer:
         """The noise that a header claims, if it is one that is answered and the time fits."""
-        problem = header.fits(self.manifest)
-        if problem is not None:
-            field = problem.partition(":")[0]
-            raise WireError(_CODES.get(field, field), f"This is not what the manifest asks for: {problem}")
+        offer = self.manifest.offer_for(header, refusal="This is not what the manifest asks for")
         age = self._clock() - header.time
         if not -self._settings.newest_s <= age <= self._settings.oldest_s:
             when = "ahead of" if age < 0 else "behind"
             raise WireError("time", f"The time of the frame lies too far {when} the server's")
-        offer = self.manifest.offer_with(header.epsilon)
-        assert offer is not None  # for it fits
         return offer
 
     async def _write(self, request: bytes, computed: asyncio.Future[NDArray[np.float64]]) -> bytes:
