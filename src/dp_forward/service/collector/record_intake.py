@@ -48,11 +48,7 @@ class RecordReader:
         self._spec = spec
         manifest = spec.manifest
         self._check_noise = NoiseCheck.of(
-            manifest.mechanism(),
-            rows=manifest.release.matrix_rows,
-            width=manifest.release.width,
-            step=manifest.step,
-            bits=manifest.release.bits,
+            manifest.mechanism(), shape=manifest.release.shape, step=manifest.step, bits=manifest.release.bits
         )
 
     @property

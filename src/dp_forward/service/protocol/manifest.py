@@ -309,5 +309,6 @@ def _plain(noise: Mapping[Any, Any]) -> bool:
 
 
 def _numbers(found: object) -> bool:
-    known = isinstance(found, list) and len(found) < _MOST_OFFERS
-    return known and all(type(value) in (int, float) and abs(value) <= MOST_ENTRIES for value in found)
+    if not isinstance(found, list) or len(found) >= _MOST_OFFERS:
+        return False
+    return all(type(value) in (int, float) and abs(value) <= MOST_ENTRIES for value in found)
