@@ -81,7 +81,7 @@ def prepare(args: argparse.Namespace) -> int:
     """Read the splits as `finetune` would, and store their token ids."""
     from dp_forward.data import FixedLength, read_texts
     from dp_forward.data.tasks import find_task
-    from dp_forward.split.load_model import load_tokenizer
+    from dp_forward.split.pretrained import load_tokenizer
 
     sources = dict(option.split("=", 1) for option in args.data)
     tokens = FixedLength(load_tokenizer(args.model), ROWS)

@@ -23,7 +23,7 @@ from dp_forward.data.tasks import find_task
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.split import Split, split_model
 from dp_forward.split.artifacts import load_user_side, save_sides
-from dp_forward.split.load_model import load_model
+from dp_forward.split.pretrained import load_model
 from dp_forward.train.finetune import finetune
 from dp_forward.train.plan import ReleasesPlan
 from tiny_task import TinyWorld

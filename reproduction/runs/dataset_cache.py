@@ -9,7 +9,7 @@ from typing import Any
 
 from dp_forward.data import EncodedTexts, FixedLength, read_texts
 from dp_forward.data.tasks import find_task
-from dp_forward.split.load_model import load_tokenizer, model_folder
+from dp_forward.split.pretrained import load_tokenizer, model_folder
 from dp_forward.train.inputs import Inputs, check_public_task, cut_model
 from dp_forward.train.plan import Plan
 

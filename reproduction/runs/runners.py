@@ -24,7 +24,7 @@ from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.split import Split, split_model
 from dp_forward.split.device import pick_device
-from dp_forward.split.load_model import load_model, load_tokenizer
+from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.dpsgd_training import run_dpsgd

@@ -7,6 +7,7 @@ check is first run on the honest system, where it must find nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -89,11 +90,13 @@ def _all(audit: ReleasedAudit) -> list[Finding]:
     return [*audit.findings, Finding("epsilon floor", claimed, max(claimed, floor))]
 
 
+@functools.cache
 def released_by(choice: NoiseSpec, draws: int = 3000) -> Check:
     """The two-point audit; the mechanism is calibrated inside, where a mutant may have been at work."""
     return lambda _: _all(audit_released(choice.build(), draws=draws))
 
 
+@functools.cache
 def drawn_by(choice: NoiseSpec) -> Check:
     return lambda _: audit_draws(choice.build())
 

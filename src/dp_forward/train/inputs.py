@@ -13,7 +13,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.split.load_model import load_model, load_tokenizer
+from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.lineage import load_published, published_shape, starts_before_releases
 from dp_forward.train.plan import Plan
 

@@ -26,7 +26,7 @@ from torch.utils.data import Dataset, Sampler
 
 from dp_forward.data import EncodedTexts
 from dp_forward.progress import Progress
-from dp_forward.split.load_model import quiet_transformers
+from dp_forward.split.pretrained import quiet_transformers
 from dp_forward.storage.files import draft_of
 from dp_forward.train.lora import low_rank
 from dp_forward.train.processes import peak_memory_mib, process_count, start_counting_memory

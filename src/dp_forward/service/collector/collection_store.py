@@ -23,7 +23,6 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from dp_forward.errors import DpForwardError, InvalidInput
@@ -36,11 +35,11 @@ from dp_forward.storage.database import Database, Problem, create_database
 from dp_forward.storage.files import create_file
 from dp_forward.storage.json_files import read_json
 
-__all__ = ["BATCH_BYTES", "RECORDS", "SPEC", "Collection", "counts"]
+__all__ = ["RECORDS", "Collection", "counts"]
 
-SPEC: Final = "collection.json"
+_SPEC: Final = "collection.json"
 RECORDS: Final = "records.sqlite"
-BATCH_BYTES: Final = 16
+_BATCH_BYTES: Final = 16
 """The id of a batch."""
 _FORMAT: Final = 1
 _RETRY_SECONDS: Final = 30
@@ -76,7 +75,7 @@ class Collection:
             raise taken
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         # What a maker that was killed left behind is taken over, if nothing was ever stored in it.
-        ours = (RECORDS, f".{RECORDS}.", f".{SPEC}.")
+        ours = (RECORDS, f".{RECORDS}.", f".{_SPEC}.")
         if any(not path.name.startswith(ours) for path in place.iterdir()):
             raise taken
         if not (place / RECORDS).exists():
@@ -85,7 +84,7 @@ class Collection:
             if len(found):
                 raise taken
         try:
-            create_file(place / SPEC, json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n")
+            create_file(place / _SPEC, json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n")
         except FileExistsError:
             raise taken from None
         return cls.open(place)
@@ -101,7 +100,7 @@ class Collection:
     @classmethod
     def open_or_create(cls, folder: str | os.PathLike[str], spec: CollectionSpec) -> Collection:
         """Open the collection of this spec, made if there is none; one of another spec is refused."""
-        if not (Path(folder) / SPEC).is_file():
+        if not (Path(folder) / _SPEC).is_file():
             return cls.create(folder, spec)
         found, wanted = cls.open(folder), spec.as_dict()
         there = found.spec.as_dict()
@@ -174,9 +173,7 @@ class Collection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -214,8 +211,8 @@ def _sealed(connection: sqlite3.Connection, batch: bytes) -> int | None:
 
 
 def _check_batch(batch: object) -> None:
-    if not isinstance(batch, bytes) or len(batch) != BATCH_BYTES:
-        raise InvalidInput("batch", f"be {BATCH_BYTES} bytes", type(batch).__name__, "Draw it at random.")
+    if not isinstance(batch, bytes) or len(batch) != _BATCH_BYTES:
+        raise InvalidInput("batch", f"be {_BATCH_BYTES} bytes", type(batch).__name__, "Draw it at random.")
 
 
 def _fill(connection: sqlite3.Connection) -> None:
@@ -240,9 +237,9 @@ def _refuse(problem: Problem) -> DpForwardError:
 
 
 def _read_spec(place: Path) -> CollectionSpec:
-    settings = read_json(place / SPEC, name="collect", remedy=_REMEDY)
+    settings = read_json(place / _SPEC, name="collect", remedy=_REMEDY)
     try:
         return CollectionSpec.from_dict(settings)
     except WireError:
-        rule = f"hold a readable {SPEC}"
+        rule = f"hold a readable {_SPEC}"
         raise InvalidInput("collect", rule, "something else", _REMEDY) from None

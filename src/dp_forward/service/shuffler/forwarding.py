@@ -19,8 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.client.transport import Transport
@@ -115,7 +114,7 @@ class CollectorClient:
 
 
 class Forwarder:
-    """The thread that makes batches and sends them; use it as a context manager, or `start` and `stop`."""
+    """Thread that makes batches and sends them."""
 
     def __init__(self, store: ShufflerStore, collector: CollectorClient, *, at_once: int) -> None:
         self._store, self._collector = store, collector
@@ -180,12 +179,3 @@ class Forwarder:
         _log.warning("a batch waits to be sent: %s", why)
         self._collector.stopping.wait(_RETRY_SECONDS)
         self._due.set()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop(30.0)
