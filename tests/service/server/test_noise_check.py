@@ -11,7 +11,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import release_batch
 from dp_forward.privacy import Mechanism, NoiseSpec, PrivUnit
 from dp_forward.service.server.noise_check import MOST_FALSE_REFUSALS, NoiseCheck
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 
 ROWS, WIDTH = 12, 32
 CHOICES = {

@@ -58,7 +58,7 @@ from dp_forward.service.protocol.sansio import (
 )
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["Answer", "Preview", "Session", "Text"]
+__all__ = ["Answer", "Text"]
 
 Text = str | tuple[str, str]
 """What is asked about: one text, or a pair of them in one release."""

@@ -58,7 +58,7 @@ from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.files import make_secret, read_secret
 from dp_forward.storage.json_files import write_json
 
-__all__ = ["UploadResult", "check_collector", "push_corpus", "record_id"]
+__all__ = ["UploadResult", "check_collector", "push_corpus"]
 
 _DOMAIN: Final = b"dp-forward/push/1\0"
 _SPEC_BYTES: Final = 1 << 20

@@ -27,8 +27,14 @@ from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.record import Record, parse_record
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import NoiseCheck
-from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import Guard, check_head, json_response, read_body, refusal
+from dp_forward.service.server.request_limits import (
+    Guard,
+    Refused,
+    check_head,
+    json_response,
+    read_body,
+    refusal,
+)
 from dp_forward.service.server.settings import ServerSettings
 
 __all__ = ["RecordIntake", "RecordReader", "collection_route"]

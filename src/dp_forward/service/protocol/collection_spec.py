@@ -21,7 +21,7 @@ from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import RECORD_LABEL_BYTES
 
-__all__ = ["MOST_BODY_BYTES", "MOST_BODY_RECORDS", "CollectionSpec"]
+__all__ = ["CollectionSpec"]
 
 MOST_BODY_BYTES: Final = 8 << 20
 """No body of records is longer."""

@@ -29,16 +29,7 @@ from dp_forward.errors import DpForwardError, InvalidInput
 if TYPE_CHECKING:
     from dp_forward.noise.released.released_matrix import Released
 
-__all__ = [
-    "HEADER_BYTES",
-    "MOST_ENTRIES",
-    "VERSION",
-    "Frame",
-    "Header",
-    "WireError",
-    "frame_of",
-    "parse_frame",
-]
+__all__ = ["HEADER_BYTES", "VERSION", "Header", "WireError", "frame_of", "parse_frame"]
 
 HEADER_BYTES: Final = 128
 MAGIC: Final = b"DPFW"

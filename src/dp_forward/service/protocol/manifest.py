@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dp_forward.privacy import Mechanism
     from dp_forward.split.artifacts import ProviderSide
 
-__all__ = ["RELEASE_FIELDS", "Manifest", "Offer"]
+__all__ = ["Manifest"]
 
 RELEASE_FIELDS: Final = ("rows", "matrix_rows", "width", "bits", "cut", "front", "labels")
 """What a manifest says of a release besides its noise; both parties must agree on all of it."""

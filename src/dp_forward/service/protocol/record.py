@@ -18,7 +18,7 @@ from typing import Final
 
 from dp_forward.service.protocol.frame import HEADER_BYTES, Frame, Header, Values, WireError, parse_frame
 
-__all__ = ["ID_BYTES", "RECORD_LABEL_BYTES", "Record", "pack_record", "parse_record", "with_new_id"]
+__all__ = ["Record"]
 
 RECORD_LABEL_BYTES: Final = 4
 ID_BYTES: Final = 16

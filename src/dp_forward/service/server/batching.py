@@ -23,9 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from dp_forward.service.server.refusals import Refused
-
-__all__ = ["Batcher"]
+from dp_forward.service.server.request_limits import Refused
 
 _log = logging.getLogger("dp_forward.service")
 

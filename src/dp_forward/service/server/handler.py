@@ -25,12 +25,12 @@ from dp_forward.service.protocol.manifest import Manifest, Offer
 from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import NoiseCheck
-from dp_forward.service.server.refusals import Refused
 from dp_forward.service.server.replay_cache import ReplayCache
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
 
-__all__ = ["BackRunner", "Handler", "Noisy"]
+__all__ = ["Noisy"]
 
 _log = logging.getLogger("dp_forward.service")
 

@@ -48,9 +48,9 @@ from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, log_ex
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism, NormBound, PrivUnit
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 
-__all__ = ["MOST_FALSE_REFUSALS", "Limits", "NoiseCheck"]
+__all__ = ["Limits"]
 
 MOST_FALSE_REFUSALS: Final = 1e-9
 _FOR_TESTS: Final = 4e-10

@@ -51,7 +51,7 @@ from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, Ledge
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.protocol.record import ID_BYTES, Record, with_new_id
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
 
 __all__ = ["Batch", "ShufflerStore", "fresh_ids"]
