@@ -134,7 +134,7 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     from dp_forward.privacy import NoiseSpec
     from dp_forward.split import split_model
     from dp_forward.split.half_files import load_front
-    from dp_forward.split.load_model import load_model
+    from dp_forward.split.pretrained import load_model
 
     # Rows are compared exactly; a decoder learns whatever its products are rounded to.
     torch.set_float32_matmul_precision("high" if job.attack == "decoder" else "highest")
@@ -235,7 +235,7 @@ def pack(args: argparse.Namespace) -> int:
     import torch
     import transformers
 
-    from dp_forward.split.load_model import load_model, model_folder
+    from dp_forward.split.pretrained import load_model, model_folder
 
     folder = args.cache / "model"
     load_model(args.model).to(torch.float16).save_pretrained(folder)

@@ -241,7 +241,7 @@ class Bench:
         import torch
 
         from dp_forward.split import split_model
-        from dp_forward.split.load_model import load_model
+        from dp_forward.split.pretrained import load_model
 
         torch.manual_seed(seed)
         model = load_model(str(self.cache / "model"), labels=2).to(torch.float32)
@@ -304,7 +304,7 @@ class Bench:
 
         from dp_forward.split import split_model
         from dp_forward.split.device import pick_device
-        from dp_forward.split.load_model import load_model
+        from dp_forward.split.pretrained import load_model
         from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
         from dp_forward.train.dpsgd.dpsgd_training import train_dpsgd
 
@@ -366,9 +366,9 @@ def prepare(args: argparse.Namespace) -> int:
 
     from dp_forward.attacks.attribute import keyword_genres
     from dp_forward.data import FixedLength, Record, read_records, sample_records
-    from dp_forward.data.files import read_rows
+    from dp_forward.data.row_files import read_rows
     from dp_forward.data.tasks import find_task
-    from dp_forward.split.load_model import load_model, load_tokenizer
+    from dp_forward.split.pretrained import load_model, load_tokenizer
 
     args.cache.mkdir(parents=True, exist_ok=True)
     tokenizer = load_tokenizer(args.model)

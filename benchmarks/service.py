@@ -49,7 +49,7 @@ from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import load_provider_side, save_sides
-from dp_forward.split.load_model import load_model, model_folder
+from dp_forward.split.pretrained import load_model, model_folder
 
 CLIENTS = 32
 CUT, ROWS = "encoder.3", 64

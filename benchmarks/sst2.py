@@ -81,7 +81,7 @@ def prepare(args: argparse.Namespace) -> int:
     """Read the splits as `finetune` would, and store their token ids."""
     from dp_forward.data import FixedLength, read_texts
     from dp_forward.data.tasks import find_task
-    from dp_forward.split.load_model import load_tokenizer
+    from dp_forward.split.pretrained import load_tokenizer
 
     sources = dict(option.split("=", 1) for option in args.data)
     tokens = FixedLength(load_tokenizer(args.model), ROWS)
@@ -133,7 +133,7 @@ def one(
     from dp_forward.data.tasks import find_task
     from dp_forward.train.defaults import effective_plan
     from dp_forward.train.finetune import finetune
-    from dp_forward.train.inputs import Material, cut_model
+    from dp_forward.train.inputs import Inputs, cut_model
     from dp_forward.train.plan import Plan
 
     plan = effective_plan(Plan.from_dict(plan_settings))
@@ -145,7 +145,7 @@ def one(
         texts = texts_of(splits[name], plan.rows)
         return texts if limit is None else texts.subset(range(min(limit, len(texts))))
 
-    material = Material(
+    inputs = Inputs(
         find_task("sst2"),
         pair,
         tokens,
@@ -154,7 +154,7 @@ def one(
         split("sst2-validation"),
         split("imdb-train") if plan.public_task else None,
     )
-    report = finetune(plan, folder=folder, material=material, checkpoints=False).report
+    report = finetune(plan, folder=folder, inputs=inputs, checkpoints=False).report
     kept = {name: value for name, value in report.items() if name not in ("stages", "guarantee")}
     kept["promise"] = report["guarantee"]["statement"]
     kept["curve"] = {

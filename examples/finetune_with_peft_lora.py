@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 import dp_forward as dpf
 from dp_forward.data import EncodedTexts, FixedLength, find_task, read_records
 from dp_forward.privacy import TEXT, Budget, PrivUnit, calibrate, normalise
-from dp_forward.split.load_model import load_model, load_tokenizer
+from dp_forward.split.pretrained import load_model, load_tokenizer
 
 torch.manual_seed(0)
 pair = dpf.split(load_model("minilm", labels=2), cut="encoder.3")

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 import dp_forward as dpf
 from dp_forward.data import EncodedTexts, FixedLength, collate, find_task, read_records
 from dp_forward.privacy import TEXT, Budget, PrivUnit, calibrate, normalise
-from dp_forward.split.load_model import load_model, load_tokenizer
+from dp_forward.split.pretrained import load_model, load_tokenizer
 
 set_seed(0)
 pair = dpf.split(load_model("minilm", labels=2), cut="output", width=4)  # four columns cross

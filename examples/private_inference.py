@@ -12,7 +12,7 @@ import dp_forward as dpf
 from dp_forward.data import FixedLength
 from dp_forward.noise import dequantise, release, serialise
 from dp_forward.privacy import TEXT, Budget, PrivUnit, calibrate, normalise
-from dp_forward.split.load_model import load_model, load_tokenizer
+from dp_forward.split.pretrained import load_model, load_tokenizer
 
 ROWS = 32  # every text becomes so many rows, so that its length does not cross
 

@@ -19,7 +19,7 @@ from dp_forward.ledger import Ledger
 from dp_forward.privacy import Budget, NoiseSpec, RandomizedResponse, calibrate
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import load_user_side, save_sides
-from dp_forward.split.load_model import load_model, load_tokenizer
+from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.provider_training import finetune_from_releases
 

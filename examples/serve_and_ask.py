@@ -19,7 +19,7 @@ from dp_forward.errors import BudgetExhausted
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import save_sides
-from dp_forward.split.load_model import load_model, load_tokenizer
+from dp_forward.split.pretrained import load_model, load_tokenizer
 
 torch.manual_seed(0)
 pair = dpf.split(load_model("minilm", labels=2), cut="output", width=8)

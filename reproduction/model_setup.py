@@ -48,7 +48,7 @@ class ModelSetup:
         from transformers import AutoConfig
 
         from dp_forward.errors import InvalidInput
-        from dp_forward.split.load_model import model_folder
+        from dp_forward.split.pretrained import model_folder
 
         try:
             found = AutoConfig.from_pretrained(model_folder(model) if folder is None else folder)

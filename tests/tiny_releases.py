@@ -16,14 +16,14 @@ import torch
 
 from dp_forward.corpus import reader as shards
 from dp_forward.corpus.reader import ReleasedCorpus
-from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.corpus.writer import release_corpus
 from dp_forward.data import read_texts
 from dp_forward.data.tasks import find_task
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.split import Split, split_model
 from dp_forward.split.artifacts import load_user_side, save_sides
-from dp_forward.split.load_model import load_model
+from dp_forward.split.pretrained import load_model
 from dp_forward.train.finetune import finetune
 from dp_forward.train.plan import ReleasesPlan
 from tiny_task import TinyWorld

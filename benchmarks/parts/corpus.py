@@ -57,7 +57,7 @@ def make_front(folder: Path) -> Path:
     from dp_forward.release_spec import ReleaseSpec
     from dp_forward.split import split_model
     from dp_forward.split.artifacts import save_sides
-    from dp_forward.split.load_model import model_folder
+    from dp_forward.split.pretrained import model_folder
 
     torch.manual_seed(0)
     shape: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}

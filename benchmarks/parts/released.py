@@ -13,7 +13,7 @@ from benchmarks.released_noise import draw_seconds, fine_scale, gaussian, privun
 from benchmarks.timing import cpu_seconds, least_cpu_ms, threads
 from dp_forward.noise import release_batch
 from dp_forward.split import split_model
-from dp_forward.split.load_model import load_model
+from dp_forward.split.pretrained import load_model
 
 CUT, ROWS, TEXTS = "encoder.3", 64, 16
 LIMITS = {

@@ -9,8 +9,8 @@ from typing import Any
 
 from dp_forward.data import EncodedTexts, FixedLength, read_texts
 from dp_forward.data.tasks import find_task
-from dp_forward.split.load_model import load_tokenizer, model_folder
-from dp_forward.train.inputs import Material, check_public_task, cut_model
+from dp_forward.split.pretrained import load_tokenizer, model_folder
+from dp_forward.train.inputs import Inputs, check_public_task, cut_model
 from dp_forward.train.plan import Plan
 
 __all__ = ["DatasetCache"]
@@ -71,11 +71,11 @@ class DatasetCache:
         """Read what a plan needs; ``model`` is the one whose tokenizer reads."""
         self._splits(plan, model)
 
-    def material(self, plan: Plan, model: str) -> Material:
+    def inputs(self, plan: Plan, model: str) -> Inputs:
         """What `finetune` works on."""
         pair, tokens, form = cut_model(plan)
         train, evaluation, public = self._splits(plan, model)
-        return Material(find_task(plan.task), pair, tokens, form, train, evaluation, public)
+        return Inputs(find_task(plan.task), pair, tokens, form, train, evaluation, public)
 
     def _splits(self, plan: Plan, model: str) -> tuple[EncodedTexts, EncodedTexts, EncodedTexts | None]:
         assert plan.rows is not None

@@ -24,13 +24,13 @@ from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.split import Split, split_model
 from dp_forward.split.device import pick_device
-from dp_forward.split.load_model import load_model, load_tokenizer
+from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.dpsgd_training import run_dpsgd
 from dp_forward.train.evaluation import accuracy_over_draws
 from dp_forward.train.finetune import finetune
-from dp_forward.train.noisy_model import ThroughNoise
+from dp_forward.train.noisy_model import NoisyModel
 from dp_forward.train.plan import Plan
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.pretrain.pretraining import pretrain
@@ -89,8 +89,8 @@ def _kept(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _finetune(work: _Work) -> dict[str, Any]:
     plan = effective_plan(Plan.from_dict(work.settings))
-    material = work.cache.material(plan, tokenizer_model(work.job))
-    return _kept(finetune(plan, folder=work.folder, material=material, checkpoints=False).report)
+    inputs = work.cache.inputs(plan, tokenizer_model(work.job))
+    return _kept(finetune(plan, folder=work.folder, inputs=inputs, checkpoints=False).report)
 
 
 def _baseline(work: _Work) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _queries(work: _Work) -> dict[str, Any]:
     noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=work.settings["epsilon"], norm=norm).build()
     task = TASKS[str(built_on.settings["task"])]
     rows = int(effective_settings(built_on.kind, built_on.settings)["rows"])
-    module = ThroughNoise(pair, Sanitizer(noise, seed=work.settings["noise_seed"]), rows=rows, labels=_LABELS)
+    module = NoisyModel(pair, Sanitizer(noise, seed=work.settings["noise_seed"]), rows=rows, labels=_LABELS)
     module.to(pick_device())
     texts = work.cache.texts(
         task.name,

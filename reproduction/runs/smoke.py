@@ -103,7 +103,7 @@ def smoke_model(folder: Path) -> ModelSetup:
     import torch
     from transformers import BertConfig, BertModel
 
-    from dp_forward.split.load_model import load_tokenizer
+    from dp_forward.split.pretrained import load_tokenizer
 
     width = 32
     if not (folder / "config.json").is_file():

@@ -31,6 +31,7 @@ def test_delta_and_confidence_only_lower_it() -> None:
     assert canary_bound(90, 100, m=100, level=0.9999) < plain
 
 
+@pytest.mark.slow
 def test_an_honest_response_is_rarely_above_its_epsilon_and_comes_close() -> None:
     rng, epsilon = np.random.default_rng(0), 2.0
     keep = 1 / (1 + np.exp(-epsilon))

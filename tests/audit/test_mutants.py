@@ -13,15 +13,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_mutant_is_caught(mutant: Mutant, served: World) -> None:
     verdict = tried(mutant, served)
     assert verdict.caught, verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mutant",
-    [mutant for mutant in MUTANTS if mutant.check is not service],
+    # One mutant for each check; `test_service_audit` shows the honest service.
+    {mutant.check: mutant for mutant in MUTANTS if mutant.check is not service}.values(),
     ids=lambda mutant: mutant.name,
 )
 def test_the_honest_system_passes_the_same_check(mutant: Mutant, served: World) -> None:

@@ -115,6 +115,7 @@ def test_released_integers_give_the_lattice_nothing(bits: int) -> None:
         assert not result.breaks_the_promise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 16])
 def test_the_likelihood_reaches_what_the_promise_allows_and_no_more(bits: int) -> None:
     gaussian, privunit = _gaussian(8.0), _privunit(4.0)

@@ -101,6 +101,7 @@ def test_nothing_is_promised_to_the_members_of_an_undefended_run(
     assert dropped.json["drawn_alike"] is False
 
 
+@pytest.mark.slow
 def test_shadows_are_trained_as_the_run_was(dpf: Callable[..., Any], private: Path) -> None:
     done = dpf("attack", "membership", str(private), "--shadows", "2", "--limit", "40", "--json")
     assert done.code == 0, done.err
@@ -141,6 +142,7 @@ def test_a_broken_promise_is_told_by_the_exit_code(
     assert "BROKEN" in dpf(*words).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "more"),
     [

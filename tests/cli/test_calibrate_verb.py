@@ -82,6 +82,7 @@ def test_units_and_releases_change_the_noise(dpf) -> None:
         "-m gaussian -e 1 --threshold 1",
         "-m classical-gaussian -e 1 --releases 2",
         "-m mvg -e 1",
+        "-m mvg -e 1 --rows -1 --cols 3",
         "-m privunit -e 1 --bound clip",
         "-m privunit -e 1 --paper",
         "-m randomized-response -e 1",

@@ -54,9 +54,9 @@ def serving(run: Path, folder: Path, labels: Any, *, least: int | None = None) -
     """A collector in a thread; with ``least`` it says that it is a shuffler."""
     provider = load_provider_side(run / "back")
     digest = json.loads((run / "split.json").read_text())["digest_front"]
-    form = CollectionSpec.of(Manifest.of(provider, digest), labels, shuffler_least=least)
+    spec = CollectionSpec.of(Manifest.of(provider, digest), labels, shuffler_least=least)
     settings = ServerSettings(port=0)
-    collection = Collection.open_or_create(folder, form)
+    collection = Collection.open_or_create(folder, spec)
     app = make_app(provider, front_digest=digest, settings=settings, collection=collection)
     said: list[str] = []
     ready, found = threading.Event(), []
@@ -77,6 +77,7 @@ def serving(run: Path, folder: Path, labels: Any, *, least: int | None = None) -
         thread.join(30)
 
 
+@pytest.mark.slow
 def test_a_release_is_pushed_to_a_served_collection(run: Path, dpf: Dpf, tmp_path: Path) -> None:
     token = str(run.parent / "token")
     server = subprocess.Popen(
@@ -125,6 +126,7 @@ def test_a_release_is_pushed_to_a_served_collection(run: Path, dpf: Dpf, tmp_pat
     assert corpus.guarantee.promise == own.guarantee.promise
 
 
+@pytest.mark.slow
 def test_a_server_that_wants_something_else_is_refused_before_anything_is_charged(
     run: Path, dpf: Dpf, tmp_path: Path
 ) -> None:
@@ -141,6 +143,7 @@ def test_a_server_that_wants_something_else_is_refused_before_anything_is_charge
     assert len(Collection.open(tmp_path / "collected")) == 12
 
 
+@pytest.mark.slow
 def test_only_a_shuffler_brings_a_central_epsilon(run: Path, dpf: Dpf, tmp_path: Path) -> None:
     with serving(run, tmp_path / "shuffled", "none", least=5000) as address:
         push = words(run, tmp_path / "out", "--server", address, "--no-labels")

@@ -9,7 +9,6 @@ import pytest
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.protocol.collection_spec import CollectionSpec
-from dp_forward.service.protocol.frame import Header
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import pack_record, parse_record
 from dp_forward.split.artifacts import load_provider_side
@@ -36,7 +35,7 @@ def _collection(made: TinyReleases, folder: Path, *, batch: bytes | None = None)
         records = []
         for number in range(len(corpus)):
             item = corpus[number]
-            header = Header.as_asked(manifest, request=number.to_bytes(16, "big"))
+            header = manifest.header(request=number.to_bytes(16, "big"))
             data = pack_record(header.pack() + item["values"].numpy().tobytes(), int(item["labels"]))
             records.append(parse_record(data, labels=2))
         collection.add(records, batch)
@@ -45,6 +44,7 @@ def _collection(made: TinyReleases, folder: Path, *, batch: bytes | None = None)
     return folder
 
 
+@pytest.mark.slow
 def test_a_corpus_trains_a_back_and_a_second_call_prints_the_same(
     dpf: Callable[..., Any], made: TinyReleases, tmp_path: Path
 ) -> None:
@@ -69,6 +69,7 @@ def test_a_corpus_trains_a_back_and_a_second_call_prints_the_same(
     assert (untold.code, "--task" in untold.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_collection_is_exported_once_and_a_run_keeps_what_it_began_with(
     dpf: Callable[..., Any], made: TinyReleases, tmp_path: Path
 ) -> None:
@@ -90,15 +91,7 @@ def test_a_collection_is_exported_once_and_a_run_keeps_what_it_began_with(
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (["--epsilon", "8"], "epsilon"),
-        (["--task", "sst2"], "task"),
-        (["--cut", "output"], "cut"),
-        (["--mechanism", "privunit"], "mechanism"),
-        (["--regime", "end-to-end"], "regime"),
         (["--public-task", "imdb"], "public-task"),
-        (["--label-epsilon", "2"], "label-epsilon"),
-        (["--early-stopping", "2"], "held-out records"),
-        (["--set", "averige=0.9"], "average"),
         (["--set", "held_out=1.0"], "held_out"),
         (["--resume"], "resume"),
     ],

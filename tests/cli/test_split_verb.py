@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dp_forward.split.half_files import half_digest, load_back, load_front
-from dp_forward.split.load_model import load_model
+from dp_forward.split.pretrained import load_model
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return page_cases.write_run(tmp_path_factory.mktemp("run"), cut="encoder.1")
 
 
+@pytest.mark.slow
 def test_the_page_answers_and_ends_in_order(run: Path, tmp_path: Path) -> None:
     ledger = tmp_path / "my.ledger"
     words = ["ui", str(run / "front"), "--ledger", str(ledger), "--budget", "20", "--port", "0", "--json"]

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from corpus.release_cases import ROWS, texts, user
 from dp_forward.corpus import reader as shards
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, shard_bytes, shard_name
-from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.corpus.writer import release_corpus
 from dp_forward.data import collate
 from dp_forward.errors import InvalidInput

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, BertTokenizer
 from dp_forward.data import Record
 from dp_forward.data.public_text import cut_into_sentences, pack_blocks, read_public_texts
 from dp_forward.errors import InvalidInput
-from dp_forward.split.load_model import model_folder
+from dp_forward.split.pretrained import model_folder
 
 LINES = ["one two three", "", "four five", "   ", "six"]
 PAD, UNK, CLS, SEP, MASK = range(5)

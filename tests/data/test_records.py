@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from dp_forward.data import Record, find_task, read_records
-from dp_forward.data.files import Row
+from dp_forward.data.row_files import Row
 from dp_forward.errors import InvalidInput
 
 SST2, IMDB, QQP = find_task("sst2"), find_task("imdb"), find_task("qqp")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dp_forward.data import Record, find_task, parse_data_option, read_records
-from dp_forward.data.files import Row
+from dp_forward.data.row_files import Row
 from dp_forward.data.sources import sentence_digest, split_sentences
 from dp_forward.errors import InvalidInput
 

@@ -10,7 +10,7 @@ from dp_forward.noise import Sanitizer
 from dp_forward.privacy import NoiseSpec
 from dp_forward.split import split_model
 from dp_forward.train.evaluation import accuracy_of, accuracy_over_draws
-from dp_forward.train.noisy_model import ThroughNoise
+from dp_forward.train.noisy_model import NoisyModel
 
 
 class _Records:
@@ -27,9 +27,9 @@ class _Records:
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": self._labels[indices]}
 
 
-def _module(epsilon: float) -> ThroughNoise:
+def _module(epsilon: float) -> NoisyModel:
     pair = split_model(tiny_models.tiny("bert"), "encoder.1")
-    return ThroughNoise(pair, Sanitizer(NoiseSpec(epsilon=epsilon).build(), seed=3), rows=8, labels=3)
+    return NoisyModel(pair, Sanitizer(NoiseSpec(epsilon=epsilon).build(), seed=3), rows=8, labels=3)
 
 
 def test_every_text_is_answered_once_per_draw() -> None:

@@ -1,11 +1,13 @@
-"""The accuracy for true labels is found through randomized ones, and its interval holds."""
+"""True labels are learnt, and the accuracy against them is found, through randomized ones."""
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
-from dp_forward.privacy import Prior, RandomizedResponse, ResponseWithPrior
-from dp_forward.train.label_debiasing import accuracy_of_answers
+from dp_forward.privacy import Budget, Prior, RandomizedResponse, ResponseWithPrior, calibrate
+from dp_forward.train.label_debiasing import LabelLoss, accuracy_of_answers
 
 UNEVEN = np.array([[0.7, 0.2, 0.1], [0.25, 0.6, 0.15], [0.05, 0.25, 0.7]])
 """No randomized response of ours: any public channel will do."""
@@ -23,6 +25,7 @@ def _drawn(
     return predicted, np.minimum(answers, labels - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("joint", "channel", "records"),
     [
@@ -80,3 +83,45 @@ def test_a_label_that_is_never_answered_leaves_the_accuracy_unknown() -> None:
     assert len(response.top) < 3
     labels = np.zeros(10, dtype=np.int64)
     assert accuracy_of_answers(labels, labels, response.transition()) is None
+
+
+RESPONSE = calibrate(RandomizedResponse, Budget(1.0), labels=3)
+
+
+def _learned(loss: LabelLoss, answers: torch.Tensor) -> torch.Tensor:
+    logits = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.LBFGS([logits], max_iter=200)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = loss(logits.expand(len(answers), 3), answers)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    return functional.softmax(logits.detach(), dim=0)
+
+
+def test_the_corrected_loss_learns_the_true_distribution() -> None:
+    truth = np.repeat([0, 1, 2], [14000, 4500, 1500])
+    answers = torch.tensor(RESPONSE.sample(truth, np.random.default_rng(0)))
+    corrected = _learned(LabelLoss(RESPONSE.transition()), answers)
+    plain = _learned(LabelLoss(), answers)
+    expected = torch.tensor([0.7, 0.225, 0.075])
+    assert (corrected - expected).abs().max() < 0.03
+    assert (plain - expected).abs().max() > 0.1, "the control: without correction it learns the answers"
+
+
+def test_without_flips_both_losses_are_cross_entropy() -> None:
+    logits, labels = torch.randn(8, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+    plain = functional.cross_entropy(logits, labels)
+    torch.testing.assert_close(LabelLoss()(logits, labels), plain)
+    torch.testing.assert_close(LabelLoss(np.eye(3))(logits, labels), plain)
+
+
+def test_the_loss_is_finite_for_extreme_logits() -> None:
+    logits = torch.tensor([[1e4, -1e4, 0.0]], requires_grad=True)
+    value = LabelLoss(RESPONSE.transition())(logits, torch.tensor([1]))
+    value.backward()
+    assert torch.isfinite(value)
+    assert torch.isfinite(logits.grad).all()

@@ -7,7 +7,7 @@ import tiny_models
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import NoiseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.train.noisy_model import ThroughNoise
+from dp_forward.train.noisy_model import NoisyModel
 
 ROWS = 10
 TEXTS = {
@@ -21,9 +21,9 @@ def _pair(cut: str = "encoder.2", width: int | None = 4) -> Split:
     return split_model(tiny_models.tiny("bert"), cut, width=width)
 
 
-def _module(pair: Split, **settings: object) -> ThroughNoise:
+def _module(pair: Split, **settings: object) -> NoisyModel:
     sanitizer = Sanitizer(NoiseSpec(epsilon=8.0).build(), seed=1)
-    return ThroughNoise(pair, sanitizer, rows=ROWS, labels=3, **settings).eval()  # type: ignore[arg-type]
+    return NoisyModel(pair, sanitizer, rows=ROWS, labels=3, **settings).eval()  # type: ignore[arg-type]
 
 
 def test_a_batch_cut_to_its_longest_text_crosses_as_the_full_one() -> None:
@@ -86,6 +86,6 @@ def test_rows_of_pad_do_not_count_in_the_pooled_hidden() -> None:
 def test_the_undefended_model_is_the_whole_model() -> None:
     whole = tiny_models.tiny("bert")
     pair = split_model(whole, "output")
-    module = ThroughNoise(pair, None, rows=ROWS, labels=3).eval()
+    module = NoisyModel(pair, None, rows=ROWS, labels=3).eval()
     with torch.no_grad():
         torch.testing.assert_close(module(**TEXTS)["logits"], whole(**TEXTS).logits, atol=0, rtol=0)

@@ -6,7 +6,7 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.train.defaults import effective_plan, recipe
-from dp_forward.train.plan import Plan
+from dp_forward.train.plan import Plan, ReleasesPlan
 from dp_forward.train.regimes import Regime
 
 
@@ -51,12 +51,41 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         ({"task": None}, "task"),
         ({"data": "here"}, "table"),
         ({"threshold_share": 0.5, "mechanism": "gaussian"}, "privunit"),
+        ({"evaluation_split": "Training"}, "another than train"),
+        ({"regime": "end-to-end", "label_epsilon": 1.0, "evaluation_split": "train"}, "another than train"),
     ],
 )
 def test_a_plan_that_means_nothing_is_refused_in_one_line(settings: dict, named: str) -> None:
     with pytest.raises(InvalidInput, match=named) as refused:
         _plan(**settings)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"epsilon": 8.0}, "epsilon"),
+        ({"task": "sst2"}, "task"),
+        ({"cut": "output"}, "cut"),
+        ({"mechanism": "privunit"}, "mechanism"),
+        ({"regime": "end-to-end"}, "regime"),
+        ({"public_task": "imdb"}, "public-task"),
+        ({"label_epsilon": 2.0}, "label-epsilon"),
+        ({"early_stopping": 2}, "held-out records"),
+        ({"averige": 0.9}, "average"),
+        ({"held_out": 1.0}, "held_out"),
+        ({"central_delta": 0.0}, "central_delta"),
+        ({"model": None}, "model"),
+    ],
+)
+def test_what_the_releases_say_already_is_refused_in_a_plan_of_a_provider(settings: dict, named: str) -> None:
+    with pytest.raises(InvalidInput, match=named) as refused:
+        ReleasesPlan.from_dict({"releases": "corpus", "model": "run"} | settings)
+    assert "\n" not in str(refused.value)
+
+
+def test_where_nothing_is_protected_the_training_split_may_be_measured_on() -> None:
+    assert _plan(regime="end-to-end", evaluation_split="train").evaluation_split == "train"
 
 
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:

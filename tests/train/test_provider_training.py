@@ -27,6 +27,8 @@ from dp_forward.train.provider_training import finetune_from_releases, held_out_
 from tiny_releases import TinyReleases, in_batches
 from tiny_user import write_user
 
+pytestmark = pytest.mark.slow
+
 KILLED = Path(__file__).with_name("killed_provider.py")
 
 

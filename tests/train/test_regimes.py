@@ -4,7 +4,7 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Budget, Guarantee, NoiseSpec, Notion, RandomizedResponse, calibrate
-from dp_forward.train.regimes import Promises, Regime, promises
+from dp_forward.train.regimes import Promises, Regime, label_mechanism_for, promises
 
 NOISE = NoiseSpec(epsilon=4.0).build()
 LABELS = calibrate(RandomizedResponse, Budget(2.0), labels=2)
@@ -61,3 +61,11 @@ def test_a_token_level_promise_does_not_cover_the_label() -> None:
     assert said.training is not None
     assert said.training.notion is Notion.TOKEN_SEQ_LDP
     assert "per label" in said.statements["labels"]
+
+
+def test_a_prior_has_one_number_for_each_label_and_a_budget() -> None:
+    assert label_mechanism_for(None, None, labels=2) is None
+    with pytest.raises(InvalidInput, match="2 numbers"):
+        label_mechanism_for(1.0, [0.2, 0.3, 0.5], labels=2)
+    with pytest.raises(InvalidInput, match="label_epsilon"):
+        label_mechanism_for(None, [0.5, 0.5], labels=2)

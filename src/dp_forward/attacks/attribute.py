@@ -37,7 +37,7 @@ from dp_forward.attacks.attack_result import AttackResult, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
 from dp_forward.attacks.observations import AnyFront, hidden_batches, kind_of_noise, observe_texts
 from dp_forward.data import EncodedTexts, Record
-from dp_forward.data.files import read_rows
+from dp_forward.data.row_files import read_rows
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
@@ -75,7 +75,7 @@ def keyword_genres(texts: Iterable[str]) -> Iterator[Record]:
 def read_labelled(
     path: str | os.PathLike[str], *, text: str = "text", attribute: str = "attribute"
 ) -> tuple[tuple[str, ...], list[Record]]:
-    """The values of an attribute and the labelled texts of any file that `data.files` reads.
+    """The values of an attribute and the labelled texts of any file that `data.row_files` reads.
 
     Edges:
         A row without an attribute is left out, one without a text is an error. Values are compared as words
@@ -139,13 +139,9 @@ def attribute_attack(
         seed=seed,
         device=place,
     )
-    attacker.learn(
-        # Where nothing is drawn, the vectors are all that is needed.
-        torch.cat([pooled(part, pool) for part in parts] if mechanism is None else parts),
-        torch.from_numpy(np.array(known)).to(place),
-        epochs,
-        progress,
-    )
+    # Where nothing is drawn, the vectors are all that is needed.
+    inputs = torch.cat([pooled(part, pool) for part in parts] if mechanism is None else parts)
+    attacker.learn(inputs, torch.from_numpy(np.array(known)).to(place), epochs, progress)
     seen = observe_texts(front, mechanism, test, device=place)
     guessed = torch.cat([attacker.guess(pooled(matrices[:, 0], pool)).cpu() for matrices in seen])
     if progress is not None:

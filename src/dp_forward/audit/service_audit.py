@@ -94,7 +94,6 @@ class ServiceAudit:
 
     frames: ReleasedAudit | None
     findings: tuple[Finding, ...]
-    seconds: float
 
     @property
     def refuted_by(self) -> tuple[str, ...]:
@@ -106,17 +105,6 @@ class ServiceAudit:
     def refuted(self) -> bool:
         """Whether any claim is broken."""
         return bool(self.refuted_by)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        found = [finding.as_dict() for finding in self.findings]
-        return {
-            "frames": None if self.frames is None else self.frames.as_dict(),
-            "findings": found,
-            "refuted": self.refuted,
-            "refuted_by": list(self.refuted_by),
-            "seconds": self.seconds,
-        }
 
 
 @torch.inference_mode()
@@ -175,7 +163,7 @@ def audit_service(
         *audit_fronts(user),
     ]
     audited, fitting = _audited(mechanism, sent, pair, level)
-    return ServiceAudit(frames=audited, findings=(fitting, *findings), seconds=time.monotonic() - started)
+    return ServiceAudit(frames=audited, findings=(fitting, *findings))
 
 
 def _audited(

@@ -92,15 +92,15 @@ def membership(
         "regime": str(game.plan.regime),
         "members": game.size,
         "others": len(game.texts) - game.size,
-        "others_from": game.others.source,
-        "drawn_alike": game.others.drawn_alike,
+        "others_from": game.others_from,
+        "drawn_alike": game.drawn_alike,
         **query,
         "shadows": shadows,
         "accuracy_on_members": float(right[inside].mean()),
         "accuracy_on_others": float(right[~inside].mean()),
         "scores": more,
     }
-    return Outcome(result=top, facts=facts, more=more, comparable=game.others.drawn_alike)
+    return Outcome(result=top, facts=facts, more=more, comparable=game.drawn_alike)
 
 
 def _plan(target: Target) -> Plan:
@@ -124,15 +124,6 @@ def _plan(target: Target) -> Plan:
     return plan
 
 
-@dataclass(frozen=True)
-class _Others:
-    """Texts that were not trained on, their source, and whether a coin could have made them members."""
-
-    records: list[Record]
-    source: str
-    drawn_alike: bool
-
-
 @dataclass(frozen=True, eq=False)
 class _Game:
     """The run, and the texts to tell apart: first the members, then as many others."""
@@ -142,7 +133,8 @@ class _Game:
     back: Back | NarrowBack
     texts: EncodedTexts
     size: int
-    others: _Others
+    others_from: str
+    drawn_alike: bool
     ceiling: float | None
 
     @classmethod
@@ -156,8 +148,8 @@ class _Game:
         if replace(provider.spec, front=target.spec.front) != target.spec:
             raise InvalidInput("run", "have one form of release", "two in its halves", "Get it again.")
         limit = count("limit", limit, remedy="Use 2000.")
-        members, rest = _members_and_others(target, plan, others, drop_words)
-        size = min(len(members), len(rest.records), limit)
+        members, rest, source, alike = _members_and_others(target, plan, others, drop_words)
+        size = min(len(members), len(rest), limit)
         if size < _FEWEST:
             raise InvalidInput(
                 "texts",
@@ -165,11 +157,11 @@ class _Game:
                 size,
                 "An interval needs more.",
             )
-        drawn = [*_draw(members, size, target.seed), *_draw(rest.records, size, target.seed + 1)]
+        drawn = [*_draw(members, size, target.seed), *_draw(rest, size, target.seed + 1)]
         texts = target.encoded(drawn)
         if texts.labels is None:
-            raise InvalidInput("others", "have labels", rest.source, "Name another split.")
-        return cls(target, plan, provider.back, texts, size, rest, _ceiling(target, plan))
+            raise InvalidInput("others", "have labels", source, "Name another split.")
+        return cls(target, plan, provider.back, texts, size, source, alike, _ceiling(target, plan))
 
     @property
     def inside(self) -> NDArray[np.bool_]:
@@ -191,7 +183,8 @@ class _Game:
 
 def _members_and_others(
     target: Target, plan: Plan, others: str | None, drop_words: float | None
-) -> tuple[list[Record], _Others]:
+) -> tuple[list[Record], list[Record], str, bool]:
+    """Members, others, where the others come from, and whether a coin could have made them members."""
     from dp_forward.attacks.membership import drop_words as thin_out
     from dp_forward.data import sample_records
     from dp_forward.data.tasks import find_task, split_name
@@ -203,14 +196,14 @@ def _members_and_others(
         if others is not None:
             raise InvalidInput("others", "go without --drop-words", others, "Leave one of them out.")
         thinned = list(thin_out(members, share=drop_words, seed=target.seed))
-        return members, _Others(thinned, f"members without {drop_words:g} of their words", False)
+        return members, thinned, f"members without {drop_words:g} of their words", False
     known = {id(record) for record in members}
     rest = [record for record in everybody if id(record) not in known]
     wanted = None if others is None else split_name(others)
     if wanted == "train" or (wanted is None and len(rest) >= _FEWEST):
-        return members, _Others(rest, "train, the rest", True)
+        return members, rest, "train, the rest", True
     part = wanted or plan.evaluation_split
-    return members, _Others(target.records(task, part), part, False)
+    return members, target.records(task, part), part, False
 
 
 def _draw(records: list[Record], size: int, seed: int) -> list[Record]:
@@ -226,7 +219,7 @@ def _ceiling(target: Target, plan: Plan) -> float | None:
     A promise per token or phrase says little about a whole text, and gives none.
     """
     from dp_forward.privacy import RECORD, TEXT
-    from dp_forward.train.promised import promises_of
+    from dp_forward.train.regimes import promises_of
 
     said = promises_of(plan, target.spec).training
     return said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
@@ -256,27 +249,27 @@ def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mappin
     """
     from dp_forward.attacks.lira import lira, logit_confidence, score_shadows
     from dp_forward.train.finetune import finetune
-    from dp_forward.train.inputs import cut_model, gather
+    from dp_forward.train.inputs import cut_model, load_inputs
 
     labels, bars, seed = game.texts.labels, game.target.bars, game.target.seed
     assert labels is not None
     plan = replace(game.plan, evaluation_draws=1)
-    material = gather(plan, progress=lambda what, done: bars(what, done, 0, {}))
-    evaluation = material.evaluation
+    inputs = load_inputs(plan, progress=bars)
+    evaluation = inputs.evaluation
     if not plan.early_stopping and len(evaluation) > _EVALUATED:
         evaluation = evaluation.subset(range(_EVALUATED))  # what a shadow reaches is not asked for
 
     def train(members: NDArray[np.int64]) -> NDArray[np.float64]:
         pair, tokens, spec = cut_model(plan)
         own = replace(
-            material,
+            inputs,
             pair=pair,
             tokens=tokens,
             spec=spec,
             train=game.texts.subset(members),
             evaluation=evaluation,
         )
-        trained = finetune(plan, material=own, progress=bars).pair
+        trained = finetune(plan, inputs=own, progress=bars).pair
         return logit_confidence(game.ask(trained.front, trained.back, "asking a shadow", query), labels)
 
     progress = counter(bars, "training shadows", shadows)

@@ -57,6 +57,8 @@ def audit(
 
     Example: dpf audit --mechanism matrix-gaussian --epsilon 8
     """
+    from dp_forward.privacy import NoiseSpec
+
     started = time.perf_counter()
     if (run is None) == (mechanism is None):
         raise InvalidInput(
@@ -68,8 +70,13 @@ def audit(
         result = _run(run, _FRAMES if draws is None else draws, text)
     else:
         assert mechanism is not None
-        often = _DRAWS if draws is None else draws
-        result = _alone(mechanism.value, epsilon, delta, unit, often, (rows, columns), bits)
+        if epsilon is None:
+            raise InvalidInput("epsilon", "be given with a mechanism", "none", "Try --epsilon 8.")
+        spec = NoiseSpec(
+            mechanism=mechanism.value, epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=columns
+        )
+        shape = {"rows": rows, "width": columns, "bits": bits}
+        result = _alone(spec.build(), _DRAWS if draws is None else draws, shape)
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
@@ -79,30 +86,14 @@ def audit(
         raise typer.Exit(_REFUTED)
 
 
-def _alone(
-    name: str,
-    epsilon: float | None,
-    delta: float | None,
-    unit: str,
-    draws: int,
-    shape: tuple[int, int],
-    bits: int,
-) -> dict[str, Any]:
+def _alone(made: Mechanism, draws: int, shape: dict[str, Any]) -> dict[str, Any]:
     """A mechanism's releases, without a model."""
     from dp_forward.audit.draw_checks import audit_draws
     from dp_forward.audit.released_bytes import audit_released
-    from dp_forward.privacy import NoiseSpec
 
-    if epsilon is None:
-        raise InvalidInput("epsilon", "be given with a mechanism", "none", "Try --epsilon 8.")
-    rows, width = shape
-    made = NoiseSpec(
-        mechanism=name, epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=width
-    ).build()
-    released: dict[str, Any] = {"rows": rows, "width": width, "bits": bits}
-    findings = audit_draws(made, **released)
+    findings = audit_draws(made, **shape)
     with Bars() as bars:
-        found = audit_released(made, draws=draws, progress=counter(bars, "releasing", 2 * draws), **released)
+        found = audit_released(made, draws=draws, progress=counter(bars, "releasing", 2 * draws), **shape)
     return _result(made, {"opposed inputs": found}, findings)
 
 

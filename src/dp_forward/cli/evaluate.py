@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import Data, data_paths
 from dp_forward.cli.progress_bars import Bars
+from dp_forward.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dp_forward.data.tasks import Task
+    from dp_forward.privacy import Mechanism
+    from dp_forward.train.run import Halves
 
 __all__ = ["evaluate"]
 
@@ -28,34 +34,21 @@ def evaluate(
     seed: Annotated[int | None, typer.Option("--seed", help="For noise that can be drawn again.")] = None,
     json: options.Json = False,
 ) -> None:
-    """How often a run is right, over repeated draws of the noise, with a 95 % interval.
+    """Measure how often a run is right, over repeated draws of the noise, with a 95 % interval.
 
     Example: dpf evaluate run --task rotten-tomatoes --split test --draws 20
     """
     from dp_forward.data import read_texts
-    from dp_forward.data.tasks import find_task
-    from dp_forward.errors import InvalidInput
     from dp_forward.noise import Sanitizer
+    from dp_forward.progress import counter
     from dp_forward.train.evaluation import accuracy_over_draws, commonest_share
-    from dp_forward.train.noisy_model import ThroughNoise
+    from dp_forward.train.noisy_model import NoisyModel
     from dp_forward.train.report import weakness
     from dp_forward.train.run import Halves
 
     done = Halves.load(run)
-    known = done.task if task is None else task
-    if known is None:
-        raise InvalidInput("task", "be given for a run that has none", "nothing", "Such as --task sst2.")
-    chosen = find_task(known)
-    if chosen.labels != done.spec.labels:
-        raise InvalidInput(
-            "task", f"have the labels of the run: {', '.join(done.spec.labels)}", chosen.name, "Name another."
-        )
-    noise = done.spec.noise
-    if epsilon is not None:
-        if noise is None:
-            raise InvalidInput("epsilon", "go with a run that has noise", epsilon, "Leave it out.")
-        noise = replace(noise, epsilon=epsilon)
-    mechanism = None if noise is None else noise.build()
+    chosen = _task_of(done, task)
+    mechanism = _mechanism_of(done, epsilon)
     where = {**done.data, **(data_paths(data) or {})}
     with Bars() as bars:
         texts = read_texts(
@@ -64,21 +57,19 @@ def evaluate(
             done.tokens,
             source=where.get(chosen.name),
             limit=limit,
-            progress=lambda n: bars("reading", n, 0, {}),
+            progress=counter(bars, "reading"),
         )
-        module = ThroughNoise(
+        module = NoisyModel(
             done.pair,
             None if mechanism is None else Sanitizer(mechanism, seed=seed),
             rows=done.spec.rows,
             labels=len(done.spec.labels),
         )
         found = accuracy_over_draws(
-            module, texts, draws=draws, progress=lambda n: bars("evaluating", n, len(texts), {})
+            module, texts, draws=draws, progress=counter(bars, "evaluating", len(texts))
         )
         module.clean = True
-        clean = accuracy_over_draws(
-            module, texts, progress=lambda n: bars("without noise", n, len(texts), {})
-        )
+        clean = accuracy_over_draws(module, texts, progress=counter(bars, "without noise", len(texts)))
     result = {
         "accuracy": found.mean,
         "accuracy_low": found.low,
@@ -95,5 +86,30 @@ def evaluate(
     if json:
         output.print_json(result)
         return
-    said = [note for note in (weakness(result), chosen.notes) if note]
-    output.print_fields(f"{run} on {chosen.name}", result, said)
+    notes = [note for note in (weakness(result), chosen.notes) if note]
+    output.print_fields(f"{run} on {chosen.name}", result, notes)
+
+
+def _task_of(run: Halves, name: str | None) -> Task:
+    """The task with this name, or the run's own; its labels are those that the back answers."""
+    from dp_forward.data.tasks import find_task
+
+    known = run.task if name is None else name
+    if known is None:
+        raise InvalidInput("task", "be given for a run that has none", "nothing", "Such as --task sst2.")
+    task = find_task(known)
+    if task.labels != run.spec.labels:
+        raise InvalidInput(
+            "task", f"have the labels of the run: {', '.join(run.spec.labels)}", task.name, "Name another."
+        )
+    return task
+
+
+def _mechanism_of(run: Halves, epsilon: float | None) -> Mechanism | None:
+    """The run's noise, for another epsilon where one is given."""
+    noise = run.spec.noise
+    if noise is None:
+        if epsilon is not None:
+            raise InvalidInput("epsilon", "go with a run that has noise", epsilon, "Leave it out.")
+        return None
+    return (noise if epsilon is None else replace(noise, epsilon=epsilon)).build()

@@ -11,10 +11,11 @@ from typing import Any
 from dp_forward.cli import output
 from dp_forward.cli.plan_options import print_plan, warn_if_finished
 from dp_forward.cli.progress_bars import Bars
+from dp_forward.progress import counter
 
 __all__ = ["finetune_releases"]
 
-_IN_THE_PLAN = {"delta": "central_delta"}
+_RENAMED = {"delta": "central_delta"}
 """The delta of a release is its corpus's own; what can still be chosen is that of the central promise."""
 _COLLECTION, _MANIFEST = "collection.json", "manifest.json"
 
@@ -24,13 +25,13 @@ def finetune_releases(
 ) -> None:
     """Train, and print the report; ``releases`` is a corpus or a collection of a collector."""
     from dp_forward.train.defaults import effective_releases_plan
+    from dp_forward.train.lineage import cut_of_start
     from dp_forward.train.plan import ReleasesPlan
     from dp_forward.train.provider_training import finetune_from_releases
-    from dp_forward.train.starting_point import cut_of_start
 
-    renamed = {_IN_THE_PLAN.get(name, name): value for name, value in settings.items()}
-    asked = ReleasesPlan.from_dict({**renamed, "releases": str(releases)})
-    plan = effective_releases_plan(asked, cut_of_start(asked.model))
+    renamed = {_RENAMED.get(name, name): value for name, value in settings.items()}
+    wanted = ReleasesPlan.from_dict({**renamed, "releases": str(releases)})
+    plan = effective_releases_plan(wanted, cut_of_start(wanted.model))
     print_plan(plan.as_dict())
     with warn_if_finished(out, "report.json"), Bars() as bars, _exported(releases, out, bars) as exported:
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
@@ -51,7 +52,7 @@ def _exported(releases: Path, out: Path, bars: Bars) -> Iterator[Path | None]:
     beside = next(folder for folder in out.absolute().parents if folder.is_dir())
     with tempfile.TemporaryDirectory(prefix=".dpf-", dir=beside) as draft:
         corpus = Path(draft) / "releases"
-        export_corpus(releases, corpus, progress=lambda done: bars("exporting", done, 0, {}))
+        export_corpus(releases, corpus, progress=counter(bars, "exporting"))
         yield corpus
 
 

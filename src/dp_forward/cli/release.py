@@ -1,4 +1,4 @@
-"""`dpf release`: a corpus of texts into a stored corpus of releases, one per record."""
+"""`dpf release`: store one release per record of a corpus; push them to a collector."""
 
 from __future__ import annotations
 
@@ -18,38 +18,57 @@ from dp_forward.cli.plan_options import (
     warn_if_finished,
 )
 from dp_forward.cli.progress_bars import Bars
+from dp_forward.progress import counter
 
 if TYPE_CHECKING:
     from dp_forward.corpus.corpus_spec import CorpusSpec, Labels
+    from dp_forward.corpus.reader import ReleasedCorpus
+    from dp_forward.data import EncodedTexts
+    from dp_forward.data.tasks import Task as TaskSpec
     from dp_forward.service.client.upload import UploadResult
+    from dp_forward.split.artifacts import UserSide
 
 __all__ = ["release"]
 
 
+Front = Annotated[Path, typer.Argument(help="The user's folder of a run: RUN/front.")]
+Task = Annotated[str, typer.Option("--task", help="Whose records: sst2, imdb, qqp, rotten-tomatoes.")]
+Out = Annotated[Path, typer.Option("--out", help="The folder for the shards, to be handed over.")]
+Split = Annotated[str, typer.Option("--split", help="Which split.")]
+Limit = Annotated[int | None, typer.Option("--limit", help="A sample of the records.")]
+NoLabels = Annotated[bool, typer.Option("--no-labels", help="Store no labels.")]
+Bits = Annotated[int, typer.Option("--bits", help="8 or 16 per number; both are as private.")]
+LedgerPath = Annotated[
+    Path | None, typer.Option("--ledger", help="Where the release is charged [OUT.private/ledger].")
+]
+RecordBudget = Annotated[
+    float | None,
+    typer.Option("--budget", help="What each record may spend in all, for a new ledger [this release]."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a release that was killed.")]
+Destination = Annotated[
+    str | None,
+    typer.Option("--server", help="Push the stored release to this collector or shuffler, too."),
+]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The server's token.")]
+
+
 def release(
-    front: Annotated[Path, typer.Argument(help="The user's folder of a run: RUN/front.")],
-    task: Annotated[str, typer.Option("--task", help="Whose records: sst2, imdb, qqp, rotten-tomatoes.")],
-    out: Annotated[Path, typer.Option("--out", help="The folder for the shards, to be handed over.")],
+    front: Front,
+    task: Task,
+    out: Out,
     data: Data = None,
-    split: Annotated[str, typer.Option("--split", help="Which split.")] = "train",
-    limit: Annotated[int | None, typer.Option("--limit", help="A sample of the records.")] = None,
+    split: Split = "train",
+    limit: Limit = None,
     label_epsilon: LabelEpsilon = None,
     label_prior: LabelPrior = None,
-    no_labels: Annotated[bool, typer.Option("--no-labels", help="Store no labels.")] = False,
-    bits: Annotated[int, typer.Option("--bits", help="8 or 16 per number; both are as private.")] = 8,
-    ledger: Annotated[
-        Path | None, typer.Option("--ledger", help="Where the release is charged [OUT.private/ledger].")
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option("--budget", help="What each record may spend in all, for a new ledger [this release]."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a release that was killed.")] = False,
-    server: Annotated[
-        str | None,
-        typer.Option("--server", help="Push the stored release to this collector or shuffler, too."),
-    ] = None,
-    token_file: Annotated[Path | None, typer.Option("--token-file", help="The server's token.")] = None,
+    no_labels: NoLabels = False,
+    bits: Bits = 8,
+    ledger: LedgerPath = None,
+    budget: RecordBudget = None,
+    resume: Resume = False,
+    server: Destination = None,
+    token_file: TokenFile = None,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -62,90 +81,71 @@ def release(
     Example: dpf release run/front --task rotten-tomatoes --limit 100 --out releases
     """
     from dp_forward.corpus.reader import MANIFEST
-    from dp_forward.corpus.writer import ledger_of, release_corpus
     from dp_forward.data import read_texts
-    from dp_forward.data.tasks import find_task, split_name
-    from dp_forward.errors import InvalidInput
-    from dp_forward.ledger import Ledger
+    from dp_forward.data.tasks import find_task
     from dp_forward.split.artifacts import load_user_side
     from dp_forward.split.device import pick_device
-    from dp_forward.train.labels import label_mechanism_for
-    from dp_forward.train.published import refuse_front_that_saw
+    from dp_forward.train.regimes import label_mechanism_for
 
     to, place = _destination(server, token_file), pick_device(device)
-    chosen = find_task(task)
-    user = load_user_side(front)
-    if split_name(split) == "train":
-        refuse_front_that_saw(chosen.name, front)
-    if chosen.labels != user.spec.labels and not no_labels:
-        raise InvalidInput(
-            "task",
-            f"have the labels of the front: {', '.join(user.spec.labels)}",
-            chosen.name,
-            "Or --no-labels.",
-        )
-    labels = label_mechanism_for(
-        label_epsilon, numbers("label-prior", label_prior), labels=len(user.spec.labels)
-    )
-    with warn_if_finished(out, MANIFEST), Bars() as bars:
-        texts = read_texts(
-            chosen,
-            split,
-            user.tokens,
-            source=(data_paths(data) or {}).get(chosen.name),
-            limit=limit,
-            progress=lambda n: bars("reading", n, 0, {}),
-        )
-        if to is not None:  # before anything is charged for a server that wants something else
-            from dp_forward.service.client.upload import check_collector
-
-            known: Labels = "none" if no_labels or texts.labels is None else "public"
-            check_collector(user, labels or known, bits=bits, **to)
-        corpus = release_corpus(
-            user,
-            texts,
-            out,
-            label_mechanism=labels,
-            publish_labels=not no_labels,
-            bits=bits,
-            ledger=ledger,
-            budget=budget,
-            resume=resume,
-            progress=lambda n: bars("releasing", n, len(texts), {}),
-            device=place,
-        )
-        pushed = None
-        if to is not None:
-            from dp_forward.service.client.upload import push_corpus
-
-            pushed = push_corpus(
-                out,
-                **to,
-                cut=str(user.front.cut),
-                ledger=ledger,
-                progress=lambda n: bars("pushing", n, len(texts), {}),
-            )
-    with Ledger.open(ledger or ledger_of(out)) as book:
-        spent, cap = book.spent(), book.cap
-    result = {
-        "records": corpus.records,
-        "bytes": corpus.bytes,
-        "guarantee": corpus.guarantee.as_dict(),
-        "spent_per_record": spent,
-        "cap_per_record": cap,
-        "out": str(out),
+    chosen, user = find_task(task), load_user_side(front)
+    _check_task(chosen, split, front, user, no_labels=no_labels)
+    prior, source = numbers("label-prior", label_prior), (data_paths(data) or {}).get(chosen.name)
+    settings = {
+        "label_mechanism": label_mechanism_for(label_epsilon, prior, labels=len(user.spec.labels)),
+        "publish_labels": not no_labels,
+        "bits": bits,
+        "ledger": ledger,
     }
-    sentences = [corpus.guarantee.statement]
-    if ledger is None:
-        sentences.append(OWN_LEDGER)
-    if pushed is not None:
-        more, told = _told(pushed, corpus.spec)
-        result, sentences = result | more, sentences + told
+    with warn_if_finished(out, MANIFEST), Bars() as bars:
+        reading = counter(bars, "reading")
+        texts = read_texts(chosen, split, user.tokens, source=source, limit=limit, progress=reading)
+        corpus, upload = _store(
+            user, texts, out, bars, to, **settings, budget=budget, resume=resume, device=place
+        )
+    result, sentences = _report(corpus, upload, out, ledger)
     if json:
         output.print_json(result)
         return
     shown = {name: value for name, value in result.items() if name not in ("guarantee", "central")}
     output.print_fields(f"Released {chosen.name} {split}", shown, sentences)
+
+
+def _store(
+    user: UserSide,
+    texts: EncodedTexts,
+    out: Path,
+    bars: Bars,
+    to: dict[str, Any] | None,
+    **settings: Any,
+) -> tuple[ReleasedCorpus, UploadResult | None]:
+    """Store the release, and push it where there is a destination; ``settings`` are of `release_corpus`."""
+    from dp_forward.corpus.writer import release_corpus
+    from dp_forward.service.client.upload import check_collector, push_corpus
+
+    if to is not None:  # before anything is charged for a server that wants something else
+        known: Labels = "public" if settings["publish_labels"] and texts.labels is not None else "none"
+        check_collector(user, settings["label_mechanism"] or known, bits=settings["bits"], **to)
+    progress = counter(bars, "releasing", len(texts))
+    corpus = release_corpus(user, texts, out, progress=progress, **settings)
+    if to is None:
+        return corpus, None
+    progress = counter(bars, "pushing", len(texts))
+    cut, ledger = str(user.front.cut), settings["ledger"]
+    return corpus, push_corpus(out, **to, cut=cut, ledger=ledger, progress=progress)
+
+
+def _check_task(task: TaskSpec, split: str, front: Path, user: UserSide, *, no_labels: bool) -> None:
+    """Refuse a task whose records the front has seen, or whose labels it does not have."""
+    from dp_forward.data.tasks import split_name
+    from dp_forward.errors import InvalidInput
+    from dp_forward.train.lineage import refuse_front_that_saw
+
+    if split_name(split) == "train":
+        refuse_front_that_saw(task.name, front)
+    if task.labels != user.spec.labels and not no_labels:
+        rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
+        raise InvalidInput("task", rule, task.name, "Or --no-labels.")
 
 
 def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] | None:
@@ -160,31 +160,61 @@ def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] 
     return None
 
 
-def _told(pushed: UploadResult, form: CorpusSpec) -> tuple[dict[str, Any], list[str]]:
-    """What came of pushing, as JSON and in words; a central epsilon only where a shuffler hides a record."""
+def _report(
+    corpus: ReleasedCorpus, upload: UploadResult | None, out: Path, ledger: Path | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The result as JSON, and the sentences for people."""
+    from dp_forward.corpus.writer import ledger_of
+    from dp_forward.ledger import Ledger
+
+    with Ledger.open(ledger or ledger_of(out)) as book:
+        spent, cap = book.spent(), book.cap
+    result = {
+        "records": corpus.records,
+        "bytes": corpus.bytes,
+        "guarantee": corpus.guarantee.as_dict(),
+        "spent_per_record": spent,
+        "cap_per_record": cap,
+        "out": str(out),
+    }
+    sentences = [corpus.guarantee.statement]
+    if ledger is None:
+        sentences.append(OWN_LEDGER)
+    if upload is not None:
+        result |= {"pushed": upload.pushed, "known": upload.known, "server": upload.server}
+        if upload.spec.shuffler_least is not None:
+            more, sentence = _shuffler_report(upload, corpus.spec)
+            result, sentences = result | more, [*sentences, sentence]
+    return result, sentences
+
+
+def _shuffler_report(upload: UploadResult, spec: CorpusSpec) -> tuple[dict[str, Any], str]:
+    """What a shuffler adds; a central epsilon only where it hides a record."""
     from dataclasses import replace
 
-    from dp_forward.corpus.shuffled import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
+    from dp_forward.corpus.shuffle_guarantee import (
+        ASSUMPTIONS,
+        ShuffledBatch,
+        central_reading,
+        central_statement,
+    )
     from dp_forward.privacy import TEXT
     from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 
-    told: dict[str, Any] = {"pushed": pushed.pushed, "known": pushed.known, "server": pushed.server}
-    if pushed.form.shuffler_least is None:
-        return told, []
-    if pushed.least is None:
-        return told | {"central": None}, ["Records went to this address before a shuffler was there."]
-    least = pushed.least
-    told |= {"shuffler_least": least, "central": None}
+    least = upload.least
+    if least is None:
+        return {"central": None}, "Records went to this address before a shuffler was there."
+    result: dict[str, Any] = {"shuffler_least": least, "central": None}
     mixed = f"The shuffler says that it passes records on in batches of at least {least}."
-    if pushed.elsewhere:
-        return told, [f"{mixed} The records went to another server too, or may have: no more is promised."]
-    if form.labels == "public":
-        return told, [f"{mixed} Labels are public, and how many share one is not known: no more is promised."]
-    if form.release.mechanism().unit != TEXT:
-        return told, [f"{mixed} Per token the local promise holds alone."]
-    batch, delta = [ShuffledBatch(least)], form.guarantee().delta or DEFAULT_DELTA
-    reading = central_reading(replace(form, records=least), batch, delta=delta)
-    told["central"] = {
+    if upload.elsewhere:
+        return result, f"{mixed} The records went to another server too, or may have: no more is promised."
+    if spec.labels == "public":
+        return result, f"{mixed} Labels are public, and how many share one is not known: no more is promised."
+    if spec.release.mechanism().unit != TEXT:
+        return result, f"{mixed} Per token the local promise holds alone."
+    batch, delta = [ShuffledBatch(least)], spec.guarantee().delta or DEFAULT_DELTA
+    reading = central_reading(replace(spec, records=least), batch, delta=delta)
+    result["central"] = {
         "epsilon_upper": reading.upper.epsilon,
         "epsilon_lower": reading.lower.epsilon,
         "delta": delta,
@@ -193,4 +223,4 @@ def _told(pushed: UploadResult, form: CorpusSpec) -> tuple[dict[str, Any], list[
         "assumptions": list(ASSUMPTIONS),
     }
     promise, _, attack, assumed = central_statement(reading, batch)
-    return told, [f"{mixed} For a batch of {least}: {promise} {attack} {assumed}"]
+    return result, f"{mixed} For a batch of {least}: {promise} {attack} {assumed}"

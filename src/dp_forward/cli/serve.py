@@ -118,7 +118,7 @@ def _collection(folder: Path, provider: ProviderSide, digest: str, labels: Label
 
 def _labels(how: str | None, epsilon: float | None, prior: str | None, *, count: int) -> Labels:
     """What is collected of the labels."""
-    from dp_forward.train.labels import label_mechanism_for
+    from dp_forward.train.regimes import label_mechanism_for
 
     mechanism = label_mechanism_for(epsilon, numbers("label-prior", prior), labels=count)
     if how not in (None, "public", "none", "randomized"):

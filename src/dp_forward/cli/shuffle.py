@@ -1,4 +1,4 @@
-"""`dpf shuffle`: the trusted party between users who push records and a provider who collects them."""
+"""`dpf shuffle`: the trusted party between users who push records and the provider that collects them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,27 @@ from dp_forward.cli.service_options import Host, Port, TlsCert, TlsKey
 __all__ = ["shuffle"]
 
 
+CollectorAddress = Annotated[str, typer.Option("--collector", help="The address of the collector.")]
+CollectorToken = Annotated[
+    Path, typer.Option("--collector-token-file", help="The one word that the collector knows you by.")
+]
+Store = Annotated[Path, typer.Option("--store", help="A folder of your own for records that wait.")]
+Least = Annotated[int, typer.Option("--least", help="Fewest records of a batch: more hide better.")]
+Most = Annotated[int, typer.Option("--most", help="Most records kept while the collector is away.")]
+UsersToken = Annotated[
+    Path | None, typer.Option("--token-file", help="A file with the one word that users must know.")
+]
+
+
 def shuffle(
-    collector: Annotated[str, typer.Option("--collector", help="The address of the collector.")],
-    collector_token_file: Annotated[
-        Path, typer.Option("--collector-token-file", help="The one word that the collector knows you by.")
-    ],
-    store: Annotated[Path, typer.Option("--store", help="A folder of your own for records that wait.")],
-    least: Annotated[int, typer.Option("--least", help="Fewest records of a batch: more hide better.")],
-    most: Annotated[
-        int, typer.Option("--most", help="Most records kept while the collector is away.")
-    ] = 100_000,
+    collector: CollectorAddress,
+    collector_token_file: CollectorToken,
+    store: Store,
+    least: Least,
+    most: Most = 100_000,
     host: Host = "127.0.0.1",
     port: Port = 8767,
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", help="A file with the one word that users must know.")
-    ] = None,
+    token_file: UsersToken = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     json: options.Json = False,
@@ -46,7 +52,7 @@ def shuffle(
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.settings import ServerSettings
     from dp_forward.service.server.uvicorn_runner import run_server
-    from dp_forward.service.shuffler.forwarding import Collector, Forwarder
+    from dp_forward.service.shuffler.forwarding import CollectorClient, Forwarder
     from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
@@ -59,18 +65,14 @@ def shuffle(
     )
     word = read_token(collector_token_file)
     if word == settings.token:
-        raise InvalidInput(
-            "token-file",
-            "differ from --collector-token-file",
-            "the same word",
-            "Users must not know that one.",
-        )
-    with contextlib.closing(Collector(collector, token=word)) as line:
+        rule = "differ from --collector-token-file"
+        raise InvalidInput("token-file", rule, "the same word", "Users must not know that one.")
+    with contextlib.closing(CollectorClient(collector, token=word)) as client:
         with output.working("asking the collector what it wants"):
-            form = line.form()
-        with contextlib.closing(ShufflerStore.open_or_create(store, form, least=least)) as records:
-            forwarder = Forwarder(records, line, at_once=form.body_records)
-            app = make_shuffler_app(records, forwarder, form, settings=settings, most=most)
+            spec = client.spec()
+        with contextlib.closing(ShufflerStore.open_or_create(store, spec, least=least)) as records:
+            forwarder = Forwarder(records, client, at_once=spec.body_records)
+            app = make_shuffler_app(records, forwarder, spec, settings=settings, most=most)
             run_server(app, settings)
             if json:
                 totals = {"batches": forwarder.batches, "records": forwarder.records}

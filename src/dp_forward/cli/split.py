@@ -33,7 +33,7 @@ def split(
     from dp_forward.split import split_model
     from dp_forward.split.check import check_split
     from dp_forward.split.half_files import save_split
-    from dp_forward.split.load_model import load_model
+    from dp_forward.split.pretrained import load_model
 
     with output.working("loading the model"):
         whole = load_model(model, labels=labels)

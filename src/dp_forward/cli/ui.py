@@ -6,7 +6,6 @@ import json as json_text
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
@@ -151,8 +150,6 @@ class TokenReconstructor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stopping.set()
         self._thread.join()

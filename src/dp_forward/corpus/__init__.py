@@ -1,1 +1,1 @@
-"""A corpus of texts into a stored corpus of releases, one per record."""
+"""Corpus of releases: one stored release per record; draw, write, read."""

@@ -1,4 +1,4 @@
-"""Records in, draws out: the front, the bound, the noise and the labels of a corpus that is released."""
+"""Front, bound, noise and labels of a corpus: records in, draws out."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from dp_forward.noise.released.released_matrix import release_batch, release_lab
 from dp_forward.privacy import Mechanism
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["Source"]
+__all__ = ["ReleaseDrawer"]
 
 _FRONT_BATCH: Final = 64
 _NOISE_ENTRIES: Final = 1 << 16
 """What a thread draws at a time."""
 
 
-class Source:
+class ReleaseDrawer:
     """A front on a device and the records it reads; use it as a context manager.
 
     Guarantees:
@@ -44,7 +44,7 @@ class Source:
         # The noise takes most of the time, and its arithmetic runs outside of Python's lock.
         self._threads = ThreadPoolExecutor(os.cpu_count())
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> ReleaseDrawer:
         return self
 
     def __exit__(self, *_: object) -> None:

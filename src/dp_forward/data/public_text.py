@@ -28,8 +28,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.data.files import Row, read_lines, read_rows, suffix_of
 from dp_forward.data.records import Record
+from dp_forward.data.row_files import Row, read_lines, read_rows, suffix_of
 from dp_forward.data.sources import read_reviews, stream_hub
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_forward.data.files import Row
+from dp_forward.data.row_files import Row
 from dp_forward.data.sources import open_source, source_name
 from dp_forward.data.tasks import Task, split_name
 from dp_forward.errors import InvalidInput

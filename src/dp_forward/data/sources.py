@@ -24,7 +24,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from dp_forward.data.files import Row, find_split_files, read_rows
+from dp_forward.data.row_files import Row, find_split_files, read_rows
 from dp_forward.data.tasks import Task, find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import bytes_digest

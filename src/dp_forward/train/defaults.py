@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dp_forward.split.cut import parse_cut
+from dp_forward.train.lineage import published_shape
 from dp_forward.train.plan import Plan, ReleasesPlan
-from dp_forward.train.published import published_shape
 from dp_forward.train.regimes import Regime
 
 __all__ = ["Recipe", "effective_plan", "effective_releases_plan", "recipe"]

@@ -8,8 +8,8 @@ observations as the spread *between* texts is worth. So it covers both which tex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.train.noisy_model import ThroughNoise
-from dp_forward.train.training_loop import Batched
+from dp_forward.progress import Count
+
+if TYPE_CHECKING:
+    from dp_forward.data import EncodedTexts
+    from dp_forward.train.noisy_model import NoisyModel
 
 __all__ = ["Accuracy", "accuracy_of", "accuracy_over_draws", "commonest_share", "wilson"]
 
@@ -42,13 +45,13 @@ class Accuracy:
 
 
 def accuracy_over_draws(
-    module: ThroughNoise,
-    records: Batched,
+    module: NoisyModel,
+    records: EncodedTexts,
     *,
     draws: int = 10,
     batch: int = 64,
     device: torch.device | str | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Count | None = None,
 ) -> Accuracy:
     """How often the module is right about ``records``; the front reads each text once."""
     checks.count("draws", draws, remedy="Use 10 or more.")
@@ -70,7 +73,7 @@ def accuracy_over_draws(
     return accuracy_of(np.concatenate(right))
 
 
-def _reading_order(module: ThroughNoise, records: Batched) -> tuple[list[int], bool]:
+def _reading_order(module: NoisyModel, records: EncodedTexts) -> tuple[list[int], bool]:
     """Texts of like length together, cut to the longest, where padding lies on the right: it saves time."""
     lengths = getattr(records, "lengths", None)
     if lengths is None or module.front.pads_left:
@@ -80,7 +83,7 @@ def _reading_order(module: ThroughNoise, records: Batched) -> tuple[list[int], b
 
 @torch.inference_mode()
 def _answered(
-    module: ThroughNoise, batch: dict[str, torch.Tensor], draws: int, device: torch.device | str
+    module: NoisyModel, batch: dict[str, torch.Tensor], draws: int, device: torch.device | str
 ) -> NDArray[np.float64]:
     """[texts, draws]: 1 where the answer was right."""
     batch = {name: value.to(device) for name, value in batch.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,29 +10,27 @@ import torch
 from dp_forward.data import EncodedTexts, FixedLength, read_texts
 from dp_forward.data.tasks import Task, find_task
 from dp_forward.errors import InvalidInput
+from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.split.load_model import load_model, load_tokenizer
+from dp_forward.split.pretrained import load_model, load_tokenizer
+from dp_forward.train.lineage import load_published, published_shape, starts_before_releases
 from dp_forward.train.plan import Plan
-from dp_forward.train.published import load_published, published_shape, starts_before_releases
 
 _AT_ONCE = 1024
 _MOST_IN_COMMON = 0.1
 """The share of private texts that may be among the public ones by accident: short phrases."""
 
 __all__ = [
-    "Material",
-    "Texts",
+    "Inputs",
     "check_public_task",
     "cut_model",
-    "gather",
+    "load_inputs",
 ]
-
-Texts = EncodedTexts
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class Inputs:
     """Model and records of a run.
 
     Guarantees:
@@ -44,9 +41,9 @@ class Material:
     pair: Split
     tokens: FixedLength
     spec: ReleaseSpec
-    train: Texts
-    evaluation: Texts
-    public: Texts | None
+    train: EncodedTexts
+    evaluation: EncodedTexts
+    public: EncodedTexts | None
 
     def __post_init__(self) -> None:
         self.spec.refuse_mixed_rows(row_local=self.pair.front.row_local)
@@ -55,14 +52,12 @@ class Material:
         _check_labels(self.task, self.train, self.evaluation)
 
 
-def gather(plan: Plan, *, progress: Callable[[str, int], None] | None = None) -> Material:
+def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
     """Load and cut the model, read the splits; the same plan gives the same halves on every start."""
     task = find_task(plan.task)
     pair, tokens, spec = cut_model(plan)
 
-    def texts(of: Task, split: str, limit: int | None, words: int = 0) -> Texts:
-        name = f"reading {of.name} {split}"
-        tell = None if progress is None else lambda done: progress(name, done)
+    def texts(of: Task, split: str, limit: int | None, words: int = 0) -> EncodedTexts:
         return read_texts(
             of,
             split,
@@ -71,7 +66,7 @@ def gather(plan: Plan, *, progress: Callable[[str, int], None] | None = None) ->
             limit=limit,
             words=words,
             treebank=task.treebank,
-            progress=tell,
+            progress=counter(progress, f"reading {of.name} {split}"),
         )
 
     train = texts(task, "train", plan.train_limit)
@@ -81,7 +76,7 @@ def gather(plan: Plan, *, progress: Callable[[str, int], None] | None = None) ->
         public_task = find_task(plan.public_task)
         check_public_task(task, public_task)
         public = texts(public_task, "train", plan.public_limit, plan.public_words or 0)
-    return Material(task, pair, tokens, spec, train, evaluation, public)
+    return Inputs(task, pair, tokens, spec, train, evaluation, public)
 
 
 def check_public_task(task: Task, public_task: Task) -> None:
@@ -95,14 +90,14 @@ def check_public_task(task: Task, public_task: Task) -> None:
         )
 
 
-def _refuse_same_texts(private: Texts, public: Texts) -> None:
+def _refuse_same_texts(private: EncodedTexts, public: EncodedTexts) -> None:
     """Private texts under the name of a public task are refused; what meets by accident is no harm.
 
     A front that depends on fixed public texts does not depend on the private ones, also where a short phrase
     is in both. Where many are, the "public" texts are the private ones.
     """
 
-    def rows(texts: Texts) -> list[bytes]:
+    def rows(texts: EncodedTexts) -> list[bytes]:
         found = []
         for start in range(0, len(texts), _AT_ONCE):
             chosen = range(start, min(start + _AT_ONCE, len(texts)))
@@ -147,7 +142,7 @@ def _halves(plan: Plan, *, labels: int) -> tuple[Split, Any]:
     return split_model(model, plan.cut, width=plan.width or None), load_tokenizer(plan.model)
 
 
-def _check_labels(task: Task, *splits: Texts) -> None:
+def _check_labels(task: Task, *splits: EncodedTexts) -> None:
     for texts in splits:
         if texts.labels is None:
             raise InvalidInput(

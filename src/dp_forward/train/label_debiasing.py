@@ -1,5 +1,14 @@
-r"""How often answers are right about true labels, from labels that went through randomized response.
+r"""Randomized labels undone: a loss that learns the true labels, and the accuracy against them.
 
+The loss
+--------
+Labels that went through randomized response follow ``P[answer = j] = sum_y P[y] T_yj`` with the public flip
+matrix T. *Forward correction* compares the answer with what the model predicts for answers, ``softmax(z) T``,
+instead of with ``softmax(z)``: its minimiser is the model that is right about the true labels (Patrini et
+al. 2017). T is public and the answer was released, so this is post-processing: it costs no privacy.
+
+The accuracy
+------------
 A record has a true label y. What was released of it is an answer a, drawn with the public probabilities
 ``T[y, a]`` by a coin of its own. The back predicts p from the noisy matrix of a record that it was not
 trained on. Given y, p and a are independent: the noise of the matrix and the coin of the label are.
@@ -18,7 +27,7 @@ accuracy as its expectation, whatever the back predicts and however common the l
 records are independent, so their spread holds both sources of error at once: which records were held out, and
 what the coins of their labels did, enlarged by the inversion. Nothing else is needed for an interval.
 
-The interval is that of `evaluate.accuracy_of` for w, moved from its range [least entry of W, largest entry of
+The interval is that of `accuracy_of` for w, moved from its range [least entry of W, largest entry of
 W] to [0, 1] and back. Without randomized labels W is the identity, and this is Wilson's for a plain accuracy;
 for plain randomized response w has two values, and it is Wilson's for the rate of agreement, mapped by
 ``(rate - r) / (q - r)``, with q the probability of the true label and r that of each other one.
@@ -36,11 +45,14 @@ Edges:
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
 
 from dp_forward.train.evaluation import Accuracy, accuracy_of
 
-__all__ = ["accuracy_of_answers"]
+__all__ = ["LabelLoss", "accuracy_of_answers"]
 
 _LARGEST_CONDITION = 1e6
 """Beyond it the inverse is rounding more than it is information."""
@@ -60,3 +72,21 @@ def accuracy_of_answers(
     found = accuracy_of(moved[:, None])
     mean, low, high = (min(max(least + span * x, 0.0), 1.0) for x in (found.mean, found.low, found.high))
     return Accuracy(mean, low, high, 1, len(answers), (mean,))
+
+
+class LabelLoss(nn.Module):
+    """Cross entropy, corrected forward for the flip matrix ``transition`` where there is one."""
+
+    def __init__(self, transition: NDArray[np.float64] | None = None) -> None:
+        super().__init__()
+        self.log_transition: Tensor | None
+        table = None if transition is None else torch.tensor(np.log(np.maximum(transition, 1e-30)))
+        self.register_buffer("log_transition", None if table is None else table.float(), persistent=False)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss over a batch, in float32."""
+        logits = logits.float()
+        if self.log_transition is None:
+            return functional.cross_entropy(logits, labels)
+        columns = self.log_transition[:, labels].T
+        return -torch.logsumexp(functional.log_softmax(logits, dim=-1) + columns, dim=-1).mean()

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dp_forward.storage.files import draft_of
+
 __all__ = ["draw_accuracies", "draw_curve"]
 
 
@@ -66,7 +68,5 @@ def _figure(width: float, height: float) -> Any:
 
 
 def _save(figure: Any, path: Path) -> None:
-    """All of the file or nothing."""
-    draft = path.with_name(path.name + ".new")
-    figure.savefig(draft, dpi=110, format="png")
-    draft.replace(path)
+    with draft_of(path) as draft:
+        figure.savefig(draft, dpi=110, format="png")

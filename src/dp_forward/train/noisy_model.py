@@ -1,4 +1,4 @@
-"""Front, bound, noise and back as one module with the loss that trains them.
+"""The modules that train: front, bound, noise and back with their loss, or the back alone on releases.
 
     loss = loss(back(noise(bound(front(text))))) + weight * loss(auxiliary(pooled clean hidden at the cut))
 
@@ -23,12 +23,12 @@ from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import apply_bound
 from dp_forward.split import Split
 from dp_forward.split.halves import Back, NarrowBack, NarrowFront
-from dp_forward.train.label_loss import LabelLoss
+from dp_forward.train.label_debiasing import LabelLoss
 
-__all__ = ["AuxiliaryHead", "ThroughNoise", "new_parameters_of", "pooled_rows"]
+__all__ = ["AuxiliaryHead", "NoisyModel", "ReleaseReader", "pooled_rows"]
 
 
-class ThroughNoise(nn.Module):
+class NoisyModel(nn.Module):
     """What the Trainer trains wherever the front trains, or is evaluated."""
 
     def __init__(
@@ -98,7 +98,7 @@ class ThroughNoise(nn.Module):
         found = [] if self.auxiliary is None else list(self.auxiliary.parameters())
         if isinstance(self.front, NarrowFront):
             found += list(self.front.narrow.parameters())
-        return found + new_parameters_of(self.back)
+        return found + _new_parameters(self.back)
 
     def crossed(self, hidden: Tensor, *, times: int = 1) -> Tensor:
         """What the back reads: ``times`` noisy matrices for each text."""
@@ -132,6 +132,23 @@ class AuxiliaryHead(nn.Module):
         return logits
 
 
+class ReleaseReader(nn.Module):
+    """The back with the loss that trains it on stored releases."""
+
+    def __init__(self, back: Back | NarrowBack, loss: LabelLoss) -> None:
+        super().__init__()
+        self.back, self.loss = back, loss
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """Those that start from random weights."""
+        return _new_parameters(self.back)
+
+    def forward(self, hidden: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        """Logits, and the loss where labels are given."""
+        logits: Tensor = self.back(hidden).logits
+        return {"logits": logits} if labels is None else {"loss": self.loss(logits, labels), "logits": logits}
+
+
 def pooled_rows(hidden: Tensor, mask: Tensor | None) -> Tensor:
     """The mean over the rows of a text; rows of PAD are zero and do not count."""
     if mask is None or hidden.shape[1] == 1:
@@ -139,7 +156,7 @@ def pooled_rows(hidden: Tensor, mask: Tensor | None) -> Tensor:
     return hidden.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def new_parameters_of(back: Back | NarrowBack) -> list[nn.Parameter]:
+def _new_parameters(back: Back | NarrowBack) -> list[nn.Parameter]:
     """The map M2 and the head of a back."""
     found = list(back.widen.parameters()) if isinstance(back, NarrowBack) else []
     model = back.back.model if isinstance(back, NarrowBack) else back.model

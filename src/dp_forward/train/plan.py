@@ -62,116 +62,86 @@ class Plan(PlanBase):
         help="sst2, imdb, qqp or rotten-tomatoes.", group="usual", missing="Try --task rotten-tomatoes."
     )
     model: str = setting(
-        "minilm", help="A Hugging Face name or folder, or a run, whose halves are then taken.", group="usual"
+        "minilm", "A Hugging Face name or folder, or a run, whose halves are then taken.", "usual"
     )
-    cut: str | None = setting(None, help="Where to cut: see dpf cuts MODEL [output].", group="usual")
-    regime: Regime = setting(
-        Regime.RELEASE_ONCE, help="release-once, public-front or end-to-end.", group="usual"
-    )
-    mechanism: str = setting("privunit", help="Which noise, or none.", group="usual", short="-m")
-    epsilon: float | None = setting(
-        None, help="The budget per text; there is no default.", group="usual", short="-e"
-    )
+    cut: str | None = setting(None, "Where to cut: see dpf cuts MODEL [output].", "usual")
+    regime: Regime = setting(Regime.RELEASE_ONCE, "release-once, public-front or end-to-end.", "usual")
+    mechanism: str = setting("privunit", "Which noise, or none.", "usual", short="-m")
+    epsilon: float | None = setting(None, "The budget per text; there is no default.", "usual", short="-e")
     delta: float | None = setting(
-        None,
-        help="The budget's delta [1e-5 for Gaussian noise, 0 for pure].",
-        group="usual",
-        short="-d",
+        None, "The budget's delta [1e-5 for Gaussian noise, 0 for pure].", "usual", short="-d"
     )
-    unit: str = setting("text", help="What is protected: text, token or phrase:c.", group="advanced")
-    norm: float | None = setting(
-        None, help="C [by rule: 1, or 8 at embeddings].", group="advanced", check=POSITIVE
-    )
-    threshold_share: float | None = setting(
-        None, help="PrivUnit's t as a share of t* [by rule].", group="advanced"
-    )
+    unit: str = setting("text", "What is protected: text, token or phrase:c.", "advanced")
+    norm: float | None = setting(None, "C [by rule: 1, or 8 at embeddings].", "advanced", POSITIVE)
+    threshold_share: float | None = setting(None, "PrivUnit's t as a share of t* [by rule].", "advanced")
     training_epsilon: float | None = setting(
-        None, help="The noise while the front trains, where that may be less than what is released."
+        None, "The noise while the front trains, where that may be less than what is released."
     )
-    training_threshold_share: float | None = setting(None, help="As threshold_share, while the front trains.")
+    training_threshold_share: float | None = setting(None, "As threshold_share, while the front trains.")
     rows: int | None = setting(
-        None, help="n, the tokens of every text [by rule, 64 at output].", group="advanced", check=COUNT
+        None, "n, the tokens of every text [by rule, 64 at output].", "advanced", COUNT
     )
     width: int | None = setting(
         None,
-        help="d', the columns that cross; 0 for the model's own, without maps [by rule].",
-        group="advanced",
-        check=COUNT_OR_ZERO,
+        "d', the columns that cross; 0 for the model's own, without maps [by rule].",
+        "advanced",
+        COUNT_OR_ZERO,
     )
     label_epsilon: float | None = setting(
         None,
-        help="Randomize labels with this budget [public labels].",
-        group="usual",
-        check=partial(checks.positive, remedy="Leave it out for public labels."),
+        "Randomize labels with this budget [public labels].",
+        "usual",
+        partial(checks.positive, remedy="Leave it out for public labels."),
     )
     label_prior: tuple[float, ...] | None = setting(
-        None, help="A public prior over the labels: 0.5,0.5.", group="advanced"
+        None, "A public prior over the labels: 0.5,0.5.", "advanced"
     )
-    epochs: float | None = setting(None, help="Epochs on the task [by rule].", group="usual", check=POSITIVE)
-    batch: int | None = setting(None, help="Texts per step [by rule].", group="advanced", check=COUNT)
-    learning_rate: float | None = setting(
-        None, help="Of the task's training [by rule].", group="advanced", check=POSITIVE
-    )
-    head_learning_rate: float | None = setting(None, help=_HEAD_RATE_HELP, check=POSITIVE)
-    weight_decay: float = setting(0.01, help="AdamW's weight decay.", check=NONNEGATIVE)
-    average: float | None = setting(None, help=_AVERAGE_HELP, check=_AVERAGE)
+    epochs: float | None = setting(None, "Epochs on the task [by rule].", "usual", POSITIVE)
+    batch: int | None = setting(None, "Texts per step [by rule].", "advanced", COUNT)
+    learning_rate: float | None = setting(None, "Of the task's training [by rule].", "advanced", POSITIVE)
+    head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
+    weight_decay: float = setting(0.01, "AdamW's weight decay.", check=NONNEGATIVE)
+    average: float | None = setting(None, _AVERAGE_HELP, check=_AVERAGE)
     draws: int | None = setting(
-        None,
-        help="Noisy matrices per text and step, where the front trains.",
-        group="advanced",
-        check=COUNT,
+        None, "Noisy matrices per text and step, where the front trains.", "advanced", COUNT
     )
     warm_up_epochs: float | None = setting(
-        None,
-        help="Epochs without noise, bound or maps first, where the front trains.",
-        group="advanced",
-        check=NONNEGATIVE,
+        None, "Epochs without noise, bound or maps first, where the front trains.", "advanced", NONNEGATIVE
     )
     auxiliary_weight: float | None = setting(
-        None, help="Label loss at the cut, where the front trains.", group="advanced", check=NONNEGATIVE
+        None, "Label loss at the cut, where the front trains.", "advanced", NONNEGATIVE
     )
     auxiliary_alone: bool | None = setting(
-        None, help="Whether the front's own weights learn from the auxiliary loss only."
+        None, "Whether the front's own weights learn from the auxiliary loss only."
     )
-    public_task: str | None = setting(None, help="Public data for public-front, such as imdb.", group="usual")
-    public_epochs: float | None = setting(
-        None, help="Epochs on the public data [by rule].", group="advanced", check=POSITIVE
-    )
-    public_batch: int | None = setting(None, help="Public texts per step.", check=COUNT)
-    public_learning_rate: float | None = setting(None, help="Of the public step.", check=POSITIVE)
-    public_head_learning_rate: float | None = setting(None, help=_HEAD_RATE_HELP, check=POSITIVE)
-    public_limit: int | None = setting(
-        None, help="A sample of the public texts.", group="advanced", check=COUNT
-    )
+    public_task: str | None = setting(None, "Public data for public-front, such as imdb.", "usual")
+    public_epochs: float | None = setting(None, "Epochs on the public data [by rule].", "advanced", POSITIVE)
+    public_batch: int | None = setting(None, "Public texts per step.", check=COUNT)
+    public_learning_rate: float | None = setting(None, "Of the public step.", check=POSITIVE)
+    public_head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
+    public_limit: int | None = setting(None, "A sample of the public texts.", "advanced", COUNT)
     public_relabel: bool | None = setting(
-        None,
-        help="Train first on the public labels without noise, then through it on what that model says.",
+        None, "Train first on the public labels without noise, then through it on what that model says."
     )
     public_words: int | None = setting(
-        None,
-        help="Cut public texts to pieces of so many words; 0: whole.",
-        group="advanced",
-        check=COUNT_OR_ZERO,
+        None, "Cut public texts to pieces of so many words; 0: whole.", "advanced", COUNT_OR_ZERO
     )
-    lora_rank: int = setting(0, help="LoRA on the back; 0: none.", group="advanced", check=COUNT_OR_ZERO)
+    lora_rank: int = setting(0, "LoRA on the back; 0: none.", "advanced", COUNT_OR_ZERO)
     early_stopping: int = setting(
-        0, help="Patience in epochs, on the public split; 0: never.", group="advanced", check=COUNT_OR_ZERO
+        0, "Patience in epochs, on the public split; 0: never.", "advanced", COUNT_OR_ZERO
     )
-    train_limit: int | None = setting(None, help="A sample of the texts.", group="usual", check=COUNT)
+    train_limit: int | None = setting(None, "A sample of the texts.", "usual", COUNT)
     evaluation_limit: int | None = setting(
-        None, help="A sample of the texts it is measured on.", group="advanced", check=COUNT
+        None, "A sample of the texts it is measured on.", "advanced", COUNT
     )
-    evaluation_split: str = setting("validation", help="What it is measured on.", group="advanced")
+    evaluation_split: str = setting("validation", "What it is measured on.", "advanced")
     evaluation_draws: int = setting(
-        10,
-        help="Draws of the noise per text.",
-        group="advanced",
-        check=partial(checks.count, remedy="Use 10 or more."),
+        10, "Draws of the noise per text.", "advanced", partial(checks.count, remedy="Use 10 or more.")
     )
-    seed: int = setting(0, help="Of everything but released noise.", group="advanced", check=COUNT_OR_ZERO)
-    precision: Precision = setting("auto", help="auto, fp32 or bf16.", group="advanced", check=_PRECISION)
+    seed: int = setting(0, "Of everything but released noise.", "advanced", COUNT_OR_ZERO)
+    precision: Precision = setting("auto", "auto, fp32 or bf16.", "advanced", _PRECISION)
     data: Mapping[str, str] = setting(
-        dict, help="Where a task's files lie; can be given several times.", group="usual", decides=False
+        dict, "Where a task's files lie; can be given several times.", "usual", decides=False
     )
 
     def __post_init__(self) -> None:
@@ -304,25 +274,25 @@ class ReleasesPlan(PlanBase):
     model: str = setting(
         help="Where the back starts from: a run, what `dpf split` made, or a back folder.", decides=False
     )
-    epochs: float | None = setting(None, help="Epochs on the releases.", check=POSITIVE)
-    batch: int | None = setting(None, help="Releases per step.", check=COUNT)
-    learning_rate: float | None = setting(None, help="Of the back.", check=POSITIVE)
-    head_learning_rate: float | None = setting(None, help=_HEAD_RATE_HELP, check=POSITIVE)
-    weight_decay: float = setting(0.01, help="AdamW's weight decay.", check=NONNEGATIVE)
-    average: float = setting(0.0, help=_AVERAGE_HELP, check=_AVERAGE)
-    lora_rank: int = setting(0, help="LoRA on the back; 0: none.", check=COUNT_OR_ZERO)
+    epochs: float | None = setting(None, "Epochs on the releases.", check=POSITIVE)
+    batch: int | None = setting(None, "Releases per step.", check=COUNT)
+    learning_rate: float | None = setting(None, "Of the back.", check=POSITIVE)
+    head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
+    weight_decay: float = setting(0.01, "AdamW's weight decay.", check=NONNEGATIVE)
+    average: float = setting(0.0, _AVERAGE_HELP, check=_AVERAGE)
+    lora_rank: int = setting(0, "LoRA on the back; 0: none.", check=COUNT_OR_ZERO)
     held_out: float = setting(
         0.1,
-        help="The share of the records that is never trained on and tells how good the back is; 0: none.",
+        "The share of the records that is never trained on and tells how good the back is; 0: none.",
         check=share("Use 0 to train on all."),
     )
     central_delta: float = setting(
         DEFAULT_DELTA,
-        help="For the central promise of a corpus that came through a shuffler; it touches no other.",
+        "For the central promise of a corpus that came through a shuffler; it touches no other.",
         check=lambda name, value: checks.delta(value, name=name, zero=False),
     )
-    seed: int = setting(0, help="Of the order, the split and fresh weights.", check=COUNT_OR_ZERO)
-    precision: Precision = setting("auto", help="auto, fp32 or bf16.", check=_PRECISION)
+    seed: int = setting(0, "Of the order, the split and fresh weights.", check=COUNT_OR_ZERO)
+    precision: Precision = setting("auto", "auto, fp32 or bf16.", check=_PRECISION)
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:

@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True, kw_only=True)
     class MyPlan(PlanBase):
-        epochs: float | None = setting(None, help="Epochs on the task [by rule].", check=POSITIVE)
+        epochs: float | None = setting(None, "Epochs on the task [by rule].", "usual", POSITIVE)
 
 A plan is a TOML file, command-line flags, or both (flags win); `cli.plan_options` makes the flags from the
 fields. An unknown key is an error. The module loads no torch, because `--help` needs the fields.
@@ -32,7 +32,6 @@ __all__ = [
     "Check",
     "PlanBase",
     "Setting",
-    "check_settings",
     "choice_of",
     "kind_of",
     "read_settings",
@@ -43,6 +42,7 @@ __all__ = [
 
 Check = Callable[[str, Any], object]
 """Takes the name and the value of a setting; raises `InvalidInput`."""
+Group = Literal["usual", "advanced"]
 Kind = Literal["bool", "int", "float", "Mapping", "tuple", "str"]
 
 _LEFT_OUT: Final = "Leave it out for the default."
@@ -83,7 +83,7 @@ class Setting:
     """
 
     help: str
-    group: Literal["usual", "advanced"] | None = None
+    group: Group | None = None
     check: Check | None = None
     short: str | None = None
     """A second, short flag, such as -e."""
@@ -95,9 +95,15 @@ class Setting:
     """The remedy where a setting without a default is not given."""
 
 
-def setting(default: Any = MISSING, **about: Any) -> Any:
-    """A field of a plan; the keywords are those of `Setting`. A mutable default is a factory: ``dict``."""
-    metadata = {"setting": Setting(**about)}
+def setting(
+    default: Any = MISSING,
+    help: str = "",
+    group: Group | None = None,
+    check: Check | None = None,
+    **more: Any,
+) -> Any:
+    """A field of a plan, as `Setting` describes it. A mutable default is a factory: ``dict``."""
+    metadata = {"setting": Setting(help=help, group=group, check=check, **more)}
     if default is dict:
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -128,7 +134,7 @@ class PlanBase:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
         """From JSON, TOML or flags; an unknown key, a wrong type or a missing setting is an error."""
-        check_settings(cls, settings)
+        _check_settings(cls, settings)
         return cls(**dict(settings))
 
     @classmethod
@@ -150,7 +156,7 @@ class PlanBase:
         return settings_digest({**self.deciding(), **inputs})
 
 
-def check_settings(plan: type, settings: Mapping[str, Any]) -> None:
+def _check_settings(plan: type, settings: Mapping[str, Any]) -> None:
     """Refuse keys that a plan does not have, values of a wrong type, and that a setting is missing."""
     known = {item.name: item for item in fields(plan)}
     for name, value in settings.items():

@@ -15,35 +15,33 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import Subset
 
 from dp_forward.corpus.corpus_spec import LabelMechanism
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import TEXT, Guarantee
+from dp_forward.progress import Progress, counter
 from dp_forward.split.artifacts import save_provider_side
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import Back, NarrowBack
 from dp_forward.storage.digests import file_digest
 from dp_forward.train.defaults import effective_releases_plan
-from dp_forward.train.evaluation import Accuracy
-from dp_forward.train.label_debiasing import accuracy_of_answers
-from dp_forward.train.label_loss import LabelLoss
-from dp_forward.train.lora import add_lora, merge_lora
+from dp_forward.train.label_debiasing import LabelLoss, accuracy_of_answers
+from dp_forward.train.lineage import StartingPoint, check_fits, copy_front, load_start
+from dp_forward.train.noisy_model import ReleaseReader
 from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.regimes import Promises, Regime
-from dp_forward.train.release_dataset import FromReleases, Stored
 from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run_folder import RunFolder
-from dp_forward.train.starting_point import StartingPoint, check_fits, copy_front, load_start
-from dp_forward.train.training_loop import FitSettings, Progress, fit
+from dp_forward.train.training_loop import FitSettings, train_stage
 
 __all__ = ["finetune_from_releases", "held_out_records"]
 
@@ -66,7 +64,7 @@ def finetune_from_releases(
     """Train a back on a released corpus and write it to ``folder``; returns the report.
 
     ``exported`` is a corpus that was made for this run from the collection at ``plan.releases``. It is moved
-    to RUN/releases, so that a killed run goes on with the same records while the collection grows.
+    to RUN/releases, so that a killed run resumes with the same records while the collection grows.
 
     Guarantees:
         Nothing is written before corpus and back were found to fit. A killed run is resumed from its last
@@ -77,7 +75,7 @@ def finetune_from_releases(
     kept = folder / _KEPT
     collected = exported is not None or (kept / MANIFEST).is_file()
     source = kept if (kept / MANIFEST).is_file() else exported or Path(plan.releases)
-    corpus = _opened(source, progress)
+    corpus = ReleasedCorpus.open(source, progress=counter(progress, "checking shards"))
     check_fits(start, corpus)
     plan = effective_releases_plan(plan, str(start.back.cut))
     train, held = held_out_records(len(corpus), share=plan.held_out, seed=plan.seed)
@@ -92,29 +90,16 @@ def finetune_from_releases(
                 os.replace(exported, kept)
             wait_for_everyone()
             corpus = ReleasedCorpus.open(kept, verify=False)
-        job = _Job(plan, start.back, corpus, place=place, progress=progress)
-        facts = job.train(train, held)
-        true, released = _accuracies(corpus, held, job.predict(held))
-        report = build_report(
+        facts = _train(plan, start.back, corpus, train=train, held=held, place=place, progress=progress)
+        report = _report(
             plan,
-            regime=str(Regime.RELEASE_ONCE),
-            accuracy=true,
-            without_noise=None,
-            labels=corpus.release.labels,
-            records=len(train),
-            guarantee=_guarantee(corpus, start),
+            corpus,
+            start,
+            held=held,
+            predicted=_predict(start.back, corpus, held, progress),
             stages={_STAGE: facts},
-            notes=" ".join(_notes(corpus, start)),
-            seconds=time.perf_counter() - started,
             digest=digest,
-            more={
-                "texts": len(held),
-                "accuracy_on_released_labels": None if released is None else released.mean,
-                "central": _central_promise(corpus, plan.central_delta),
-                "front": corpus.front_digest,
-                "front_has_seen_raw_texts_of": start.seen_raw,
-                "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
-            },
+            seconds=time.perf_counter() - started,
         )
         if is_first_process():
             save_provider_side(start.back, corpus.release, place.path, front_digest=corpus.front_digest)
@@ -136,64 +121,46 @@ def held_out_records(records: int, *, share: float, seed: int) -> tuple[NDArray[
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def _opened(folder: Path, progress: Progress | None) -> ReleasedCorpus:
-    tell = progress
-    return ReleasedCorpus.open(
-        folder, progress=None if tell is None else lambda done: tell("checking shards", done, 0, {})
+def _train(
+    plan: ReleasesPlan,
+    back: Back | NarrowBack,
+    corpus: ReleasedCorpus,
+    *,
+    train: NDArray[np.int64],
+    held: NDArray[np.int64],
+    place: RunFolder,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    """The back on the chosen records; what was logged."""
+    loss = LabelLoss(corpus.label_transition)
+    return train_stage(
+        place,
+        _STAGE,
+        FitSettings.of(plan),
+        make_module=lambda step: ReleaseReader(back, loss),
+        train=Subset(corpus, train.tolist()),
+        evaluation=Subset(corpus, _for_the_curve(held).tolist()) if len(held) else None,
+        halves={"back": back},
+        lora_rank=plan.lora_rank,
+        progress=progress,
     )
 
 
-class _Job:
-    """One training in progress."""
-
-    def __init__(
-        self,
-        plan: ReleasesPlan,
-        back: Back | NarrowBack,
-        corpus: ReleasedCorpus,
-        *,
-        place: RunFolder,
-        progress: Progress | None,
-    ) -> None:
-        self.plan, self.back, self.corpus = plan, back, corpus
-        self.place, self.progress = place, progress
-
-    def train(self, chosen: NDArray[np.int64], held: NDArray[np.int64]) -> dict[str, Any]:
-        """Train the back, or put back what an earlier process trained; what was logged."""
-        done = self.place.stage_result(_STAGE)
-        if done is not None:
-            self.back.load_state_dict(done[0])
-            return done[1]
-        if self.plan.lora_rank:
-            add_lora(self.back, rank=self.plan.lora_rank)
-        outcome = fit(
-            FromReleases(self.back, LabelLoss(self.corpus.label_transition)),
-            Stored(self.corpus, chosen),
-            Stored(self.corpus, _for_the_curve(held)) if len(held) else None,
-            _settings(self.plan),
-            stage=_STAGE,
-            folder=self.place.checkpoints(_STAGE),
-            progress=self.progress,
-        )
-        if self.plan.lora_rank:
-            merge_lora(self.back)
-        facts = asdict(outcome)
-        self.place.finish_stage(_STAGE, self.back.state_dict(), facts)
-        return facts
-
-    @torch.inference_mode()
-    def predict(self, held: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What the trained back says of each held-out record."""
-        device = pick_device()
-        back, records = self.back.to(device).eval(), Stored(self.corpus, held)
-        answers = np.empty(len(held), dtype=np.int64)
-        for first in range(0, len(held), _READ_AT_ONCE):
-            last = min(first + _READ_AT_ONCE, len(held))
-            noisy = records.batch(range(first, last))["hidden"]
-            answers[first:last] = back(noisy.to(device)).logits.argmax(dim=-1).cpu().numpy()
-            if self.progress is not None:
-                self.progress("evaluating", last, len(held), {})
-        return answers
+@torch.inference_mode()
+def _predict(
+    back: Back | NarrowBack, corpus: ReleasedCorpus, held: NDArray[np.int64], progress: Progress | None
+) -> NDArray[np.int64]:
+    """What the trained back says of each held-out record."""
+    device = pick_device()
+    back.to(device).eval()
+    answers = np.empty(len(held), dtype=np.int64)
+    for first in range(0, len(held), _READ_AT_ONCE):
+        last = min(first + _READ_AT_ONCE, len(held))
+        noisy = corpus.__getitems__(held[first:last].tolist())["hidden"]
+        answers[first:last] = back(noisy.to(device)).logits.argmax(dim=-1).cpu().numpy()
+        if progress is not None:
+            progress("evaluating", last, len(held), {})
+    return answers
 
 
 def _for_the_curve(held: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -203,36 +170,49 @@ def _for_the_curve(held: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(held[places], dtype=np.int64)
 
 
-def _settings(plan: ReleasesPlan) -> FitSettings:
-    assert plan.epochs is not None
-    assert plan.batch is not None
-    assert plan.learning_rate is not None
-    return FitSettings(
-        epochs=plan.epochs,
-        batch=plan.batch,
-        learning_rate=plan.learning_rate,
-        head_learning_rate=plan.head_learning_rate,
-        weight_decay=plan.weight_decay,
-        average=plan.average,
-        seed=plan.seed,
-        precision=plan.precision,
+def _report(
+    plan: ReleasesPlan,
+    corpus: ReleasedCorpus,
+    start: StartingPoint,
+    *,
+    held: NDArray[np.int64],
+    predicted: NDArray[np.int64],
+    stages: dict[str, Any],
+    digest: str,
+    seconds: float,
+) -> dict[str, Any]:
+    """The accuracy is against the true labels, estimated where they were randomized."""
+    accuracy = agreement = None
+    if len(held):
+        assert corpus.labels is not None
+        released = corpus.labels[held]
+        accuracy = accuracy_of_answers(predicted, released, corpus.label_transition)
+        agreement = float((predicted == released).mean())
+    return build_report(
+        plan,
+        regime=str(Regime.RELEASE_ONCE),
+        accuracy=accuracy,
+        without_noise=None,
+        labels=corpus.release.labels,
+        records=len(corpus) - len(held),
+        guarantee=_guarantee(corpus, start),
+        stages=stages,
+        notes=" ".join(_notes(corpus, start)),
+        seconds=seconds,
+        digest=digest,
+        more={
+            "texts": len(held),
+            "accuracy_on_released_labels": agreement,
+            "central": _central_promise(corpus, plan.central_delta),
+            "front": corpus.front_digest,
+            "front_has_seen_raw_texts_of": start.seen_raw,
+            "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
+        },
     )
 
 
-def _accuracies(
-    corpus: ReleasedCorpus, held: NDArray[np.int64], predicted: NDArray[np.int64]
-) -> tuple[Accuracy | None, Accuracy | None]:
-    """Against the true labels (estimated where they were randomized), and against the released ones."""
-    if not len(held):
-        return None, None
-    assert corpus.labels is not None
-    released = corpus.labels[held]
-    against_true = accuracy_of_answers(predicted, released, corpus.label_transition)
-    return against_true, accuracy_of_answers(predicted, released, None)
-
-
 def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:
-    """The promises of the corpus, proved anew from its public form, less what the starting point takes."""
+    """The promises of the corpus, proved anew from its public spec, less what the starting point takes."""
     spec = corpus.spec
     promised = Promises(
         queries=Guarantee(spec.release.mechanism()),
@@ -265,7 +245,7 @@ def _central_promise(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | N
     batches = corpus.shuffled
     if batches is None or corpus.release.mechanism().unit != TEXT:
         return None
-    from dp_forward.corpus.shuffled import ASSUMPTIONS, central_reading, central_statement
+    from dp_forward.corpus.shuffle_guarantee import ASSUMPTIONS, central_reading, central_statement
 
     reading = central_reading(corpus.spec, batches, delta=delta)
     return {

@@ -14,15 +14,29 @@ front, and what was sent while training, may hold anything about it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Guarantee, Mechanism, Notion, RandomizedResponse, ResponseWithPrior, compose
+from dp_forward.privacy import (
+    Budget,
+    Guarantee,
+    Mechanism,
+    Notion,
+    Prior,
+    RandomizedResponse,
+    ResponseWithPrior,
+    calibrate,
+    compose,
+)
 
-__all__ = ["Promises", "Regime", "promises"]
+if TYPE_CHECKING:  # a plan names its regime; and a release's description may load torch
+    from dp_forward.release_spec import ReleaseSpec
+    from dp_forward.train.plan import Plan
+
+__all__ = ["Promises", "Regime", "label_mechanism_for", "promises", "promises_of"]
 
 
 class Regime(StrEnum):
@@ -148,3 +162,38 @@ def _of_training(
 
 def _or(guarantee: Guarantee | None, otherwise: str) -> str:
     return otherwise if guarantee is None else guarantee.statement
+
+
+def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
+    """The promises of a run: derived anew from its plan and its kind of release, never read from a file."""
+    return promises(
+        plan.regime,
+        None if spec.noise is None else spec.mechanism(),
+        label_mechanism=label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(spec.labels)),
+        assumptions=tuple(_assumed(plan)),
+    )
+
+
+def _assumed(plan: Plan) -> list[str]:
+    split = f"the {plan.evaluation_split} split, on which the report is measured"
+    assumed = [f"{split}{' and which says when to stop,' if plan.early_stopping else ','} is public"]
+    if plan.public_task is not None:
+        assumed.append(f"the texts of {plan.public_task} are public")
+    return assumed
+
+
+def label_mechanism_for(
+    epsilon: float | None, prior: Sequence[float] | None, *, labels: int
+) -> RandomizedResponse | ResponseWithPrior | None:
+    """Randomized response for this budget; None, for public labels, without one."""
+    if epsilon is None:
+        if prior is not None:
+            raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
+        return None
+    budget = Budget(epsilon)
+    if prior is None:
+        return calibrate(RandomizedResponse, budget, labels=labels)
+    if len(prior) != labels:
+        raise InvalidInput("label_prior", f"have {labels} numbers", len(prior), "One per label.")
+    declared = Prior.public(prior, where="the plan, which declares it public")
+    return calibrate(ResponseWithPrior, budget, prior=declared)

@@ -14,9 +14,9 @@ from dp_forward.privacy import Guarantee
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import load_provider_side, load_user_side, save_sides
+from dp_forward.storage.json_files import write_json
 from dp_forward.train.plan import Plan
-from dp_forward.train.promised import promises_of
-from dp_forward.train.regimes import Promises
+from dp_forward.train.regimes import Promises, promises_of
 
 __all__ = ["Halves", "Run"]
 
@@ -79,9 +79,8 @@ class Run:
             raise InvalidInput("folder", "be new or empty", root, "Name another.")
         root.mkdir(parents=True, exist_ok=True)
         save_sides(self.pair, self.spec, self.tokens.tokenizer, root)
-        plan = {"digest": self.plan.digest(), "plan": self.plan.as_dict()}
-        (root / "plan.json").write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
-        (root / "report.json").write_text(json.dumps(self.report, indent=2) + "\n", encoding="utf-8")
+        write_json(root / "plan.json", {"digest": self.plan.digest(), "plan": self.plan.as_dict()})
+        write_json(root / "report.json", self.report)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Run:

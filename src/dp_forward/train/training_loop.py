@@ -1,49 +1,45 @@
-"""The training path: a module, records, a few settings, and the Hugging Face Trainer.
+"""The training loop of every stage: a module, records, a few settings, and the Hugging Face Trainer.
 
 Trainer brings logging, checkpoints, resume, bf16, accelerate and several processes. What is ours is short:
-batches of texts of like length, a clean warm-up that ends after so many epochs, and progress.
+batches of texts of like length, clean epochs at the start, a moving average of the weights, and progress.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import transformers
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import Dataset, Sampler
 
-from dp_forward.split.load_model import quiet_transformers
-from dp_forward.train.checkpoints import last_checkpoint, step_of
+from dp_forward.data import EncodedTexts
+from dp_forward.progress import Progress
+from dp_forward.split.pretrained import quiet_transformers
+from dp_forward.storage.files import draft_of
+from dp_forward.train.lora import low_rank
 from dp_forward.train.processes import peak_memory_mib, process_count, start_counting_memory
-from dp_forward.train.weight_average import MovingAverage
+from dp_forward.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from dp_forward.train.plan import Precision
+    from dp_forward.train.plan import Plan, Precision, ReleasesPlan
 
-__all__ = ["Batched", "Fit", "FitSettings", "Progress", "fit", "last_step"]
-
-Progress = Callable[[str, int, int, dict[str, float]], None]
-"""``progress(stage, done, total, numbers)``; drawn by whoever calls."""
+__all__ = ["Fit", "FitSettings", "fit", "last_checkpoint", "step_of", "train_stage"]
 
 _LOGS_PER_EPOCH = 20
 _WARM_UP_SHARE = 0.06
 """The share of steps in which the learning rate rises; as BERT was fine-tuned."""
-
-
-class Batched(Protocol):
-    """Records that hand out whole batches."""
-
-    def __len__(self) -> int: ...
-    def batch(self, indices: Any, *, trim: bool = False) -> dict[str, torch.Tensor]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +63,12 @@ class FitSettings:
     trim: bool = False
     """Cut batches to their longest text and put texts of like length together."""
 
+    @classmethod
+    def of(cls, plan: Plan | ReleasesPlan, **changes: Any) -> FitSettings:
+        """The settings of an effective plan, but for some."""
+        known = {item.name: getattr(plan, item.name) for item in fields(cls) if hasattr(plan, item.name)}
+        return cls(**{**known, "average": plan.average or 0.0, **changes})
+
 
 @dataclass
 class Fit:
@@ -81,24 +83,27 @@ class Fit:
 
 def fit(
     module: nn.Module,
-    train: Batched,
-    evaluation: Batched | None,
+    train: Any,
+    evaluation: Any,
     settings: FitSettings,
     *,
     stage: str,
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Fit:
-    """Train ``module`` in place. With a ``folder``, checkpoints go there and an earlier one is continued."""
+    """Train ``module`` in place. With a ``folder``, checkpoints go there and an earlier one is continued.
+
+    ``train`` and ``evaluation`` (or None) are datasets: texts, a released corpus, or a list of records.
+    """
     transformers.set_seed(settings.seed)
     started = time.perf_counter()
     per_epoch = math.ceil(len(train) / settings.batch)
     saves = folder is not None or settings.early_stopping > 0
     callbacks: list[Any] = [
-        _Watch(module, stage=stage, clean_epochs=settings.clean_epochs, progress=progress)
+        _Watcher(module, stage=stage, clean_epochs=settings.clean_epochs, progress=progress)
     ]
     if settings.average:
-        callbacks.append(MovingAverage(module, decay=settings.average))
+        callbacks.append(_MovingAverage(module, decay=settings.average))
     if settings.early_stopping:
         callbacks.append(transformers.EarlyStoppingCallback(settings.early_stopping))
     with _place(folder) as place, quiet_transformers():
@@ -107,9 +112,9 @@ def fit(
             args=_arguments(
                 settings, place=place, per_epoch=per_epoch, saves=saves, evaluates=evaluation is not None
             ),
-            train_dataset=_Fetched(train, settings.trim),
-            eval_dataset=None if evaluation is None else _Fetched(evaluation, settings.trim),
-            data_collator=_as_it_is,
+            train_dataset=_dataset(train, settings),
+            eval_dataset=_dataset(evaluation, settings),
+            data_collator=_collate,
             compute_metrics=_accuracy,
             callbacks=callbacks,
         )
@@ -129,9 +134,68 @@ def fit(
     )
 
 
-def last_step(folder: Path | None) -> int:
-    """The step of the newest checkpoint; 0 where there is none."""
-    return 0 if folder is None else step_of(last_checkpoint(folder))
+def train_stage(
+    place: RunFolder,
+    stage: str,
+    settings: FitSettings,
+    *,
+    make_module: Callable[[int], nn.Module],
+    train: Any,
+    evaluation: Any,
+    halves: dict[str, nn.Module],
+    lora_rank: int = 0,
+    checkpoints: bool = True,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train one stage of a run and store it, or put back what an earlier process stored; what was logged.
+
+    Args:
+        make_module: the module to train, made from the step that it starts at: 0, or a checkpoint's.
+        halves: what the stage changes; ``back`` is the one that LoRA is put on.
+        checkpoints: whether a kill costs less than the whole stage.
+    """
+    done = place.stage_result(stage)
+    if done is not None:
+        for side, half in halves.items():
+            prefix = f"{side}."
+            own = {k.removeprefix(prefix): v for k, v in done[0].items() if k.startswith(prefix)}
+            half.load_state_dict(own)
+        return done[1]
+    folder = place.checkpoints(stage) if checkpoints else None
+    with low_rank(halves["back"], rank=lora_rank):
+        module = make_module(0 if folder is None else step_of(last_checkpoint(folder)))
+        outcome = fit(module, train, evaluation, settings, stage=stage, folder=folder, progress=progress)
+    weights = {
+        f"{side}.{name}": value for side, half in halves.items() for name, value in half.state_dict().items()
+    }
+    facts = asdict(outcome)
+    place.finish_stage(stage, weights, facts)
+    return facts
+
+
+def last_checkpoint(folder: Path, *, needs: Sequence[str] = ()) -> Path | None:
+    """The newest checkpoint that was written to its end; one that a kill cut short is passed over.
+
+    Trainer writes its state last, and drops the checkpoint before only after that. So a readable state means
+    that the rest is there; ``needs`` names files that are looked for besides.
+    """
+    found = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdigit()]
+    for path in sorted(found, key=step_of, reverse=True):
+        if all((path / name).is_file() for name in needs) and _has_state(path):
+            return path
+    return None
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The step after which a checkpoint was written; 0 for none."""
+    return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
+
+
+def _has_state(checkpoint: Path) -> bool:
+    try:
+        return bool(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return False
 
 
 def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: bool, evaluates: bool) -> Any:
@@ -179,10 +243,10 @@ class _Trainer(transformers.Trainer):
         lengths = getattr(records, "lengths", None)
         if lengths is None:
             return super()._get_train_sampler(train_dataset)
-        return LikeLengths(lengths, batch=self.args.train_batch_size, seed=self.args.seed)
+        return _LikeLengths(lengths, batch=self.args.train_batch_size, seed=self.args.seed)
 
 
-class _Watch(transformers.TrainerCallback):
+class _Watcher(transformers.TrainerCallback):
     """Ends the clean epochs, and reports progress."""
 
     def __init__(
@@ -226,8 +290,12 @@ def _groups(module: Any, args: Any, head_learning_rate: float | None) -> list[di
     ]
 
 
-class LikeLengths(Sampler[int]):
-    """A shuffle in which neighbours have about the same length; the same order for the same epoch."""
+class _LikeLengths(Sampler[int]):
+    """A shuffle in which neighbours have about the same length; the same order for the same epoch.
+
+    Not Transformers' LengthGroupedSampler: it draws from the global generator, so that a resumed run would
+    meet another order, and it puts the longest batch first.
+    """
 
     def __init__(self, lengths: Any, *, batch: int, seed: int, pool: int = 32) -> None:
         self._lengths = np.asarray(lengths)
@@ -258,22 +326,71 @@ class LikeLengths(Sampler[int]):
             yield from batch.tolist()
 
 
-class _Fetched(Dataset[Any]):
-    """Records as the loader wants them: asked for a batch, it gives a batch."""
+class _TrimmedTexts(Dataset[Any]):
+    """Texts in batches that are cut to their longest text."""
 
-    def __init__(self, records: Batched, trim: bool) -> None:
-        self._records, self._trim = records, trim
-        self.lengths = getattr(records, "lengths", None) if trim else None
+    def __init__(self, texts: EncodedTexts) -> None:
+        self._texts, self.lengths = texts, texts.lengths
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._texts)
 
-    def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
-        return self._records.batch(indices, trim=self._trim)
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        return self._texts.batch(indices, trim=True)
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch
+def _dataset(records: Any, settings: FitSettings) -> Any:
+    return _TrimmedTexts(records) if settings.trim and records is not None else records
+
+
+def _collate(batch: Any) -> Any:
+    """A dataset of ours hands out whole batches; a list of records does not."""
+    return batch if isinstance(batch, dict) else transformers.default_data_collator(batch)
+
+
+class _MovingAverage(transformers.TrainerCallback):
+    """Keeps ``decay * average + (1 - decay) * weights``, which takes their place in the end.
+
+    The last weights of a short fine-tuning carry the noise of its last steps; their average carries less.
+    Early steps decay faster, to forget the start. It is saved with every checkpoint, so a resumed run ends
+    where it would have.
+    """
+
+    def __init__(self, module: nn.Module, *, decay: float) -> None:
+        self._module, self._decay = module, decay
+
+    def _weights(self) -> nn.ParameterList:
+        # Those that train, and not the whole module: AveragedModel copies what it is given.
+        return nn.ParameterList(value for value in self._module.parameters() if value.requires_grad)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._average = AveragedModel(self._weights(), multi_avg_fn=self._mix)
+        self._average.update_parameters(self._weights())  # the first one copies
+        stored = _average_file(args, state)
+        if state.global_step and stored.is_file():
+            self._average.load_state_dict(load_file(stored))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._step = state.global_step
+        self._average.update_parameters(self._weights())
+
+    def _mix(self, averages: Any, weights: Any, _: Any) -> None:
+        decay = min(self._decay, (1 + self._step) / (10 + self._step))
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            with draft_of(_average_file(args, state)) as draft:
+                save_file(self._average.state_dict(), draft)
+
+    @torch.no_grad()
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        for weight, average in zip(self._weights(), self._average.module.parameters(), strict=True):
+            weight.copy_(average)
+
+
+def _average_file(args: Any, state: Any) -> Path:
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}" / "average.safetensors"
 
 
 def _accuracy(predicted: Any) -> dict[str, float]:

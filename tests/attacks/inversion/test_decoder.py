@@ -15,6 +15,7 @@ def undefended() -> Decoder:
     return train_decoder(front("encoder.1"), None, PUBLIC, **SMALL)
 
 
+@pytest.mark.slow
 def test_without_noise_a_cut_that_mixes_rows_is_read(undefended: Decoder) -> None:
     result = invert_with(undefended, front("encoder.1"), None, SECRET)
     assert result.success > 0.85
@@ -23,6 +24,7 @@ def test_without_noise_a_cut_that_mixes_rows_is_read(undefended: Decoder) -> Non
     assert "no noise" in repr(undefended)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["privunit", "matrix-gaussian"])
 def test_under_strong_noise_the_prior_is_left(mechanism: str) -> None:
     strong = noise(0.5, mechanism)
@@ -34,6 +36,7 @@ def test_under_strong_noise_the_prior_is_left(mechanism: str) -> None:
     assert result.details["released"]
 
 
+@pytest.mark.slow
 def test_averaged_releases_are_read_better() -> None:
     mechanism, attacked = noise(24.0), front("embeddings")
     recalls = []
@@ -45,6 +48,7 @@ def test_averaged_releases_are_read_better() -> None:
     assert recalls[1] > recalls[0] + 0.2
 
 
+@pytest.mark.slow
 def test_the_one_row_at_the_output_tells_the_bag_of_tokens() -> None:
     attacked = front("output")
     decoder = train_decoder(attacked, None, PUBLIC, **SMALL)
@@ -71,6 +75,7 @@ def test_training_leaves_the_caller_its_random_numbers_and_repeats_its_weights()
     assert first.losses == again.losses
 
 
+@pytest.mark.slow
 def test_a_decoder_of_something_else_is_refused(undefended: Decoder) -> None:
     with pytest.raises(InvalidInput, match="trained at this cut"):
         invert_with(undefended, front("embeddings"), None, SECRET)

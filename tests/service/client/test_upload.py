@@ -26,12 +26,12 @@ from dp_forward.service.client import upload as upload_module
 from dp_forward.service.client.upload import check_collector, push_corpus, record_id
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.corpus_export import export_corpus
-from dp_forward.service.collector.record_reader import RecordReader
+from dp_forward.service.collector.record_intake import RecordReader
 from dp_forward.service.protocol.policy import ProtocolMismatch
 from dp_forward.service.protocol.sansio import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
-from service.collector.collect_cases import CUT, FRONT, RANDOMIZED, form, provider, stored
+from service.collector.collect_cases import CUT, FRONT, RANDOMIZED, provider, spec, stored
 
 SERVER, RECORDS = "http://127.0.0.1:8765", 22
 AT_ONCE = RetryPolicy(attempts=30, first=0.0, longest=0.0)
@@ -53,7 +53,7 @@ def out(released: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    return Collection.create(tmp_path / "collected", form())
+    return Collection.create(tmp_path / "collected", spec())
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def multiset(folder: Path) -> list[tuple[bytes, int]]:
 
 
 def small_bodies(monkeypatch: pytest.MonkeyPatch, records: int) -> None:
-    monkeypatch.setattr(upload_module, "_BODY_BYTES", records * form().record_bytes)
+    monkeypatch.setattr(upload_module, "_BODY_BYTES", records * spec().record_bytes)
 
 
 def test_what_is_collected_is_what_was_released(
@@ -97,7 +97,7 @@ def test_what_is_collected_is_what_was_released(
     seen: list[int] = []
     done = pushed(out, served, progress=seen.append)
     assert (done.pushed, done.known, done.server) == (RECORDS, 0, SERVER)
-    assert done.form.shuffler_least is None
+    assert done.spec.shuffler_least is None
     assert seen[-1] == RECORDS
     corpus = export_corpus(collection.folder, tmp_path / "corpus")
     assert multiset(corpus.folder) == multiset(out)
@@ -120,7 +120,7 @@ def test_what_is_collected_is_what_was_released(
 )
 def test_other_labels_go_the_same_way(how: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     release_corpus(user(CUT), texts(RECORDS), tmp_path / "out", **settings)
-    collection = Collection.create(tmp_path / "collected", form(how))
+    collection = Collection.create(tmp_path / "collected", spec(how))
     done = pushed(tmp_path / "out", _straight(collection.folder))
     assert (done.pushed, done.known) == (RECORDS, 0)
     corpus = export_corpus(collection.folder, tmp_path / "corpus")
@@ -158,15 +158,16 @@ def _straight(folder: Path, die: Callable[[str], None] = lambda when: None) -> A
     def answer(request: httpx.Request) -> httpx.Response:
         with Collection.open(folder) as there:
             if request.method == "GET":
-                return httpx.Response(200, json=there.form.as_dict())
+                return httpx.Response(200, json=there.spec.as_dict())
             die("before")
-            new, known = there.add(RecordReader(there.form).body(request.content))
+            new, known = there.add(RecordReader(there.spec).body(request.content))
         die("after")
         return httpx.Response(200, json={"stored": new, "known": known})
 
     return answer
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on_and_stores_each_record_once(
     out: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -207,7 +208,7 @@ def test_two_pushes_side_by_side_are_one(out: Path, collection: Collection, serv
 
 def test_a_server_that_lost_its_disk_gets_everything_again(out: Path, served: Answer, tmp_path: Path) -> None:
     pushed(out, served)
-    fresh = Collection.create(tmp_path / "fresh", form())
+    fresh = Collection.create(tmp_path / "fresh", spec())
     assert pushed(out, _straight(fresh.folder)).pushed == 0, "it was acknowledged before"
     assert pushed(out, _straight(fresh.folder), again=True).pushed == RECORDS
 
@@ -238,7 +239,7 @@ def test_a_server_that_lost_its_disk_gets_everything_again(out: Path, served: An
     ],
 )
 def test_a_collector_of_something_else_gets_nothing(out: Path, change, told: str) -> None:
-    settings = form().as_dict()
+    settings = spec().as_dict()
     change(settings)
     asked: list[str] = []
 
@@ -264,7 +265,7 @@ def test_a_collector_of_something_else_gets_nothing(out: Path, change, told: str
 
 def test_other_randomized_labels_are_refused_by_their_budget(tmp_path: Path) -> None:
     release_corpus(user(CUT), texts(4), tmp_path / "out", label_mechanism=RANDOMIZED)
-    other = form(RandomizedResponse(2.0, 3)).as_dict()
+    other = spec(RandomizedResponse(2.0, 3)).as_dict()
     with pytest.raises(ProtocolMismatch, match="labels: epsilon 2"):
         pushed(tmp_path / "out", lambda request: httpx.Response(200, json=other))
 
@@ -319,7 +320,7 @@ def test_off_this_machine_it_speaks_tls(out: Path, server: str) -> None:
 )
 def test_an_answer_that_does_not_add_up_is_refused(out: Path, answer: Any) -> None:
     def lying(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json=form().as_dict() if request.method == "GET" else answer)
+        return httpx.Response(200, json=spec().as_dict() if request.method == "GET" else answer)
 
     with pytest.raises(ServerRefused, match="makes no sense"):
         pushed(out, lying)
@@ -383,7 +384,7 @@ def test_damaged_notes_cost_a_round_and_nothing_else(
 def test_a_batch_is_as_small_as_it_ever_was_when_records_were_sent(out: Path, served: Answer) -> None:
     def shuffling(least: int | None) -> Answer:
         def answer(request: httpx.Request) -> httpx.Response:
-            told = form().as_dict() if least is None else form().with_shuffler(least).as_dict()
+            told = spec().as_dict() if least is None else spec().with_shuffler(least).as_dict()
             return httpx.Response(200, json=told) if request.method == "GET" else served(request)
 
         return answer
@@ -401,7 +402,7 @@ def test_records_that_went_to_another_server_are_known_to_be_elsewhere(
 
     def dies(request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
-            return httpx.Response(200, json=form().as_dict())
+            return httpx.Response(200, json=spec().as_dict())
         raise KeyboardInterrupt  # sent, perhaps; and no answer was noted
 
     with pytest.raises(KeyboardInterrupt):

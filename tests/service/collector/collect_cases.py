@@ -12,7 +12,7 @@ from corpus import release_cases
 from dp_forward.noise import release
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.record_reader import RecordReader
+from dp_forward.service.collector.record_intake import RecordReader
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.service.protocol.manifest import Manifest
@@ -34,13 +34,13 @@ def manifest() -> Manifest:
     return Manifest.of(provider(), FRONT, epsilons=())
 
 
-def form(labels: Any = "public", **changes: Any) -> CollectionSpec:
+def spec(labels: Any = "public", **changes: Any) -> CollectionSpec:
     return CollectionSpec.of(manifest(), labels, **changes)
 
 
 @cache
 def reader() -> RecordReader:
-    return RecordReader(form())
+    return RecordReader(spec())
 
 
 def record(number: int = 0, *, label: int | None = 1, request: bytes | None = None, time: int = 0) -> bytes:

@@ -16,20 +16,20 @@ import numpy as np
 import pytest
 
 from dp_forward.corpus.reader import ReleasedCorpus
-from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.collector.collection_store import RECORDS, Collection
 from dp_forward.service.collector.corpus_export import export_corpus
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import Record, parse_record
-from dp_forward.service.server.refusals import Refused
-from service.collector.collect_cases import form, parsed, record, stored
+from dp_forward.service.server.request_limits import Refused
+from service.collector.collect_cases import parsed, record, spec, stored
 
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    return Collection.create(tmp_path / "collected", form())
+    return Collection.create(tmp_path / "collected", spec())
 
 
 def some(number: int, **settings) -> list[Record]:
@@ -50,7 +50,7 @@ def test_a_record_is_stored_once(collection: Collection) -> None:
     assert len(collection) == 6 == len(stored(collection))
     again = Collection.open(collection.folder)
     assert len(again) == 6
-    assert again.form.as_dict() == collection.form.as_dict()
+    assert again.spec.as_dict() == collection.spec.as_dict()
 
 
 def test_the_same_id_with_another_record_stores_nothing(collection: Collection) -> None:
@@ -153,7 +153,7 @@ class LivesAcrossForks:
 
 def bodies_after_a_fork(folder: Path, opened: Callable[[Path], Any]) -> int:
     """How many of three bodies are there: one before a fork, two of the child, around the parent's close."""
-    Collection.create(folder, form()).close()
+    Collection.create(folder, spec()).close()
     bodies = [some(1) for _ in range(3)]
     parent = opened(folder)
     parent.add(bodies[0])
@@ -177,6 +177,7 @@ def bodies_after_a_fork(folder: Path, opened: Callable[[Path], Any]) -> int:
         return len(collection)
 
 
+@pytest.mark.slow
 def test_a_fork_with_an_open_collection_loses_no_stored_record(tmp_path: Path) -> None:
     for trial in range(10):
         assert bodies_after_a_fork(tmp_path / f"{trial}", Collection.open) == 3
@@ -186,17 +187,17 @@ def test_a_fork_with_an_open_collection_loses_no_stored_record(tmp_path: Path) -
 
 def test_a_folder_is_one_collection(tmp_path: Path, collection: Collection) -> None:
     folder = collection.folder
-    assert Collection.open_or_create(folder, form()).folder == folder
+    assert Collection.open_or_create(folder, spec()).folder == folder
     with pytest.raises(InvalidInput, match="labels"):
-        Collection.open_or_create(folder, form("none"))
+        Collection.open_or_create(folder, spec("none"))
     with pytest.raises(InvalidInput, match="new or empty"):
-        Collection.create(folder, form())
+        Collection.create(folder, spec())
     with pytest.raises(InvalidInput, match=r"collection\.json"):
         Collection.open(tmp_path / "nothing")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "a-file").write_text("mine")
     with pytest.raises(InvalidInput, match="new or empty"):
-        Collection.create(tmp_path / "other", form())
+        Collection.create(tmp_path / "other", spec())
     (folder / RECORDS).unlink()
     with pytest.raises(InvalidInput, match="Bring it back"):
         Collection.open(folder)
@@ -207,10 +208,10 @@ def test_a_folder_is_one_collection(tmp_path: Path, collection: Collection) -> N
 
 def test_a_maker_that_was_killed_is_taken_over(collection: Collection) -> None:
     (collection.folder / "collection.json").unlink()
-    assert Collection.open_or_create(collection.folder, form()).add(some(1)) == (1, 0)
+    assert Collection.open_or_create(collection.folder, spec()).add(some(1)) == (1, 0)
     (collection.folder / "collection.json").unlink()
-    with pytest.raises(InvalidInput, match="new or empty"):  # records without a form are never given one
-        Collection.open_or_create(collection.folder, form())
+    with pytest.raises(InvalidInput, match="new or empty"):  # records without a spec are never given one
+        Collection.open_or_create(collection.folder, spec())
 
 
 # --- batches and export -------------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ def test_an_export_is_what_was_collected_in_another_order(collection: Collection
     assert in_order != [r.label for r in records], "the control: they came in another order"
     assert corpus.shuffled is None
     assert seen == [30]
-    assert corpus.guarantee.as_dict() == form().corpus_spec(30, 30).guarantee().as_dict()
+    assert corpus.guarantee.as_dict() == spec().corpus_spec(30, 30).guarantee().as_dict()
     again = export_corpus(collection.folder, tmp_path / "again")
     assert {p.name: p.read_bytes() for p in again.folder.iterdir()} == {
         p.name: p.read_bytes() for p in corpus.folder.iterdir()
@@ -278,10 +279,10 @@ def test_an_unsealed_batch_is_never_exported(collection: Collection, tmp_path: P
 
 @pytest.mark.parametrize("labels", ["none", RandomizedResponse(1.0, 3)])
 def test_other_labels_are_exported_as_they_were_collected(tmp_path: Path, labels) -> None:
-    collection = Collection.create(tmp_path / "c", form(labels))
+    collection = Collection.create(tmp_path / "c", spec(labels))
     batch = secrets.token_bytes(16)
     wanted = None if labels == "none" else 2
-    records = [parse_record(record(i, label=wanted), labels=form(labels).label_count) for i in range(4)]
+    records = [parse_record(record(i, label=wanted), labels=spec(labels).label_count) for i in range(4)]
     collection.add(records, batch)
     collection.seal(batch, 4)
     corpus = export_corpus(collection.folder, tmp_path / "corpus")
@@ -322,5 +323,5 @@ def test_a_repr_tells_no_record(collection: Collection) -> None:
     collection.add(records)
     assert "collected" in repr(collection)
     assert records[0].request.hex() not in repr(collection)
-    assert isinstance(collection.form, CollectionSpec)
+    assert isinstance(collection.spec, CollectionSpec)
     assert not np.array_equal(records[0].values, some(1)[0].values), "the control: noise is drawn anew"

@@ -22,7 +22,7 @@ from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
-from service.collector.collect_cases import FRONT, form, provider, record, stored
+from service.collector.collect_cases import FRONT, provider, record, spec, stored
 
 BYTES = {"content-type": "application/octet-stream"}
 TOKEN, SHUFFLER = "a-token-of-enough-letters", "the-shuffler-has-its-own"
@@ -41,7 +41,7 @@ def made_app(collection: Collection, **settings) -> Starlette:
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    return Collection.create(tmp_path / "collected", form())
+    return Collection.create(tmp_path / "collected", spec())
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def post(client: TestClient, body: bytes, path: str = "/v1/records", token: str 
 def test_it_says_what_it_collects(client: TestClient, collection: Collection) -> None:
     found = client.get("/v1/collection")
     assert found.status_code == 200
-    assert CollectionSpec.from_dict(found.json()).as_dict() == collection.form.as_dict()
+    assert CollectionSpec.from_dict(found.json()).as_dict() == collection.spec.as_dict()
     assert found.json()["shuffler"] is None
     assert client.get("/v1/manifest").json()["epsilons"], "the control: it answers more noise, but keeps one"
 
@@ -175,7 +175,7 @@ def test_users_and_the_shuffler_have_tokens_of_their_own(collection: Collection)
 
 
 def test_without_a_shuffler_there_are_no_batches(tmp_path: Path) -> None:
-    collection = Collection.create(tmp_path / "c", form())
+    collection = Collection.create(tmp_path / "c", spec())
     with TestClient(made_app(collection)) as client:
         assert post(client, record(), f"/v1/batches/{secrets.token_hex(16)}/records").status_code == 404
 
@@ -239,6 +239,7 @@ def mutated(honest: list[bytes], chosen: random.Random) -> bytes:
     return bytes(body)
 
 
+@pytest.mark.slow
 def test_two_thousand_mutated_bodies_never_fail_the_server(
     collection: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,15 +17,15 @@ from dp_forward.service.protocol.collection_spec import MOST_BODY_BYTES, Collect
 from dp_forward.service.protocol.frame import HEADER_BYTES, WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import RECORD_LABEL_BYTES, pack_record, parse_record, with_new_id
-from dp_forward.service.server.refusals import Refused
-from service.collector.collect_cases import FRONT, RANDOMIZED, form, manifest, provider, reader, record
+from dp_forward.service.server.request_limits import Refused
+from service.collector.collect_cases import FRONT, RANDOMIZED, manifest, provider, reader, record, spec
 
 LABELS = 3
 
 
 def test_a_record_is_a_frame_and_its_label() -> None:
     data = record(label=2)
-    assert len(data) == form().record_bytes == manifest().frame_bytes + RECORD_LABEL_BYTES
+    assert len(data) == spec().record_bytes == manifest().frame_bytes + RECORD_LABEL_BYTES
     found = parse_record(data, labels=LABELS)
     assert (found.label, found.header.time, found.data) == (2, 0, data)
     assert pack_record(data[:-4], 2) == data
@@ -86,7 +86,7 @@ def test_a_repr_holds_no_value() -> None:
         assert told not in repr(found)
 
 
-# --- the form -----------------------------------------------------------------------------------------------
+# --- the spec -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_repr_holds_no_value() -> None:
 )
 @pytest.mark.parametrize("least", [None, 100])
 def test_a_form_survives_json(labels, least: int | None) -> None:
-    made = form(labels, shuffler_least=least)
+    made = spec(labels, shuffler_least=least)
     again = CollectionSpec.from_dict(json.loads(json.dumps(made.as_dict())))
     assert again.as_dict() == made.as_dict()
     assert again.as_dict().keys() == {"version", "manifest", "labels", "shuffler"}
@@ -136,7 +136,7 @@ def test_one_corpus_has_one_noise() -> None:
     ],
 )
 def test_a_form_that_is_not_sound_is_a_wire_error(change) -> None:
-    settings = form().as_dict()
+    settings = spec().as_dict()
     change(settings)
     with pytest.raises(WireError):
         CollectionSpec.from_dict(settings)
@@ -151,7 +151,7 @@ def test_a_form_that_is_not_sound_is_a_wire_error(change) -> None:
 def test_a_body_is_whole_records_and_names_the_bad_one() -> None:
     read = reader()
     assert len(read.body(record() + record())) == 2
-    assert read.form.body_records * read.form.record_bytes <= MOST_BODY_BYTES
+    assert read.spec.body_records * read.spec.record_bytes <= MOST_BODY_BYTES
     for body, code, place in (
         (b"", "length", "whole records"),
         (record()[:-1], "length", "whole records"),

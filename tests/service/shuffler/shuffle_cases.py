@@ -21,7 +21,7 @@ from dp_forward.noise import release_batch
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.record_reader import RecordReader
+from dp_forward.service.collector.record_intake import RecordReader
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
@@ -47,7 +47,7 @@ def manifest() -> Manifest:
 
 
 @cache
-def form(labels: Labels = "public") -> CollectionSpec:
+def spec(labels: Labels = "public") -> CollectionSpec:
     return CollectionSpec.of(manifest(), labels)
 
 
@@ -65,7 +65,7 @@ def made(count: int, *, seed: int = 0, ids: list[bytes] | None = None) -> list[b
 
 @cache
 def reader() -> RecordReader:
-    return RecordReader(form())
+    return RecordReader(spec())
 
 
 def read(records: list[bytes]) -> list[Record]:
@@ -89,7 +89,7 @@ def provider() -> ProviderSide:
 
 def collector_app(folder: Path, settings: ServerSettings) -> Starlette:
     """The provider's real server, collecting."""
-    collection = Collection.open_or_create(folder, form())
+    collection = Collection.open_or_create(folder, spec())
     return make_app(
         provider(), front_digest=FRONT, settings=settings, collection=collection, shuffler_token=TOKEN
     )

@@ -21,14 +21,14 @@ from starlette.testclient import TestClient
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
-from dp_forward.service.collector.record_reader import RecordReader
+from dp_forward.service.collector.record_intake import RecordReader
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.sansio import Call, Reply, RetryPolicy, ServerRefused, Steps
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
-from dp_forward.service.shuffler.forwarding import Collector, Forwarder, batch_steps
+from dp_forward.service.shuffler.forwarding import CollectorClient, Forwarder, batch_steps
 from dp_forward.service.shuffler.shuffler_app import Shuffler, make_shuffler_app
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore, fresh_ids
 from service.shuffler.shuffle_cases import (
@@ -37,11 +37,11 @@ from service.shuffler.shuffle_cases import (
     changed,
     collector_app,
     content,
-    form,
     made,
     manifest,
     read,
     running,
+    spec,
     stored,
 )
 
@@ -51,12 +51,12 @@ QUICK = RetryPolicy(attempts=2, first=0.01, longest=0.02, timeout=5.0)
 
 
 def opened(folder: Path, least: int = 50) -> ShufflerStore:
-    return ShufflerStore.open_or_create(folder, form(), least=least)
+    return ShufflerStore.open_or_create(folder, spec(), least=least)
 
 
 def collecting(folder: Path) -> TestClient:
     """The collector's routes alone, without a socket."""
-    collection = Collection.open_or_create(folder, form())
+    collection = Collection.open_or_create(folder, spec())
     app = Starlette(routes=collector_routes(collection, LOCAL, metrics=Metrics(), shuffler_token=TOKEN))
     return TestClient(app, headers={"authorization": f"Bearer {TOKEN}"})
 
@@ -87,12 +87,13 @@ def bytes_of(folder: Path) -> bytes:
 # ---------------------------------------------------------------------------------------------- on loopback
 
 
+@pytest.mark.slow
 def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_path: Path) -> None:
     users = [made(20, seed=seed) for seed in range(3)]
     collector = collector_app(tmp_path / "collected", LOCAL)
     with running(collector, LOCAL) as behind:
-        line = Collector(behind, token=TOKEN, retry=QUICK)
-        wanted = line.form()
+        line = CollectorClient(behind, token=TOKEN, retry=QUICK)
+        wanted = line.spec()
         with closing(opened(tmp_path / "shuffle")) as store:
             forwarder = Forwarder(store, line, at_once=25)
             app = make_shuffler_app(store, forwarder, wanted, settings=LOCAL, most=MOST)
@@ -223,7 +224,7 @@ def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
 
 def test_a_collector_that_refuses_or_is_away_costs_nothing(tmp_path: Path) -> None:
     weather: Iterator[int] = iter([401, 503, 503])
-    line = Collector(
+    line = CollectorClient(
         "http://127.0.0.1:1",
         token=TOKEN,
         retry=QUICK,
@@ -284,6 +285,7 @@ def places(folder: Path, rounds: int) -> Counter[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_record_comes_out_anywhere_in_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert spread(places(tmp_path / "fair", 90), 6) > 1e-6
     draw = counting()
@@ -371,7 +373,7 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
         with pytest.raises(InvalidInput, match="another process"):
             opened(tmp_path)
     with pytest.raises(InvalidInput, match="this collection"):
-        ShufflerStore.open_or_create(tmp_path, form("none"), least=50)
+        ShufflerStore.open_or_create(tmp_path, spec("none"), least=50)
     with pytest.raises(InvalidInput, match="`least`"):
         opened(tmp_path, least=49)
     with pytest.raises(InvalidInput):
@@ -390,10 +392,10 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
 )
 def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str, Any], code: str) -> None:
     records = made(3)
-    line = Collector("http://127.0.0.1:1", token=TOKEN, retry=QUICK)
+    line = CollectorClient("http://127.0.0.1:1", token=TOKEN, retry=QUICK)
     with closing(opened(tmp_path)) as store:
         app = make_shuffler_app(
-            store, Forwarder(store, line, at_once=5), form(), settings=ServerSettings(token=TOKEN), most=MOST
+            store, Forwarder(store, line, at_once=5), spec(), settings=ServerSettings(token=TOKEN), most=MOST
         )
         with TestClient(app, headers={"authorization": f"Bearer {TOKEN}"}) as client:
             body = b"".join([*records[:2], changed(records[2], **change)])
@@ -411,14 +413,14 @@ def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str,
 
 
 def test_a_shuffler_is_not_put_behind_another(tmp_path: Path) -> None:
-    page = form().with_shuffler(5).as_dict()
-    line = Collector(
+    page = spec().with_shuffler(5).as_dict()
+    line = CollectorClient(
         "http://127.0.0.1:1",
         token=TOKEN,
         transport=httpx.MockTransport(lambda _: httpx.Response(200, json=page)),
     )
     with pytest.raises(InvalidInput, match="collect by itself"):
-        line.form()
+        line.spec()
 
 
 def test_adding_and_batching_side_by_side_keeps_every_record(tmp_path: Path) -> None:
@@ -444,15 +446,15 @@ def test_adding_and_batching_side_by_side_keeps_every_record(tmp_path: Path) -> 
 
 
 def test_what_senders_and_collectors_are_told_cannot_be_replaced(tmp_path: Path) -> None:
-    store, other = opened(tmp_path / "store"), form("none")
-    collection = Collection.open_or_create(tmp_path / "collection", form())
+    store, other = opened(tmp_path / "store"), spec("none")
+    collection = Collection.open_or_create(tmp_path / "collection", spec())
     for owner, name, value in (
         (store, "least", 2),
         (store, "waiting", 10**6),
-        (collection, "form", other),
-        (RecordReader(form()), "form", other),
-        (Shuffler(store, None, form(), most=MOST), "form", other),  # type: ignore[arg-type]
-        (form(), "shuffler_least", 10**6),
+        (collection, "spec", other),
+        (RecordReader(spec()), "spec", other),
+        (Shuffler(store, None, spec(), most=MOST), "spec", other),  # type: ignore[arg-type]
+        (spec(), "shuffler_least", 10**6),
         (manifest(), "epsilon", 0.1),
         (manifest().offers[0], "epsilon", 0.1),
     ):

@@ -97,6 +97,7 @@ def test_what_could_be_read_is_all_without_noise_and_comes_from_the_sent_bytes_w
     assert page.client.summary().releases == 1
 
 
+@pytest.mark.slow
 def test_a_reconstruction_on_its_way_says_how_far_it_is(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_reconstruction_on_its_way_says_how_far_it_is(
         assert len(found["without"]["words"]) == 4
 
 
+@pytest.mark.slow
 def test_a_promise_per_token_speaks_of_texts_that_differ_in_one(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

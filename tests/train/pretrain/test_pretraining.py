@@ -15,7 +15,7 @@ from dp_forward.data.public_text import pack_blocks, read_public_texts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.split import split_model
-from dp_forward.split.load_model import load_model
+from dp_forward.split.pretrained import load_model
 from dp_forward.split.private_model import join
 from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
 from dp_forward.train.pretrain.mlm_trainer import masked_loss, newest_checkpoint

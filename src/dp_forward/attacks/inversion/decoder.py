@@ -36,10 +36,9 @@ from dp_forward.attacks.inversion.recall import (
     recall_result,
     token_table,
 )
-from dp_forward.attacks.observations import AnyFront, average_draws, hidden_rows, observe_average
+from dp_forward.attacks.observations import AnyFront, observe_average
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
-from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count, positive
 from dp_forward.progress import Count
@@ -151,22 +150,13 @@ def train_decoder(
     if texts.length != len(prior.at_place):
         raise InvalidInput("prior", f"be learnt at {texts.length} rows", len(prior.at_place), "Encode alike.")
     front = front.to(device)
-    noisy = _Noisy(front, mechanism, average, device)
-    table: Tensor = token_table(front).weight  # type: ignore[assignment]
+
+    def noisy(batch: dict[str, Tensor]) -> Tensor:
+        return observe_average(front, mechanism, batch, releases=average, device=device, simulate=True)
+
     order = _batches(len(texts), batch, seed)
     first = noisy(texts.batch(next(order).numpy()))
-    # The weights are drawn apart, so that a caller's own random stream goes on as it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        net = _Net(
-            rows=first.shape[1],
-            width=first.shape[2],
-            inner=inner,
-            layers=layers,
-            table=table,
-            share=prior.log_share,
-            scale=1 / max(float(first.std()), 1e-12),
-        ).to(device)
+    net = _new_net(front, first, prior, inner=inner, layers=layers, seed=seed).to(device)
     optimiser = torch.optim.AdamW(net.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
     losses: list[float] = []
@@ -184,6 +174,22 @@ def train_decoder(
             progress(step + 1)
     net.train(False)
     return Decoder(net, str(front.cut), mechanism, average, prior, tuple(losses))
+
+
+def _new_net(front: AnyFront, seen: Tensor, prior: TokenPrior, *, inner: int, layers: int, seed: int) -> _Net:
+    table: Tensor = token_table(front).weight  # type: ignore[assignment]
+    # The weights are drawn apart, so that a caller's own random stream goes on as it was.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return _Net(
+            rows=seen.shape[1],
+            width=seen.shape[2],
+            inner=inner,
+            layers=layers,
+            table=table,
+            share=prior.log_share,
+            scale=1 / max(float(seen.std()), 1e-12),
+        )
 
 
 def invert_with(
@@ -222,26 +228,6 @@ def invert_with(
         ranked=net.pooled,
         details={"cut": decoder.cut, "loss": decoder.losses[-1]},
     )
-
-
-class _Noisy:
-    """What the attacker sees of its own public texts: simulated releases, averaged."""
-
-    def __init__(self, front: AnyFront, mechanism: Mechanism | None, average: int, device: str) -> None:
-        self._front, self._average, self._device = front, average, device
-        self._sanitizer = None if mechanism is None else Sanitizer(mechanism)
-
-    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
-        hidden = hidden_rows(self._front, batch, device=self._device)
-        if self._sanitizer is None:
-            return hidden
-        with torch.no_grad():
-            return average_draws(hidden, lambda draws: self._draw(hidden, draws), self._average)
-
-    def _draw(self, hidden: Tensor, draws: int) -> Tensor:
-        assert self._sanitizer is not None
-        noisy: Tensor = self._sanitizer(hidden, draws=draws)
-        return noisy.reshape(len(hidden), draws, *hidden.shape[1:])
 
 
 def _loss(net: _Net, seen: Tensor, batch: dict[str, Tensor], prior: TokenPrior, *, device: str) -> Tensor:

@@ -23,7 +23,6 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from dp_forward.errors import DpForwardError, InvalidInput
@@ -31,16 +30,16 @@ from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.record import Record
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
 from dp_forward.storage.files import create_file
 from dp_forward.storage.json_files import read_json
 
-__all__ = ["BATCH_BYTES", "FORM", "RECORDS", "Collection", "counts"]
+__all__ = ["RECORDS", "Collection", "counts"]
 
-FORM: Final = "collection.json"
+_SPEC: Final = "collection.json"
 RECORDS: Final = "records.sqlite"
-BATCH_BYTES: Final = 16
+_BATCH_BYTES: Final = 16
 """The id of a batch."""
 _FORMAT: Final = 1
 _RETRY_SECONDS: Final = 30
@@ -60,15 +59,15 @@ PRAGMA user_version = {_FORMAT}
 class Collection:
     """An open collection; see the module. Threads may share one."""
 
-    def __init__(self, folder: Path, form: CollectionSpec) -> None:
+    def __init__(self, folder: Path, spec: CollectionSpec) -> None:
         self.folder = folder
-        self._form = form
+        self._spec = spec
         self._database = Database(
             folder / RECORDS, refuse=_refuse, check=_check_format, checkpoint_every=_CHECKPOINT_EVERY
         )
 
     @classmethod
-    def create(cls, folder: str | os.PathLike[str], form: CollectionSpec) -> Collection:
+    def create(cls, folder: str | os.PathLike[str], spec: CollectionSpec) -> Collection:
         """Make a collection in a folder that is new or empty."""
         place = Path(folder).absolute()
         taken = InvalidInput("collect", "be new or empty", place.name, "Choose another folder.")
@@ -76,16 +75,16 @@ class Collection:
             raise taken
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         # What a maker that was killed left behind is taken over, if nothing was ever stored in it.
-        ours = (RECORDS, f".{RECORDS}.", f".{FORM}.")
+        ours = (RECORDS, f".{RECORDS}.", f".{_SPEC}.")
         if any(not path.name.startswith(ours) for path in place.iterdir()):
             raise taken
         if not (place / RECORDS).exists():
             create_database(place / RECORDS, _fill, refuse=_refuse)
-        with closing(cls(place, form)) as found:
+        with closing(cls(place, spec)) as found:
             if len(found):
                 raise taken
         try:
-            create_file(place / FORM, json.dumps(form.as_dict(), indent=1, sort_keys=True) + "\n")
+            create_file(place / _SPEC, json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n")
         except FileExistsError:
             raise taken from None
         return cls.open(place)
@@ -94,17 +93,17 @@ class Collection:
     def open(cls, folder: str | os.PathLike[str]) -> Collection:
         """Open the collection in a folder; anything else is refused."""
         place = Path(folder).absolute()
-        collection = cls(place, _read_form(place))
+        collection = cls(place, _read_spec(place))
         len(collection)  # refuses what is no collection
         return collection
 
     @classmethod
-    def open_or_create(cls, folder: str | os.PathLike[str], form: CollectionSpec) -> Collection:
-        """Open the collection of this form, made if there is none; one of another form is refused."""
-        if not (Path(folder) / FORM).is_file():
-            return cls.create(folder, form)
-        found, wanted = cls.open(folder), form.as_dict()
-        there = found.form.as_dict()
+    def open_or_create(cls, folder: str | os.PathLike[str], spec: CollectionSpec) -> Collection:
+        """Open the collection of this spec, made if there is none; one of another spec is refused."""
+        if not (Path(folder) / _SPEC).is_file():
+            return cls.create(folder, spec)
+        found, wanted = cls.open(folder), spec.as_dict()
+        there = found.spec.as_dict()
         other = [name for name in wanted if there[name] != wanted[name]]
         if other:
             found.close()
@@ -113,9 +112,9 @@ class Collection:
         return found
 
     @property
-    def form(self) -> CollectionSpec:
+    def spec(self) -> CollectionSpec:
         """What is collected."""
-        return self._form
+        return self._spec
 
     def add(self, records: Sequence[Record], batch: bytes | None = None) -> tuple[int, int]:
         """Store these records, in a batch of a shuffler or in none; how many are new, and how many known.
@@ -123,11 +122,11 @@ class Collection:
         Edges:
             `Refused`, and nothing stored: "replayed" for an id that is there with other content or in another
             batch, "batch" for new records of a sealed one, "full" or "disk" where it cannot be written.
-            The records are taken as they are: a `RecordReader` of this form has checked them.
+            The records are taken as they are: a `RecordReader` of this spec has checked them.
         """
         if batch is not None:
             _check_batch(batch)
-        expected = self.form.manifest
+        expected = self.spec.manifest
         stored = 0
         with self._database.transaction(write=True) as connection:
             sealed = batch is not None and _sealed(connection, batch) is not None
@@ -174,13 +173,11 @@ class Collection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Collection({self.folder.name}, {self.form!r})"
+        return f"Collection({self.folder.name}, {self.spec!r})"
 
 
 def counts(connection: sqlite3.Connection) -> dict[str, int]:
@@ -214,8 +211,8 @@ def _sealed(connection: sqlite3.Connection, batch: bytes) -> int | None:
 
 
 def _check_batch(batch: object) -> None:
-    if not isinstance(batch, bytes) or len(batch) != BATCH_BYTES:
-        raise InvalidInput("batch", f"be {BATCH_BYTES} bytes", type(batch).__name__, "Draw it at random.")
+    if not isinstance(batch, bytes) or len(batch) != _BATCH_BYTES:
+        raise InvalidInput("batch", f"be {_BATCH_BYTES} bytes", type(batch).__name__, "Draw it at random.")
 
 
 def _fill(connection: sqlite3.Connection) -> None:
@@ -239,10 +236,10 @@ def _refuse(problem: Problem) -> DpForwardError:
     return Refused("disk", message, retry_after=_RETRY_SECONDS)
 
 
-def _read_form(place: Path) -> CollectionSpec:
-    settings = read_json(place / FORM, name="collect", remedy=_REMEDY)
+def _read_spec(place: Path) -> CollectionSpec:
+    settings = read_json(place / _SPEC, name="collect", remedy=_REMEDY)
     try:
         return CollectionSpec.from_dict(settings)
     except WireError:
-        rule = f"hold a readable {FORM}"
+        rule = f"hold a readable {_SPEC}"
         raise InvalidInput("collect", rule, "something else", _REMEDY) from None

@@ -22,11 +22,9 @@ from starlette.routing import Route
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.record_intake import RecordIntake, collection_route
-from dp_forward.service.collector.record_reader import RecordReader
+from dp_forward.service.collector.record_intake import RecordIntake, RecordReader, collection_route
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import Guard, check_head, read_body
+from dp_forward.service.server.request_limits import Guard, Refused, check_head, read_body
 from dp_forward.service.server.settings import ServerSettings
 
 __all__ = ["collector_routes"]
@@ -51,20 +49,20 @@ def collector_routes(
         Where a shuffler is expected, records that come past it are refused: one of them in a corpus would
         take the central promise from all others.
     """
-    intake = RecordIntake(RecordReader(collection.form), settings, metrics)
+    intake = RecordIntake(RecordReader(collection.spec), settings, metrics)
     users = Guard(settings.token)
     if shuffler_token is None:
 
         async def records(request: Request) -> Response:
             return await intake.take(request, users, collection.add)
 
-        return [collection_route(collection.form, users), _post("/v1/records", records)]
+        return [collection_route(collection.spec, users), _post("/v1/records", records)]
 
     ServerSettings(token=shuffler_token)  # refuses a word that is easy to guess
     if shuffler_token == settings.token:
         raise InvalidInput("shuffler_token", "differ from the users' token", "the same", "Draw another.")
     return [
-        collection_route(collection.form, Guard(settings.token, shuffler_token)),
+        collection_route(collection.spec, Guard(settings.token, shuffler_token)),
         _post("/v1/records", _past_the_shuffler(intake, users)),
         *_batch_routes(collection, intake, Guard(shuffler_token), settings.body_seconds),
     ]

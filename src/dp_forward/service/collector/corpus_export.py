@@ -1,10 +1,10 @@
-"""From a collection to a corpus that a back trains on: the same folder as a user's own release.
+"""Export of a collection as a corpus that a back trains on: the same folder as a user's own release.
 
 The records lie in the order of their ids, which are random: the order in which they came is forgotten.
 
 Guarantees:
     ``out`` holds the whole corpus or is not there. The same state of a collection gives the same records in
-    the same order. Records of a batch that is not sealed are left out, all of them. Every record is read
+    the same order. Records of a batch that is not sealed are left out, all of them. Every record is checked
     against its digest.
     The corpus lists its batches (`ReleasedCorpus.shuffled`) only where *every* record came in a sealed one.
 """
@@ -16,7 +16,7 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +31,9 @@ from dp_forward.corpus.reader import (
     shard_bytes,
     shard_name,
 )
-from dp_forward.corpus.shuffled import ShuffledBatch
+from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.errors import InvalidInput
+from dp_forward.progress import Count
 from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import record_digest
@@ -53,7 +54,7 @@ def export_corpus(
     folder: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    progress: Callable[[int], None] | None = None,
+    progress: Count | None = None,
 ) -> ReleasedCorpus:
     """All records of a collection that are complete, as a corpus in ``out``, which must be new or empty.
 
@@ -68,7 +69,7 @@ def export_corpus(
     with Collection.open(folder) as collection, collection.snapshot() as moment:
         draft.mkdir()
         try:
-            _write(draft, collection.form, moment, progress)
+            _write(draft, collection.spec, moment, progress)
             ReleasedCorpus.open(draft, verify=False)
             os.replace(draft, place)  # takes the place of an empty folder, and of nothing else
         except BaseException:
@@ -78,17 +79,12 @@ def export_corpus(
     return ReleasedCorpus.open(place)
 
 
-def _write(
-    folder: Path,
-    form: CollectionSpec,
-    moment: sqlite3.Connection,
-    progress: Callable[[int], None] | None,
-) -> None:
+def _write(folder: Path, spec: CollectionSpec, moment: sqlite3.Connection, progress: Count | None) -> None:
     found = counts(moment)
     if not found["records"]:
         waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
         raise InvalidInput("collection", "hold complete records", waiting, "Collect more first.")
-    corpus = form.corpus_spec(found["records"], _shard_records(form))
+    corpus = spec.corpus_spec(found["records"], _shard_records(spec))
     key = _key(moment)
     name = key[:32]
     rows, shards = _rows(moment, corpus), []
@@ -100,12 +96,12 @@ def _write(
         shards.append(Shard(number, len(span), len(data), bytes_digest(data)))
         if progress is not None:
             progress(span.stop)
-    manifest = manifest_bytes(corpus, shards, name=name, corpus=key, shuffled=_batches(moment, form))
+    manifest = manifest_bytes(corpus, shards, name=name, corpus=key, shuffled=_batches(moment, spec))
     write_file(folder / MANIFEST, manifest)
 
 
-def _shard_records(form: CollectionSpec) -> int:
-    manifest = form.manifest
+def _shard_records(spec: CollectionSpec) -> int:
+    manifest = spec.manifest
     values = manifest.release.matrix_rows * manifest.release.width * 2
     return min(max(1, _SHARD_BYTES // values), _MOST_SHARD_RECORDS)
 
@@ -137,7 +133,7 @@ def _piece(rows: Iterator[tuple[bytes, int | None]], span: range) -> Piece:
     return Piece(span.start, len(span), bytes(noisy), np.asarray(labels, dtype="<i8").tobytes())
 
 
-def _batches(moment: sqlite3.Connection, form: CollectionSpec) -> list[ShuffledBatch] | None:
+def _batches(moment: sqlite3.Connection, spec: CollectionSpec) -> list[ShuffledBatch] | None:
     """The batches, where every record is in one."""
     alone = moment.execute("SELECT EXISTS (SELECT 1 FROM records WHERE batch IS NULL)").fetchone()[0]
     if alone:
@@ -145,9 +141,9 @@ def _batches(moment: sqlite3.Connection, form: CollectionSpec) -> list[ShuffledB
     listed = []
     for batch, records in moment.execute("SELECT batch, records FROM batches ORDER BY batch").fetchall():
         by_label = None
-        if form.labels == "public":
+        if spec.labels == "public":
             query = "SELECT label, count(*) FROM records WHERE batch = ? GROUP BY label"
             found = dict(moment.execute(query, (batch,)).fetchall())
-            by_label = tuple(found.get(label, 0) for label in range(len(form.manifest.release.labels)))
+            by_label = tuple(found.get(label, 0) for label in range(len(spec.manifest.release.labels)))
         listed.append(ShuffledBatch(records, by_label))
     return listed

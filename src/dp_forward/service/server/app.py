@@ -6,7 +6,7 @@
     GET  /healthz       200 while it answers, 503 while it stops; needs no token
     GET  /metrics       Prometheus text
 
-A refusal is ``{"error": code, "message": one line}`` (`refusals`).
+A refusal is ``{"error": code, "message": one line}`` (`request_limits`).
 
 Guarantees:
     No more of a body is read than a frame has bytes, and not for longer than ``body_seconds``. Nothing of a
@@ -32,9 +32,9 @@ from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.server.handler import Handler
 from dp_forward.service.server.metrics import CONTENT_TYPE
-from dp_forward.service.server.refusals import Refused
 from dp_forward.service.server.request_limits import (
     Guard,
+    Refused,
     check_head,
     error_handlers,
     json_response,
@@ -91,7 +91,7 @@ def make_app(
 
 def _check_same_front(collection: Collection, handler: Handler) -> None:
     """A collection is of the back that is served: it is what will be trained on it."""
-    served, collected = handler.manifest.as_dict(), collection.form.manifest.as_dict()
+    served, collected = handler.manifest.as_dict(), collection.spec.manifest.as_dict()
     other = [name for name in served if name != "epsilons" and served[name] != collected[name]]
     if other:
         rule = "collect what the back is served for"

@@ -1,7 +1,7 @@
-"""From the store to the collector: one batch at a time, whole, and as often as it takes.
+"""Forwarding of batches from the shuffler's store to the collector: one at a time, whole, with retries.
 
 A batch is on disk before its first byte leaves. It goes in pieces of records in the order of their new ids;
-each piece is noted when the collector has it; then the batch is sealed and deleted here.
+each piece is acknowledged in the store when the collector has it; then the batch is sealed and deleted here.
 
 Guarantees:
     Nothing leaves before ``least`` records wait, and then only as part of a batch. What is sent again, after
@@ -11,7 +11,7 @@ Edges:
     When a batch is made, and how large it is, can be seen by the collector and on the network. A collector
     that refuses or is away stops nothing but the sending: the batch stays, is tried again, and the records
     that come meanwhile make the next one larger.
-    If it refuses to seal, all records are sent again, in case it was brought back from an older copy.
+    If it refuses to seal, all records are sent again, in case it was restored from an older copy.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.client.transport import Transport
@@ -37,26 +36,26 @@ from dp_forward.service.protocol.sansio import (
 )
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
-__all__ = ["Collector", "Forwarder", "batch_steps"]
+__all__ = ["CollectorClient", "Forwarder", "batch_steps"]
 
 _log = logging.getLogger("dp_forward.service")
 
-_FORM_BYTES: Final = 1 << 20
+_SPEC_BYTES: Final = 1 << 20
 _REPLY_BYTES: Final = 1 << 16
 _ID_AT: Final = slice(96, 96 + ID_BYTES)
-_AGAIN_SECONDS: Final = 15.0
+_RETRY_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
 
 
 def batch_steps(store: ShufflerStore, *, at_once: int, retry: RetryPolicy) -> Steps[int]:
-    """Send the batch on its way, if there is one; how many records it had."""
+    """Send the batch that was made, if there is one; how many records it had."""
     batch = store.batch
     if batch is None:
         return 0
     place = f"/v1/batches/{batch.name.hex()}"
     while piece := store.piece(most=at_once):
         call = Call("POST", f"{place}/records", _REPLY_BYTES, b"".join(piece))
-        _check_taken(parse_json((yield from send(call, retry))), len(piece))
+        _check_counts(parse_json((yield from send(call, retry))), len(piece))
         store.acknowledge(piece[-1][_ID_AT])
     seal = json.dumps({"records": batch.records}).encode()
     try:
@@ -71,44 +70,43 @@ def batch_steps(store: ShufflerStore, *, at_once: int, retry: RetryPolicy) -> St
     return batch.records
 
 
-def _check_taken(answer: Any, records: int) -> None:
+def _check_counts(answer: Any, records: int) -> None:
     found = [answer.get(name) for name in ("stored", "known")] if isinstance(answer, dict) else []
     counts = [number for number in found if type(number) is int and number >= 0]
     if len(counts) != 2 or sum(counts) != records:
         raise ServerRefused("The collector's answer to records makes no sense.")
 
 
-class Collector:
-    """The line to one collector."""
+class CollectorClient:
+    """Client of one collector; ``stopping`` ends its pauses at once."""
 
     def __init__(
         self, address: str, *, token: str, retry: RetryPolicy | None = None, transport: Any = None
     ) -> None:
         self.retry = retry or RetryPolicy(longest=10.0, timeout=30.0)
         self.stopping = threading.Event()
-        """Set it, and pauses end at once."""
-        self._line = Transport(address, token=token, retry=self.retry, transport=transport, pause=self._wait)
-        self.drive, self.close = self._line.drive, self._line.close
+        own = Transport(address, token=token, retry=self.retry, transport=transport, pause=self._wait)
+        self.drive, self.close = own.drive, own.close
 
-    def form(self) -> CollectionSpec:
+    def spec(self) -> CollectionSpec:
         """What the collector wants.
 
         Edges:
-            `WireError` for a form that makes no sense, `InvalidInput` for that of another shuffler,
+            `WireError` for a spec that makes no sense, `InvalidInput` for that of another shuffler,
             `ServerUnavailable` where there is no answer for a while.
         """
 
         def steps() -> Steps[Any]:
-            return parse_json((yield from send(Call("GET", "/v1/collection", _FORM_BYTES), self.retry)))
+            return parse_json((yield from send(Call("GET", "/v1/collection", _SPEC_BYTES), self.retry)))
 
         try:
-            form = CollectionSpec.from_dict(self.drive(steps()))
+            spec = CollectionSpec.from_dict(self.drive(steps()))
         except ServerUnavailable:
             raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
-        if form.shuffler_least is not None:
-            found = "a shuffler"
-            raise InvalidInput("collector", "collect by itself", found, "Name the collector behind it.")
-        return form
+        if spec.shuffler_least is not None:
+            remedy = "Name the collector behind it."
+            raise InvalidInput("collector", "collect by itself", "a shuffler", remedy)
+        return spec
 
     def _wait(self, seconds: float) -> None:
         if self.stopping.wait(seconds):
@@ -116,9 +114,9 @@ class Collector:
 
 
 class Forwarder:
-    """The thread that makes batches and sends them; use it as a context manager, or `start` and `stop`."""
+    """Thread that makes batches and sends them."""
 
-    def __init__(self, store: ShufflerStore, collector: Collector, *, at_once: int) -> None:
+    def __init__(self, store: ShufflerStore, collector: CollectorClient, *, at_once: int) -> None:
         self._store, self._collector = store, collector
         self._at_once = at_once
         self._due = threading.Event()
@@ -148,7 +146,7 @@ class Forwarder:
             self._thread.join(seconds)
 
     def once(self) -> int:
-        """Send what is on its way, then what is due; how many records were sealed."""
+        """Send the batch that was begun, then what is due; how many records were sealed."""
         done = 0
         while self._store.batch is not None or self._store.make_batch():
             steps = batch_steps(self._store, at_once=self._at_once, retry=self._collector.retry)
@@ -179,14 +177,5 @@ class Forwarder:
             return
         self.failures += 1
         _log.warning("a batch waits to be sent: %s", why)
-        self._collector.stopping.wait(_AGAIN_SECONDS)
+        self._collector.stopping.wait(_RETRY_SECONDS)
         self._due.set()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop(30.0)

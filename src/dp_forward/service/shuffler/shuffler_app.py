@@ -29,13 +29,11 @@ from starlette.routing import Route
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
-from dp_forward.service.collector.record_intake import RecordIntake, collection_route
-from dp_forward.service.collector.record_reader import RecordReader
+from dp_forward.service.collector.record_intake import RecordIntake, RecordReader, collection_route
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.metrics import CONTENT_TYPE, Metrics
-from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import Guard, error_handlers, json_response
+from dp_forward.service.server.request_limits import Guard, Refused, error_handlers, json_response
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler.forwarding import Forwarder
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
@@ -49,9 +47,9 @@ class Shuffler:
     """What a shuffler does with checked records, and what it counts."""
 
     def __init__(
-        self, store: ShufflerStore, forwarder: Forwarder, form: CollectionSpec, *, most: int
+        self, store: ShufflerStore, forwarder: Forwarder, spec: CollectionSpec, *, most: int
     ) -> None:
-        self._form = form.with_shuffler(store.least)
+        self._spec = spec.with_shuffler(store.least)
         if count("most", most, remedy="Leave it out for the default.") < store.least:
             raise InvalidInput("most", f"be at least the {store.least} of a batch", most, "Raise it.")
         self.metrics = Metrics()
@@ -59,9 +57,9 @@ class Shuffler:
         self._count()
 
     @property
-    def form(self) -> CollectionSpec:
+    def spec(self) -> CollectionSpec:
         """What users are told."""
-        return self._form
+        return self._spec
 
     def take(self, records: list[Record]) -> tuple[int, int]:
         """Store records: how many are new, and how many known; or `Refused`."""
@@ -88,18 +86,18 @@ class Shuffler:
 def make_shuffler_app(
     store: ShufflerStore,
     forwarder: Forwarder,
-    form: CollectionSpec,
+    spec: CollectionSpec,
     *,
     settings: ServerSettings,
     most: int,
 ) -> Starlette:
-    """Make the server of a shuffler for a collector's ``form``; it starts the forwarder, and stops it.
+    """Make the server of a shuffler for a collector's ``spec``; it starts the forwarder, and stops it.
 
     Edges:
         Its `Shuffler` is in ``app.state.shuffler``.
     """
-    shuffler = Shuffler(store, forwarder, form, most=most)
-    guard, reader = Guard(settings.token), RecordReader(shuffler.form)
+    shuffler = Shuffler(store, forwarder, spec, most=most)
+    guard, reader = Guard(settings.token), RecordReader(shuffler.spec)
     if not reader.tells:
         _log.warning("so few numbers cross that a record without noise may not be noticed")
     intake = RecordIntake(reader, settings, shuffler.metrics)
@@ -122,7 +120,7 @@ def make_shuffler_app(
 
     app = Starlette(
         routes=[
-            collection_route(shuffler.form, guard),
+            collection_route(shuffler.spec, guard),
             Route("/v1/records", records, methods=["POST"]),
             Route("/healthz", health),
             Route("/metrics", metrics),

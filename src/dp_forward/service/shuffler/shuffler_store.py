@@ -49,9 +49,9 @@ from typing import Final
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.service.protocol.collection_spec import CollectionSpec
-from dp_forward.service.protocol.frame import HEADER_BYTES, Header
+from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.protocol.record import ID_BYTES, Record, with_new_id
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
 
 __all__ = ["Batch", "ShufflerStore", "fresh_ids"]
@@ -97,14 +97,14 @@ def fresh_ids(
 class ShufflerStore:
     """The open file; threads may share it. Make one with `open_or_create`."""
 
-    def __init__(self, path: Path, form: CollectionSpec, *, least: int) -> None:
-        self._header = Header.as_asked(form.manifest, request=bytes(ID_BYTES)).pack()
+    def __init__(self, path: Path, spec: CollectionSpec, *, least: int) -> None:
+        self._header = spec.manifest.header(request=bytes(ID_BYTES)).pack()
         """The header of every record of a batch, but for its id."""
         self._least = least
         self._database = Database(path, refuse=_refuse, check=_check_format, exclusive=True, forget=True)
         try:
             with self._database.transaction(write=True) as connection:
-                self._load(connection, form)
+                self._load(connection, spec)
             self._database.empty_log()
         except BaseException:
             self._database.close()
@@ -112,7 +112,7 @@ class ShufflerStore:
 
     @classmethod
     def open_or_create(
-        cls, folder: str | os.PathLike[str], form: CollectionSpec, *, least: int
+        cls, folder: str | os.PathLike[str], spec: CollectionSpec, *, least: int
     ) -> ShufflerStore:
         """Open the store for what a collector wants, in batches of at least so many.
 
@@ -120,18 +120,18 @@ class ShufflerStore:
             `InvalidInput` for the store of another collection, or one that a process has open; and for a
             smaller ``least`` than before while records wait, since their senders were told the larger one.
         """
-        form.with_shuffler(least)  # refuses what hides nobody
+        spec.with_shuffler(least)  # refuses what hides nobody
         place = Path(folder)
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = place / _FILE
         if not path.exists():
-            create_database(path, lambda connection: _fill(connection, form, least), refuse=_refuse)
-        return cls(path, form, least=least)
+            create_database(path, lambda connection: _fill(connection, spec, least), refuse=_refuse)
+        return cls(path, spec, least=least)
 
-    def _load(self, connection: sqlite3.Connection, form: CollectionSpec) -> None:
+    def _load(self, connection: sqlite3.Connection, spec: CollectionSpec) -> None:
         row = connection.execute("SELECT secret, form, least FROM settings").fetchone()
         self._secret: bytes = row[0]
-        if row[1] != _written(form):
+        if row[1] != _written(spec):
             found = "one for another collection"
             raise InvalidInput("store", "be for this collection", found, "Use another folder.")
         self._waiting = int(connection.execute("SELECT count(*) FROM waiting").fetchone()[0])
@@ -259,10 +259,10 @@ class ShufflerStore:
         return hmac.digest(self._secret, _DOMAIN + request, "sha256")
 
 
-def _fill(connection: sqlite3.Connection, form: CollectionSpec, least: int) -> None:
+def _fill(connection: sqlite3.Connection, spec: CollectionSpec, least: int) -> None:
     for statement in _SCHEMA.split(";"):
         connection.execute(statement)
-    row = (_FORMAT, secrets.token_bytes(32), _written(form), least)
+    row = (_FORMAT, secrets.token_bytes(32), _written(spec), least)
     connection.execute("INSERT INTO settings VALUES (1, ?, ?, ?, ?)", row)
 
 
@@ -272,8 +272,8 @@ def _check_format(connection: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError("no settings of this format")
 
 
-def _written(form: CollectionSpec) -> str:
-    return json.dumps(form.as_dict(), sort_keys=True)
+def _written(spec: CollectionSpec) -> str:
+    return json.dumps(spec.as_dict(), sort_keys=True)
 
 
 def _refuse(problem: Problem) -> DpForwardError:

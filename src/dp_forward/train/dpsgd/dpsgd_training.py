@@ -41,7 +41,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import Progress, counter
 from dp_forward.split.device import pick_device
-from dp_forward.split.load_model import load_model, load_tokenizer
+from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.dpsgd.accounting import (
     Accountant,
     as_replace_one,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
 from dp_forward.split.families import FAMILIES
-from dp_forward.split.load_model import model_folder, quiet_transformers
+from dp_forward.split.pretrained import model_folder, quiet_transformers
 from dp_forward.split.private_model import PrivateModel
 from dp_forward.train.pretrain.masking import IGNORED
 

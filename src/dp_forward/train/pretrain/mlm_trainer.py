@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from dp_forward.progress import Progress
 from dp_forward.split.device import pick_device
-from dp_forward.train.checkpoints import last_checkpoint
 from dp_forward.train.pretrain.masked_lm import score_masked_tokens_only
 from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
+from dp_forward.train.training_loop import last_checkpoint
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments

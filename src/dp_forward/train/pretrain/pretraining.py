@@ -38,7 +38,6 @@ from dp_forward.progress import Progress
 from dp_forward.split import Split
 from dp_forward.split.legal_cuts import check_cut
 from dp_forward.split.private_model import PrivateModel, join
-from dp_forward.train.checkpoints import step_of
 from dp_forward.train.pretrain.masked_lm import load_masked_lm, save_checkpoint
 from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
 from dp_forward.train.pretrain.merge_halves import merge_halves, split_tied
@@ -53,6 +52,7 @@ from dp_forward.train.processes import (
 )
 from dp_forward.train.provenance import provenance
 from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.training_loop import step_of
 
 __all__ = ["pretrain"]
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, Labels
-from dp_forward.corpus.shuffled import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
+from dp_forward.corpus.shuffle_guarantee import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, Prior, RandomizedResponse, ResponseWithPrior, compose
 from dp_forward.privacy.shuffling import shuffled_gaussian, shuffled_pure

@@ -1,4 +1,4 @@
-r"""What a shuffler adds: from the batches in which releases came to a central promise, with its proof.
+r"""Central guarantee of a corpus whose records came through a shuffler, with its proof.
 
 A collector that takes records from a shuffler sees each batch as a set: no sender, no time, no order. A
 record then hides among the others of its batch, and the promise per record can be better than the local one.
@@ -17,7 +17,7 @@ is the same for both, and known to the attacker.
 3. *Clones.* Within a batch of N the theorem of Feldman, McMillan and Talwar (2021, "Hiding among the clones",
    Theorem 3.1 for pure noise, 3.8 for Gaussian) applies: each of the N - 1 others sends, with a probability
    of at least ``e^-eps0``, what the replaced record would have sent, before or after. See
-   `privacy.central.clones`. It needs ``eps0`` between *any* two inputs, not only between neighbours. A
+   `privacy.shuffling.clones`. It needs ``eps0`` between *any* two inputs, not only between neighbours. A
    promise per token is about texts that differ in one token, and says nothing about how like two strangers'
    releases are. So there is no central promise here for noise that protects less than a text.
 4. *Public labels.* A label that can be seen splits a batch into one set for each label. Only the records of

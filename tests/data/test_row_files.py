@@ -10,8 +10,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from dp_forward.data import files
-from dp_forward.data.files import find_split_files, is_data_file, read_rows
+from dp_forward.data import row_files
+from dp_forward.data.row_files import find_split_files, is_data_file, read_rows
 from dp_forward.errors import InvalidInput
 
 SECRET = "zanzibar"
@@ -146,7 +146,7 @@ def test_a_parquet_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_LONGEST_LINE", 1000)
+    monkeypatch.setattr(row_files, "_LONGEST_LINE", 1000)
     path = tmp_path / "a.tsv"
     path.write_text("sentence\tlabel\n" + "x" * 2000, "utf-8")
     with pytest.raises(InvalidInput, match=r"16 MiB.*line 2"):

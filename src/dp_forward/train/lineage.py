@@ -1,0 +1,369 @@
+"""Lineage: the model that a run starts from, and what its halves have already learnt.
+
+A front that was trained on public data can be given to everybody: `--model RUN` starts from its halves, in
+`release-once` with the front as it is. So one public step serves many private tasks and mechanisms.
+
+A front that was trained on raw texts (`end-to-end`) may hold anything about them. Every report names the
+tasks whose raw texts the front has seen, passed on from run to run, and a regime that protects training
+texts refuses a front that has seen those of its own task.
+
+A back that was trained from releases holds them. A second release of the same texts adds to the first, and a
+promise that counts one of them would be too small. So every report also names the tasks from whose releases
+the back has learnt. A run on such a task starts from the back that `public-front` kept from before its
+releases (RUN/public), and where there is none it is refused.
+
+A provider starts from a back (`StartingPoint`): that of a run, of what `dpf split` made, or of a folder
+alone. Before anything trains, `check_fits` compares it with the corpus: a back that is trained on the
+releases of another front, or of another noise, learns nothing that it could be asked about.
+
+Edges:
+    The note is by the name of a task. A checkpoint from elsewhere has none: that it was not trained on the
+    private texts is an assumption of every guarantee.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from dp_forward.corpus.reader import ReleasedCorpus
+from dp_forward.data.tasks import find_task
+from dp_forward.errors import InvalidInput
+from dp_forward.release_spec import ReleaseSpec
+from dp_forward.split import Split
+from dp_forward.split.artifacts import load_provider_side, load_user_side
+from dp_forward.split.half_files import half_digest, load_back
+from dp_forward.split.halves import Back, NarrowBack
+from dp_forward.train.plan import Plan
+
+__all__ = [
+    "PUBLIC",
+    "Shape",
+    "StartingPoint",
+    "check_fits",
+    "copy_front",
+    "cut_of_start",
+    "load_published",
+    "load_start",
+    "published_shape",
+    "raw_texts_of",
+    "refuse_front_that_saw",
+    "refuse_seen_texts",
+    "releases_learnt",
+    "starts_before_releases",
+]
+
+_SEEN = "front_has_seen_raw_texts_of"
+_LEARNT = "back_has_learnt_from_releases_of"
+_BEFORE = "back_had_learnt_from_releases_of"
+_TASKS_OF_CORPUS = {"movie-reviews": ["imdb", "rotten-tomatoes"]}
+_SUMMARY, _SPEC, _SETTINGS = "split.json", "release.json", "half.json"
+_OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _SPEC, "tokenizer")
+PUBLIC = "public"
+"""RUN/public/back: the back of `public-front` as it was before the releases."""
+
+
+class Shape(NamedTuple):
+    """What is fixed once a model is cut."""
+
+    cut: str
+    width: int
+    """d', or 0 without maps."""
+    rows: int
+
+
+def published_shape(model: str) -> Shape | None:
+    """The shape of a run's halves; None if ``model`` is not the folder of a run."""
+    folder = Path(model)
+    if not (folder / _SUMMARY).is_file():
+        return None
+    half, spec = (_facts(folder / "front" / name) for name in (_SETTINGS, _SPEC))
+    try:
+        return Shape(str(half["cut"]), int(half["width"] or 0), int(spec["rows"]))
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInput(
+            "model", "be a whole run", model, "Finish it with dpf finetune --resume."
+        ) from None
+
+
+def load_published(
+    model: str, *, cut: str, width: int, labels: int, before_releases: bool = False
+) -> tuple[Split, Any]:
+    """The halves and the tokenizer; a plan that asks for another shape is refused.
+
+    With ``before_releases`` the back is the one that `public-front` kept from before its releases.
+    """
+    shape = published_shape(model)
+    assert shape is not None
+    for name, wanted, found in (("cut", cut, shape.cut), ("width", width, shape.width)):
+        if wanted != found:
+            raise InvalidInput(name, f"be {found}, as in the run it starts from", wanted, "Leave it out.")
+    place = Path(model) / PUBLIC if before_releases else Path(model)
+    user, provider = load_user_side(Path(model) / "front"), load_provider_side(place / "back")
+    if len(user.spec.labels) != labels:
+        raise InvalidInput(
+            "task", f"have {len(user.spec.labels)} labels, as the head has", labels, "Name another."
+        )
+    return Split(user.front, provider.back), user.tokens.tokenizer
+
+
+def raw_texts_of(plan: Plan) -> list[str]:
+    """The tasks whose raw texts, private or declared public, the front of this plan's run will have seen."""
+    seen = set(_seen_by(plan.model))
+    if not plan.regime.protects_training:
+        seen.add(plan.task)
+    if plan.public_task is not None:
+        seen.add(plan.public_task)
+    return sorted(seen)
+
+
+def starts_before_releases(plan: Plan) -> bool:
+    """Whether this plan starts from the back that a run kept from before it was given these very texts.
+
+    Two releases of one text add up. A run that starts from another one's back has what that one learnt, so
+    where both are on the same task it takes the earlier back, if there is one, and is refused if not.
+    """
+    if not plan.regime.protects_training or published_shape(plan.model) is None:
+        return False
+    kept = (Path(plan.model) / PUBLIC / "back").is_dir()
+    return (
+        kept
+        and plan.task in _required_note(plan.model, _LEARNT)
+        and plan.task not in _required_note(plan.model, _BEFORE)
+    )
+
+
+def releases_learnt(plan: Plan) -> dict[str, list[str]]:
+    """For the report: the tasks from whose releases the back has learnt, before this run and after it."""
+    before: set[str] = set()
+    if published_shape(plan.model) is not None:
+        before = set(_required_note(plan.model, _BEFORE if starts_before_releases(plan) else _LEARNT))
+    after = before | ({plan.task} if plan.regime.protects_training else set())
+    return {_BEFORE: sorted(before), _LEARNT: sorted(after)}
+
+
+def refuse_seen_texts(plan: Plan) -> None:
+    """No promise for texts that the front was trained on, nor one release counted where there are two."""
+    _refuse_seen_labels(plan)
+    if plan.regime.protects_training and plan.task in releases_learnt(plan)[_BEFORE]:
+        raise InvalidInput(
+            "model",
+            f"not have learnt from releases of {plan.task}",
+            plan.model,
+            "Two releases of a text add up: start from the model before it.",
+        )
+    if plan.regime.protects_training and plan.task in _seen_by(plan.model):
+        raise InvalidInput(
+            "model",
+            f"not have been trained on the raw texts of {plan.task}",
+            plan.model,
+            "No regime can protect them any more: start from the published model.",
+        )
+
+
+def _refuse_seen_labels(plan: Plan) -> None:
+    """A label that the model has learnt, raw or by an answer, is not answered for the first time."""
+    if plan.label_epsilon is None or plan.regime.protects_training:
+        return  # where texts are protected, the checks of texts cover their labels
+    if plan.task in {*_seen_by(plan.model), *releases_learnt(plan)[_BEFORE]}:
+        raise InvalidInput(
+            "label_epsilon",
+            f"go with a model that has not learnt labels of {plan.task}",
+            plan.model,
+            "Answers about one label add up: start from the published model.",
+        )
+
+
+def refuse_front_that_saw(task: str, front: Path) -> None:
+    """As `refuse_seen_texts`, for a front in the folder of its run.
+
+    Edges:
+        A front that was handed over alone has no report beside it: that it does not depend on the texts is
+        then an assumption of the guarantee, and is said there.
+    """
+    run = front.absolute().parent
+    # A front in the folder of a run that has no report yet is one that nobody can speak for.
+    of_a_run = any((run / name).is_file() for name in ("report.json", "plan.json"))
+    if of_a_run and task in _required_note(str(run), _SEEN):
+        raise InvalidInput(
+            "front",
+            f"not have been trained on the raw texts of {task}",
+            front.name,
+            "No release can protect them any more: take a front that has not seen them.",
+        )
+
+
+def _seen_by(model: str) -> list[str]:
+    """The tasks (or corpora) whose raw texts a model was trained on, as far as its folder says."""
+    if published_shape(model) is not None:
+        return _required_note(model, _SEEN)
+    folder = Path(model).absolute()
+    seen = []
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # `dpf pretrain`
+        stored = _facts(folder / "plan.json")
+        corpus = str(stored.get("plan", stored)["corpus"])
+        seen += _TASKS_OF_CORPUS.get(corpus, [f"the corpus {Path(corpus).name}"])
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # `dpf baseline dpsgd`: RUN/model
+        report = _facts(folder.parent / "report.json")
+        if folder.name == "model" and report["regime"] == "dp-sgd":
+            seen.append(find_task(str(report["plan"]["task"])).name)
+    return seen
+
+
+def _required_note(model: str, name: str) -> list[str]:
+    """A list of tasks in the report of a run; not knowing it is no empty list."""
+    found = _note(Path(model), name)
+    if found is None:
+        raise InvalidInput("model", f"have a report with {name}", model, "Finish the run, or take another.")
+    return found
+
+
+def _note(run: Path, name: str) -> list[str] | None:
+    """A list of tasks in the report of a run; None, not an empty list, where it is not known."""
+    found = _facts(run / "report.json").get(name)
+    return [str(task) for task in found] if isinstance(found, list) else None
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is none to read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, eq=False)
+class StartingPoint:
+    """A back to train; None where the folder does not say."""
+
+    back: Back | NarrowBack
+    digest: str
+    """Of the back as it was found."""
+    spec: ReleaseSpec | None
+    front_digest: str | None
+    front: Path | None
+    """The front's folder, where it lies beside the back."""
+    seen_raw: list[str] | None
+    """The tasks whose raw texts the front was trained on, as the report of its run says."""
+    learnt: list[str] | None
+    """The tasks from whose releases the back has learnt already, as that report says."""
+
+
+def load_start(model: str) -> StartingPoint:
+    """The back in ``model`` or in ``model/back``, checked against its own digests."""
+    base, place = _find_places(model)
+    summary = _checked_facts(base / _SUMMARY)
+    pinned = None if summary is None else _required_word(summary, "digest_back")
+    back, spec = _load(place, pinned)
+    front = base / "front" if base == Path(model) and (base / "front").is_dir() else None
+    return StartingPoint(
+        back=back,
+        digest=half_digest(place),
+        spec=spec,
+        front_digest=None if summary is None else _required_word(summary, "digest_front"),
+        front=front,
+        # A report beside a back of unknown front may be about another front.
+        seen_raw=None if summary is None else _note(base, _SEEN),
+        learnt=None if summary is None else _note(base, _LEARNT),
+    )
+
+
+def _load(place: Path, digest: str | None) -> tuple[Back | NarrowBack, ReleaseSpec | None]:
+    """The back, and the spec beside it where it was saved for a provider and not only split."""
+    if not (place / _SPEC).is_file():
+        return load_back(place, digest=digest), None
+    provider = load_provider_side(place, digest=digest)
+    return provider.back, provider.spec
+
+
+def cut_of_start(model: str) -> str:
+    """Where the back in a folder was cut, without loading it."""
+    settings = _checked_facts(_find_places(model)[1] / _SETTINGS)
+    if settings is None or not isinstance(settings.get("cut"), str):
+        raise InvalidInput("model", f"hold a readable {_SETTINGS}", model, "Get it again.")
+    return str(settings["cut"])
+
+
+def _find_places(model: str) -> tuple[Path, Path]:
+    """Where ``split.json`` belongs, and where the back lies."""
+    root = Path(model)
+    if (root / "back").is_dir():
+        return root, root / "back"
+    if (_checked_facts(root / _SETTINGS) or {}).get("half") == "back":
+        return root.resolve().parent, root
+    raise InvalidInput("model", "hold a back", model, "Name a run, a result of dpf split, or a back folder.")
+
+
+def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
+    """Refuse a corpus that this back cannot learn from, before anything is written."""
+    spec, cut = corpus.release, start.back.cut
+    if corpus.labels is None:
+        raise InvalidInput(
+            "releases", "hold labels", "none", "Have them released: public, or randomized by --label-epsilon."
+        )
+    fronts = [start.front_digest] if start.front is None else [start.front_digest, half_digest(start.front)]
+    for known in fronts:
+        if known is not None and known != corpus.front_digest:
+            rule = f"come from the front of the model, {known[:12]}..."
+            raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
+    for known_spec in (start.spec, _spec_of_front(start.front)):
+        for name in ("noise", "rows", "labels"):
+            if known_spec is not None and getattr(known_spec, name) != getattr(spec, name):
+                rule = f"have the {name} that the model was made for"
+                raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
+    wanted = ReleaseSpec.of(start.back, noise=spec.noise, rows=spec.rows, labels=spec.labels)
+    wanted.refuse_mixed_rows(row_local=cut.row_local)
+    if wanted.shape != spec.shape:
+        rule = f"be matrices of {wanted.matrix_rows} x {wanted.width}, which the back reads at {cut}"
+        raise InvalidInput("releases", rule, f"{spec.matrix_rows} x {spec.width}", "Name the other model.")
+    _check_answers(start.back, corpus)
+
+
+@torch.inference_mode()
+def _check_answers(back: Back | NarrowBack, corpus: ReleasedCorpus) -> None:
+    logits = getattr(back(torch.zeros(1, *corpus.release.shape)), "logits", None)
+    found = None if logits is None else tuple(logits.shape)
+    if found != (1, len(corpus.release.labels)):
+        rule = f"answer with one number for each of the {len(corpus.release.labels)} labels of the releases"
+        raise InvalidInput("model", rule, "none" if found is None else found[1:], "Split a classifier.")
+
+
+def copy_front(front: Path, out: Path) -> None:
+    """The user's side as it is, so that the new run is whole; nothing else that lies in its folder."""
+    out.mkdir(exist_ok=True)
+    for name in _OF_A_FRONT:
+        if (front / name).is_dir():
+            shutil.copytree(front / name, out / name, dirs_exist_ok=True)
+        elif (front / name).is_file():
+            shutil.copyfile(front / name, out / name)
+
+
+def _spec_of_front(front: Path | None) -> ReleaseSpec | None:
+    found = None if front is None else _checked_facts(front / _SPEC)
+    # Compared by noise, rows and labels only, so the width and the cut do not matter.
+    return None if found is None else ReleaseSpec.from_dict(found, width=1, cut=None)
+
+
+def _checked_facts(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInput("model", f"hold a readable {path.name}", "something else", "Get it again.")
+    return found
+
+
+def _required_word(summary: dict[str, Any], name: str) -> str:
+    if not isinstance(summary.get(name), str):
+        raise InvalidInput("model", f"have {name} in {_SUMMARY}", "none", "Get it again.")
+    return str(summary[name])
