@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PLACES = (ROOT, ROOT / "src" / "dp_forward", ROOT / "tests", ROOT / "src" / "dp_forward" / "service" / "server")
+PACKAGE = ROOT / "src" / "dp_forward"
+PLACES = (ROOT, PACKAGE, ROOT / "tests", *(folder for folder in PACKAGE.iterdir() if folder.is_dir()))
 
 
 def missing(page: str) -> list[str]:
