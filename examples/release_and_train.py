@@ -39,7 +39,7 @@ with tempfile.TemporaryDirectory() as folder:
     records = EncodedTexts.from_records(islice(read_records(task, "train"), 200), user.tokens)
     labels = calibrate(RandomizedResponse, Budget(epsilon=2.0), labels=2)
     corpus = release_corpus(user, records, root / "shards", label_mechanism=labels)
-    print(f"released {corpus.records} records in {corpus.bytes} bytes")
+    print(f"released {len(corpus)} records in {corpus.bytes} bytes")
     print(corpus.guarantee.statement)
     with Ledger.open(ledger_of(root / "shards")) as ledger:
         print(ledger)

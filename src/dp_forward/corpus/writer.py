@@ -58,7 +58,8 @@ from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, s
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
 from dp_forward.ledger import Ledger, Release, State
-from dp_forward.noise.released.released_matrix import release, release_labels, serialise
+from dp_forward.noise.released.released_label import release_labels
+from dp_forward.noise.released.released_matrix import release, serialise
 from dp_forward.privacy.checks import count
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.digests import bytes_digest, file_digest

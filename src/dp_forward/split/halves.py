@@ -88,7 +88,7 @@ class Front(_Half):
 
     def __init__(self, model: nn.Module, info: CutInfo, origin: Origin) -> None:
         super().__init__(model, info, origin)
-        self.row_local = info.row_local
+        self.row_local = info.cut.row_local
         self.max_rows = origin.max_rows
         self.pads_left = origin.family.causal
         self._readout = origin.readout if info.cut.place == "output" else None

@@ -123,10 +123,5 @@ def open_at_qkv(pair: Split) -> tuple[Split, nn.ModuleList]:
     head = next(module for module in front.modules() if isinstance(module, QkvHead))
     projections = head.projections
     head.projections = nn.ModuleList([nn.Identity()])
-    front.width = int(_rows_width(projections[0]))
+    front.width = int(front.model.config.hidden_size)  # type: ignore[union-attr,arg-type]
     return Split(front, pair.back), projections
-
-
-def _rows_width(projection: nn.Module) -> int:
-    width = getattr(projection, "in_features", None)
-    return int(getattr(projection, "nx", 0) if width is None else width)
