@@ -133,7 +133,7 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     from dp_forward.attacks.inversion.recall import TokenPrior
     from dp_forward.privacy import NoiseSpec
     from dp_forward.split import split_model
-    from dp_forward.split.half_files import load_front
+    from dp_forward.split.artifacts import load_front
     from dp_forward.split.pretrained import load_model
 
     # Rows are compared exactly; a decoder learns whatever its products are rounded to.

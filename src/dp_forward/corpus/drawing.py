@@ -57,13 +57,13 @@ class ReleaseDrawer:
             range(first, min(first + _FRONT_BATCH, records.stop))
             for first in range(records.start, records.stop, _FRONT_BATCH)
         )
-        noisy = b"".join(data for batch in batches for data in self._released(batch))
+        noisy = b"".join(data for batch in batches for data in self._release(batch))
         if len(noisy) != len(records) * self._spec.release.payload_bytes:
             raise AssertionError("a release has another size than its spec says")
-        return Piece(records.start, len(records), noisy, self._labels(records))
+        return Piece(records.start, len(records), noisy, self._draw_labels(records))
 
     @torch.inference_mode()
-    def _released(self, records: range) -> Iterator[bytes]:
+    def _release(self, records: range) -> Iterator[bytes]:
         batch = self._texts.batch(records)
         batch.pop("labels", None)
         hidden = self._front(**{name: value.to(self._device) for name, value in batch.items()})
@@ -71,14 +71,14 @@ class ReleaseDrawer:
         if tuple(hidden.shape) != (len(records), *shape):
             raise AssertionError("the front gives another shape than its spec says")
         parts = hidden.cpu().split(max(1, _NOISE_ENTRIES // (shape[0] * shape[1])))
-        return itertools.chain.from_iterable(self._threads.map(self._noisy, parts))
+        return itertools.chain.from_iterable(self._threads.map(self._add_noise, parts))
 
-    def _noisy(self, hidden: Tensor) -> list[bytes]:
+    def _add_noise(self, hidden: Tensor) -> list[bytes]:
         return [
             serialise(one) for one in release_batch(hidden, self._mechanism, bits=self._spec.release.bits)
         ]
 
-    def _labels(self, records: range) -> bytes:
+    def _draw_labels(self, records: range) -> bytes:
         labels, how = self._texts.labels, self._spec.labels
         if how == "none" or labels is None:
             return b""
