@@ -49,7 +49,7 @@ from typing import Any, Final
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import TEXT, Mechanism, ResponseWithPrior
+from dp_forward.privacy import TEXT, ResponseWithPrior
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuffled_pure
 from dp_forward.privacy.shuffling.central_epsilon import NOBODY
@@ -127,7 +127,11 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
     if isinstance(spec.labels, LabelMechanism) and spec.labels.releases != 1:
         raise InvalidInput("label releases", "be 1", spec.labels.releases, "A record holds one label.")
     if text.gaussian_mu == 0:
-        return _pure(spec.guarantee().mechanism, users, delta)
+        whole = spec.guarantee().mechanism
+        losses = whole.pure_losses
+        alone = len(losses) == 1 and losses[0].copies == 1
+        cap_mass = losses[0].mass if alone else None
+        return shuffled_pure(local_epsilon=whole.epsilon(), users=users, delta=delta, cap_mass=cap_mass)
     label_epsilon, labels = _answers(spec)
     return shuffled_gaussian(
         mu=text.gaussian_mu,
@@ -177,13 +181,6 @@ def check_batches(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> None:
         if batch.by_label is not None and len(batch.by_label) != len(spec.release.labels):
             rule = f"count {len(spec.release.labels)} labels"
             raise InvalidInput("by_label", rule, len(batch.by_label), "Count every label, 0 included.")
-
-
-def _pure(whole: Mechanism, users: int, delta: float) -> CentralBounds:
-    losses = whole.pure_losses
-    alone = len(losses) == 1 and losses[0].copies == 1
-    cap_mass = losses[0].mass if alone else None
-    return shuffled_pure(local_epsilon=whole.epsilon(), users=users, delta=delta, cap_mass=cap_mass)
 
 
 def _answers(spec: CorpusSpec) -> tuple[float | None, int]:

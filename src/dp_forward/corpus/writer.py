@@ -124,8 +124,8 @@ def release_corpus(
         for draft in place.glob("*.new"):  # of a process that was killed; the file of draws keeps others out
             draft.unlink()
         if reserved.state is State.RESERVED:
-            with ReleaseDrawer(user, texts, spec, torch.device(device)) as source:
-                shards = _write_shards(place, spec, log, source, progress)
+            source = ReleaseDrawer(user, texts, spec, torch.device(device))
+            shards = _write_shards(place, spec, log, source, progress)
             manifest = manifest_bytes(spec, shards, name=log.name, corpus=log.key.hex())
             book.ready(reserved.id, manifest)
         _deliver(place, book, reserved)

