@@ -17,6 +17,8 @@ from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
     from reproduction.jobs import Job
+    from reproduction.model_setup import ModelSetup
+    from reproduction.runs.dataset_cache import DatasetCache
     from reproduction.runs.result_file import ResultFile
     from reproduction.runs.workers import Outcome
     from reproduction.tables.table import Found, Table
@@ -102,11 +104,7 @@ def reproduce(
         setup = small.smoke_model(work / "model") if smoke else ModelSetup.of(model, folder=weights)
         chosen = _chosen(small.shrink_tables(tables(setup)) if smoke else tables(setup), table or [])
     if render is not None:
-        from reproduction.render import render as write_pages
-
-        with output.working("rendering"):
-            written = write_pages(store.path, render, setup=setup, printed=printed, only=table or [])
-        _print_written(written, json=json)
+        _render(store.path, render, setup, printed, table or [], json=json)
         return
     if show_list:
         if results is not None and not results.is_file():
@@ -116,19 +114,7 @@ def reproduce(
     jobs = _jobs(chosen, cell or [], smoke=smoke)
     places = (small.smoke_data(work / "data") if smoke else {}) | _data_paths(data or [], corpus)
     cache = DatasetCache(places, models={} if weights is None else {model: str(weights)})
-    from reproduction.runs.workers import run_jobs
-
-    with Bars() as bars:
-        outcome = run_jobs(
-            jobs,
-            results=store,
-            work=work,
-            cache=cache,
-            workers=workers,
-            seconds=seconds,
-            progress=bars,
-            warn=lambda message: output.warn(message, name=_NAME),
-        )
+    outcome = _run(jobs, store, work, cache, workers=workers, seconds=seconds)
     _print_outcome(chosen, store, outcome, smoke=smoke, json=json)
     if outcome.failed:
         raise typer.Exit(1)
@@ -160,7 +146,32 @@ def _data_paths(data: list[str], corpus: Path | None) -> dict[str, str]:
     return places if corpus is None else {**places, CORPUS: str(corpus)}
 
 
-def _print_written(written: list[Path], *, json: bool) -> None:
+def _run(
+    jobs: list[Job],
+    store: ResultFile,
+    work: Path,
+    cache: DatasetCache,
+    *,
+    workers: int,
+    seconds: float | None,
+) -> Outcome:
+    from reproduction.runs.workers import run_jobs
+
+    def warn(message: str) -> None:
+        output.warn(message, name=_NAME)
+
+    how: dict[str, Any] = {"workers": workers, "seconds": seconds, "warn": warn}
+    with Bars() as bars:
+        return run_jobs(jobs, results=store, work=work, cache=cache, progress=bars, **how)
+
+
+def _render(
+    results: Path, docs: Path, setup: ModelSetup, printed: Path | None, only: list[str], *, json: bool
+) -> None:
+    from reproduction.render import render
+
+    with output.working("rendering"):
+        written = render(results, docs, setup=setup, printed=printed, only=only)
     if json:
         output.print_json({"written": [str(path) for path in written]})
         return

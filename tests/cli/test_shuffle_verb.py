@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -63,12 +64,13 @@ def test_a_shuffler_that_is_killed_goes_on_and_one_that_is_stopped_ends_in_order
     shut, asked = threading.Event(), threading.Event()
     shut.set()
 
-    @app.middleware("http")
-    async def _gate(request: Request, on: Callable[[Request], Any]) -> Response:
+    async def gate(request: Request, on: Callable[[Request], Any]) -> Response:
         if request.url.path.endswith("/seal") and shut.is_set():
             asked.set()
             return Response(status_code=503)
         return await on(request)  # type: ignore[no-any-return]
+
+    app.add_middleware(BaseHTTPMiddleware, dispatch=gate)
 
     records = made(55)
     with running(app, LOCAL) as behind:
