@@ -89,12 +89,13 @@ def _honest(mutants: Any, world: Any, rounds: int, results: Results) -> tuple[in
         broken = [what for kind in kinds for what in audit_released(kind.build(), draws=4000).refuted_by]
         broken += [one.what for kind in kinds for one in audit_draws(kind.build()) if one.refuted]
         started = time.perf_counter()
-        service = audit_service(world.user, world.wire)
+        audited, findings = audit_service(world.user, world.wire)
         seconds = time.perf_counter() - started
         longest = max(longest, seconds)
-        broken += service.refuted_by
+        broken += [one.what for one in findings if one.refuted]
+        broken += () if audited is None else audited.refuted_by
         passed += not broken
-        frames = 0 if service.frames is None else service.frames.draws
+        frames = 0 if audited is None else audited.draws
         results.add(
             "honest",
             {"round": number + 1, "refuted_by": broken, "service_seconds": seconds, "frames": frames},

@@ -22,6 +22,7 @@ from scipy.stats import binom
 
 import tiny_models
 import tiny_user
+from audit.response_audit import audit_response
 from audit.training_audit import audit_sanitizer, audit_training
 from benchmarks.lattice_attack import gaussian_lattice, guess, worst_pair
 from dp_forward.audit.draw_checks import audit_draws
@@ -29,7 +30,6 @@ from dp_forward.audit.findings import Finding, z_of
 from dp_forward.audit.recording_proxy import RecordedClient, record_client
 from dp_forward.audit.released_bytes import ReleasedAudit, audit_released
 from dp_forward.audit.service_audit import audit_fronts, audit_service
-from dp_forward.audit.two_point import audit_response
 from dp_forward.cli.local_server import serve_locally
 from dp_forward.data import tokens
 from dp_forward.ledger import State
@@ -106,8 +106,8 @@ def fronts(world: World) -> list[Finding]:
 
 
 def service(world: World) -> list[Finding]:
-    found = audit_service(world.user, world.wire, draws=16)
-    return [*found.findings, *([] if found.frames is None else _all(found.frames))]
+    frames, findings = audit_service(world.user, world.wire, draws=16)
+    return [*findings, *([] if frames is None else _all(frames))]
 
 
 def labels(_: World) -> list[Finding]:

@@ -146,10 +146,10 @@ def test_shared_noise_is_seen_and_independent_noise_is_not() -> None:
     rng = np.random.default_rng(6)
     for _ in range(20):
         rows = rng.standard_normal((100, 40))
-        assert not shared_noise([rows], 40)[0].refuted
+        assert not shared_noise(rows, 40)[0].refuted
     rows[7] = 0.5 * rows[3] + 0.1 * rows[7]
-    assert shared_noise([rows], 40)[0].refuted
-    assert shared_noise([rows], 8) == [], "in few dimensions chance comes close"
+    assert shared_noise(rows, 40)[0].refuted
+    assert shared_noise(rows, 8) == [], "in few dimensions chance comes close"
 
 
 @pytest.mark.parametrize("choice", CHOICES[1:5], ids=str)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dp_forward.audit.two_point import audit_gaussian, audit_privunit, audit_response
+from audit.response_audit import audit_response
+from dp_forward.audit.two_point import audit_gaussian, audit_privunit
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     MVG,

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
+from scipy.stats import mannwhitneyu
 
 from dp_forward.attacks.attack_result import AttackResult, require_texts
 from dp_forward.attacks.observations import AnyFront, observe_texts
@@ -40,16 +40,7 @@ from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import Back, NarrowBack
 
-__all__ = [
-    "SCORES",
-    "answers",
-    "confidence",
-    "drop_words",
-    "entropy",
-    "modified_entropy",
-    "roc",
-    "threshold_attack",
-]
+__all__ = ["SCORES", "answers", "confidence", "drop_words", "entropy", "modified_entropy", "threshold_attack"]
 
 Floats = NDArray[np.float64]
 Direction = Literal["high", "low"]
@@ -157,12 +148,9 @@ def threshold_attack(
 
 def roc(member_scores: Floats, other_scores: Floats) -> dict[str, float]:
     """AUC, and the share of members found while 1 % and 0.1 % of the others are accused; high is member."""
-    both = np.concatenate([member_scores, other_scores])
-    ranks = rankdata(both)[: len(member_scores)]
-    members, others = len(member_scores), len(other_scores)
-    auc = (float(ranks.sum()) - members * (members + 1) / 2) / (members * others)
+    above = mannwhitneyu(member_scores, other_scores, method="asymptotic").statistic
     return {
-        "auc": auc,
+        "auc": float(above) / (len(member_scores) * len(other_scores)),
         "tpr_at_1_percent_fpr": _found_at(member_scores, other_scores, 0.01),
         "tpr_at_0.1_percent_fpr": _found_at(member_scores, other_scores, 0.001),
     }

@@ -29,15 +29,7 @@ from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import Front, NarrowFront
 
-__all__ = [
-    "AnyFront",
-    "hidden_batches",
-    "hidden_rows",
-    "kind_of_noise",
-    "observe",
-    "observe_average",
-    "observe_texts",
-]
+__all__ = ["AnyFront", "observe_average", "observe_texts"]
 
 AnyFront = Front | NarrowFront
 

@@ -32,8 +32,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import AnalyticGaussian, MatrixGaussian, Mechanism, NormBound, PrivUnit, curve
 
-__all__ = ["GaussianClaim", "PrivUnitClaim", "as_vectors", "bounded_vectors", "claim_of"]
-
 Floats = NDArray[np.float64]
 
 _CELL: Final = 1 / 8

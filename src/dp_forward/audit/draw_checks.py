@@ -27,7 +27,7 @@ from dp_forward.audit.released_bytes import opposed, shared_noise
 from dp_forward.noise.released import released_matrix as released
 from dp_forward.privacy import Mechanism
 
-__all__ = ["audit_draws", "elsewhere"]
+__all__ = ["audit_draws"]
 
 _THREADS: Final = 4
 _FORKS: Final = 3
@@ -37,15 +37,13 @@ _PATIENCE_S: Final = 30
 Matrix = NDArray[Any]
 
 
-def audit_draws(
-    mechanism: Mechanism, *, rows: int = 8, width: int = 16, bits: int = 16, fork: bool = True
-) -> list[Finding]:
-    """All four, on matrices of this shape; without forks where the caller has threads that hold locks."""
+def audit_draws(mechanism: Mechanism, *, rows: int = 8, width: int = 16, bits: int = 16) -> list[Finding]:
+    """All four, on matrices of this shape. It forks: call it before threads that hold locks are started."""
     hidden = opposed(mechanism, rows=rows, width=width)[0]
     return [
         *_sizes_and_totality(mechanism, hidden, bits),
         _text_by_text(mechanism, hidden, bits),
-        *_fresh(mechanism, hidden, bits, fork),
+        *_fresh(mechanism, hidden, bits),
     ]
 
 
@@ -86,22 +84,19 @@ def _text_by_text(mechanism: Mechanism, hidden: Matrix, bits: int) -> Finding:
     return Finding("entries that depend on another text of the batch", 0.0, float(changed))
 
 
-def _fresh(mechanism: Mechanism, hidden: Matrix, bits: int, fork: bool) -> list[Finding]:
+def _fresh(mechanism: Mechanism, hidden: Matrix, bits: int) -> list[Finding]:
     claim = claim_of(mechanism, bits=bits)
     x = bounded_vectors(hidden, claim.bound)
-    kind = np.dtype(f"<i{bits // 8}")
-    integers = [
-        np.frombuffer(data, dtype=kind) for data in elsewhere(mechanism, hidden, bits=bits, fork=fork)
-    ]
-    seen = released.dequantise(np.stack(integers).reshape(-1, *hidden.shape), mechanism, bits)
+    integers = np.frombuffer(_elsewhere(mechanism, hidden, bits), dtype=f"<i{bits // 8}")
+    seen = released.dequantise(integers.reshape(-1, *hidden.shape), mechanism, bits)
     vectors = as_vectors(seen, claim.bound)
     unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
     across = vectors - np.einsum("nkd,kd->nk", vectors, unit)[:, :, None] * unit
-    found = shared_noise([across.reshape(len(across), -1)], x.size - len(x))
+    found = shared_noise(across.reshape(len(across), -1), x.size - len(x))
     return [Finding("noise shared by threads or forks", one.claimed, one.measured, one.z) for one in found]
 
 
-def elsewhere(mechanism: Mechanism, hidden: Matrix, *, bits: int = 16, fork: bool = True) -> list[bytes]:
+def _elsewhere(mechanism: Mechanism, hidden: Matrix, bits: int) -> bytes:
     """Releases of one matrix from here, from threads and, where the system can, from forks."""
 
     def some(_: int = 0) -> bytes:
@@ -110,12 +105,11 @@ def elsewhere(mechanism: Mechanism, hidden: Matrix, *, bits: int = 16, fork: boo
         )
 
     parts = [some()]
-    if fork and hasattr(os, "fork"):
+    if hasattr(os, "fork"):
         parts += [_in_fork(some) for _ in range(_FORKS)]
     with ThreadPoolExecutor(_THREADS) as threads:
         parts += threads.map(some, range(_THREADS))
-    size = len(parts[0]) // _EACH
-    return [part[i * size : (i + 1) * size] for part in parts for i in range(len(part) // size)]
+    return b"".join(parts)
 
 
 def _in_fork(work: Any) -> bytes:

@@ -65,22 +65,16 @@ def _floors(
     first: Floats, second: Floats, thresholds: Floats, delta: float, each: float
 ) -> tuple[Floats, Floats]:
     """Both floors at every threshold, each bound with the error ``each``."""
-    true = _named(first, thresholds)
-    false = _named(second, thresholds)
-    low = _low(true, len(first), each)
-    high = 1 - _low(len(second) - false, len(second), each)
+    named = len(first) - np.searchsorted(np.sort(first), thresholds, side="left")
+    low = _low(named, len(first), each)
+    high = 1 - _low(np.searchsorted(np.sort(second), thresholds, side="left"), len(second), each)
     with np.errstate(divide="ignore", invalid="ignore"):
         by_true = np.log(np.maximum(low - delta, 0)) - np.log(high)
         by_false = np.log(np.maximum(1 - high - delta, 0)) - np.log(1 - low)
     return np.nan_to_num(by_true, nan=-math.inf), np.nan_to_num(by_false, nan=-math.inf)
 
 
-def _named(scores: Floats, thresholds: Floats) -> Floats:
-    """How many scores lie at or above each threshold."""
-    return np.asarray(len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left"), dtype=float)
-
-
-def _low(right: Floats, trials: int, each: float) -> Floats:
+def _low(right: NDArray[np.intp], trials: int, each: float) -> Floats:
     """The one-sided lower Clopper-Pearson bound of a share."""
     some = np.maximum(right, 1)
     return np.where(right > 0, beta.ppf(each, some, trials - some + 1), 0.0)

@@ -8,7 +8,6 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -19,7 +18,7 @@ from dp_forward.ledger import LARGEST_CAP
 from dp_forward.service.client.client import Client, RetryPolicy
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["RecordedClient", "record_client"]
+__all__ = ["record_client"]
 
 _CHUNK: Final = 1 << 16
 _END_OF_HEAD: Final = b"\r\n\r\n"
@@ -89,18 +88,16 @@ class RecordingProxy:
             while chunk := source.recv(_CHUNK):
                 if from_client:
                     stream += chunk
-                elif self._loses(stream):
+                elif b"POST " in stream and self._loses():
                     break
                 target.sendall(chunk)
             for end in (source, target):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def _loses(self, stream: bytearray) -> bool:
+    def _loses(self) -> bool:
         with self._turn:
-            if self._to_lose and b"POST " in stream:
-                self._to_lose -= 1
-                return True
-        return False
+            self._to_lose -= 1
+            return self._to_lose >= 0
 
 
 def _body_size(head: bytes) -> int:
@@ -151,12 +148,8 @@ class RecordedClient:
         return self._folder / f"audit-{next(self._numbers)}.ledger"
 
 
-@contextmanager
+@contextlib.contextmanager
 def record_client(user: UserSide, server: str) -> Iterator[RecordedClient]:
     """A real client of the server at this address, with a recording proxy in between."""
-    with tempfile.TemporaryDirectory() as folder:
-        proxy = RecordingProxy(server)
-        try:
-            yield RecordedClient(user, proxy, Path(folder))
-        finally:
-            proxy.close()
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(RecordingProxy(server)) as proxy:
+        yield RecordedClient(user, proxy, Path(folder))

@@ -105,15 +105,14 @@ class ReleasedAudit:
         }
 
 
-def opposed(mechanism: Mechanism, *, rows: int, width: int, seed: int = 0) -> tuple[Floats, Floats]:
-    """Two inputs as far apart as any two neighbours can be: x and -x, in as many rows as neighbours differ
-    in.
+def opposed(mechanism: Mechanism, *, rows: int, width: int) -> tuple[Floats, Floats]:
+    """Two inputs as far apart as neighbours can be: x and -x, in as many rows as neighbours differ in.
 
     x points nowhere in particular: a direction along one entry would make rounding look like signal.
     """
     bound = claim_of(mechanism).bound
     unit = mechanism.unit
-    first = np.random.default_rng(seed).standard_normal((rows, width))
+    first = np.random.default_rng(0).standard_normal((rows, width))
     first = bounded_vectors(first, bound).reshape(rows, width)
     changed = rows if bound.over == "matrix" or unit is None else min(rows, bound.changed_rows(unit) or rows)
     second = first.copy()
@@ -141,7 +140,11 @@ def audit_released(
     """
     draws = count("draws", draws, at_least=16, remedy="Use a few thousand.")
     pair = opposed(mechanism, rows=rows, width=width) if pair is None else pair
-    draw = _product(mechanism, bits) if draw is None else draw
+
+    def product(batch: Matrix) -> Sequence[Matrix]:
+        return [one.values for one in released.release_batch(batch, mechanism, bits=bits)]
+
+    draw = product if draw is None else draw
     seen, done = [], 0
     at_once = max(1, _AT_ONCE // max(1, pair[0].size))
     for hidden in pair:
@@ -155,10 +158,6 @@ def audit_released(
                 progress(done)
         seen.append(np.concatenate(parts))
     return audit_matrices(mechanism, seen[0], seen[1], pair=pair, bits=bits, level=level)
-
-
-def _product(mechanism: Mechanism, bits: int) -> Draw:
-    return lambda hidden: [one.values for one in released.release_batch(hidden, mechanism, bits=bits)]
 
 
 def audit_matrices(
@@ -180,8 +179,8 @@ def audit_matrices(
     seen = tuple(as_vectors(matrices, claim.bound) for matrices in (first, second))
     scores = tuple(claim.ratios(some, x, y) for some in seen)
     delta = mechanism.shown_delta
-    law = _mu(claim, scores, x, y) if isinstance(claim, GaussianClaim) else _share(claim, seen, x, y)
     gaussian = isinstance(claim, GaussianClaim)
+    law = _mu(claim, scores, x, y) if isinstance(claim, GaussianClaim) else _share(claim, seen, x, y)
     return ReleasedAudit(
         mechanism=mechanism.name,
         statistic="log-likelihood ratio of the claimed mechanism",
@@ -246,10 +245,16 @@ def _noise(
     claim: GaussianClaim | PrivUnitClaim, seen: tuple[Floats, ...], x: Floats, y: Floats
 ) -> list[Finding]:
     """Across both inputs the noise is as strong as claimed, alike for both, and never used twice."""
-    across = [_across(some, x, y) for some in seen]
-    freedom = _dimensions(x, y)
+    basis = _basis(x, y)
+    freedom = int(x.size - sum(np.any(direction != 0, axis=1).sum() for direction in basis))
     if freedom < 1:
         return []
+    across = []
+    for some in seen:
+        rest = some.copy()
+        for direction in (*basis, *basis):  # twice: once leaves rounding errors of the first
+            rest -= np.einsum("nkd,kd->nk", rest, direction)[:, :, None] * direction
+        across.append(rest)
     first, second = (
         float(np.mean(np.sum(a * a, axis=(1, 2)))) / freedom / claim.deviation**2 for a in across
     )
@@ -259,17 +264,8 @@ def _noise(
     return [
         Finding("variance across", 1.0, both, weak_noise_z(both, sum(counts))),
         Finding("variance of one input over the other", 1.0, first / max(second, 1e-12), unlike),
-        *shared_noise([a[:_COMPARED].reshape(min(len(a), _COMPARED), -1) for a in across], freedom),
+        *shared_noise(np.concatenate([a[:_COMPARED].reshape(-1, x.size) for a in across]), freedom),
     ]
-
-
-def _across(some: Floats, x: Floats, y: Floats) -> Floats:
-    """Each vector without what lies along either input."""
-    rest = some.copy()
-    for basis in (_basis(x, y), _basis(x, y)):  # twice: once leaves rounding errors of the first
-        for direction in basis:
-            rest -= np.einsum("nkd,kd->nk", rest, direction)[:, :, None] * direction
-    return rest
 
 
 def _basis(x: Floats, y: Floats) -> list[Floats]:
@@ -287,11 +283,7 @@ def _basis(x: Floats, y: Floats) -> list[Floats]:
     return found
 
 
-def _dimensions(x: Floats, y: Floats) -> int:
-    return int(x.size - sum(np.any(direction != 0, axis=1).sum() for direction in _basis(x, y)))
-
-
-def shared_noise(noises: Sequence[Floats], dimensions: int) -> list[Finding]:
+def shared_noise(rows: Floats, dimensions: int) -> list[Finding]:
     r"""The largest correlation of the noise of any two releases, each a row of what lies across all inputs.
 
     For independent normal vectors in n dimensions the square of the cosine is Beta(1/2, (n - 1)/2), exactly;
@@ -300,7 +292,6 @@ def shared_noise(noises: Sequence[Floats], dimensions: int) -> list[Finding]:
     Edges:
         Nothing is said in fewer than 16 dimensions: there, chance alone comes close to 1.
     """
-    rows = np.concatenate(list(noises))
     if dimensions < 16 or len(rows) < 2:
         return []
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -38,15 +37,7 @@ from dp_forward.progress import Count
 from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.split.artifacts import UserSide
 
-__all__ = [
-    "CANDIDATES",
-    "Sent",
-    "ServiceAudit",
-    "Wire",
-    "audit_fronts",
-    "audit_service",
-    "far_apart",
-]
+__all__ = ["Wire", "audit_service", "far_apart", "hidden_matrix"]
 
 CANDIDATES: Final = (
     "a",
@@ -88,25 +79,6 @@ class Wire(Protocol):
         """Ask one text under one ledger, losing answers: all that was sent, and how often it was charged."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServiceAudit:
-    """The audit of the frames (None where they do not hold the matrix that they claim), and all else."""
-
-    frames: ReleasedAudit | None
-    findings: tuple[Finding, ...]
-
-    @property
-    def refuted_by(self) -> tuple[str, ...]:
-        """The names of what refutes the claims."""
-        frames = () if self.frames is None else self.frames.refuted_by
-        return frames + tuple(found.what for found in self.findings if found.refuted)
-
-    @property
-    def refuted(self) -> bool:
-        """Whether any claim is broken."""
-        return bool(self.refuted_by)
-
-
 @torch.inference_mode()
 def hidden_matrix(user: UserSide, text: str) -> Matrix:
     """What the front computes for a text."""
@@ -115,15 +87,12 @@ def hidden_matrix(user: UserSide, text: str) -> Matrix:
     return found.double().cpu().numpy()
 
 
-def far_apart(user: UserSide, texts: Sequence[str] = CANDIDATES) -> tuple[str, str]:
-    """The two texts whose bounded matrices lie farthest apart: the pair that is hardest to hide."""
+def far_apart(user: UserSide) -> tuple[str, str]:
+    """The two of `CANDIDATES` whose bounded matrices lie farthest apart: the pair that is hardest to hide."""
     bound = claim_of(user.spec.mechanism()).bound
-    inside = {text: bounded_vectors(hidden_matrix(user, text), bound) for text in texts}
-    pairs = list(itertools.combinations(inside, 2))
-    if not pairs:
-        raise InvalidInput("texts", "be two or more different ones", len(texts), "Give two texts.")
-    first, second = max(pairs, key=lambda pair: float(np.linalg.norm(inside[pair[0]] - inside[pair[1]])))
-    return first, second
+    inside = {text: bounded_vectors(hidden_matrix(user, text), bound) for text in CANDIDATES}
+    pairs = itertools.combinations(inside, 2)
+    return max(pairs, key=lambda pair: float(np.linalg.norm(inside[pair[0]] - inside[pair[1]])))
 
 
 def audit_service(
@@ -135,8 +104,10 @@ def audit_service(
     seconds: float = 12.0,
     level: float = REPORTED,
     progress: Count | None = None,
-) -> ServiceAudit:
-    """Ask both texts up to ``draws`` times each, and audit what crossed.
+) -> tuple[ReleasedAudit | None, list[Finding]]:
+    """Ask both texts up to ``draws`` times each: the audit of the frames, and what else was found.
+
+    The first is None where the frames do not hold the matrix that they claim.
 
     Edges:
         Ends early after ``seconds``, with at least 16 questions about each text. ``progress`` is called with
@@ -157,13 +128,9 @@ def audit_service(
             some.append(wire.fresh(text))
             if progress is not None:
                 progress(len(sent[0]) + len(sent[1]))
-    findings = [
-        *_plain(sent, (clock, time.time())),
-        *_paid_once(wire, first),
-        *audit_fronts(user),
-    ]
+    findings = [*_plain(sent, (clock, time.time())), *_paid_once(wire, first), *audit_fronts(user)]
     audited, fitting = _audited(mechanism, sent, pair, level)
-    return ServiceAudit(frames=audited, findings=(fitting, *findings))
+    return audited, [fitting, *findings]
 
 
 def _audited(
@@ -241,10 +208,10 @@ def _paid_once(wire: Wire, text: str) -> list[Finding]:
     ]
 
 
-def audit_fronts(user: UserSide, texts: Sequence[str] = CANDIDATES) -> list[Finding]:
+def audit_fronts(user: UserSide) -> list[Finding]:
     """Texts of all lengths give one shape, and rows of padding are zero."""
     shapes, left = set(), 0
-    for text in texts:
+    for text in CANDIDATES:
         hidden = hidden_matrix(user, text)
         shapes.add(hidden.shape)
         mask = user.tokens.encode([text])["attention_mask"][0].numpy()

@@ -7,7 +7,6 @@ far apart they really are. A sampler with too little noise is refuted; an honest
   are N(0, 1) and N(mu, 1). Measured is ``(mean difference) / (pooled standard deviation)``.
 * *PrivUnit*: the share of releases in the cap of their input is p, and across the input the noise has
   variance 1. A larger share, or less variance, is a broken promise.
-* *Randomized response*: the share of true labels is the keep probability.
 
 All z-scores are one-sided: only what favours the attacker refutes. They come from the exact law of each
 statistic (`findings`), so that they mean the same for few draws as for many.
@@ -22,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_forward.audit.findings import Finding, distance_z, share_z, weak_noise_z
-from dp_forward.privacy import MatrixGaussian, PrivUnit, RandomizedResponse
+from dp_forward.privacy import MatrixGaussian, PrivUnit
 from dp_forward.privacy.checks import count
 
-__all__ = ["audit_gaussian", "audit_privunit", "audit_response"]
+__all__ = ["audit_gaussian", "audit_privunit"]
 
 Floats = NDArray[np.float64]
 Sampler = Callable[[Floats, np.random.Generator], Floats]
@@ -77,17 +76,3 @@ def audit_privunit(
     across = float(np.sum(raw * raw) - np.sum(along * along)) / freedom
     noise = Finding("variance across", 1.0, across, weak_noise_z(across, freedom))
     return max(in_cap, noise, key=lambda found: found.z or 0.0)
-
-
-def audit_response(
-    claim: RandomizedResponse,
-    sampler: Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]],
-    *,
-    draws: int,
-    rng: np.random.Generator,
-) -> Finding:
-    """Measure how often the true label is answered."""
-    draws = count("draws", draws, at_least=2, remedy="Use a few thousand.")
-    truth = np.arange(draws) % claim.labels
-    kept = int(np.sum(sampler(truth, rng) == truth))
-    return Finding("kept labels", claim.keep, kept / draws, share_z(kept, draws, claim.keep))

@@ -75,12 +75,14 @@ def membership(
 
     Example: dpf attack membership run --others validation --limit 500
     """
+    from dp_forward.attacks.membership import SCORES
+
     if shadows and drop_words is not None:
         raise InvalidInput("shadows", "go without --drop-words", shadows, "Leave one of them out.")
     game = _Game.gather(target, others=others, limit=limit, drop_words=drop_words)
     query = {"draws": draws, "noiseless": noiseless}
     answers = game.ask(target.front, game.back, "asking the run", query)
-    found = _threshold_attacks(game, answers)
+    found = {name: game.attack_by(name, answers) for name in SCORES}
     top = found.pop(score.value)
     more = {one.attack: one.as_dict() for one in found.values()}
     if shadows:
@@ -180,6 +182,14 @@ class _Game:
         more = {"device": target.device, "progress": progress, **query}
         return answers(front, back, target.mechanism, self.texts, **more)
 
+    def attack_by(self, name: str, answers: NDArray[np.float64]) -> AttackResult:
+        """The result of one score."""
+        from dp_forward.attacks.membership import SCORES, threshold_attack
+
+        scores = SCORES[name](answers, self.texts.labels)
+        of = {"seed": self.target.seed, "ceiling": self.ceiling, "name": f"membership, {name}"}
+        return threshold_attack(scores[: self.size], scores[self.size :], **of)
+
 
 def _members_and_others(
     target: Target, plan: Plan, others: str | None, drop_words: float | None
@@ -225,23 +235,6 @@ def _ceiling(target: Target, plan: Plan) -> float | None:
     return said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
 
 
-def _threshold_attacks(game: _Game, answers: NDArray[np.float64]) -> dict[str, AttackResult]:
-    """Each score's result."""
-    from dp_forward.attacks.membership import SCORES, threshold_attack
-
-    found = {}
-    for name, score in SCORES.items():
-        scores = score(answers, game.texts.labels)
-        found[name] = threshold_attack(
-            scores[game.inside],
-            scores[~game.inside],
-            seed=game.target.seed,
-            ceiling=game.ceiling,
-            name=f"membership, {name}",
-        )
-    return found
-
-
 def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mapping[str, Any]) -> AttackResult:
     """Shadows: the run's own plan, carried out on random halves of the texts.
 
@@ -261,14 +254,8 @@ def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mappin
 
     def train(members: NDArray[np.int64]) -> NDArray[np.float64]:
         pair, tokens, spec = cut_model(plan)
-        own = replace(
-            inputs,
-            pair=pair,
-            tokens=tokens,
-            spec=spec,
-            train=game.texts.subset(members),
-            evaluation=evaluation,
-        )
+        changed = {"pair": pair, "tokens": tokens, "spec": spec, "evaluation": evaluation}
+        own = replace(inputs, train=game.texts.subset(members), **changed)
         trained = finetune(plan, inputs=own, progress=bars).pair
         return logit_confidence(game.ask(trained.front, trained.back, "asking a shadow", query), labels)
 

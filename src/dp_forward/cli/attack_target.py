@@ -95,16 +95,6 @@ class Target:
         progress = counter(self.bars, "reading", len(records))
         return EncodedTexts.from_records(records, self.tokens, progress=progress)
 
-    def facts(self) -> dict[str, Any]:
-        """What stands in every result."""
-        made = self.mechanism
-        return {
-            "run": str(self.folder),
-            "cut": str(self.front.cut),
-            "mechanism": "none" if made is None else made.name,
-            "promise": "none" if made is None else made.promise(),
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -189,7 +179,8 @@ def _load(
 
 def _show(target: Target, outcome: Outcome, *, json: bool, figure: Path | None) -> None:
     """Print the outcome, draw it, and end with 1 where the promise is broken."""
-    first, facts = outcome.result.as_dict(), target.facts()
+    first, made, cut = outcome.result.as_dict(), target.mechanism, str(target.front.cut)
+    promise = "none" if made is None else made.promise()
     rows = {outcome.result.attack: first, **outcome.more}
     above = [name for name, found in rows.items() if not found["within_ceiling"]]
     refuted = outcome.comparable and bool(above)
@@ -200,11 +191,13 @@ def _show(target: Target, outcome: Outcome, *, json: bool, figure: Path | None) 
     if figure is not None:
         from dp_forward.attacks.attack_figure import draw_attacks
 
-        draw_attacks({f"{facts['cut']}, {facts['promise']}": rows}, figure)
+        draw_attacks({f"{cut}, {promise}": rows}, figure)
     if json:
-        output.print_json({**first, **facts, **outcome.facts, "refuted": refuted})
+        noise = {"mechanism": "none" if made is None else made.name, "promise": promise}
+        facts = {"run": str(target.folder), "cut": cut, **noise, **outcome.facts}
+        output.print_json({**first, **facts, "refuted": refuted})
     else:
-        _print(f"{target.folder}: {facts['cut']}, {facts['promise']}", rows)
+        _print(f"{target.folder}: {cut}, {promise}", rows)
         shown = {name: value for name, value in outcome.facts.items() if not isinstance(value, Mapping)}
         output.print_fields("", shown)
         if above:

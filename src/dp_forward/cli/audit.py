@@ -131,10 +131,10 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
             )
         progress = counter(bars, "asking the server", 2 * draws)
         with serve_locally(run) as address, record_client(user, address) as wire:
-            service = audit_service(user, wire, texts=pair, draws=draws, level=level, progress=progress)
-    if service.frames is not None:
-        audits["two texts, over the wire"] = service.frames
-    return {**_result(made, audits, [*findings, *service.findings]), "run": str(run)}
+            frames, found = audit_service(user, wire, texts=pair, draws=draws, level=level, progress=progress)
+    if frames is not None:
+        audits["two texts, over the wire"] = frames
+    return {**_result(made, audits, [*findings, *found]), "run": str(run)}
 
 
 def _result(made: Mechanism, audits: dict[str, ReleasedAudit], findings: Sequence[Finding]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_forward.audit.two_point import audit_response
+from audit.response_audit import audit_response
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.coins import chance_floor, choices, coins
 from dp_forward.noise.released.released_label import ReleasedLabels, release_labels

@@ -70,11 +70,10 @@ class Decoder:
 class _Net(nn.Module):
     """Noisy rows [texts, rows, width] to logits over the vocabulary."""
 
-    def __init__(
-        self, *, rows: int, width: int, inner: int, layers: int, table: Tensor, share: Tensor, scale: float
-    ) -> None:
+    def __init__(self, seen: Tensor, table: Tensor, share: Tensor, *, inner: int, layers: int) -> None:
         super().__init__()
-        self.pooled, self.scale = rows == 1, scale
+        _, rows, width = seen.shape
+        self.pooled, self.scale = rows == 1, 1 / max(float(seen.std()), 1e-12)
         self.table: Tensor
         self.register_buffer("table", table.detach().clone().float())
         self.into = nn.Linear(width, inner)
@@ -108,18 +107,16 @@ class _Net(nn.Module):
         return logits
 
 
-class _Feed(nn.Module):
+class _Feed(nn.Sequential):
     """One residual feed-forward layer."""
 
     def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
+        super().__init__(
             nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        added: Tensor = self.layers(x)
-        return x + added
+        return x + super().forward(x)
 
 
 def train_decoder(
@@ -156,7 +153,11 @@ def train_decoder(
 
     order = _batches(len(texts), batch, seed)
     first = noisy(texts.batch(next(order).numpy()))
-    net = _new_net(front, first, prior, inner=inner, layers=layers, seed=seed).to(device)
+    table: Tensor = token_table(front).weight  # type: ignore[assignment]
+    # The weights are drawn apart, so that a caller's own random stream goes on as it was.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        net = _Net(first, table, prior.log_share, inner=inner, layers=layers).to(device)
     optimiser = torch.optim.AdamW(net.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
     losses: list[float] = []
@@ -174,22 +175,6 @@ def train_decoder(
             progress(step + 1)
     net.train(False)
     return Decoder(net, str(front.cut), mechanism, average, prior, tuple(losses))
-
-
-def _new_net(front: AnyFront, seen: Tensor, prior: TokenPrior, *, inner: int, layers: int, seed: int) -> _Net:
-    table: Tensor = token_table(front).weight  # type: ignore[assignment]
-    # The weights are drawn apart, so that a caller's own random stream goes on as it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return _Net(
-            rows=seen.shape[1],
-            width=seen.shape[2],
-            inner=inner,
-            layers=layers,
-            table=table,
-            share=prior.log_share,
-            scale=1 / max(float(seen.std()), 1e-12),
-        )
 
 
 def invert_with(

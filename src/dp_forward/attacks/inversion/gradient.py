@@ -1,6 +1,6 @@
 r"""Inversion by gradient: tokens are relaxed to weights over the vocabulary, and fitted to what was seen.
 
-Every row of the text gets logits z over the vocabulary. ``softmax(z / temperature)`` times the token table
+Every row of the text gets logits z over the vocabulary. ``softmax(z)`` times the token table
 is a soft token; the front runs on soft tokens with its own modules, and Adam moves z so that its rows match
 what was seen: in square distance without a mechanism, in the cosine of the whole matrix (or of each row)
 where a bound has taken the scale away. For Gaussian noise on normalised matrices the cosine is the
@@ -87,7 +87,6 @@ def invert_by_gradient(
     through: RowMap | None = None,
     steps: int = 150,
     rate: float = 2.0,
-    temperature: float = 1.0,
     batch: int = 32,
     device: str = "cpu",
     progress: Count | None = None,
@@ -100,7 +99,6 @@ def invert_by_gradient(
     """
     count("releases", releases, remedy="It is how many releases of one text are averaged.")
     count("steps", steps, remedy="Use 150.")
-    positive("temperature", temperature, remedy="Use 1.")
     positive("rate", rate, remedy="Use 2.")
     refuse_front(front)
     prior.check(texts)
@@ -114,8 +112,17 @@ def invert_by_gradient(
             lengths = torch.full((len(seen),), texts.length, device=device)
         else:
             lengths = text_lengths(seen, noise, prior, pads_left=False)
-        fit = _Fit(front, seen, lengths, noise=noise, through=through, prior=prior)
-        found = fit.run(steps=steps, rate=rate, temperature=temperature, tell=tell)
+        found = _fit(
+            front,
+            seen,
+            lengths,
+            noise=noise,
+            through=through,
+            prior=prior,
+            steps=steps,
+            rate=rate,
+            tell=tell,
+        )
         guesses[torch.from_numpy(indices), : found.shape[1]] = found
     return recall_result(
         "gradient" if through is None else "gradient after a linear map",
@@ -129,71 +136,50 @@ def invert_by_gradient(
     )
 
 
-class _Fit:
-    """The relaxation of some texts, up to the longest that was estimated among them."""
+def _fit(
+    front: AnyFront,
+    seen: Tensor,
+    lengths: Tensor,
+    *,
+    noise: Noise,
+    through: RowMap | None,
+    prior: TokenPrior,
+    steps: int,
+    rate: float,
+    tell: Callable[[float], None],
+) -> Tensor:
+    """The token of each row [texts, rows], up to the longest text that was estimated among them."""
+    rows = int(lengths.max())
+    text = torch.arange(rows, device=seen.device) < lengths[:, None]
+    seen = (seen[:, :rows] if through is None else through.map_back(seen[:, :rows])) * text[..., None]
+    table: Tensor = token_table(front).weight.detach().float()  # type: ignore[operator]
+    mask = text.long()
+    inputs = {"input_ids": torch.zeros_like(mask), "attention_mask": mask}
 
-    def __init__(
-        self,
-        front: AnyFront,
-        seen: Tensor,
-        lengths: Tensor,
-        *,
-        noise: Noise,
-        through: RowMap | None,
-        prior: TokenPrior,
-    ) -> None:
-        self._rows = int(lengths.max())
-        self._front, self._noise, self._through = front, noise, through
-        self._seen = seen[:, : self._rows] if through is None else through.map_back(seen[:, : self._rows])
-        self._text = torch.arange(self._rows, device=seen.device) < lengths[:, None]
-        self._seen = self._seen * self._text[..., None]
-        self._special = prior.special.to(seen.device)
-        self._table: Tensor = token_table(front).weight.detach().float()  # type: ignore[operator]
-
-    def run(self, *, steps: int, rate: float, temperature: float, tell: Callable[[float], None]) -> Tensor:
-        """The token of each row [texts, rows]."""
-        logits = torch.zeros(
-            *self._text.shape, len(self._table), device=self._seen.device, requires_grad=True
-        )
-        # Gradients are as small as one over the vocabulary: the usual epsilon would drown them.
-        optimiser = torch.optim.Adam([logits], lr=rate, betas=(0.9, 0.99), eps=_TINY)
-        wanted = [p for p in self._front.parameters() if p.requires_grad]
-        for parameter in wanted:
-            parameter.requires_grad_(False)
-        try:
-            for step in range(steps):
-                optimiser.zero_grad()
-                loss = self._loss(self._soft(logits, temperature))
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-                tell((step + 1) / steps)
-        finally:
-            for parameter in wanted:
-                parameter.requires_grad_(True)
-        with torch.no_grad():
-            return self._read(self._soft(logits, temperature)).cpu()
-
-    def _soft(self, logits: Tensor, temperature: float) -> Tensor:
-        return (logits / temperature).softmax(dim=2) @ self._table
-
-    def _loss(self, soft: Tensor) -> Tensor:
-        mask, through = self._text.long(), self._through
-        inputs = {"input_ids": torch.zeros_like(mask), "attention_mask": mask}
-        with soft_tokens(self._front, soft):
-            rows = self._front(**inputs) if through is None else through.rows_of(self._front, inputs)
-        rows = rows * self._text[..., None]
-        if self._noise.bound is None or through is not None:
-            return (rows - self._seen).square().sum()
-        over = (2,) if self._noise.by_row else (1, 2)
-        along = (rows * self._seen).sum(dim=over)
-        own, others = (some.square().sum(dim=over).clamp_min(_TINY) for some in (rows, self._seen))
+    def loss(soft: Tensor) -> Tensor:
+        with soft_tokens(front, soft):
+            found = front(**inputs) if through is None else through.rows_of(front, inputs)
+        found = found * text[..., None]
+        if noise.bound is None or through is not None:
+            return (found - seen).square().sum()
+        over = (2,) if noise.by_row else (1, 2)
+        along = (found * seen).sum(dim=over)
+        own, others = (some.square().sum(dim=over).clamp_min(_TINY) for some in (found, seen))
         return -(along / (own * others).sqrt()).sum()
 
-    def _read(self, soft: Tensor) -> Tensor:
-        """The nearest row of the table, special tokens left out."""
-        far = 2 * soft @ self._table.T - self._table.square().sum(dim=1)
-        far[..., self._special] = -torch.inf
-        return far.argmax(dim=2)
+    logits = torch.zeros(*text.shape, len(table), device=seen.device, requires_grad=True)
+    # Gradients are as small as one over the vocabulary: the usual epsilon would drown them.
+    optimiser = torch.optim.Adam([logits], lr=rate, betas=(0.9, 0.99), eps=_TINY)
+    for step in range(steps):
+        optimiser.zero_grad()
+        loss(logits.softmax(dim=2) @ table).backward(inputs=[logits])  # type: ignore[no-untyped-call]
+        optimiser.step()
+        tell((step + 1) / steps)
+    with torch.no_grad():
+        soft = logits.softmax(dim=2) @ table
+        near = 2 * soft @ table.T - table.square().sum(dim=1)
+        near[..., prior.special.to(seen.device)] = -torch.inf
+        return near.argmax(dim=2).cpu()
 
 
 def refuse_front(front: AnyFront) -> None:

@@ -36,6 +36,7 @@ Paper: embedding inversion; its attackers know the mask.
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -56,15 +57,7 @@ from dp_forward.privacy import MVG, MatrixGaussian, Mechanism, NormBound, compos
 from dp_forward.progress import Count
 from dp_forward.split.halves import NarrowFront
 
-__all__ = [
-    "Noise",
-    "TokenPrior",
-    "counted_tokens",
-    "each_batch",
-    "recall_result",
-    "text_lengths",
-    "token_table",
-]
+__all__ = ["TokenPrior", "each_batch", "token_table"]
 
 _SMALL: Final = 1e-30
 _SPREAD: Final = 0.5
@@ -112,9 +105,7 @@ class TokenPrior:
         share = torch.where(allowed, totals + 1, 0.0)
         common = int(torch.where(allowed, totals, -1.0).argmax())
         seen = places.sum(dim=1) > 0
-        lengths = torch.bincount(
-            torch.from_numpy(public.lengths.astype(np.int64)), minlength=public.length + 1
-        )
+        lengths = torch.from_numpy(np.bincount(public.lengths, minlength=public.length + 1))
         return cls(
             log_share=(share / share.sum()).log(),
             at_place=torch.where(seen, places.argmax(dim=1), common),
@@ -307,12 +298,12 @@ def _best_fixed(ids: Tensor, text: Tensor) -> float:
     """The recall of the best guess per place that could have been made, chosen on these very texts."""
     weights = (text.double() / text.sum(dim=1, keepdim=True).clamp_min(1))[text]
     place = torch.arange(ids.shape[1]).expand_as(ids)[text]
-    totals: dict[tuple[int, int], float] = {}
+    totals: defaultdict[tuple[int, int], float] = defaultdict(float)
     for where, token, weight in zip(place.tolist(), ids[text].tolist(), weights.tolist(), strict=True):
-        totals[where, token] = totals.get((where, token), 0.0) + weight
-    best: dict[int, float] = {}
+        totals[where, token] += weight
+    best: defaultdict[int, float] = defaultdict(float)
     for (where, _), total in totals.items():
-        best[where] = max(best.get(where, 0.0), total)
+        best[where] = max(best[where], total)
     return sum(best.values()) / max(1, int((text.sum(dim=1) > 0).sum()))
 
 
@@ -320,10 +311,8 @@ def _best_lists(bags: list[set[int]]) -> float:
     """The recall of the best list for every size of bag, chosen on these very texts."""
     total = 0.0
     for size in {len(bag) for bag in bags}:
-        tally: dict[int, int] = {}
-        for token in (token for bag in bags if len(bag) == size for token in bag):
-            tally[token] = tally.get(token, 0) + 1
-        total += sum(sorted(tally.values(), reverse=True)[:size]) / size
+        tally = Counter(token for bag in bags if len(bag) == size for token in bag)
+        total += sum(times for _, times in tally.most_common(size)) / size
     return total / max(1, len(bags))
 
 
