@@ -139,13 +139,9 @@ def attribute_attack(
         seed=seed,
         device=place,
     )
-    attacker.learn(
-        # Where nothing is drawn, the vectors are all that is needed.
-        torch.cat([pooled(part, pool) for part in parts] if mechanism is None else parts),
-        torch.from_numpy(np.array(known)).to(place),
-        epochs,
-        progress,
-    )
+    # Where nothing is drawn, the vectors are all that is needed.
+    inputs = torch.cat([pooled(part, pool) for part in parts] if mechanism is None else parts)
+    attacker.learn(inputs, torch.from_numpy(np.array(known)).to(place), epochs, progress)
     seen = observe_texts(front, mechanism, test, device=place)
     guessed = torch.cat([attacker.guess(pooled(matrices[:, 0], pool)).cpu() for matrices in seen])
     if progress is not None:

@@ -95,11 +95,8 @@ def inversion(
         )
     own = target.encoded(target.records(known, "train", public_limit))
     texts = target.encoded(target.records(attacked, part, limit))
-    prior = TokenPrior.learn(
-        own,
-        special=target.tokens.tokenizer.all_special_ids,
-        vocabulary=int(table.num_embeddings),  # type: ignore[arg-type]
-    )
+    special, tokens = target.tokens.tokenizer.all_special_ids, int(table.num_embeddings)  # type: ignore[arg-type]
+    prior = TokenPrior.learn(own, special=special, vocabulary=tokens)
     prior.check(texts)
     more = {"use_prior": with_prior} if chosen is How.NEAREST else {"steps": steps or _STEPS[chosen]}
     found = _invert(target, chosen, own, texts, prior, releases=releases, **more)
@@ -179,11 +176,10 @@ def attribute(
 
     if labelled is None:
         values, records, source = _genres(target, split)
-    elif target.task_name is not None or split is not None:
-        raise InvalidInput("labelled", "go without --task and --split", "both", "The file has the texts.")
     else:
-        values, records = read_labelled(labelled, text=text, attribute=column)
-        source = labelled.name
+        if target.task_name is not None or split is not None:
+            raise InvalidInput("labelled", "go without --task and --split", "both", "The file has the texts.")
+        source, (values, records) = labelled.name, read_labelled(labelled, text=text, attribute=column)
     if limit is not None:
         from dp_forward.data import sample_records
         from dp_forward.privacy.checks import count
@@ -192,12 +188,8 @@ def attribute(
     if not 0 < share < 1:
         raise InvalidInput("share", "lie between 0 and 1", share, "Half is 0.5.")
     if len(records) < _FEWEST_LABELLED:
-        raise InvalidInput(
-            "texts",
-            f"be {_FEWEST_LABELLED} or more with an attribute",
-            len(records),
-            "Name another split, or --labelled FILE.",
-        )
+        rule = f"be {_FEWEST_LABELLED} or more with an attribute"
+        raise InvalidInput("texts", rule, len(records), "Name another split, or --labelled FILE.")
     test, train = target.encoded(records).split_off(float(share), seed=target.seed)
     found = attribute_attack(
         target.front,

@@ -154,21 +154,9 @@ def train_decoder(
     def noisy(batch: dict[str, Tensor]) -> Tensor:
         return observe_average(front, mechanism, batch, releases=average, device=device, simulate=True)
 
-    table: Tensor = token_table(front).weight  # type: ignore[assignment]
     order = _batches(len(texts), batch, seed)
     first = noisy(texts.batch(next(order).numpy()))
-    # The weights are drawn apart, so that a caller's own random stream goes on as it was.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        net = _Net(
-            rows=first.shape[1],
-            width=first.shape[2],
-            inner=inner,
-            layers=layers,
-            table=table,
-            share=prior.log_share,
-            scale=1 / max(float(first.std()), 1e-12),
-        ).to(device)
+    net = _new_net(front, first, prior, inner=inner, layers=layers, seed=seed).to(device)
     optimiser = torch.optim.AdamW(net.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
     losses: list[float] = []
@@ -186,6 +174,22 @@ def train_decoder(
             progress(step + 1)
     net.train(False)
     return Decoder(net, str(front.cut), mechanism, average, prior, tuple(losses))
+
+
+def _new_net(front: AnyFront, seen: Tensor, prior: TokenPrior, *, inner: int, layers: int, seed: int) -> _Net:
+    table: Tensor = token_table(front).weight  # type: ignore[assignment]
+    # The weights are drawn apart, so that a caller's own random stream goes on as it was.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return _Net(
+            rows=seen.shape[1],
+            width=seen.shape[2],
+            inner=inner,
+            layers=layers,
+            table=table,
+            share=prior.log_share,
+            scale=1 / max(float(seen.std()), 1e-12),
+        )
 
 
 def invert_with(
