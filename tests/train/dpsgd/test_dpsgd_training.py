@@ -167,8 +167,9 @@ def test_a_checkpoint_in_half_precision_trains_in_float32(tmp_path: Path) -> Non
         task="sst2",
         model=str(folder),
         epsilon=8.0,
-        epochs=1,
-        batch=16,
+        # A rate of 1/4 and 8 steps, as everywhere here: the search for the noise takes seconds, once.
+        epochs=2,
+        batch=12,
         micro_batch=8,
         rows=16,
         train_limit=48,

@@ -19,7 +19,7 @@ from functools import lru_cache
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 
-__all__ = ["as_replace_one", "epsilon_of", "ignore_warning", "noise_multiplier_for", "sampling"]
+__all__ = ["as_replace_one"]
 
 History = Sequence[tuple[float, float, int]]
 """What an accountant of Opacus has seen: noise multiplier, sampling rate and number of steps, in order."""

@@ -50,7 +50,7 @@ from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run_folder import RunFolder
 
-__all__ = ["DpSgdOutcome", "run_dpsgd", "train_dpsgd"]
+__all__ = ["run_dpsgd", "train_dpsgd"]
 
 _STAGE = "dp-sgd"
 

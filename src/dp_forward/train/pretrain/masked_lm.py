@@ -17,8 +17,6 @@ from dp_forward.split.pretrained import model_folder, quiet_transformers
 from dp_forward.split.private_model import PrivateModel
 from dp_forward.train.pretrain.masking import IGNORED
 
-__all__ = ["MaskedLM", "load_masked_lm", "save_checkpoint", "score_masked_tokens_only"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskedLM:

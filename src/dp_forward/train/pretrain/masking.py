@@ -18,8 +18,6 @@ from torch.utils.data import Dataset
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["IGNORED", "MaskedBlocks", "Masking"]
-
 IGNORED = -100
 """The label of a token that was not chosen: torch's cross entropy passes it over."""
 

@@ -20,8 +20,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.split import Split, split_model
 from dp_forward.split.halves import Back, Front
 
-__all__ = ["merge_halves", "split_tied"]
-
 Places = dict[str, tuple[str, ...]]
 """Name of a parameter of the whole model -> its names in the halves (`front. ...`, `back. ...`)."""
 

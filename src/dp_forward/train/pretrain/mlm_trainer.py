@@ -21,8 +21,6 @@ from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.training_loop import last_checkpoint
 
-__all__ = ["masked_loss", "train_phase"]
-
 
 def train_phase(
     model: nn.Module,
