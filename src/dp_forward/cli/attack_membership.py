@@ -187,8 +187,8 @@ class _Game:
         from dp_forward.attacks.membership import SCORES, threshold_attack
 
         scores = SCORES[name](answers, self.texts.labels)
-        of = {"seed": self.target.seed, "ceiling": self.ceiling, "name": f"membership, {name}"}
-        return threshold_attack(scores[: self.size], scores[self.size :], **of)
+        members, others, seed = scores[: self.size], scores[self.size :], self.target.seed
+        return threshold_attack(members, others, seed=seed, ceiling=self.ceiling, name=f"membership, {name}")
 
 
 def _members_and_others(
@@ -254,8 +254,8 @@ def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mappin
 
     def train(members: NDArray[np.int64]) -> NDArray[np.float64]:
         pair, tokens, spec = cut_model(plan)
-        changed = {"pair": pair, "tokens": tokens, "spec": spec, "evaluation": evaluation}
-        own = replace(inputs, train=game.texts.subset(members), **changed)
+        chosen = game.texts.subset(members)
+        own = replace(inputs, pair=pair, tokens=tokens, spec=spec, train=chosen, evaluation=evaluation)
         trained = finetune(plan, inputs=own, progress=bars).pair
         return logit_confidence(game.ask(trained.front, trained.back, "asking a shadow", query), labels)
 

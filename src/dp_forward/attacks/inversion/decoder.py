@@ -116,7 +116,8 @@ class _Feed(nn.Sequential):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + super().forward(x)
+        added: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+        return x + added
 
 
 def train_decoder(
