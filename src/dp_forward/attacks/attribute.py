@@ -131,19 +131,15 @@ def attribute_attack(
     parts = list(hidden_batches(front, train, device=place))
     rows, width = parts[0].shape[1:]
     pool = pool or ("flatten" if rows * width <= _FLATTENED_UP_TO else "mean")
-    attacker = _Attacker(
-        mechanism,
-        numbers=rows * width if pool == "flatten" else width,
-        values=int(known.max()) + 1,
-        pool=pool,
-        seed=seed,
-        device=place,
-    )
     # Where nothing is drawn, the vectors are all that is needed.
     inputs = torch.cat([pooled(part, pool) for part in parts] if mechanism is None else parts)
-    attacker.learn(inputs, torch.from_numpy(np.array(known)).to(place), epochs, progress)
+    labels = torch.from_numpy(np.array(known)).to(place)
+    network, best_epoch = _learn(
+        inputs, labels, mechanism, pool=pool, epochs=epochs, seed=seed, progress=progress
+    )
     seen = observe_texts(front, mechanism, test, device=place)
-    guessed = torch.cat([attacker.guess(pooled(matrices[:, 0], pool)).cpu() for matrices in seen])
+    with torch.no_grad():
+        guessed = torch.cat([network(pooled(some[:, 0], pool)).argmax(dim=1).cpu() for some in seen])
     if progress is not None:
         progress(epochs + 1)
     chance = float(np.bincount(wanted).max()) / len(wanted)
@@ -157,7 +153,7 @@ def attribute_attack(
         texts_of_the_attacker=len(known),
         pool=pool,
         epochs=epochs,
-        best_epoch=attacker.best_epoch,
+        best_epoch=best_epoch,
         noise=kind_of_noise(mechanism),
     )
 
@@ -167,83 +163,74 @@ def pooled(matrices: Tensor, pool: Pool) -> Tensor:
     return matrices.flatten(1) if pool == "flatten" else matrices.mean(dim=1)
 
 
-class _Attacker:
-    """Three linear layers with ReLU, on standardised vectors."""
+def _learn(
+    inputs: Tensor,
+    labels: Tensor,
+    mechanism: Mechanism | None,
+    *,
+    pool: Pool,
+    epochs: int,
+    seed: int,
+    progress: Count | None,
+) -> tuple[nn.Module, int]:
+    """Train three linear layers with ReLU on standardised vectors: the network, and its best epoch.
 
-    def __init__(
-        self,
-        mechanism: Mechanism | None,
-        *,
-        numbers: int,
-        values: int,
-        pool: Pool,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        self._noise = None if mechanism is None else Sanitizer(mechanism, seed=seed)
-        self._pool = pool
-        self._order = torch.Generator().manual_seed(seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            first, second = nn.Linear(numbers, _INNER), nn.Linear(_INNER, _INNER)
-            layers = (first, nn.ReLU(), second, nn.ReLU(), nn.Linear(_INNER, values))
-            self._layers = nn.Sequential(*layers).to(device)
-        self._mean = torch.zeros(numbers, device=device)
-        self._scale = torch.ones(numbers, device=device)
-        self.best_epoch = 0
-
-    def learn(self, inputs: Tensor, labels: Tensor, epochs: int, progress: Count | None = None) -> None:
-        """``inputs`` are hidden matrices, or pooled vectors where there is no noise."""
-        shuffled = torch.randperm(len(labels), generator=self._order).to(labels.device)
-        held_out = max(1, len(labels) // 10)
-        held, own = shuffled[:held_out], shuffled[held_out:]
-        self._standardise(inputs, own)
-        optimiser = torch.optim.AdamW(self._layers.parameters(), lr=_RATE, weight_decay=0.01)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
-        best, kept = -1, copy.deepcopy(self._layers.state_dict())
-        for epoch in range(epochs):
-            order = own[torch.randperm(len(own), generator=self._order).to(own.device)]
-            for some in torch.split(order, _BATCH):
-                loss = nn.functional.cross_entropy(self._read(self._vectors(inputs[some])), labels[some])
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-            schedule.step()
-            right = sum(
-                int((self.guess(self._vectors(inputs[some])) == labels[some]).sum())
-                for some in torch.split(held, _BATCH)
-            )
-            if right > best:
-                best, kept, self.best_epoch = right, copy.deepcopy(self._layers.state_dict()), epoch + 1
-            if progress is not None:
-                progress(epoch + 1)
-        self._layers.load_state_dict(kept)
+    ``inputs`` are hidden matrices, or pooled vectors where there is no noise.
+    """
+    noise = None if mechanism is None else Sanitizer(mechanism, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
 
     @torch.no_grad()
-    def guess(self, vectors: Tensor) -> Tensor:
-        """The number of the likeliest label for each vector."""
-        return self._read(vectors).argmax(dim=1)
+    def vectors(some: Tensor) -> Tensor:
+        return inputs[some] if noise is None else pooled(noise(inputs[some]), pool)
 
-    def _read(self, vectors: Tensor) -> Tensor:
-        logits: Tensor = self._layers((vectors - self._mean) / self._scale)
-        return logits
+    shuffled = torch.randperm(len(labels), generator=generator).to(labels.device)
+    held_out = max(1, len(labels) // 10)
+    held, own = shuffled[:held_out], shuffled[held_out:]
+    standard = _Standard((vectors(some).double() for some in torch.split(own, _BATCH)), len(own))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        first, second = nn.Linear(len(standard.mean), _INNER), nn.Linear(_INNER, _INNER)
+        last = nn.Linear(_INNER, int(labels.max()) + 1)
+        network = nn.Sequential(standard, first, nn.ReLU(), second, nn.ReLU(), last).to(labels.device)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
+    best, best_epoch, kept = -1, 0, copy.deepcopy(network.state_dict())
+    for epoch in range(epochs):
+        order = own[torch.randperm(len(own), generator=generator).to(own.device)]
+        for some in torch.split(order, _BATCH):
+            loss = nn.functional.cross_entropy(network(vectors(some)), labels[some])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        schedule.step()
+        with torch.no_grad():
+            named = torch.cat([network(vectors(some)).argmax(dim=1) for some in torch.split(held, _BATCH)])
+        right = int((named == labels[held]).sum())
+        if right > best:
+            best, best_epoch, kept = right, epoch + 1, copy.deepcopy(network.state_dict())
+        if progress is not None:
+            progress(epoch + 1)
+    network.load_state_dict(kept)
+    return network, best_epoch
 
-    @torch.no_grad()
-    def _vectors(self, inputs: Tensor) -> Tensor:
-        return inputs if self._noise is None else pooled(self._noise(inputs), self._pool)
 
-    def _standardise(self, inputs: Tensor, own: Tensor) -> None:
-        total = torch.zeros_like(self._mean, dtype=torch.float64)
-        squares = torch.zeros_like(total)
-        for some in torch.split(own, _BATCH):
-            vectors = self._vectors(inputs[some]).double()
-            total += vectors.sum(dim=0)
-            squares += vectors.square().sum(dim=0)
-        mean = total / len(own)
-        deviation = (squares / len(own) - mean.square()).clamp_min(0).sqrt()
+class _Standard(nn.Module):
+    """Standardises vectors by the mean and deviation of so many given ones."""
+
+    def __init__(self, batches: Iterable[Tensor], size: int) -> None:
+        super().__init__()
+        total, squares = torch.zeros(()), torch.zeros(())
+        for some in batches:
+            total, squares = total + some.sum(dim=0), squares + some.square().sum(dim=0)
+        mean = total / size
+        deviation = (squares / size - mean.square()).clamp_min(0).sqrt()
         # A number that never changes (a row that is always padding) tells nothing and must not blow up.
-        self._scale = torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation)).float()
-        self._mean = mean.float()
+        self.scale = torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation)).float()
+        self.mean = mean.float()
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return (vectors - self.mean) / self.scale
 
 
 def _labels(name: str, texts: EncodedTexts) -> NDArray[np.int64]:

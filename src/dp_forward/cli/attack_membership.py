@@ -88,7 +88,7 @@ def membership(
     if shadows:
         more = {top.attack: top.as_dict(), **more}
         top = _lira(game, answers, shadows, query)
-    right, inside = answers.argmax(axis=1) == game.texts.labels, game.inside
+    right = answers.argmax(axis=1) == game.texts.labels
     facts = {
         "task": game.plan.task,
         "regime": str(game.plan.regime),
@@ -98,8 +98,8 @@ def membership(
         "drawn_alike": game.drawn_alike,
         **query,
         "shadows": shadows,
-        "accuracy_on_members": float(right[inside].mean()),
-        "accuracy_on_others": float(right[~inside].mean()),
+        "accuracy_on_members": float(right[: game.size].mean()),
+        "accuracy_on_others": float(right[game.size :].mean()),
         "scores": more,
     }
     return Outcome(result=top, facts=facts, more=more, comparable=game.drawn_alike)
@@ -164,13 +164,6 @@ class _Game:
         if texts.labels is None:
             raise InvalidInput("others", "have labels", source, "Name another split.")
         return cls(target, plan, provider.back, texts, size, source, alike, _ceiling(target, plan))
-
-    @property
-    def inside(self) -> NDArray[np.bool_]:
-        """Who is a member."""
-        import numpy as np
-
-        return np.arange(len(self.texts)) < self.size
 
     def ask(
         self, front: AnyFront, back: Back | NarrowBack, stage: str, query: Mapping[str, Any]
@@ -240,6 +233,8 @@ def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mappin
 
     They start from the weights that the run started from, and know its front where it is frozen.
     """
+    import numpy as np
+
     from dp_forward.attacks.lira import lira, logit_confidence, score_shadows
     from dp_forward.train.finetune import finetune
     from dp_forward.train.inputs import cut_model, load_inputs
@@ -261,5 +256,5 @@ def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mappin
 
     progress = counter(bars, "training shadows", shadows)
     scores, inside = score_shadows(len(game.texts), train, shadows=shadows, seed=seed, progress=progress)
-    own_scores = logit_confidence(answers, labels)
-    return lira(own_scores, game.inside, scores, inside, seed=seed, ceiling=game.ceiling)
+    own_scores, members = logit_confidence(answers, labels), np.arange(len(game.texts)) < game.size
+    return lira(own_scores, members, scores, inside, seed=seed, ceiling=game.ceiling)
