@@ -12,7 +12,7 @@ from corpus import release_cases
 from dp_forward.noise import release
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.record_intake import RecordReader
+from dp_forward.service.collector.collector_routes import RecordReader
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.service.protocol.manifest import Manifest

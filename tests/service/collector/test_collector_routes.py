@@ -149,7 +149,7 @@ def test_a_full_disk_is_told_and_may_be_tried_again(client: TestClient, collecti
 def test_more_bodies_than_fit_into_memory_wait(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dp_forward.service.collector.record_intake._AT_ONCE", 0)
+    monkeypatch.setattr("dp_forward.service.collector.collector_routes._AT_ONCE", 0)
     with TestClient(made_app(collection)) as client:
         found = post(client, record())
     assert (found.status_code, found.json()["error"], found.headers["retry-after"]) == (429, "busy", "1")

@@ -20,8 +20,7 @@ from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.collector_routes import collector_routes
-from dp_forward.service.collector.record_intake import RecordReader
+from dp_forward.service.collector.collector_routes import RecordReader, collector_routes
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.sansio import Call, Reply, RetryPolicy, ServerRefused, Steps
 from dp_forward.service.server.metrics import Metrics
@@ -29,7 +28,7 @@ from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
 from dp_forward.service.shuffler.forwarding import CollectorClient, Forwarder, batch_steps
-from dp_forward.service.shuffler.shuffler_app import Shuffler, make_shuffler_app
+from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore, fresh_ids
 from service.shuffler.shuffle_cases import (
     OCTETS,
@@ -453,7 +452,6 @@ def test_what_senders_and_collectors_are_told_cannot_be_replaced(tmp_path: Path)
         (store, "waiting", 10**6),
         (collection, "spec", other),
         (RecordReader(spec()), "spec", other),
-        (Shuffler(store, None, spec(), most=MOST), "spec", other),  # type: ignore[arg-type]
         (spec(), "shuffler_least", 10**6),
         (manifest(), "epsilon", 0.1),
         (manifest().offers[0], "epsilon", 0.1),
