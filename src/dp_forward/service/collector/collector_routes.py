@@ -1,6 +1,6 @@
 """HTTP routes of the collector, and the intake of records that a shuffler shares with it.
 
-    GET  /v1/collection                what is collected (`collection_spec`)
+    GET  /v1/collection                what is collected (`protocol.collection`)
     POST /v1/records                   1 to 256 records -> {"stored", "known"}
     POST /v1/batches/{32 hex}/records  the same into a batch, by a shuffler with a token of its own
     POST /v1/batches/{32 hex}/seal     {"records": N} -> {"sealed": true} where exactly N are stored
@@ -31,9 +31,8 @@ from starlette.routing import Route
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import CollectionSpec, Record, parse_record
 from dp_forward.service.protocol.frame import WireError
-from dp_forward.service.protocol.record import Record, parse_record
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import NoiseCheck
 from dp_forward.service.server.request_limits import (
