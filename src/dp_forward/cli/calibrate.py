@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
+from dp_forward.cli.options import HowBounded, MechanismName
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     AnalyticGaussian,
     Budget,
     ClassicalGaussian,
     Guarantee,
-    MatrixGaussian,
     Mechanism,
     PaperReading,
     PrivUnit,
@@ -23,8 +23,6 @@ from dp_forward.privacy import (
     Sensitivity,
 )
 
-__all__ = ["calibrate"]
-
 
 def calibrate(
     mechanism: options.MechanismOption,
@@ -32,22 +30,14 @@ def calibrate(
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     norm: options.Norm = 1.0,
-    bound: Annotated[
-        options.HowBounded, typer.Option("--bound", help="How matrices are bounded.")
-    ] = options.HowBounded.NORMALISE,
+    bound: Annotated[HowBounded, Option(help="How matrices are bounded.")] = HowBounded.NORMALISE,
     releases: options.Releases = 1,
     rows: options.Rows = None,
     columns: options.Columns = None,
     labels: options.LabelCount = None,
-    prior: Annotated[
-        str | None, typer.Option("--prior", help="A public prior over the labels: 0.7,0.2,0.1.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option("--threshold", help="PrivUnit's t [the best one, t*].")
-    ] = None,
-    cap_probability: Annotated[
-        float | None, typer.Option("--cap-probability", help="PrivUnit's p; t follows from it.")
-    ] = None,
+    prior: Annotated[str | None, Option(help="A public prior over the labels: 0.7,0.2,0.1.")] = None,
+    threshold: Annotated[float | None, Option(help="PrivUnit's t [the best one, t*].")] = None,
+    cap_probability: Annotated[float | None, Option(help="PrivUnit's p; t follows from it.")] = None,
     paper: options.Paper = False,
     json: options.Json = False,
 ) -> None:
@@ -55,28 +45,19 @@ def calibrate(
 
     Example: dpf calibrate --mechanism matrix-gaussian --epsilon 8 --delta 1e-5
     """
-    delta = delta_of(delta, mechanism)
     request = MechanismRequest(
-        mechanism=mechanism,
-        unit_text=unit,
-        norm=norm,
-        how=bound,
-        releases=releases,
-        rows=rows,
-        columns=columns,
-        labels=labels,
-        prior=prior,
-        threshold=threshold,
-        cap_probability=cap_probability,
+        mechanism, unit, norm, bound, releases, rows, columns, labels, prior, threshold, cap_probability
     )
-    budget = Budget(epsilon, delta)
+    budget = Budget(epsilon, delta_of(delta, mechanism))
     made = request.for_budget(budget)
     result = _describe(made, budget, norm=norm)
     sentences = [result["statement"]]
     if made.guaranteed:
         sentences.append(name_assumptions(result["assumptions"]))
     if paper:
-        reading = _paper(request, budget)
+        if mechanism not in (MechanismName.MATRIX_GAUSSIAN, MechanismName.GAUSSIAN):
+            raise InvalidInput("paper", "go with matrix-gaussian or gaussian", mechanism, "Leave it out.")
+        reading = PaperReading.for_budget(budget, bound=request.bound, unit=request.unit, releases=releases)
         result["paper"] = reading.as_dict()
         sentences.append(reading.statement)
     if not made.guaranteed:
@@ -87,24 +68,22 @@ def calibrate(
 
 def _describe(made: Mechanism, budget: Budget, *, norm: float) -> dict[str, Any]:
     """A calibrated mechanism as the fields that `--json` prints."""
+    sensitivity = getattr(made, "sensitivity", None)
     result: dict[str, Any] = {
         "mechanism": made.name,
         "epsilon": budget.epsilon,
         "delta": 0.0 if made.shown_delta == 0 else budget.delta,
         "unit": None if made.unit is None else str(made.unit),
-        "sensitivity": None,
+        "sensitivity": sensitivity.value if isinstance(sensitivity, Sensitivity) else None,
         "sigma": getattr(made, "sigma", None),
         "mu": made.gaussian_mu or None,
         "guess_rate": made.guess_rate(),
         "norm": norm,
         "releases": getattr(made, "releases", 1),
     }
-    sensitivity = getattr(made, "sensitivity", None)
-    if isinstance(sensitivity, Sensitivity):
-        result["sensitivity"] = sensitivity.value
     if isinstance(made, PrivUnit):
-        result["sensitivity"] = made.bound.reach(made.unit)
         result |= {
+            "sensitivity": made.bound.reach(made.unit),
             "threshold": made.threshold,
             "cap_probability": made.cap_probability,
             "scale": made.scale,
@@ -113,17 +92,15 @@ def _describe(made: Mechanism, budget: Budget, *, norm: float) -> dict[str, Any]
     if isinstance(made, RandomizedResponse | ResponseWithPrior):
         result |= {"labels": made.labels, "keep_probability": made.keep}
         del result["norm"]
-    if made.guaranteed:
-        guarantee = Guarantee(made, delta=result["delta"])
-        result |= {
-            "guarantee": guarantee.promise,
-            "against": guarantee.against,
-            "assumptions": list(guarantee.assumptions),
-            "statement": guarantee.statement,
-        }
-    else:
-        result |= _without_guarantee(made)
-    return result
+    if not made.guaranteed:
+        return result | _without_guarantee(made)
+    guarantee = Guarantee(made, delta=result["delta"])
+    return result | {
+        "guarantee": guarantee.promise,
+        "against": guarantee.against,
+        "assumptions": list(guarantee.assumptions),
+        "statement": guarantee.statement,
+    }
 
 
 def _without_guarantee(made: Mechanism) -> dict[str, Any]:
@@ -140,10 +117,3 @@ def _without_guarantee(made: Mechanism) -> dict[str, Any]:
             f"{made.wanted.epsilon:g}. By the analytic curve this sigma is worth {exact.promise()}."
         ),
     }
-
-
-def _paper(request: MechanismRequest, budget: Budget) -> PaperReading:
-    gaussian = (MatrixGaussian.name, AnalyticGaussian.name)
-    if request.mechanism not in gaussian:
-        raise InvalidInput("paper", "go with matrix-gaussian or gaussian", request.mechanism, "Leave it out.")
-    return PaperReading.for_budget(budget, bound=request.bound, unit=request.unit, releases=request.releases)

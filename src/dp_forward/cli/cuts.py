@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from dp_forward.cli import options, output
 
-__all__ = ["cuts"]
-
-Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A folder, a Hugging Face name, or minilm (the demo extra).")
-]
-HeadLabels = Annotated[
-    int | None, typer.Option("--labels", help="Give it a classification head with so many labels.")
-]
-
 
 def cuts(
-    model: Model,
-    labels: HeadLabels = None,
-    check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Cut at every one of them and run the leak check.")
-    ] = True,
+    model: options.Model,
+    labels: options.HeadLabels = None,
+    check: Annotated[bool, Option(help="Cut at every one of them and run the leak check.")] = True,
     json: options.Json = False,
 ) -> None:
     """The legal cuts of a model, what would cross, and which residuals are dropped.
@@ -51,19 +40,14 @@ def cuts(
             row["problems"] = list(report.problems)
         rows.append(row)
     if json:
-        output.print_json_list(rows)
+        output.print_json(rows)
         return
-    output.print_table(
-        f"Cuts of {model}",
-        ("cut", "what crosses", "residual dropped", "each row from its own token", "leak check"),
-        [
-            (
-                str(row["cut"]),
-                str(row["shape"]),
-                "yes" if row["residual_dropped"] else "no",
-                "yes" if row["row_local"] else "no",
-                ", ".join(map(str, row.get("problems", []))) or ("passed" if check else "not run"),
-            )
-            for row in rows
-        ],
-    )
+    found = "passed" if check else "not run"
+    columns = {
+        "cut": lambda row: row["cut"],
+        "what crosses": lambda row: str(row["shape"]),
+        "residual dropped": lambda row: "yes" if row["residual_dropped"] else "no",
+        "each row from its own token": lambda row: "yes" if row["row_local"] else "no",
+        "leak check": lambda row: ", ".join(map(str, row.get("problems", []))) or found,
+    }
+    output.print_rows(f"Cuts of {model}", rows, columns)

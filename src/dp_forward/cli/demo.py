@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.demo_proof import show_proof
@@ -18,8 +19,6 @@ from dp_forward.cli.progress_bars import Bars
 if TYPE_CHECKING:
     from dp_forward.train.plan import Plan
     from dp_forward.train.run import Run
-
-__all__ = ["demo"]
 
 _TASK = "rotten-tomatoes"
 _SENTENCES = (
@@ -31,10 +30,10 @@ _SENTENCES = (
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Where the runs and the figure go.")] = Path("demo-run"),
-    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="The budget per text.")] = 4.0,
+    out: Annotated[Path, Option(help="Where the runs and the figure go.")] = Path("demo-run"),
+    epsilon: Annotated[float, Option("--epsilon", "-e", help="The budget per text.")] = 4.0,
     proof: Annotated[
-        bool, typer.Option("--proof", help="Instead: noise, audits and a ledger, without a model.")
+        bool, Option("--proof", help="Instead: noise, audits and a ledger, without a model.")
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -61,8 +60,8 @@ def demo(
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
-        return
-    _print(result)
+    else:
+        _print(result)
 
 
 def _plan(epsilon: float, *, mechanism: str = "privunit", model: str | None = None) -> Plan:
@@ -101,10 +100,7 @@ def _ask(run: Path, ledger: Path, *, epsilon: float) -> list[dict[str, Any]]:
 
     # One release more than is asked for: the cap of a ledger is never changed.
     budget = (len(_SENTENCES) + 1) * epsilon
-    with (
-        serve_locally(run) as address,
-        Client(run / "front", server=address, ledger=ledger, budget=budget) as client,
-    ):
+    with serve_locally(run) as at, Client(run / "front", server=at, ledger=ledger, budget=budget) as client:
         return [{"text": text, **client.ask(text).as_dict()} for text in _SENTENCES]
 
 
@@ -115,10 +111,9 @@ def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str,
     from dp_forward.train.learning_curve import draw_accuracies
 
     clean, texts = private.report["accuracy_without_noise"], private.report["texts"]
-    low, high = wilson(clean, texts)
-    rows = [("no noise", clean, low, high)]
-    for name, run in (("matrix Gaussian", gaussian), ("PrivUnit", private)):
-        rows.append((name, *(run.report[key] for key in ("accuracy", "accuracy_low", "accuracy_high"))))
+    rows = [("no noise", clean, *wilson(clean, texts))]
+    for name, report in (("matrix Gaussian", gaussian.report), ("PrivUnit", private.report)):
+        rows.append((name, report["accuracy"], report["accuracy_low"], report["accuracy_high"]))
     title = f"Film reviews, epsilon {epsilon:g} per text"
     drawn = draw_accuracies(rows, out / "accuracy.png", title=title, chance=0.5)
     with Ledger.open(ledger_of(out / "privunit" / "releases")) as ledger:
@@ -141,20 +136,16 @@ def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str,
 
 
 def _print(result: dict[str, Any]) -> None:
-    promises = ("none", result["guarantee_gaussian"], result["guarantee"])
-    output.print_table(
-        f"Film reviews, good or bad? {result['texts']} held-out sentences, {result['draws']} draws each",
-        ("model", "accuracy", "95 % interval", "promise per query and per training text"),
-        [
-            (
-                row["model"],
-                f"{row['accuracy']:.3f}",
-                f"{row['low']:.3f} to {row['high']:.3f}",
-                promise if isinstance(promise, str) else promise["queries"]["statement"].split(". ")[0],
-            )
-            for row, promise in zip(result["rows"], promises, strict=True)
-        ],
-    )
+    named = {"matrix Gaussian": result["guarantee_gaussian"], "PrivUnit": result["guarantee"]}
+    promises = {name: said["queries"]["statement"].split(". ")[0] for name, said in named.items()}
+    title = f"Film reviews, good or bad? {result['texts']} held-out sentences, {result['draws']} draws each"
+    columns = {
+        "model": lambda row: row["model"],
+        "accuracy": lambda row: f"{row['accuracy']:.3f}",
+        "95 % interval": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
+        "promise per query and per training text": lambda row: promises.get(row["model"], "none"),
+    }
+    output.print_rows(title, result["rows"], columns)
     said, spent = result["guarantee"]["statements"], result["ledger"]
     typer.echo(
         f"Queries: {said['queries']}\nTraining texts: {said['training_texts']}\nLabels: {said['labels']}\n"

@@ -1,4 +1,4 @@
-"""Temporary loopback server for the back of a run (context manager)."""
+"""The back of a run and its server: the digest beside it, and a temporary loopback server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dp_forward.cli.service_options import front_digest_beside
-from dp_forward.errors import DpForwardError
-
-__all__ = ["serve_locally"]
+from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.storage.json_files import read_json
 
 _START_SECONDS = 60.0
+
+
+def front_digest_beside(back: Path) -> str:
+    """The digest of the front that was cut together with this back."""
+    place = back.resolve().parent / "split.json"
+    try:
+        return str(read_json(place, name="back", remedy="")["digest_front"])
+    except (InvalidInput, KeyError):
+        found = f"no digest in {place.name} beside the back"
+        raise InvalidInput("front-digest", "be known", found, "Give --front-digest.") from None
 
 
 @contextmanager
@@ -33,12 +41,8 @@ def serve_locally(run: Path) -> Iterator[str]:
         found["server"] = server
         listening.set()
 
-    thread = threading.Thread(
-        target=run_server,
-        args=(app, settings),
-        kwargs={"say": lambda line: found.update(json.loads(line)), "ready": ready},
-        daemon=True,
-    )
+    told = {"say": lambda line: found.update(json.loads(line)), "ready": ready}
+    thread = threading.Thread(target=run_server, args=(app, settings), kwargs=told, daemon=True)
     thread.start()
     if not listening.wait(_START_SECONDS):
         raise DpForwardError("The server did not start within a minute.")

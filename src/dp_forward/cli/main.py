@@ -33,8 +33,6 @@ from dp_forward.cli import (
 )
 from dp_forward.cli.plan_options import PlanCommand
 
-__all__ = ["app", "run"]
-
 app = typer.Typer(
     name="dpf",
     help="Use a language model run by someone you do not trust.",

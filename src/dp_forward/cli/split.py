@@ -5,24 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.cuts import HeadLabels, Model
-
-__all__ = ["split"]
 
 
 def split(
-    model: Model,
-    cut: Annotated[str, typer.Option("--cut", help="Where to cut: see dpf cuts MODEL.")],
-    out: Annotated[Path, typer.Option("--out", help="The folder for front/, back/ and split.json.")],
-    width: Annotated[
-        int | None, typer.Option("--width", help="d', the columns that cross, with maps M1 and M2.")
-    ] = None,
-    labels: HeadLabels = None,
+    model: options.Model,
+    cut: Annotated[str, Option(help="Where to cut: see dpf cuts MODEL.")],
+    out: Annotated[Path, Option(help="The folder for front/, back/ and split.json.")],
+    width: Annotated[int | None, Option(help="d', the columns that cross, with maps M1 and M2.")] = None,
+    labels: options.HeadLabels = None,
     allow_vocabulary_head: Annotated[
-        bool, typer.Option("--allow-vocabulary-head", help="Let a masked-LM head go to the provider.")
+        bool, Option("--allow-vocabulary-head", help="Let a masked-LM head go to the provider.")
     ] = False,
     json: options.Json = False,
 ) -> None:
