@@ -55,14 +55,14 @@ def account(
     guarantee = Guarantee(whole, delta=at_delta if whole.gaussian_mu else 0.0)
     result, sentences = _local_fields(request, guarantee)
     with output.working("accounting ..."):
-        reading = None
-        if shuffle is not None or sampler is not None:
-            label = {"label_epsilon": label_epsilon, "labels": labels or 2}
-            reading = _central(text, whole, at_delta, releases, shuffle=shuffle, sampler=sampler, label=label)
+        reading, users = None, sampler if shuffle is None else shuffle
+        if users is not None:
+            who = {"users": users, "delta": at_delta, "label_epsilon": label_epsilon, "labels": labels or 2}
+            reading = _central(text, whole, releases, sampled=sampler is not None, **who)
             result |= {"delta": at_delta, **_central_fields(reading)}
             sentences += [bound.statement for bound in vars(reading).values()]
         if paper:
-            result["paper"], more = _paper(request, text, at_delta, shuffle or sampler, reading)
+            result["paper"], more = _paper(request, text, at_delta, users, reading)
             sentences += more
     result["statement"] = " ".join(sentences)
     hidden = ("statement", "central", "paper")
@@ -112,29 +112,21 @@ def _local_fields(request: MechanismRequest, guarantee: Guarantee) -> tuple[dict
 
 
 def _central(
-    text: Mechanism,
-    whole: Mechanism,
-    delta: float,
-    releases: int,
-    *,
-    shuffle: int | None,
-    sampler: int | None,
-    label: dict[str, Any],
+    text: Mechanism, whole: Mechanism, releases: int, *, sampled: bool, **shared: Any
 ) -> c.CentralBounds:
-    """The three central readings, for the trusted part that was named."""
+    """The three central readings, for the trusted part that was named; ``shared`` are of all theorems."""
     if text.unit is not None and text.unit.tokens is not None:
         # The theorems need the local epsilon between any two people's texts, not between neighbours.
         remedy = "Strangers' texts are not alike enough to hide each other by a promise per token."
         raise InvalidInput("unit", "be text with a shuffler or sampler", str(text.unit), remedy)
     mu = text.gaussian_mu / releases**0.5
-    if sampler is not None:
-        if mu == 0:
-            raise InvalidInput("sampler", "go with Gaussian noise", sampler, "Use --shuffle.")
-        return c.sampled_gaussian(mu=mu, users=sampler, delta=delta, epochs=releases, **label)
-    assert shuffle is not None
     if mu == 0:
-        return c.shuffled_mechanism(whole, users=shuffle, delta=delta)
-    return c.shuffled_gaussian(mu=mu, users=shuffle, delta=delta, releases=releases, label_once=True, **label)
+        if sampled:
+            raise InvalidInput("sampler", "go with Gaussian noise", shared["users"], "Use --shuffle.")
+        return c.shuffled_mechanism(whole, users=shared["users"], delta=shared["delta"])
+    if sampled:
+        return c.sampled_gaussian(mu=mu, epochs=releases, **shared)
+    return c.shuffled_gaussian(mu=mu, releases=releases, label_once=True, **shared)
 
 
 def _central_fields(reading: c.CentralBounds) -> dict[str, Any]:

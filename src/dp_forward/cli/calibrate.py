@@ -6,22 +6,11 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from dp_forward import privacy
 from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
 from dp_forward.cli.options import HowBounded, MechanismName
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import (
-    AnalyticGaussian,
-    Budget,
-    ClassicalGaussian,
-    Guarantee,
-    Mechanism,
-    PaperReading,
-    PrivUnit,
-    RandomizedResponse,
-    ResponseWithPrior,
-    Sensitivity,
-)
 
 
 def calibrate(
@@ -48,7 +37,7 @@ def calibrate(
     request = MechanismRequest(
         mechanism, unit, norm, bound, releases, rows, columns, labels, prior, threshold, cap_probability
     )
-    budget = Budget(epsilon, delta_of(delta, mechanism))
+    budget = privacy.Budget(epsilon, delta_of(delta, mechanism))
     made = request.for_budget(budget)
     result = _describe(made, budget, norm=norm)
     sentences = [result["statement"]]
@@ -57,7 +46,9 @@ def calibrate(
     if paper:
         if mechanism not in (MechanismName.MATRIX_GAUSSIAN, MechanismName.GAUSSIAN):
             raise InvalidInput("paper", "go with matrix-gaussian or gaussian", mechanism, "Leave it out.")
-        reading = PaperReading.for_budget(budget, bound=request.bound, unit=request.unit, releases=releases)
+        reading = privacy.PaperReading.for_budget(
+            budget, bound=request.bound, unit=request.unit, releases=releases
+        )
         result["paper"] = reading.as_dict()
         sentences.append(reading.statement)
     if not made.guaranteed:
@@ -66,7 +57,7 @@ def calibrate(
     output.print_result(result, json=json, title=repr(made), sentences=sentences, only_json=hidden)
 
 
-def _describe(made: Mechanism, budget: Budget, *, norm: float) -> dict[str, Any]:
+def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -> dict[str, Any]:
     """A calibrated mechanism as the fields that `--json` prints."""
     sensitivity = getattr(made, "sensitivity", None)
     result: dict[str, Any] = {
@@ -74,14 +65,14 @@ def _describe(made: Mechanism, budget: Budget, *, norm: float) -> dict[str, Any]
         "epsilon": budget.epsilon,
         "delta": 0.0 if made.shown_delta == 0 else budget.delta,
         "unit": None if made.unit is None else str(made.unit),
-        "sensitivity": sensitivity.value if isinstance(sensitivity, Sensitivity) else None,
+        "sensitivity": sensitivity.value if isinstance(sensitivity, privacy.Sensitivity) else None,
         "sigma": getattr(made, "sigma", None),
         "mu": made.gaussian_mu or None,
         "guess_rate": made.guess_rate(),
         "norm": norm,
         "releases": getattr(made, "releases", 1),
     }
-    if isinstance(made, PrivUnit):
+    if isinstance(made, privacy.PrivUnit):
         result |= {
             "sensitivity": made.bound.reach(made.unit),
             "threshold": made.threshold,
@@ -89,12 +80,12 @@ def _describe(made: Mechanism, budget: Budget, *, norm: float) -> dict[str, Any]
             "scale": made.scale,
             "own_guess_rate": made.own_guess_rate(),
         }
-    if isinstance(made, RandomizedResponse | ResponseWithPrior):
+    if isinstance(made, privacy.RandomizedResponse | privacy.ResponseWithPrior):
         result |= {"labels": made.labels, "keep_probability": made.keep}
         del result["norm"]
     if not made.guaranteed:
         return result | _without_guarantee(made)
-    guarantee = Guarantee(made, delta=result["delta"])
+    guarantee = privacy.Guarantee(made, delta=result["delta"])
     return result | {
         "guarantee": guarantee.promise,
         "against": guarantee.against,
@@ -103,10 +94,10 @@ def _describe(made: Mechanism, budget: Budget, *, norm: float) -> dict[str, Any]
     }
 
 
-def _without_guarantee(made: Mechanism) -> dict[str, Any]:
+def _without_guarantee(made: privacy.Mechanism) -> dict[str, Any]:
     """The classical formula beyond its theorem: no epsilon is printed that nobody proved."""
-    assert isinstance(made, ClassicalGaussian)
-    exact = AnalyticGaussian(made.sigma, made.sensitivity, at_delta=made.at_delta)
+    assert isinstance(made, privacy.ClassicalGaussian)
+    exact = privacy.AnalyticGaussian(made.sigma, made.sensitivity, at_delta=made.at_delta)
     return {
         "wanted_epsilon": made.wanted.epsilon,
         "epsilon": None,

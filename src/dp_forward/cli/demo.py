@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,10 +87,12 @@ def _plan(epsilon: float, *, mechanism: str = "privunit", model: str | None = No
 def _run(plan: Plan, folder: Path, bars: Bars) -> Run:
     from dp_forward.train.finetune import finetune
 
-    def show(stage: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        bars(f"{folder.name}: {stage}", done, total, numbers)
-
-    return finetune(plan, folder=folder, resume=(folder / "plan.json").exists(), progress=show)
+    return finetune(
+        plan,
+        folder=folder,
+        resume=(folder / "plan.json").exists(),
+        progress=lambda stage, *counts: bars(f"{folder.name}: {stage}", *counts),
+    )
 
 
 def _ask(run: Path, ledger: Path, *, epsilon: float) -> list[dict[str, Any]]:

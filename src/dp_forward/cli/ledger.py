@@ -14,13 +14,7 @@ from dp_forward.errors import InvalidInput, LedgerCorrupt
 from dp_forward.ledger import LARGEST_CAP, Ledger, Summary
 from dp_forward.privacy.units import parse_unit
 
-app = typer.Typer(
-    name="ledger",
-    help="What has been spent, and is the file sound.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(help="What has been spent, and is the file sound.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The ledger.", show_default=False)]
 

@@ -6,36 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dp_forward import privacy
 from dp_forward.cli.options import HowBounded, MechanismName
 from dp_forward.cli.plan_options import numbers
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import (
-    MVG,
-    AnalyticGaussian,
-    Budget,
-    ClassicalGaussian,
-    MatrixGaussian,
-    Mechanism,
-    NormBound,
-    Prior,
-    PrivUnit,
-    RandomizedResponse,
-    ResponseWithPrior,
-    Unit,
-    calibrate,
-    parse_unit,
-)
-from dp_forward.privacy.noise_spec import DEFAULT_DELTA
+from dp_forward.privacy.noise_spec import DEFAULT_DELTA, bound_for, calibrate_by_name
 
 PURE = (MechanismName.PRIVUNIT, MechanismName.RANDOMIZED_RESPONSE)
 """The mechanisms that need no delta."""
-
-_MATRIX: dict[MechanismName, type[Mechanism]] = {
-    MechanismName.GAUSSIAN: AnalyticGaussian,
-    MechanismName.MATRIX_GAUSSIAN: MatrixGaussian,
-    MechanismName.PRIVUNIT: PrivUnit,
-    MechanismName.MVG: MVG,
-}
 
 
 def delta_of(delta: float | None, name: MechanismName) -> float:
@@ -67,60 +45,58 @@ class MechanismRequest:
     cap_probability: float | None = None
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> privacy.Unit:
         """What is protected."""
-        return parse_unit(self.unit_text)
+        return privacy.parse_unit(self.unit_text)
 
     @property
-    def bound(self) -> NormBound:
+    def bound(self) -> privacy.NormBound:
         """Whole-matrix for a text, row by row for tokens and phrases."""
-        by_row = self.unit.tokens is not None
-        over, rows = ("row", self.rows) if by_row else ("matrix", None)
-        return NormBound(self.norm, self.how.value, over, rows)  # type: ignore[arg-type]
+        return bound_for(self.unit, norm=self.norm, how=self.how.value, rows=self.rows)
 
-    def for_budget(self, budget: Budget) -> Mechanism:
+    def for_budget(self, budget: privacy.Budget) -> privacy.Mechanism:
         """The least noise that meets the budget."""
         self._refuse_stray_options()
-        own: dict[str, Any] = {}
-        match self.mechanism:
-            case MechanismName.RANDOMIZED_RESPONSE:
-                return self._response(budget)
-            case MechanismName.CLASSICAL_GAUSSIAN:
-                # Naming it is asking for it: from epsilon 1 on the object carries no guarantee.
-                if self.releases != 1:
-                    rule = "be 1 for the classical formula"
-                    raise InvalidInput("releases", rule, self.releases, "Use gaussian.")
-                return ClassicalGaussian.baseline(budget, sensitivity=self.bound.sensitivity(self.unit))
-            case MechanismName.PRIVUNIT:
-                own = {"threshold": self.threshold, "cap_probability": self.cap_probability}
-            case MechanismName.MVG:
-                if self.rows is None or self.columns is None:
-                    remedy = "Try --rows 128 --cols 768."
-                    raise InvalidInput("rows and cols", "be given for mvg", "nothing", remedy)
-                own = {"rows": self.rows, "columns": self.columns}
-        own |= {"bound": self.bound, "unit": self.unit, "releases": self.releases}
-        return calibrate(_MATRIX[self.mechanism], budget, **own)
+        if self.mechanism is MechanismName.RANDOMIZED_RESPONSE:
+            return self._response(budget)
+        own: dict[str, Any] = {"releases": self.releases}
+        if self.mechanism is MechanismName.CLASSICAL_GAUSSIAN:
+            # Naming it is asking for it: from epsilon 1 on the object carries no guarantee.
+            if self.releases != 1:
+                rule = "be 1 for the classical formula"
+                raise InvalidInput("releases", rule, self.releases, "Use gaussian.")
+            own = {}
+        if self.mechanism is MechanismName.PRIVUNIT:
+            own |= {"threshold": self.threshold, "cap_probability": self.cap_probability}
+        if self.mechanism is MechanismName.MVG:
+            if self.rows is None or self.columns is None:
+                remedy = "Try --rows 128 --cols 768."
+                raise InvalidInput("rows and cols", "be given for mvg", "nothing", remedy)
+            own |= {"rows": self.rows, "columns": self.columns}
+        return calibrate_by_name(self.mechanism, budget, bound=self.bound, unit=self.unit, **own)
 
-    def for_sigma(self, sigma: float, delta: float) -> AnalyticGaussian | MatrixGaussian:
+    def for_sigma(self, sigma: float, delta: float) -> privacy.AnalyticGaussian | privacy.MatrixGaussian:
         """The Gaussian mechanism with this noise."""
         sensitivity = self.bound.sensitivity(self.unit)
         if self.mechanism is MechanismName.GAUSSIAN:
-            return AnalyticGaussian(sigma, sensitivity, self.releases, delta)
+            return privacy.AnalyticGaussian(sigma, sensitivity, self.releases, delta)
         if self.mechanism is MechanismName.MATRIX_GAUSSIAN:
-            return MatrixGaussian(sigma, sensitivity, releases=self.releases, at_delta=delta)
+            return privacy.MatrixGaussian(sigma, sensitivity, releases=self.releases, at_delta=delta)
         raise InvalidInput("sigma", "go with gaussian or matrix-gaussian", self.mechanism, "Use --epsilon.")
 
-    def _response(self, budget: Budget) -> Mechanism:
+    def _response(self, budget: privacy.Budget) -> privacy.Mechanism:
         weights = numbers("prior", self.prior, remedy="Try --prior 0.7,0.2,0.1.")
         if weights is not None:
-            prior = Prior.public(weights, where="--prior, declared public by the user")
+            prior = privacy.Prior.public(weights, where="--prior, declared public by the user")
             if self.labels not in (None, len(weights)):
                 rule = f"fit the prior's {len(weights)}"
                 raise InvalidInput("labels", rule, self.labels, "Leave it out.")
-            return calibrate(ResponseWithPrior, budget, prior=prior, releases=self.releases)
+            return privacy.calibrate(privacy.ResponseWithPrior, budget, prior=prior, releases=self.releases)
         if self.labels is None:
             raise InvalidInput("labels", "be given for randomized response", None, "Try --labels 2.")
-        return calibrate(RandomizedResponse, budget, labels=self.labels, releases=self.releases)
+        return privacy.calibrate(
+            privacy.RandomizedResponse, budget, labels=self.labels, releases=self.releases
+        )
 
     def _refuse_stray_options(self) -> None:
         """An option that would be ignored is a misunderstanding; say so."""

@@ -81,10 +81,6 @@ def ui(
             run_ui(service, port=port, say=say)
 
 
-class _Stopped(Exception):
-    """The page was closed before everything was prepared."""
-
-
 class TokenReconstructor:
     """`NearestTokens` as the page wants it; as a context manager it prepares itself in a thread."""
 
@@ -122,14 +118,12 @@ class TokenReconstructor:
         """Put every candidate through the front, until the end of the context."""
         try:
             self._nearest.prepare(self._continue)
-        except _Stopped:
-            pass
-        except Exception:  # shown on the page; answers do not need it
+        except Exception:  # shown on the page, if it is still there; answers do not need it
             self._failed = True
 
     def _continue(self, done: int) -> None:
         if self._stopping.is_set():
-            raise _Stopped
+            raise InterruptedError
 
     def __enter__(self) -> Self:
         self._thread.start()
