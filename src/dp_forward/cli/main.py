@@ -17,7 +17,6 @@ from dp_forward.cli import (
     audit,
     baseline,
     calibrate,
-    cuts,
     demo,
     evaluate,
     explain,
@@ -44,7 +43,7 @@ app = typer.Typer(
 app.command("calibrate")(calibrate.calibrate)
 app.command("account")(account.account)
 app.command("explain")(explain.explain)
-app.command("cuts")(cuts.cuts)
+app.command("cuts")(split.cuts)
 app.command("split")(split.split)
 app.command("finetune", cls=PlanCommand)(finetune.finetune)
 app.command("evaluate")(evaluate.evaluate)

@@ -46,11 +46,6 @@ Paper = Annotated[bool, Option("--paper", help="Print the paper's convention bes
 Device = Annotated[str | None, Option(help="cpu, cuda or cuda:K [the GPU where there is one].")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
-Model = Annotated[
-    str, Argument(metavar="MODEL", help="A folder, a Hugging Face name, or minilm (the demo extra).")
-]
-HeadLabels = Annotated[int | None, Option(help="Give it a classification head with so many labels.")]
-
 Host = Annotated[str, Option(help="Off loopback a token and TLS are required.")]
 Port = Annotated[int, Option(help="0 takes a free one.")]
 TlsCert = Annotated[Path | None, Option(help="The certificate, PEM.")]

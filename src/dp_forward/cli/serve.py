@@ -1,20 +1,26 @@
-"""`dpf serve`: the provider answers noisy matrices."""
+"""`dpf serve`: the provider answers noisy matrices; a temporary loopback server for other verbs."""
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from dp_forward.cli import options
-from dp_forward.cli.local_server import front_digest_beside
 from dp_forward.cli.options import optional_token
 from dp_forward.cli.plan_options import numbers
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.storage.json_files import read_json
 
 if TYPE_CHECKING:
     from dp_forward.corpus.corpus_spec import Labels
+
+_START_SECONDS = 60.0
 
 _FrontDigest = Annotated[
     str | None, Option(help="The front that this back belongs to [split.json beside it].")
@@ -102,3 +108,41 @@ def _labels(how: str | None, epsilon: float | None, prior: str | None, *, count:
     if mechanism is not None:
         return mechanism
     return "none" if how == "none" else "public"
+
+
+def front_digest_beside(back: Path) -> str:
+    """The digest of the front that was cut together with this back."""
+    place = back.resolve().parent / "split.json"
+    try:
+        return str(read_json(place, name="back", remedy="")["digest_front"])
+    except (InvalidInput, KeyError):
+        found = f"no digest in {place.name} beside the back"
+        raise InvalidInput("front-digest", "be known", found, "Give --front-digest.") from None
+
+
+@contextmanager
+def serve_locally(run: Path) -> Iterator[str]:
+    """The address of a provider that runs in a thread of this process, on a free port."""
+    from dp_forward.service.server.app import make_app
+    from dp_forward.service.server.settings import ServerSettings
+    from dp_forward.service.server.uvicorn_runner import run_server
+    from dp_forward.split.artifacts import load_provider_side
+
+    back, settings = run / "back", ServerSettings(port=0)
+    app = make_app(load_provider_side(back), front_digest=front_digest_beside(back), settings=settings)
+    listening, found = threading.Event(), dict[str, Any]()
+
+    def ready(server: Any) -> None:
+        found["server"] = server
+        listening.set()
+
+    told = {"say": lambda line: found.update(json.loads(line)), "ready": ready}
+    thread = threading.Thread(target=run_server, args=(app, settings), kwargs=told, daemon=True)
+    thread.start()
+    if not listening.wait(_START_SECONDS):
+        raise DpForwardError("The server did not start within a minute.")
+    try:
+        yield str(found["address"])
+    finally:
+        found["server"].should_exit = True
+        thread.join(_START_SECONDS)
