@@ -60,7 +60,7 @@ def serve(
     Example: dpf serve run/back --port 8765
     """
     from dp_forward.service.collector.collection_store import Collection
-    from dp_forward.service.protocol.collection_spec import CollectionSpec
+    from dp_forward.service.protocol.collection import CollectionSpec
     from dp_forward.service.protocol.manifest import Manifest
     from dp_forward.service.server.app import make_app
     from dp_forward.service.server.settings import ServerSettings
