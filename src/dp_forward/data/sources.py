@@ -63,8 +63,8 @@ def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
     """The rows of a split, unchecked, as a stream; a missing source or split is refused at once."""
     if _is_path(source):
         files, whole = find_split_files(Path(source), split)
-        rows = chain.from_iterable(map(read_rows, files))
-        return rows if whole else _select_split(task, split, rows)
+        of_files = chain.from_iterable(map(read_rows, files))
+        return of_files if whole else _select_split(task, split, of_files)
     if source == task.source and split not in task.splits:
         raise InvalidInput(
             "split", f"be one of {', '.join(task.splits)} for {task.name}", split, "Split some of train off."
