@@ -14,7 +14,7 @@ from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
 from dp_forward.split.pretrained import load_model, load_tokenizer
-from dp_forward.train.lineage import load_published, published_shape, starts_before_releases
+from dp_forward.train.lineage import load_published
 from dp_forward.train.plan import Plan
 
 _AT_ONCE = 1024
@@ -132,10 +132,10 @@ def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:
 
 def _halves(plan: Plan, *, labels: int) -> tuple[Split, Any]:
     """The model cut in two, or the halves of a run; and the tokenizer."""
+    published = load_published(plan, labels=labels)
+    if published is not None:
+        return published
     assert plan.cut is not None
-    if published_shape(plan.model) is not None:
-        shape: dict[str, Any] = {"cut": plan.cut, "width": plan.width or 0, "labels": labels}
-        return load_published(plan.model, before_releases=starts_before_releases(plan), **shape)
     model = load_model(plan.model, labels=labels)
     # A checkpoint may be stored in half precision; weights that train are kept in float32.
     model.to(torch.float32)  # type: ignore[arg-type]

@@ -66,20 +66,26 @@ class NoisyModel(nn.Module):
         """Logits, and the loss where labels are given; ``draws`` noisy matrices per text while training."""
         wide, hidden = self._read(input_ids, attention_mask, token_type_ids)
         times = self.draws if self.training and self.sanitizer is not None and not self.clean else 1
-        logits: Tensor = self.back(self.crossed(hidden, times=times)).logits
+        logits: Tensor = self.back(self.add_noise(hidden, times=times)).logits
         if labels is None:
             return {"logits": logits}
         repeated = labels.repeat_interleave(times, dim=0) if times > 1 else labels
         loss = self.loss(logits, repeated)
         if self.training and self.auxiliary is not None:
             inside = hidden if self.sanitizer is None else apply_bound(hidden, self.sanitizer.bound)
-            told = self.auxiliary(wide, inside, attention_mask)
-            loss = loss + self.auxiliary_weight * self.loss(told, labels)
+            loss = loss + self.auxiliary_weight * self.loss(
+                self.auxiliary(wide, inside, attention_mask), labels
+            )
         return {"loss": loss, "logits": logits}
 
-    def hidden(self, input_ids: Tensor | None, mask: Tensor | None, types: Tensor | None) -> Tensor:
+    def hidden(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+    ) -> Tensor:
         """The front's matrix, with all ``rows`` rows."""
-        return self._read(input_ids, mask, types)[1]
+        return self._read(input_ids, attention_mask, token_type_ids)[1]
 
     def _read(
         self, input_ids: Tensor | None, mask: Tensor | None, types: Tensor | None
@@ -100,7 +106,7 @@ class NoisyModel(nn.Module):
             found += list(self.front.narrow.parameters())
         return found + _new_parameters(self.back)
 
-    def crossed(self, hidden: Tensor, *, times: int = 1) -> Tensor:
+    def add_noise(self, hidden: Tensor, *, times: int = 1) -> Tensor:
         """What the back reads: ``times`` noisy matrices for each text."""
         if self.sanitizer is None:
             return hidden

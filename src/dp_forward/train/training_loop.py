@@ -6,19 +6,19 @@ batches of texts of like length, clean epochs at the start, a moving average of 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
@@ -35,9 +35,10 @@ from dp_forward.train.run_folder import RunFolder
 if TYPE_CHECKING:
     from dp_forward.train.plan import Plan, Precision, ReleasesPlan
 
-__all__ = ["Fit", "FitSettings", "fit", "last_checkpoint", "step_of", "train_stage"]
+__all__ = ["FitSettings", "curve_sample", "last_checkpoint", "step_of", "train_stage"]
 
 _LOGS_PER_EPOCH = 20
+_CURVE_RECORDS = 2000
 _WARM_UP_SHARE = 0.06
 """The share of steps in which the learning rate rises; as BERT was fine-tuned."""
 
@@ -70,17 +71,6 @@ class FitSettings:
         return cls(**{**known, "average": plan.average or 0.0, **changes})
 
 
-@dataclass
-class Fit:
-    """What came of it."""
-
-    steps: int
-    epochs: float
-    seconds: float
-    peak_memory_mib: float
-    history: list[dict[str, float]] = field(default_factory=list)
-
-
 def fit(
     module: nn.Module,
     train: Any,
@@ -90,10 +80,11 @@ def fit(
     stage: str,
     folder: Path | None = None,
     progress: Progress | None = None,
-) -> Fit:
+) -> dict[str, Any]:
     """Train ``module`` in place. With a ``folder``, checkpoints go there and an earlier one is continued.
 
     ``train`` and ``evaluation`` (or None) are datasets: texts, a released corpus, or a list of records.
+    Returns steps, epochs, seconds, peak memory and the history of losses and accuracies.
     """
     transformers.set_seed(settings.seed)
     started = time.perf_counter()
@@ -106,7 +97,8 @@ def fit(
         callbacks.append(_MovingAverage(module, decay=settings.average))
     if settings.early_stopping:
         callbacks.append(transformers.EarlyStoppingCallback(settings.early_stopping))
-    with _place(folder) as place, quiet_transformers():
+    with tempfile.TemporaryDirectory() as temporary, quiet_transformers():
+        place = folder or Path(temporary)
         trainer = _Trainer(
             model=module,
             args=_arguments(
@@ -125,13 +117,13 @@ def fit(
         start_counting_memory()
         outcome = trainer.train(resume_from_checkpoint=None if earlier is None else str(earlier))
     history = [_numbers(entry) for entry in trainer.state.log_history]
-    return Fit(
-        steps=int(outcome.global_step),
-        epochs=float(trainer.state.epoch or 0.0),
-        seconds=time.perf_counter() - started,
-        peak_memory_mib=peak_memory_mib(),
-        history=[entry for entry in history if "loss" in entry or "accuracy" in entry],
-    )
+    return {
+        "steps": int(outcome.global_step),
+        "epochs": float(trainer.state.epoch or 0.0),
+        "seconds": time.perf_counter() - started,
+        "peak_memory_mib": peak_memory_mib(),
+        "history": [entry for entry in history if "loss" in entry or "accuracy" in entry],
+    }
 
 
 def train_stage(
@@ -164,13 +156,17 @@ def train_stage(
     folder = place.checkpoints(stage) if checkpoints else None
     with low_rank(halves["back"], rank=lora_rank):
         module = make_module(0 if folder is None else step_of(last_checkpoint(folder)))
-        outcome = fit(module, train, evaluation, settings, stage=stage, folder=folder, progress=progress)
+        facts = fit(module, train, evaluation, settings, stage=stage, folder=folder, progress=progress)
     weights = {
         f"{side}.{name}": value for side, half in halves.items() for name, value in half.state_dict().items()
     }
-    facts = asdict(outcome)
     place.finish_stage(stage, weights, facts)
     return facts
+
+
+def curve_sample(records: int) -> NDArray[np.int64]:
+    """Which held-out records the learning curve is drawn from: evenly spread; the final accuracy uses all."""
+    return np.linspace(0, records - 1, min(records, _CURVE_RECORDS)).astype(np.int64)
 
 
 def last_checkpoint(folder: Path, *, needs: Sequence[str] = ()) -> Path | None:
@@ -409,13 +405,3 @@ def _bf16(precision: str) -> bool:
     if precision == "auto":
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     return precision == "bf16"
-
-
-@contextlib.contextmanager
-def _place(folder: Path | None) -> Iterator[Path]:
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        yield Path(temporary)
