@@ -112,7 +112,7 @@ def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str,
     from dp_forward.corpus.writer import ledger_of
     from dp_forward.ledger import Ledger
     from dp_forward.train.evaluation import wilson
-    from dp_forward.train.learning_curve import draw_accuracies
+    from dp_forward.train.report import draw_accuracies
 
     clean, texts = private.report["accuracy_without_noise"], private.report["texts"]
     low, high = wilson(clean, texts)

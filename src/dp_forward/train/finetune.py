@@ -34,7 +34,7 @@ from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import remove_width_maps
 from dp_forward.train.defaults import effective_plan
-from dp_forward.train.evaluation import Accuracy, accuracy_over_draws, commonest_share, length_batches
+from dp_forward.train.evaluation import accuracy_over_draws, commonest_share, length_batches
 from dp_forward.train.inputs import Inputs, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
 from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
@@ -43,8 +43,7 @@ from dp_forward.train.plan import Plan
 from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.regimes import Regime, label_mechanism_for, promises_of
 from dp_forward.train.report import build_report, write_report
-from dp_forward.train.run import Run
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.run import Run, RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
 __all__ = ["finetune"]
@@ -99,32 +98,12 @@ def finetune(
         inputs = load_inputs(plan, progress=progress) if inputs is None else inputs
         keeps = checkpoints and folder is not None
         training = _Training(plan, inputs, place, progress, keeps, ledger, budget)
-        stages = training.run()
-        noisy, clean = training.evaluate()
-        promises = promises_of(plan, inputs.spec)
-        report = build_report(
-            plan,
-            regime=str(plan.regime),
-            accuracy=noisy,
-            without_noise=clean.mean,
-            labels=inputs.task.labels,
-            records=len(inputs.train),
-            guarantee=promises.as_dict(),
-            stages=stages,
-            notes=inputs.task.notes,
-            seconds=time.perf_counter() - started,
-            more={
-                "accuracy_by_draw": list(noisy.by_draw),
-                "accuracy_of_commonest_label": commonest_share(inputs.evaluation.labels),
-                "front_has_seen_raw_texts_of": raw_texts_of(plan),
-                **releases_learnt(plan),
-            },
-        )
+        report = training.report(training.run(), started=started)
         if is_first_process():
             save_sides(inputs.pair, inputs.spec, inputs.tokens.tokenizer, place.path)
             write_report(report, place)
         wait_for_everyone()
-        return Run(plan, inputs.pair, inputs.spec, inputs.tokens, promises, report)
+        return Run(plan, inputs.pair, inputs.spec, inputs.tokens, report)
 
 
 @dataclass(eq=False)
@@ -172,7 +151,6 @@ class _Training:
         each of its sentences), and then the noise is met with what that model says of each sentence.
         """
         plan, stages = self.plan, {}
-        settings = replace(settings, trim=not self.pair.front.pads_left)
         if plan.warm_up_epochs:
             undefended = remove_width_maps(self.pair)
             stages["warm-up"] = self.train_stage(
@@ -239,15 +217,33 @@ class _Training:
             lora_rank=self.plan.lora_rank,
         )
 
-    def evaluate(self) -> tuple[Accuracy, Accuracy]:
-        """Accuracy through the noise over repeated draws, and without it."""
+    def report(self, stages: dict[str, Any], *, started: float) -> dict[str, Any]:
+        """Accuracy through the noise over repeated draws and without it, and what is promised."""
+        plan, inputs, texts = self.plan, self.inputs, self.inputs.evaluation
         model = self._noisy_model(self.mechanism, step=_EVALUATION_STREAM).to(pick_device())
-        texts, draws = self.inputs.evaluation, self.plan.evaluation_draws
         progress = counter(self.progress, "evaluating", len(texts))
-        noisy = accuracy_over_draws(model, texts, draws=draws, progress=progress)
+        noisy = accuracy_over_draws(model, texts, draws=plan.evaluation_draws, progress=progress)
         model.clean = True
         progress = counter(self.progress, "evaluating without noise", len(texts))
-        return noisy, accuracy_over_draws(model, texts, draws=1, progress=progress)
+        clean = accuracy_over_draws(model, texts, draws=1, progress=progress)
+        return build_report(
+            plan,
+            regime=str(plan.regime),
+            accuracy=noisy,
+            without_noise=clean.mean,
+            labels=inputs.task.labels,
+            records=len(inputs.train),
+            guarantee=promises_of(plan, inputs.spec).as_dict(),
+            stages=stages,
+            notes=inputs.task.notes,
+            seconds=time.perf_counter() - started,
+            more={
+                "accuracy_by_draw": list(noisy.by_draw),
+                "accuracy_of_commonest_label": commonest_share(texts.labels),
+                "front_has_seen_raw_texts_of": raw_texts_of(plan),
+                **releases_learnt(plan),
+            },
+        )
 
     def _noisy_model(
         self, mechanism: Mechanism | None, *, step: int, loss: LabelLoss | None = None

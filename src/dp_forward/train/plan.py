@@ -192,7 +192,10 @@ class Plan(PlanBase):
         noise = self.noise
         if noise is None or not self.regime.trains_front:
             return noise
-        changes = {"epsilon": self.training_epsilon, "threshold_share": self.training_threshold_share}
+        changes: dict[str, Any] = {
+            "epsilon": self.training_epsilon,
+            "threshold_share": self.training_threshold_share,
+        }
         return replace(noise, **{name: value for name, value in changes.items() if value is not None})
 
     def _check_noise(self) -> None:

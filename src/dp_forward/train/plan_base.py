@@ -137,11 +137,6 @@ class PlanBase:
         _check_settings(cls, settings)
         return cls(**dict(settings))
 
-    @classmethod
-    def read(cls, path: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> Self:
-        """From a TOML file (or none), with the flags that were given on top."""
-        return cls.from_dict(read_settings(path, flags))
-
     def as_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         return {name: _plain(value) for name, value in asdict(self).items()}

@@ -40,7 +40,7 @@ from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.regimes import Promises, Regime
 from dp_forward.train.report import build_report, write_report
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.run import RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
 __all__ = ["finetune_from_releases", "held_out_records"]

@@ -1,4 +1,4 @@
-"""The report of every kind of run: numbers, promises in words, the plan, the learning curve.
+"""The report of every kind of run: numbers, promises in words, the plan, the learning curve, provenance.
 
 ``report.json`` is for programs, ``report.md`` for people, ``curve.png`` is drawn from the first. The JSON is
 written last: where it is, the run is complete.
@@ -6,17 +6,31 @@ written last: where it is, the run is complete.
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+from dp_forward.storage.files import draft_of
 from dp_forward.train.evaluation import Accuracy
-from dp_forward.train.learning_curve import draw_curve
 from dp_forward.train.plan_base import PlanBase
-from dp_forward.train.provenance import provenance
 from dp_forward.train.regimes import Regime
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.run import RunFolder
 
-__all__ = ["build_report", "markdown", "weakness", "with_subjects", "write_report"]
+__all__ = [
+    "build_report",
+    "draw_accuracies",
+    "markdown",
+    "provenance",
+    "weakness",
+    "with_subjects",
+    "write_report",
+]
 
 
 def build_report(
@@ -69,7 +83,7 @@ def build_report(
 
 def write_report(report: Mapping[str, Any], place: RunFolder) -> None:
     """All three files; a missing matplotlib costs only the figure."""
-    drawn = draw_curve(report["stages"], place.path / "curve.png", title=_title(report))
+    drawn = _draw_curve(report["stages"], place.path / "curve.png", title=_title(report))
     place.write_report(report, markdown(report, figure="curve.png" if drawn else None))
 
 
@@ -201,3 +215,109 @@ def _toml(plan: Mapping[str, Any]) -> list[str]:
         )
         lines.append(f"{name} = {shown.lower() if isinstance(value, bool) else shown}")
     return lines
+
+
+def _draw_curve(stages: Mapping[str, Mapping[str, Any]], path: Path, *, title: str) -> bool:
+    """Loss (left) and evaluation accuracy (right) over the steps of every stage; False without matplotlib."""
+    figure = _figure(8, 3)
+    if figure is None:
+        return False
+    left, right = figure.subplots(1, 2)
+    for name, stage in stages.items():
+        history = stage["history"]
+        loss = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
+        accuracy = [(entry["step"], entry["accuracy"]) for entry in history if "accuracy" in entry]
+        if loss:
+            left.plot(*zip(*loss, strict=True), label=name)
+        if accuracy:
+            right.plot(*zip(*accuracy, strict=True), marker="o", label=name)
+    left.set(xlabel="step", ylabel="training loss", title=title)
+    right.set(xlabel="step", ylabel="accuracy, one draw of the noise", title="held-out texts")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        if len(stages) > 1:
+            axes.legend()
+    _save(figure, path)
+    return True
+
+
+def draw_accuracies(
+    bars: Sequence[tuple[str, float, float, float]], path: Path, *, title: str, chance: float
+) -> bool:
+    """(name, accuracy, low, high) as bars with intervals; False without matplotlib."""
+    figure = _figure(6, 3.2)
+    if figure is None:
+        return False
+    axes = figure.subplots()
+    names = [name for name, *_ in bars]
+    heights = [accuracy for _, accuracy, *_ in bars]
+    below = [accuracy - low for _, accuracy, low, _ in bars]
+    above = [high - accuracy for _, accuracy, _, high in bars]
+    drawn = axes.bar(names, heights, yerr=[below, above], capsize=4, color=["#999999", "#c46a4a", "#3b7ea1"])
+    axes.bar_label(drawn, labels=[f"{height:.3f}" for height in heights], label_type="center", color="white")
+    axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="a guess")
+    axes.set(ylim=(0, 1), ylabel="accuracy on held-out texts", title=title)
+    axes.legend(loc="upper right")
+    _save(figure, path)
+    return True
+
+
+def _figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Any, path: Path) -> None:
+    with draft_of(path) as draft:
+        figure.savefig(draft, dpi=110, format="png")
+
+
+@lru_cache(maxsize=1)
+def provenance() -> dict[str, Any]:
+    """Versions, hardware, commit and time, for a result file."""
+    import torch
+    import transformers
+
+    return {
+        "dp_forward": _version(),
+        "commit": _commit(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version() -> str | None:
+    try:
+        return version("dp-forward")
+    except PackageNotFoundError:  # a source tree that was not installed
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of a source checkout, with a + where sources were changed; None if installed."""
+    head = _git("rev-parse", "--short", "HEAD")
+    return f"{head}+" if head and _git("status", "--porcelain", "--", ".") else head
+
+
+def _git(*words: str) -> str | None:
+    try:
+        result = subprocess.run(  # noqa: S603
+            ["git", "-C", str(Path(__file__).parents[1]), *words],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None

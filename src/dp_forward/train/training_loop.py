@@ -28,9 +28,9 @@ from dp_forward.data import EncodedTexts
 from dp_forward.progress import Progress
 from dp_forward.split.pretrained import quiet_transformers
 from dp_forward.storage.files import draft_of
-from dp_forward.train.lora import low_rank
+from dp_forward.train.noisy_model import low_rank
 from dp_forward.train.processes import peak_memory_mib, process_count, start_counting_memory
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.run import RunFolder
 
 if TYPE_CHECKING:
     from dp_forward.train.plan import Plan, Precision, ReleasesPlan
@@ -61,8 +61,6 @@ class FitSettings:
     early_stopping: int = 0
     seed: int = 0
     precision: Precision = "auto"
-    trim: bool = False
-    """Cut batches to their longest text and put texts of like length together."""
 
     @classmethod
     def of(cls, plan: Plan | ReleasesPlan, **changes: Any) -> FitSettings:
@@ -104,8 +102,8 @@ def fit(
             args=_arguments(
                 settings, place=place, per_epoch=per_epoch, saves=saves, evaluates=evaluation is not None
             ),
-            train_dataset=_dataset(train, settings),
-            eval_dataset=_dataset(evaluation, settings),
+            train_dataset=_dataset(train),
+            eval_dataset=_dataset(evaluation),
             data_collator=_collate,
             compute_metrics=_accuracy,
             callbacks=callbacks,
@@ -113,7 +111,7 @@ def fit(
         trainer.head_learning_rate = settings.head_learning_rate
         # Trainer prints its numbers on stdout, which is for results.
         trainer.remove_callback(transformers.PrinterCallback)
-        earlier = last_checkpoint(place) if folder is not None else None
+        earlier = last_checkpoint(place)
         start_counting_memory()
         outcome = trainer.train(resume_from_checkpoint=None if earlier is None else str(earlier))
     history = [_numbers(entry) for entry in trainer.state.log_history]
@@ -335,8 +333,9 @@ class _TrimmedTexts(Dataset[Any]):
         return self._texts.batch(indices, trim=True)
 
 
-def _dataset(records: Any, settings: FitSettings) -> Any:
-    return _TrimmedTexts(records) if settings.trim and records is not None else records
+def _dataset(records: Any) -> Any:
+    is_trimmed = isinstance(records, EncodedTexts) and not records.pads_left
+    return _TrimmedTexts(records) if is_trimmed else records
 
 
 def _collate(batch: Any) -> Any:
