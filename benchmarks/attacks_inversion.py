@@ -133,7 +133,7 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     from dp_forward.attacks.inversion.recall import TokenPrior
     from dp_forward.privacy import NoiseSpec
     from dp_forward.split import split_model
-    from dp_forward.split.half_files import load_front
+    from dp_forward.split.artifacts import load_front
     from dp_forward.split.pretrained import load_model
 
     # Rows are compared exactly; a decoder learns whatever its products are rounded to.
@@ -327,7 +327,7 @@ def _tiny(folder: Path) -> Bench:
     import torch
     import transformers
 
-    from dp_forward.data.encoded_texts import EncodedTexts, TokenColumns
+    from dp_forward.data.encoded_texts import EncodedTexts
 
     torch.manual_seed(0)
     vocabulary, rows = 300, 16
@@ -342,9 +342,8 @@ def _tiny(folder: Path) -> Bench:
         ids = rng.choice(np.arange(5, vocabulary), (count, rows), p=share / share.sum()).astype(np.int32)
         ids[:, 0], ids[np.arange(count), lengths - 1] = 2, 3
         ids[np.arange(rows) >= lengths[:, None]] = 0
-        return EncodedTexts(
-            TokenColumns(ids, lengths, np.zeros_like(ids, dtype=np.uint8), None), pads_left=False
-        )
+        columns = {"ids": ids, "lengths": lengths, "types": np.zeros_like(ids, dtype=np.uint8)}
+        return EncodedTexts(columns, pads_left=False)
 
     return Bench(
         model=folder / "model",

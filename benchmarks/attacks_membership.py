@@ -377,7 +377,7 @@ def prepare(args: argparse.Namespace) -> int:
         from dp_forward.data import EncodedTexts
 
         texts = EncodedTexts.from_records(records, FixedLength(tokenizer, rows))
-        save(args.cache / f"{name}.npz", texts._columns.ids, texts.lengths, texts.labels)
+        save(args.cache / f"{name}.npz", texts.columns["ids"], texts.lengths, texts.labels)
         print(f"{name}: {len(texts)} texts of {rows} rows", file=sys.stderr)
 
     pool = 4 * FULL["members"]

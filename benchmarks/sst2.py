@@ -93,9 +93,9 @@ def prepare(args: argparse.Namespace) -> int:
         texts = read_texts(
             find_task(task), split, tokens, source=sources[task], words=words, limit=limit, treebank=True
         )
-        columns, lengths = texts._columns, texts.lengths
-        flat = np.concatenate([row[:k] for row, k in zip(columns.ids, lengths, strict=True)]).astype("<u2")
-        packed = flat.tobytes() + lengths.astype("u1").tobytes() + columns.labels.astype("u1").tobytes()
+        ids, lengths, labels = (texts.columns[column] for column in ("ids", "lengths", "labels"))
+        flat = np.concatenate([row[:k] for row, k in zip(ids, lengths, strict=True)]).astype("<u2")
+        packed = flat.tobytes() + lengths.astype("u1").tobytes() + labels.astype("u1").tobytes()
         head = np.array([len(flat), len(lengths)], dtype="<i8").tobytes()
         (args.cache / f"{name}.xz").write_bytes(lzma.compress(head + packed, preset=9))
         print(f"{name}: {len(texts)} texts", file=sys.stderr)
@@ -116,13 +116,18 @@ def load(cache: Path, name: str) -> tuple[Any, Any, Any]:
 
 def texts_of(prepared: tuple[Any, Any, Any], rows: int) -> Any:
     """A prepared split at fewer rows, cut as the tokenizer cuts: the last row kept is [SEP]."""
-    from dp_forward.data.encoded_texts import EncodedTexts, TokenColumns
+    from dp_forward.data.encoded_texts import EncodedTexts
 
     ids, lengths, labels = prepared
     longer = lengths > rows
     kept = ids[:, :rows].copy()
     kept[longer, rows - 1] = ids[np.flatnonzero(longer), lengths[longer] - 1]
-    columns = TokenColumns(kept, np.minimum(lengths, rows), np.zeros_like(kept, dtype=np.uint8), labels)
+    columns = {
+        "ids": kept,
+        "lengths": np.minimum(lengths, rows),
+        "types": np.zeros_like(kept, dtype=np.uint8),
+        "labels": labels,
+    }
     return EncodedTexts(columns, pads_left=False)
 
 

@@ -6,6 +6,8 @@ text once and train on what was stored: release_and_train.py.
     python examples/finetune_with_peft_lora.py
 """
 
+from itertools import islice
+
 import torch
 from peft import LoraConfig, get_peft_model
 
@@ -29,7 +31,7 @@ count = sum(weight.numel() for weight in model.parameters() if weight.requires_g
 print(f"{count} of {sum(weight.numel() for weight in model.parameters())} weights train")
 print(f"of the front: {sum('.front.' in name for name in trains)} tensors")
 
-records = read_records(find_task("rotten-tomatoes"), "train", limit=96)
+records = islice(read_records(find_task("rotten-tomatoes"), "train"), 96)
 texts = EncodedTexts.from_records(records, FixedLength(load_tokenizer("minilm"), 32))
 optimizer = torch.optim.AdamW((weight for weight in model.parameters() if weight.requires_grad), lr=1e-3)
 for step in range(6):

@@ -7,6 +7,7 @@ and the training texts are not. For protected training texts see release_and_tra
 """
 
 import tempfile
+from itertools import islice
 
 from transformers import Trainer, TrainingArguments, set_seed
 
@@ -21,7 +22,7 @@ mechanism = calibrate(PrivUnit, Budget(epsilon=8.0), bound=normalise(1.0), unit=
 private = dpf.join(pair, dpf.Sanitizer(mechanism, seed=0), draws=4)  # four noisy draws of each text
 
 tokens = FixedLength(load_tokenizer("minilm"), 32)
-records = read_records(find_task("rotten-tomatoes"), "train", limit=48)
+records = islice(read_records(find_task("rotten-tomatoes"), "train"), 48)
 texts = EncodedTexts.from_records(records, tokens)
 
 with tempfile.TemporaryDirectory() as folder:

@@ -7,6 +7,7 @@ is in that folder but what its one release tells. (So few records do not make a 
 """
 
 import tempfile
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -35,10 +36,10 @@ with tempfile.TemporaryDirectory() as folder:
 
     # The user: every record once, text and label, charged before anything is drawn.
     user = load_user_side(root / "run" / "front")
-    records = EncodedTexts.from_records(read_records(task, "train", limit=200), user.tokens)
+    records = EncodedTexts.from_records(islice(read_records(task, "train"), 200), user.tokens)
     labels = calibrate(RandomizedResponse, Budget(epsilon=2.0), labels=2)
     corpus = release_corpus(user, records, root / "shards", label_mechanism=labels)
-    print(f"released {corpus.records} records in {corpus.bytes} bytes")
+    print(f"released {len(corpus)} records in {corpus.bytes} bytes")
     print(corpus.guarantee.statement)
     with Ledger.open(ledger_of(root / "shards")) as ledger:
         print(ledger)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dp_forward.data.encoded_texts import EncodedTexts, TokenColumns
+from dp_forward.data.encoded_texts import EncodedTexts
 from tiny_models import LABELS, VOCABULARY
 
 ROWS = 6
@@ -21,4 +21,5 @@ def encoded_texts(
         lengths = (1 + 5 * np.arange(count, dtype=np.int32) % ROWS).astype(np.int32)
         row = np.arange(ROWS)
         ids *= (row >= ROWS - lengths[:, None]) if pads_left else (row < lengths[:, None])
-    return EncodedTexts(TokenColumns(ids, lengths, None, kinds), pads_left=pads_left)
+    columns = {"ids": ids, "lengths": lengths} | ({} if kinds is None else {"labels": kinds})
+    return EncodedTexts(columns, pads_left=pads_left)

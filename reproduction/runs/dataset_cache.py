@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dp_forward.data import EncodedTexts, FixedLength, read_texts
 from dp_forward.data.tasks import find_task
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy.checks import count
 from dp_forward.split.pretrained import load_tokenizer, model_folder
 from dp_forward.train.inputs import Inputs, check_public_task, cut_model
 from dp_forward.train.plan import Plan
 
-__all__ = ["DatasetCache"]
+__all__ = ["DatasetCache", "shorten_texts"]
 
 _Key = tuple[str, str, str, int, int | None, int, bool]
 
@@ -53,7 +57,7 @@ class DatasetCache:
         )
         chosen = find_task(task)
         if wider is not None and not chosen.is_pair and not self._read[wider].pads_left:
-            self._read[key] = self._read[wider].shorten(rows)
+            self._read[key] = shorten_texts(self._read[wider], rows)
         else:
             tokens = FixedLength(self._tokenizer(model), rows)
             self._read[key] = read_texts(
@@ -109,3 +113,24 @@ class DatasetCache:
         if model not in self._tokenizers:
             self._tokenizers[model] = load_tokenizer(self.models.get(model, model))
         return self._tokenizers[model]
+
+
+def shorten_texts(texts: EncodedTexts, rows: int) -> EncodedTexts:
+    """The same single texts at fewer rows, as the tokenizer cuts them: the last row kept is the end mark.
+
+    Edges:
+        Only for texts that are padded on the right; a pair is cut elsewhere, so it is read anew.
+    """
+    rows = count("rows", rows, at_least=3, remedy="Use the rows of the plan.")
+    columns, lengths = dict(texts.columns), texts.lengths
+    paired = "types" in columns and bool(columns["types"].any())
+    if texts.pads_left or paired or rows > texts.length:
+        rule = f"cut single texts of {texts.length} rows, padded on the right"
+        raise InvalidInput("rows", rule, rows, "Read them anew.")
+    longer = np.flatnonzero(lengths > rows)
+    ids = columns["ids"][:, :rows].copy()
+    ids[longer, rows - 1] = columns["ids"][longer, lengths[longer] - 1]
+    columns.update(ids=ids, lengths=np.minimum(lengths, rows))
+    if "types" in columns:
+        columns["types"] = columns["types"][:, :rows].copy()
+    return EncodedTexts(columns, pads_left=False)

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dp_forward.data.encoded_texts import EncodedTexts, TokenColumns
+from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.grid import Grid
@@ -175,7 +175,7 @@ class Contenders:
         """So many texts of the measured length."""
         ids = np.full((count, self.shape.rows), 5, dtype=np.int32)
         lengths, labels = np.full(count, self.shape.rows, np.int32), np.zeros(count, np.int64)
-        return EncodedTexts(TokenColumns(ids, lengths, None, labels), pads_left=False)
+        return EncodedTexts({"ids": ids, "lengths": lengths, "labels": labels}, pads_left=False)
 
     def from_releases(self, mechanism: MatrixGaussian, kind: torch.dtype = torch.int16) -> Run:
         """The back alone, from stored values; simulated noise here, in the form of stored releases."""

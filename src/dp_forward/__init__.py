@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from dp_forward.noise import Sanitizer as Sanitizer
     from dp_forward.service.client.client import AsyncClient as AsyncClient
     from dp_forward.service.client.client import Client as Client
-    from dp_forward.split.half_files import load_back as load_back
-    from dp_forward.split.half_files import load_front as load_front
-    from dp_forward.split.half_files import save_split as save_split
+    from dp_forward.split.artifacts import load_back as load_back
+    from dp_forward.split.artifacts import load_front as load_front
+    from dp_forward.split.artifacts import save_split as save_split
     from dp_forward.split.halves import Split as Split
     from dp_forward.split.private_model import PrivateModel as PrivateModel
     from dp_forward.split.private_model import join as join
@@ -49,9 +49,9 @@ _HOMES = {
     "finetune": "dp_forward.train.finetune",
     "join": "dp_forward.split.private_model",
     "join_qkv": "dp_forward.split.private_model",
-    "load_back": "dp_forward.split.half_files",
-    "load_front": "dp_forward.split.half_files",
-    "save_split": "dp_forward.split.half_files",
+    "load_back": "dp_forward.split.artifacts",
+    "load_front": "dp_forward.split.artifacts",
+    "save_split": "dp_forward.split.artifacts",
 }
 """Where the public names live; they are loaded when first used, because torch is slow to import."""
 

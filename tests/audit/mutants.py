@@ -32,6 +32,7 @@ from dp_forward.audit.service_audit import audit_fronts, audit_service
 from dp_forward.audit.two_point import audit_response
 from dp_forward.cli.local_server import serve_locally
 from dp_forward.data import tokens
+from dp_forward.ledger import State
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released import released_gaussian, released_label, released_privunit
 from dp_forward.noise.released import released_matrix as released
@@ -111,7 +112,7 @@ def service(world: World) -> list[Finding]:
 
 def labels(_: World) -> list[Finding]:
     def sampler(truth: Any, rng: Any) -> Any:
-        return released.release_labels(truth, claim).values
+        return released_label.release_labels(truth, claim).values
 
     claim = RandomizedResponse(2.0, 3)
     return [audit_response(claim, sampler, draws=8000, rng=np.random.default_rng(0))]
@@ -362,7 +363,8 @@ def drawn_again_for_nothing() -> contextlib.AbstractContextManager[Any]:
 
     def pay(self: Session, read: Any, terms: Any) -> Any:
         paid = honest(self, read, terms)
-        return paid if paid.drawn_now else replace(paid, frame=self._frame(self._draw(read.tokens, terms)))
+        drawn_now = paid.entry.state is State.RESERVED
+        return paid if drawn_now else replace(paid, frame=self._frame(self._draw(read.tokens, terms)))
 
     return _patch(Session, "_pay", pay)
 

@@ -9,7 +9,6 @@ import pytest
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.protocol.collection_spec import CollectionSpec
-from dp_forward.service.protocol.frame import Header
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import pack_record, parse_record
 from dp_forward.split.artifacts import load_provider_side
@@ -36,7 +35,7 @@ def _collection(made: TinyReleases, folder: Path, *, batch: bytes | None = None)
         records = []
         for number in range(len(corpus)):
             item = corpus[number]
-            header = Header.as_asked(manifest, request=number.to_bytes(16, "big"))
+            header = manifest.header(request=number.to_bytes(16, "big"))
             data = pack_record(header.pack() + item["values"].numpy().tobytes(), int(item["labels"]))
             records.append(parse_record(data, labels=2))
         collection.add(records, batch)

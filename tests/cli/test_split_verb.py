@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dp_forward.split.half_files import half_digest, load_back, load_front
+from dp_forward.split.artifacts import half_digest, load_back, load_front
 from dp_forward.split.pretrained import load_model
 
 

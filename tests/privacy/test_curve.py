@@ -28,6 +28,7 @@ def _points() -> list[tuple[float, float]]:
     return list(zip(epsilons.tolist(), deltas.tolist(), strict=True))
 
 
+@pytest.mark.slow
 def test_the_returned_noise_is_enough_in_exact_arithmetic_at_200_points() -> None:
     for epsilon, delta in _points():
         mu = curve.largest_mu(epsilon, delta)
@@ -42,6 +43,7 @@ def test_known_values_are_met_to_1e_9_from_below(epsilon: float, delta: float, k
     assert 1 - 1e-9 < ratio <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "delta"), [(1e-4, 1e-6), (3.0, 1e-8), (20.0, 1e-12), (100.0, 0.3), (709.9, 1e-5)]
 )
@@ -58,6 +60,7 @@ def test_extreme_deltas_stay_safe(epsilon: float, delta: float) -> None:
     assert curve.epsilon(delta, mu) <= epsilon
 
 
+@pytest.mark.slow
 def test_the_error_of_log_delta_is_within_the_declared_slack() -> None:
     rng = np.random.default_rng(2)
     for epsilon, delta in zip(10 ** rng.uniform(-8, 3, 150), 10 ** rng.uniform(-300, 0, 150), strict=True):
@@ -152,6 +155,7 @@ def test_algorithm_1_of_the_paper_finds_the_same_root(epsilon: float, delta: flo
     assert math.isclose(algorithm_1(epsilon, delta), curve.largest_mu(epsilon, delta), rel_tol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "sigma"), [(0.5, 3.0), (1.0, 2.0), (4.0, 0.8), (8.0, 0.6)])
 def test_dp_accounting_agrees(epsilon: float, sigma: float) -> None:
     from dp_accounting.pld import privacy_loss_distribution as pld

@@ -42,6 +42,7 @@ def test_the_printed_guess_rates(epsilon: float, rate: float) -> None:
     assert made.guess_rate() == pytest.approx(rate, abs=6e-4)
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(0.1, 50), delta=st.floats(1e-12, 0.1), releases=st.integers(1, 1000))
 def test_k_releases_need_root_k_times_the_noise(epsilon: float, delta: float, releases: int) -> None:
     budget = Budget(epsilon, delta)

@@ -81,6 +81,7 @@ def test_the_likelihood_ratio_never_passes_e_to_the_epsilon(
     assert seen <= {0.0, 1.0}
 
 
+@pytest.mark.slow
 def test_the_density_integrates_to_one() -> None:
     made = calibrate(PrivUnit, Budget(3.0), bound=normalise(1.0), unit=TEXT)
     rng = np.random.default_rng(0)
@@ -135,6 +136,7 @@ def test_a_tiny_budget_and_a_huge_one_work() -> None:
         assert math.isfinite(made.sigma)
 
 
+@pytest.mark.slow
 def test_the_samples_are_unbiased_row_by_row() -> None:
     rng = np.random.default_rng(2)
     made = calibrate(PrivUnit, Budget(8.0), bound=normalise_rows(1.0, rows=3), unit=TOKEN)

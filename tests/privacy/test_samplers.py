@@ -65,6 +65,7 @@ def _privunit_z(made: PrivUnit, raw: np.ndarray, x: np.ndarray) -> dict[str, flo
     return {"cap": caps, "mean": mean, "across": across}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dimension", "draws"), [(2, 20_000), (8, 20_000), (384, 4_000), (98_304, 300)])
 def test_privunit_has_its_cap_share_mean_and_noise_in_every_dimension(dimension: int, draws: int) -> None:
     rng = np.random.default_rng(dimension)

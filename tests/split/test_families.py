@@ -49,9 +49,9 @@ def test_what_crosses_is_described() -> None:
     assert by_name["encoder.2"].shape == f"n x {WIDTH}"
     assert by_name["output"].shape == f"1 x {WIDTH}"
     assert by_name["encoder.1.qkv"].width == WIDTH + 2 * 16  # two of four heads for K and for V
-    assert by_name["encoder.1.ffn"].residual_dropped
-    assert not by_name["encoder.1.attention_norm"].residual_dropped
-    assert [name for name, info in by_name.items() if info.row_local] == ["embeddings", "encoder.1.qkv"]
+    assert by_name["encoder.1.ffn"].cut.drops_residual
+    assert not by_name["encoder.1.attention_norm"].cut.drops_residual
+    assert [name for name, info in by_name.items() if info.cut.row_local] == ["embeddings", "encoder.1.qkv"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_family_is_added_by_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
         front, back = split_model(model, info.cut)
         with torch.no_grad():
             same = torch.equal(back(front(**inputs)).logits, model(**inputs).logits)
-        assert same != info.residual_dropped
+        assert same != info.cut.drops_residual
 
 
 @pytest.mark.parametrize("family", MASKED_LM)

@@ -167,11 +167,11 @@ def test_a_local_row_depends_on_its_own_token_alone(family: str) -> None:
     for info in legal_cuts(model):
         front, _ = split_model(model, info.cut)
         moved = (front(**inputs) != front(**other)).any(dim=-1).any(dim=0)
-        if info.row_local:
+        if info.cut.row_local:
             assert moved.nonzero().flatten().tolist() == [row]
         elif info.cut.place == "encoder" and family not in CAUSAL:
             assert int(moved.sum()) > 1  # the control
-    assert {str(i.cut) for i in legal_cuts(model) if i.row_local} == {"embeddings", "encoder.1.qkv"}
+    assert {str(i.cut) for i in legal_cuts(model) if i.cut.row_local} == {"embeddings", "encoder.1.qkv"}
 
 
 @pytest.mark.parametrize("family", [f for f in SETTINGS if f != "vit"])

@@ -21,8 +21,7 @@ from dp_forward.privacy import NoiseSpec, RandomizedResponse
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split import split_model
-from dp_forward.split.artifacts import load_provider_side, load_user_side
-from dp_forward.split.half_files import half_digest, save_split
+from dp_forward.split.artifacts import half_digest, load_provider_side, load_user_side, save_split
 from dp_forward.train.provider_training import finetune_from_releases, held_out_records
 from tiny_releases import TinyReleases, in_batches
 from tiny_user import write_user

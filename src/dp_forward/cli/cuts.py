@@ -41,8 +41,8 @@ def cuts(
         row = {
             "cut": str(info.cut),
             "shape": info.shape,
-            "residual_dropped": info.residual_dropped,
-            "row_local": info.row_local,
+            "residual_dropped": info.cut.drops_residual,
+            "row_local": info.cut.row_local,
         }
         if check:
             with output.working(f"checking {info.cut}"):

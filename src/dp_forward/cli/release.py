@@ -170,7 +170,7 @@ def _report(
     with Ledger.open(ledger or ledger_of(out)) as book:
         spent, cap = book.spent(), book.cap
     result = {
-        "records": corpus.records,
+        "records": len(corpus),
         "bytes": corpus.bytes,
         "guarantee": corpus.guarantee.as_dict(),
         "spent_per_record": spent,

@@ -31,8 +31,8 @@ def split(
     Example: dpf split minilm --cut encoder.3 --out halves
     """
     from dp_forward.split import split_model
+    from dp_forward.split.artifacts import save_split
     from dp_forward.split.check import check_split
-    from dp_forward.split.half_files import save_split
     from dp_forward.split.pretrained import load_model
 
     with output.working("loading the model"):

@@ -24,7 +24,7 @@ import json
 import secrets
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,11 +53,8 @@ class Piece:
 
     first: int
     records: int
-    noisy: bytes
-    labels: bytes
-
-    def __repr__(self) -> str:
-        return f"Piece(first={self.first}, records={self.records})"
+    noisy: bytes = field(repr=False)
+    labels: bytes = field(repr=False)
 
     @property
     def sha256(self) -> bytes:
@@ -80,9 +77,9 @@ class DrawLog:
     """The open file; use it as a context manager. Make one with `create`."""
 
     def __init__(self, path: Path) -> None:
-        refuse = _refusals(path)
+        self._refuse = _refusals(path)
         self._database = Database(
-            path, refuse=refuse, check=_check, exclusive=True, checkpoint_every=_CHECKPOINT_EVERY
+            path, refuse=self._refuse, check=_check, exclusive=True, checkpoint_every=_CHECKPOINT_EVERY
         )
         try:
             with self._database.transaction(write=False) as connection:
@@ -119,12 +116,12 @@ class DrawLog:
         self.shards = [Shard(*row) for row in found]
         """The finished shards."""
         if [shard.number for shard in self.shards] != list(range(len(self.shards))):
-            raise self._damaged()
+            raise self._refuse(Problem("damaged"))
         self.next_record = sum(shard.records for shard in self.shards)
         """The first record that has no draw."""
         for first, records in connection.execute("SELECT first, records FROM pieces ORDER BY first"):
             if first != self.next_record:
-                raise self._damaged()
+                raise self._refuse(Problem("damaged"))
             self.next_record += records
 
     def is_of(self, identity: bytes) -> bool:
@@ -154,7 +151,7 @@ class DrawLog:
             for *fields, sha256 in connection.execute(query):
                 piece = Piece(*fields)
                 if piece.sha256 != sha256:
-                    raise self._damaged()
+                    raise self._refuse(Problem("damaged"))
                 found.append(piece)
         return found
 
@@ -181,12 +178,6 @@ class DrawLog:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"DrawLog({self._database.path.name})"
-
-    def _damaged(self) -> DpForwardError:
-        return _refusals(self._database.path)(Problem("damaged"))
 
 
 def _check(connection: sqlite3.Connection) -> None:

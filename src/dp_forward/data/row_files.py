@@ -24,7 +24,7 @@ import itertools
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -194,43 +194,28 @@ class _File:
         except (OSError, EOFError, zlib.error) as error:
             raise self.damaged(error) from None
 
-    def header(self, names: Sequence[str]) -> list[str]:
-        columns = [name.strip() for name in names]
+    def table(self, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
+        """Rows of numbered lines of fields, the first of which names the columns."""
+        columns = [name.strip() for name in next(lines, (0, []))[1]]
         if len(set(columns)) != len(columns):
             rule = "have a different name for every column"
             raise self.wrong(rule, "one twice", self.place(1), "Rename or add a header.")
-        return columns
-
-    def row(self, columns: list[str], values: list[str], line: int) -> Row:
-        if len(values) != len(columns):
-            rule = f"have {len(columns)} fields in every row, as in the header"
-            raise self.wrong(rule, str(len(values)), self.place(line), "Mend the row.")
-        return Row(self.place(line), dict(zip(columns, values, strict=True)))
+        for number, values in lines:
+            if len(values) != len(columns):
+                rule = f"have {len(columns)} fields in every row, as in the header"
+                raise self.wrong(rule, str(len(values)), self.place(number), "Mend the row.")
+            yield Row(self.place(number), dict(zip(columns, values, strict=True)))
 
 
 def _read_tsv(file: _File) -> Iterator[Row]:
-    columns: list[str] | None = None
-    for number, line in enumerate(file.lines(longest=_LONGEST_LINE), start=1):
-        values = line.rstrip("\r\n").split("\t")
-        if values == [""]:
-            continue
-        if columns is None:
-            columns = file.header(values)
-        else:
-            yield file.row(columns, values, number)
+    lines = (line.rstrip("\r\n") for line in file.lines(longest=_LONGEST_LINE))
+    return file.table((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
 
 
 def _read_csv(file: _File) -> Iterator[Row]:
-    columns: list[str] | None = None
     reader = csv.reader(file.lines(longest=_LONGEST_LINE), strict=True)
     try:
-        for values in reader:
-            if not values:
-                continue
-            if columns is None:
-                columns = file.header(values)
-            else:
-                yield file.row(columns, values, reader.line_num)
+        yield from file.table((reader.line_num, values) for values in reader if values)
     except csv.Error:
         place = file.place(reader.line_num)
         raise file.wrong("be quoted CSV", "a row that is not", place, "Quote it, or use TSV.") from None

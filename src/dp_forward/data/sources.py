@@ -149,7 +149,8 @@ def _is_path(source: str) -> bool:
 
 
 def _select_split(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Row]:
-    column, starts = task.row_split.column, task.row_split.starts.get(split, ())
+    column, splits = task.row_split
+    starts = splits.get(split, ())
     for row in rows:
         if column in row.fields:
             if str(row.fields[column]).strip().lower().startswith(starts):

@@ -14,7 +14,7 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["SPLITS", "TASKS", "RowSplit", "Task", "find_task", "split_name"]
+__all__ = ["SPLITS", "TASKS", "Task", "find_task", "split_name"]
 
 SPLITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -34,15 +34,6 @@ def split_name(name: str) -> str:
         if name.lower() in names:
             return split
     raise InvalidInput("split", f"be one of {', '.join(SPLITS)}", repr(name[:40]), "`dev` means validation.")
-
-
-@dataclass(frozen=True)
-class RowSplit:
-    """A column that says to which split a row belongs, for a file whose name does not."""
-
-    column: str
-    starts: Mapping[str, tuple[str, ...]]
-    """Split -> how the column's value begins."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +58,8 @@ class Task:
     """Field -> what some copies of the data call it."""
     label_words: Mapping[str, str] = field(default_factory=dict)
     """What some copies of the data call a label -> the label."""
-    row_split: RowSplit = RowSplit("split", SPLITS)
+    row_split: tuple[str, Mapping[str, tuple[str, ...]]] = ("split", SPLITS)
+    """For a file whose name says no split: the column that does, and split -> how its value begins."""
     treebank: bool = False
     """Whether texts are written as the Penn Treebank writes them: "does n't" instead of "doesn't"."""
     skip_empty: bool = False
@@ -138,7 +130,7 @@ _ALL = (
         other_names={"is_duplicate": ("label",)},
         label_words={"not_duplicate": "different"},
         # The subset is one file: the balanced halves are for training, the CS224N half is held out.
-        row_split=RowSplit("source", {"train": ("balanced-",), "validation": ("cs224n-dev",)}),
+        row_split=("source", {"train": ("balanced-",), "validation": ("cs224n-dev",)}),
         # Two pairs of GLUE's own train split have an empty second question.
         skip_empty=True,
     ),

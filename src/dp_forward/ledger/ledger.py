@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dp_forward.storage.database import Database
 
-__all__ = ["Ledger", "Summary"]
+__all__ = ["Ledger"]
 
 
 @dataclass(frozen=True, slots=True)

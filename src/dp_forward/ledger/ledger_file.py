@@ -14,7 +14,7 @@ from dp_forward.storage.database import Database, Problem, create_database
 if TYPE_CHECKING:
     import os
 
-__all__ = ["create_ledger_file", "locate", "open_ledger_file"]
+__all__ = ["locate"]
 
 BUSY_SECONDS: Final = 30.0
 

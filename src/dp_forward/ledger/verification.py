@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dp_forward.privacy.units import Unit
 
-__all__ = ["DAY_NS", "KEY_BYTES", "LARGEST_CAP", "Release", "State", "VerifiedChain", "check_pages"]
+__all__ = ["Release"]
 
 KEY_BYTES: Final = range(16, 65)
 LARGEST_CAP: Final = 1000.0

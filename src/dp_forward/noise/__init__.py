@@ -9,8 +9,7 @@ released/   `release`: drawn on an integer grid from operating-system entropy; `
 
 from dp_forward.noise.released.released_label import ReleasedLabels, release_labels
 from dp_forward.noise.released.released_matrix import Released, dequantise, release, release_batch, serialise
-from dp_forward.noise.simulated.projected_sanitizer import ProjectedSanitizer
-from dp_forward.noise.simulated.sanitizer import Sanitizer
+from dp_forward.noise.simulated.sanitizer import ProjectedSanitizer, Sanitizer
 
 __all__ = [
     "ProjectedSanitizer",

@@ -18,13 +18,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.rounding import decimal_up, root_up
 
-__all__ = [
-    "EPSILON_UNITS_PER_ONE",
-    "LARGEST_UNITS",
-    "MU2_UNITS_PER_ONE",
-    "SMALLEST_DELTA",
-    "Charge",
-]
+__all__ = ["SMALLEST_DELTA", "Charge"]
 
 EPSILON_UNITS_PER_ONE: Final = 10**9
 """Epsilon is counted in steps of 1e-9."""

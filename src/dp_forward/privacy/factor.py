@@ -24,7 +24,7 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.rounding import nudge_up
 from dp_forward.privacy.spectral import spectral_norm_upper
 
-__all__ = ["UNIFORM", "Factor", "from_covariance", "from_factor", "from_weights"]
+__all__ = ["Factor"]
 
 _EPS = float(np.finfo(np.float64).eps)
 _WORST_CONDITION = 1e12

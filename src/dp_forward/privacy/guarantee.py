@@ -16,7 +16,7 @@ from dp_forward.privacy.mechanism import Mechanism
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.units import Unit
 
-__all__ = ["Guarantee", "Notion"]
+__all__ = ["Guarantee", "percent_up"]
 
 
 class Notion(StrEnum):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dp_forward.privacy.charge import Charge
     from dp_forward.privacy.pure_loss import ThreeLevelLoss
 
-__all__ = ["Budget", "Mechanism", "scope_of"]
+__all__ = ["Budget", "Mechanism"]
 
 
 @dataclass(frozen=True, slots=True)

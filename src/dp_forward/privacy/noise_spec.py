@@ -23,7 +23,7 @@ from dp_forward.privacy.mvg import MVG
 from dp_forward.privacy.privunit import PrivUnit, best_threshold
 from dp_forward.privacy.units import Unit, parse_unit
 
-__all__ = ["DEFAULT_DELTA", "MATRIX_MECHANISMS", "NoiseSpec"]
+__all__ = ["DEFAULT_DELTA", "NoiseSpec"]
 
 MATRIX_MECHANISMS: Final = ("privunit", "matrix-gaussian", "gaussian", "classical-gaussian", "mvg")
 """The mechanisms for a hidden matrix, by name."""

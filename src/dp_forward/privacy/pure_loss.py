@@ -31,8 +31,6 @@ from dp_forward.privacy.mechanism import Mechanism
 from dp_forward.privacy.rounding import nudge_up
 from dp_forward.privacy.solve import last_safe
 
-__all__ = ["PureNoise", "ThreeLevelLoss"]
-
 _MOST_COPIES = 4096
 """Beyond this many copies the convolution is not worth it; plain addition is used (still proved)."""
 

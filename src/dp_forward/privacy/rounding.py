@@ -6,7 +6,7 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from fractions import Fraction
 
-__all__ = ["decimal_up", "difference_down", "nudge_up", "root_up", "shown_down", "shown_up"]
+__all__ = ["difference_down", "nudge_up", "shown_down", "shown_up"]
 
 _ULPS = 4
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-__all__ = ["last_safe"]
-
 _MOST_STEPS = 300
 
 

@@ -26,8 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 from dp_forward.privacy import checks
 from dp_forward.privacy.rounding import nudge_up
 
-__all__ = ["spectral_norm_upper"]
-
 _UNIT_ROUNDOFF = 2.0**-53
 
 

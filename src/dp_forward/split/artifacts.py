@@ -1,46 +1,63 @@
-"""Folders for the two parties: the user's side and the provider's, each of use without the other.
+"""Front and back on disk: folders for the user and for the provider, each of use without the other.
 
-    RUN/front/  model.safetensors, half.json, digest.json   the front (split.half_files)
+    DIR/front/  model.safetensors, half.json, digest.json   the front
                 tokenizer/                                   how texts become tokens
                 release.json                                 noise, rows and labels of a release
-    RUN/back/   model.safetensors, half.json, digest.json   the back
+    DIR/back/   model.safetensors, half.json, digest.json   the back
                 release.json                                 the same, so that the provider knows what it gets
+    DIR/split.json                                           cut and the digests of both
 
-``release.json`` holds the *choice* of noise, never a sigma: whoever loads it calibrates anew.
+A half (`save_split`, `load_front`, `load_back`) is rebuilt from its settings (the model's Hugging Face class
+and settings, the cut, the width of the maps) by the same surgery that made it, and its weights are then
+filled in; nothing is unpickled, no code is loaded. A side (`save_sides`, `load_user_side`,
+`load_provider_side`) is a half with its tokenizer and ``release.json``, which holds the *choice* of noise,
+never a sigma: whoever loads it calibrates anew.
+
+Guarantees:
+    The digest is SHA-256 over the bytes of the weights and settings of a half. A half whose files do not
+    match its digest, or that is asked to be the other one, is refused before anything is built.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.split.half_files import (
-    half_digest,
-    load_back,
-    load_front,
-    missing_file_remedy,
-    save_back,
-    save_split,
-)
+from dp_forward.split.families import FAMILIES
 from dp_forward.split.halves import Back, Front, NarrowBack, NarrowFront, Split
+from dp_forward.split.surgery import split_model
+from dp_forward.storage.files import draft_of, write_file
 from dp_forward.storage.json_files import read_json, write_json
 
 __all__ = [
     "ProviderSide",
     "UserSide",
+    "half_digest",
+    "load_back",
+    "load_front",
     "load_provider_side",
     "load_user_side",
     "save_provider_side",
     "save_sides",
+    "save_split",
 ]
 
-_SPEC: Final = "release.json"
-_TOKENIZER: Final = "tokenizer"
+Half = Front | NarrowFront | Back | NarrowBack
+
+_FORMAT: Final = 1
+_WEIGHTS, _SETTINGS, _DIGEST = "model.safetensors", "half.json", "digest.json"
+_SPEC, _TOKENIZER = "release.json", "tokenizer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +92,79 @@ class ProviderSide:
     digest: str
 
 
+def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
+    """Write both halves and ``split.json``; returns the digests by half."""
+    root = Path(folder)
+    halves: dict[str, Half] = {"front": pair.front, "back": pair.back}
+    digests = {side: _save_half(side, half, root / side) for side, half in halves.items()}
+    _save_summary(root, pair.back, digests)
+    return digests
+
+
+def _save_half(side: str, half: Half, folder: Path) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().contiguous().clone() for name, value in half.state_dict().items()}
+    with draft_of(folder / _WEIGHTS) as draft:
+        save_file(tensors, draft)
+    write_json(folder / _SETTINGS, _settings(side, half), sort_keys=True)
+    digest = half_digest(folder)
+    write_file(folder / _DIGEST, json.dumps({"sha256": digest}) + "\n")
+    return digest
+
+
+def _save_summary(root: Path, back: Back | NarrowBack, digests: dict[str, str]) -> None:
+    named = {f"digest_{side}": digest for side, digest in digests.items()}
+    write_json(root / "split.json", {"format": _FORMAT, "cut": str(back.cut), **named}, sort_keys=True)
+
+
+def _settings(side: str, half: Half) -> dict[str, Any]:
+    plain = half.front if isinstance(half, NarrowFront) else half
+    plain = plain.back if isinstance(plain, NarrowBack) else plain
+    return {
+        "format": _FORMAT,
+        "half": side,
+        "cut": str(half.cut),
+        "width": half.width if isinstance(half, NarrowFront | NarrowBack) else None,
+        "architecture": plain.architecture,
+        "allow_vocabulary_head": plain.vocabulary_head,
+        "model": plain.settings,
+    }
+
+
+def half_digest(folder: str | os.PathLike[str]) -> str:
+    """SHA-256 over the names, lengths and bytes of a half's two files."""
+    digest = hashlib.sha256()
+    for name in (_SETTINGS, _WEIGHTS):
+        data = (Path(folder) / name).read_bytes()
+        digest.update(f"{name}:{len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def load_front(folder: str | os.PathLike[str], *, digest: str | None = None) -> Front | NarrowFront:
+    """The user's half; ``digest`` pins it to a known one."""
+    return _load(Path(folder), "front", digest).front
+
+
+def load_back(folder: str | os.PathLike[str], *, digest: str | None = None) -> Back | NarrowBack:
+    """The provider's half; ``digest`` pins it to a known one."""
+    return _load(Path(folder), "back", digest).back
+
+
+def _load(folder: Path, side: str, digest: str | None) -> Split:
+    pair = _rebuild(_check(folder, side, digest))
+    half: nn.Module = pair.front if side == "front" else pair.back
+    weights = load_file(folder / _WEIGHTS)
+    wanted = half.state_dict()
+    if weights.keys() != wanted.keys() or any(weights[k].shape != wanted[k].shape for k in wanted):
+        raise InvalidInput(
+            "folder", "hold the weights that its settings ask for", "other tensors", "Save it again."
+        )
+    half.load_state_dict(weights)
+    half.train(False)
+    return pair
+
+
 def save_sides(
     pair: Split, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]
 ) -> dict[str, str]:
@@ -90,19 +180,18 @@ def save_sides(
 def save_provider_side(
     back: Back | NarrowBack, spec: ReleaseSpec, folder: str | os.PathLike[str], *, front_digest: str
 ) -> str:
-    """Write the provider's side alone into ``folder``, for the front of this digest; returns its own."""
+    """Write ``back/`` and ``split.json`` where the front is elsewhere; returns the digest of the back."""
     root = Path(folder)
-    digest = save_back(back, root, front_digest=front_digest)
+    digest = _save_half("back", back, root / "back")
+    _save_summary(root, back, {"front": front_digest, "back": digest})
     write_json(root / "back" / _SPEC, spec.as_dict(), sort_keys=True)
     return digest
 
 
 def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> UserSide:
     """The front, its tokenizer and the spec of a release; ``digest`` pins the front to a known one."""
-    import transformers
-
     place = Path(folder)
-    settings = _settings(place, "front")
+    settings = _release_settings(place, "front")
     front = load_front(place, digest=digest)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place / _TOKENIZER)
@@ -118,19 +207,64 @@ def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None)
 def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> ProviderSide:
     """The back and the spec of what it will be sent; which front that comes from, the back cannot say."""
     place = Path(folder)
-    settings = _settings(place, "back")
+    settings = _release_settings(place, "back")
     back = load_back(place, digest=digest)
     return ProviderSide(back, _spec(settings, back), half_digest(place))
 
 
-def _settings(place: Path, side: str) -> dict[str, Any]:
-    if not (place / _SPEC).is_file():
-        remedy = missing_file_remedy(place, side, _SPEC, otherwise="Make it with dpf finetune.")
-        raise InvalidInput("folder", f"hold {_SPEC}", "no such file", remedy)
-    return read_json(place / _SPEC, name="folder", remedy="Get it again.")
+def _require(folder: Path, side: str, *names: str, otherwise: str) -> None:
+    """Refuse a folder without these files; who named the folder of both halves is told the right one."""
+    for name in names:
+        if not (folder / name).is_file():
+            remedy = f"Name {folder / side}." if (folder / side / name).is_file() else otherwise
+            raise InvalidInput("folder", f"hold {name}", "no such file", remedy)
 
 
-def _spec(settings: dict[str, Any], half: Front | NarrowFront | Back | NarrowBack) -> ReleaseSpec:
+def _check(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
+    made = f"Name the folder {side} that dpf finetune or dpf split made."
+    _require(folder, side, _WEIGHTS, _SETTINGS, _DIGEST, otherwise=made)
+    stored = read_json(folder / _DIGEST, name="folder", remedy="Get it again.")
+    if "sha256" not in stored:
+        raise InvalidInput("folder", f"hold a readable {_DIGEST}", "something else", "Get it again.")
+    found = half_digest(folder)
+    for expected in (str(stored["sha256"]), digest):
+        if expected is not None and found != expected:
+            raise InvalidInput(
+                "folder", f"match its digest {expected[:12]}...", f"{found[:12]}...", "Get it again."
+            )
+    settings = read_json(folder / _SETTINGS, name="folder", remedy="Get it again.")
+    if settings.get("format") != _FORMAT:
+        raise InvalidInput("folder", f"be of format {_FORMAT}", settings.get("format"), "Update dp-forward.")
+    if settings.get("half") != side:
+        raise InvalidInput("folder", f"hold a {side}", f"a {settings.get('half')}", "Name the other folder.")
+    return settings
+
+
+def _rebuild(settings: dict[str, Any]) -> Split:
+    """The same surgery on a model of the same shape."""
+    kind = settings["model"].get("model_type")
+    if kind not in FAMILIES:
+        raise InvalidInput("model_type", "be a known family", kind, "Update dp-forward.")
+    architecture = getattr(transformers, str(settings["architecture"]), None)
+    if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
+        raise InvalidInput("architecture", "be a Hugging Face model class", architecture, "Save it again.")
+    shape = transformers.AutoConfig.for_model(**settings["model"])
+    model = architecture(shape)
+    model.train(False)
+    return split_model(
+        model,
+        settings["cut"],
+        width=settings["width"],
+        allow_vocabulary_head=bool(settings["allow_vocabulary_head"]),
+    )
+
+
+def _release_settings(folder: Path, side: str) -> dict[str, Any]:
+    _require(folder, side, _SPEC, otherwise="Make it with dpf finetune.")
+    return read_json(folder / _SPEC, name="folder", remedy="Get it again.")
+
+
+def _spec(settings: dict[str, Any], half: Half) -> ReleaseSpec:
     try:
         return ReleaseSpec.from_dict(settings, width=half.width, cut=str(half.cut))
     except (ValueError, TypeError, AttributeError, KeyError) as error:

@@ -7,6 +7,7 @@ between calls, so both halves can be compiled, exported and run from several thr
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,17 +94,6 @@ class Columns(nn.Module):
         return rows[..., self.start : self.stop].contiguous()
 
 
-class Shift(nn.Module):
-    """The rows, with zero columns put before them."""
-
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.columns = columns
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return functional.pad(rows, (self.columns, 0))
-
-
 class TwoLanes(nn.Module):
     """An attention module that adds the residual by itself, run so that the residual is exactly zero.
 
@@ -121,7 +111,7 @@ class TwoLanes(nn.Module):
                 projection = attention.get_submodule(name)
                 setattr(attention, name, nn.Sequential(Columns(0, left), projection))
         merge = attention.get_submodule(wiring.merge)
-        setattr(attention, wiring.merge, nn.Sequential(merge, Shift(left)))
+        setattr(attention, wiring.merge, nn.Sequential(merge, nn.ZeroPad1d((left, 0))))
         norm = wiring.attention_norm.removeprefix(wiring.attention + ".")
         setattr(attention, norm, Columns(left, left + right))
         self.attention = attention
@@ -141,14 +131,15 @@ class AttentionBranch(nn.Module):
         super().__init__()
         # The block's own loop passes some arguments by position; attention takes all of them by name.
         self.names = tuple(inspect.signature(type(block).forward).parameters)[2:]
-        self.norm = pick(wiring.attention_norm) if wiring.style == "pre" and not given else nn.Identity()
+        self.norm = nn.Identity() if given else _before(pick, wiring, wiring.attention_norm)
         attention = pick(wiring.attention)
-        widths = [projected_width(attention.get_submodule(name)) for name in wiring.qkv]
-        if given:
-            _slice_instead_of_project(attention, wiring, widths)
+        stop = 0
+        for name in wiring.qkv if given else ():
+            start, stop = stop, stop + projected_width(attention.get_submodule(name))
+            setattr(attention, name, Columns(start, stop))
         if wiring.residual_inside:
             right = projected_width(attention.get_submodule(wiring.merge))
-            left = sum(widths) if given else right
+            left = stop if given else right
             attention = TwoLanes(attention, wiring, left=left, right=right, whole_rows=not given)
         self.attention = attention
         self.projection = nn.Sequential(*(pick(path) for path in wiring.projection))
@@ -160,17 +151,15 @@ class AttentionBranch(nn.Module):
         return projected
 
 
-class FfnBranch(nn.Module):
+def _ffn_branch(pick: Pick, wiring: Wiring) -> nn.Module:
     """From the rows after attention to what the feed-forward part adds to the residual."""
+    chain = nn.Sequential(*(pick(path) for path in wiring.ffn))
+    return nn.Sequential(OrderedDict(norm=_before(pick, wiring, wiring.ffn_norm), chain=chain))
 
-    def __init__(self, pick: Pick, wiring: Wiring) -> None:
-        super().__init__()
-        self.norm = pick(wiring.ffn_norm) if wiring.style == "pre" else nn.Identity()
-        self.chain = nn.Sequential(*(pick(path) for path in wiring.ffn))
 
-    def forward(self, rows: Tensor) -> Tensor:
-        added: Tensor = self.chain(self.norm(rows))
-        return added
+def _before(pick: Pick, wiring: Wiring, norm: str) -> nn.Module:
+    """What a branch starts with: the norm in a pre-norm block, nothing in a post-norm one."""
+    return pick(norm) if wiring.style == "pre" else nn.Identity()
 
 
 def _after(pick: Pick, wiring: Wiring, norm: str) -> nn.Module:
@@ -200,7 +189,7 @@ class BlockHead(_Part):
         if point != "attention":
             self.after_attention = _after(pick, wiring, wiring.attention_norm)
         if point == "ffn":
-            self.ffn = FfnBranch(pick, wiring)
+            self.ffn = _ffn_branch(pick, wiring)
 
     def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         added: Tensor = self.attention(rows, *args, **kwargs)
@@ -218,7 +207,7 @@ class QkvHead(_Part):
 
     def __init__(self, block: nn.Module, pick: Pick, wiring: Wiring, point: str) -> None:
         super().__init__(block, wiring, point)
-        self.norm = pick(wiring.attention_norm) if wiring.style == "pre" else nn.Identity()
+        self.norm = _before(pick, wiring, wiring.attention_norm)
         self.projections = nn.ModuleList(pick(f"{wiring.attention}.{name}") for name in wiring.qkv)
 
     def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -240,7 +229,7 @@ class BlockTail(_Part):
         if point in {"attention", "qkv"}:
             self.after_attention = _after(pick, wiring, wiring.attention_norm)
         if point != "ffn":
-            self.ffn = FfnBranch(pick, wiring)
+            self.ffn = _ffn_branch(pick, wiring)
         self.after_ffn = _after(pick, wiring, wiring.ffn_norm)
 
     def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -259,10 +248,3 @@ def projected_width(projection: nn.Module) -> int:
     """The number of columns that a projection gives (`nn.Linear`, or the Conv1D of GPT-2)."""
     width = getattr(projection, "out_features", None)
     return int(getattr(projection, "nf", 0) if width is None else width)
-
-
-def _slice_instead_of_project(attention: nn.Module, wiring: Wiring, widths: Sequence[int]) -> None:
-    start = 0
-    for name, width in zip(wiring.qkv, widths, strict=True):
-        setattr(attention, name, Columns(start, start + width))
-        start += width

@@ -88,7 +88,7 @@ class Front(_Half):
 
     def __init__(self, model: nn.Module, info: CutInfo, origin: Origin) -> None:
         super().__init__(model, info, origin)
-        self.row_local = info.row_local
+        self.row_local = info.cut.row_local
         self.max_rows = origin.max_rows
         self.pads_left = origin.family.causal
         self._readout = origin.readout if info.cut.place == "output" else None
@@ -122,7 +122,8 @@ class Front(_Half):
         if self._family.fold_qkv and self.cut.point == "qkv":
             # Hugging Face viewed the wide rows as more records of its own width; the memory is in order.
             rows = rows.reshape(*inputs["input_ids"].shape, self.width)
-        return _without_pad(rows, mask)
+        # Filled, not multiplied: a PAD row may hold NaN, and NaN times zero is NaN.
+        return rows if mask is None else rows.masked_fill((mask == 0).unsqueeze(-1), 0.0)
 
     def _check(self, inputs: dict[str, Any]) -> None:
         """Only shapes are looked at: they are public, the text is not."""
@@ -193,11 +194,6 @@ class Back(_Half):
             raise InvalidInput("labels", "be None for a bare model", "a tensor", "Load it with a head.")
 
 
-def _without_pad(rows: Tensor, mask: Tensor | None) -> Tensor:
-    # Filled, not multiplied: a PAD row may hold NaN, and NaN times zero is NaN.
-    return rows if mask is None else rows.masked_fill((mask == 0).unsqueeze(-1), 0.0)
-
-
 class NarrowFront(nn.Module):
     """A front followed by M1."""
 
@@ -242,7 +238,7 @@ class Split(NamedTuple):
     @property
     def vocabulary_head(self) -> bool:
         """Whether the caller let a head as large as the vocabulary go to the provider."""
-        return self._plain_back.vocabulary_head
+        return self.plain_back.vocabulary_head
 
     @property
     def comparable(self) -> bool:
@@ -252,15 +248,11 @@ class Split(NamedTuple):
     @property
     def tolerance(self) -> float:
         """How far they may differ from it: not at all, but for the rounding of a causal head at `output`."""
-        return 0.0 if self._plain_back.exact else 1e-5
+        return 0.0 if self.plain_back.exact else 1e-5
 
     @property
-    def back_settings(self) -> Any:
-        """The Hugging Face settings of the back's model, which Trainer and peft look for."""
-        return self._plain_back.model.config
-
-    @property
-    def _plain_back(self) -> Back:
+    def plain_back(self) -> Back:
+        """The back without the map M2."""
         return self.back.back if isinstance(self.back, NarrowBack) else self.back
 
 
@@ -283,5 +275,4 @@ def add_width_maps(front: Front, back: Back, width: int) -> Split:
 def remove_width_maps(pair: Split) -> Split:
     """The same halves (not copies) without the maps between them."""
     front = pair.front.front if isinstance(pair.front, NarrowFront) else pair.front
-    back = pair.back.back if isinstance(pair.back, NarrowBack) else pair.back
-    return Split(front, back)
+    return Split(front, pair.plain_back)

@@ -17,13 +17,10 @@ __all__ = ["CutInfo", "blocks_of", "check_cut", "legal_cuts"]
 
 @dataclass(frozen=True, slots=True)
 class CutInfo:
-    """A legal cut of one model: what crosses, and what is lost or local there."""
+    """A legal cut of one model, and how many columns cross there."""
 
     cut: Cut
-    rows: str
     width: int
-    residual_dropped: bool
-    row_local: bool
     exact: bool
     """Whether the halves give the whole model's output bit for bit on a CPU. Not where a residual is dropped;
     nor at `output` of a causal classifier, whose head Hugging Face applies to all rows before it picks the
@@ -32,7 +29,7 @@ class CutInfo:
     @property
     def shape(self) -> str:
         """The one tensor that crosses, per record."""
-        return f"{self.rows} x {self.width}"
+        return f"{'1' if self.cut.place == 'output' else 'n'} x {self.width}"
 
 
 def blocks_of(model: Any) -> list[nn.Module]:
@@ -93,20 +90,9 @@ def _info(model: Any, cut: Cut) -> CutInfo:
     readout = readout_of(model) if cut.place == "output" else None
     width = int(config.hidden_size)
     if cut.point == "qkv":
-        width = _qkv_width(model)
+        wiring = family_of(model).wiring
+        attention = blocks_of(model)[0].get_submodule(wiring.attention)
+        width = sum(projected_width(attention.get_submodule(name)) for name in wiring.qkv)
     elif readout == "pooler":
         width = int(getattr(config, "pooler_output_size", None) or width)
-    return CutInfo(
-        cut=cut,
-        rows="1" if cut.place == "output" else "n",
-        width=width,
-        residual_dropped=cut.drops_residual,
-        row_local=cut.row_local,
-        exact=not cut.drops_residual and readout != "last",
-    )
-
-
-def _qkv_width(model: Any) -> int:
-    wiring = family_of(model).wiring
-    attention = blocks_of(model)[0].get_submodule(wiring.attention)
-    return sum(projected_width(attention.get_submodule(name)) for name in wiring.qkv)
+    return CutInfo(cut, width, exact=not cut.drops_residual and readout != "last")

@@ -36,8 +36,9 @@ class PrivateModel(nn.Module):
     def __init__(self, pair: Split, sanitizer: Sanitizer | ProjectedSanitizer | None, draws: int) -> None:
         super().__init__()
         self.front, self.sanitizer, self.back = pair.front, sanitizer, pair.back
-        self.config = pair.back_settings
-        self.draws = draws
+        self.config = pair.plain_back.model.config
+        """The settings of the back's model, which Trainer and peft look for."""
+        self.draws = count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
 
     def forward(
         self,
@@ -80,7 +81,6 @@ def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> 
         A promise per token or phrase is refused unless the front computes each row from its own token
         (the cuts `embeddings` and `encoder.1.qkv`): elsewhere one token moves every row.
     """
-    count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
     if sanitizer is not None and sanitizer.bound.over == "row":
         front = pair.front
         refuse_where_rows_mix("sanitizer", sanitizer.mechanism.unit, row_local=front.row_local, cut=front.cut)
@@ -102,7 +102,6 @@ def join_qkv(
         While the projections train, their largest singular value is certified anew in every step, which takes
         a decomposition of a [width, 3 width] matrix.
     """
-    count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
     opened, projections = open_at_qkv(pair)
     sanitizer = ProjectedSanitizer(projections, budget, bound=bound, unit=unit, seed=seed)
     return PrivateModel(opened, sanitizer, draws)
@@ -123,10 +122,5 @@ def open_at_qkv(pair: Split) -> tuple[Split, nn.ModuleList]:
     head = next(module for module in front.modules() if isinstance(module, QkvHead))
     projections = head.projections
     head.projections = nn.ModuleList([nn.Identity()])
-    front.width = int(_rows_width(projections[0]))
+    front.width = int(front.model.config.hidden_size)  # type: ignore[union-attr,arg-type]
     return Split(front, pair.back), projections
-
-
-def _rows_width(projection: nn.Module) -> int:
-    width = getattr(projection, "in_features", None)
-    return int(getattr(projection, "nx", 0) if width is None else width)

@@ -86,30 +86,21 @@ def _front_model(model: Any, cut: Cut) -> nn.Module:
 
 def _back_model(model: Any, cut: Cut) -> nn.Module:
     family, base, blocks = family_of(model), base_of(model), blocks_of(model)
-    if cut.place == "output":
-        return _back_at_output(model, base, family)
     memo: Memo = {}
-    start, point = _back_extent(cut)
     parts: list[nn.Module] = []
-    if point is not None:
-        block = blocks[start - 1]
-        parts.append(BlockTail(block, _picker(block, base, memo), family.wiring, point))
-    parts += [copy.deepcopy(block, memo) for block in blocks[start:]]
-    _answer(base, family.blocks, _container(parts, family), memo)
-    _answer_entry(base, family, cut, memo)
+    if cut.place == "output":
+        memo[id(base)] = PooledBase(copy.deepcopy(base.config, memo), bare=model is base)
+    else:
+        start = cut.block or 0
+        if cut.point not in {None, "ffn_norm"}:
+            block = blocks[start - 1]
+            parts.append(BlockTail(block, _picker(block, base, memo), family.wiring, str(cut.point)))
+        parts += [copy.deepcopy(block, memo) for block in blocks[start:]]
+        _answer(base, family.blocks, _container(parts, family), memo)
+        _answer_entry(base, family, cut, memo)
     half: nn.Module = copy.deepcopy(model, memo)
     _settle(half, family, range(len(blocks) - len(parts), len(blocks)))
-    _give_pad_token(half)
-    _untie(half)
-    return half
-
-
-def _back_at_output(model: Any, base: Any, family: Family) -> nn.Module:
-    memo: Memo = {}
-    memo[id(base)] = PooledBase(copy.deepcopy(base.config, memo), bare=model is base)
-    half: nn.Module = copy.deepcopy(model, memo)
-    _settle(half, family, range(0))
-    _give_pad_token(half)
+    _settle_back(half)
     return half
 
 
@@ -120,11 +111,6 @@ def _front_extent(cut: Cut, depth: int) -> tuple[int, str | None]:
     if cut.point in {None, "ffn_norm"}:
         return cut.block, None
     return cut.block - 1, cut.point
-
-
-def _back_extent(cut: Cut) -> tuple[int, str | None]:
-    """How many blocks are gone or cut through, and at which point of the last of them the back starts."""
-    return cut.block or 0, None if cut.point == "ffn_norm" else cut.point
 
 
 def _picker(block: nn.Module, base: Any, memo: Memo) -> Pick:
@@ -173,13 +159,7 @@ def _settle(half: Any, family: Family, kept: range) -> None:
         config.return_dict = True
 
 
-def _give_pad_token(half: Any) -> None:
-    """Causal classifiers refuse a batch without one; where rows are given, they never compare with it."""
-    if getattr(half.config, "pad_token_id", None) is None:
-        half.config.pad_token_id = 0
-
-
-def _untie(half: Any) -> None:
+def _settle_back(half: Any) -> None:
     """Forget ties to the tables that stayed in the front, and hold every tensor under one name."""
     ties = dict(getattr(half, "all_tied_weights_keys", None) or {})
     names = set(half.state_dict())
@@ -189,3 +169,6 @@ def _untie(half: Any) -> None:
             delattr(half.get_submodule(owner), name)
     half.all_tied_weights_keys = {}
     half.config.tie_word_embeddings = False
+    # Causal classifiers refuse a batch without a PAD token; where rows are given, they never compare with it.
+    if getattr(half.config, "pad_token_id", None) is None:
+        half.config.pad_token_id = 0

@@ -91,7 +91,7 @@ def _problem(error: Exception) -> Problem:
             kind = "busy"
         elif plain == sqlite3.SQLITE_FULL:
             kind = "full"
-        elif plain in _NOT_DAMAGE:
+        elif plain in _NOT_DAMAGE and code != sqlite3.SQLITE_IOERR_SHORT_READ:  # that one: a file cut short
             kind = "unavailable"
     return Problem(kind, name)
 

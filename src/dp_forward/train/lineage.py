@@ -36,8 +36,7 @@ from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
-from dp_forward.split.artifacts import load_provider_side, load_user_side
-from dp_forward.split.half_files import half_digest, load_back
+from dp_forward.split.artifacts import half_digest, load_back, load_provider_side, load_user_side
 from dp_forward.split.halves import Back, NarrowBack
 from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan

@@ -14,7 +14,8 @@ from scipy import stats
 from dp_forward.audit.two_point import audit_response
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.coins import chance_floor, choices, coins
-from dp_forward.noise.released.released_matrix import ReleasedLabels, release_labels, serialise
+from dp_forward.noise.released.released_label import ReleasedLabels, release_labels
+from dp_forward.noise.released.released_matrix import serialise
 from dp_forward.privacy import (
     TEXT,
     Budget,

@@ -24,6 +24,7 @@ def bound(kind):
     return CentralBound(kind, 1.0, 1e-5, SHUFFLER, "A sentence.")
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     mu=st.floats(0.05, 20),
@@ -52,6 +53,7 @@ def test_no_attack_beats_the_proof_for_shuffled_pure_releases(local_epsilon, sha
     assert 0 <= read.lower.epsilon <= read.upper.epsilon <= local_epsilon
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     mu=st.floats(0.3, 6),
@@ -81,6 +83,7 @@ def test_with_amplification_the_shuffler_is_named():
     assert "finds nothing" in read.lower.statement
 
 
+@pytest.mark.slow
 def test_the_estimate_is_optional_and_says_what_it_is():
     read = shuffled_gaussian(mu=2.0, users=1_000, delta=1e-5, label_epsilon=1.0)
     assert read.estimate.epsilon > 0
@@ -90,6 +93,7 @@ def test_the_estimate_is_optional_and_says_what_it_is():
     assert "not asked for" in without.estimate.statement
 
 
+@pytest.mark.slow
 def test_the_sampler_reading_brackets_the_paper():
     read = sampled_gaussian(mu=2.0, users=2_000, delta=1e-5, epochs=3)
     assert read.lower.epsilon < read.estimate.epsilon < read.upper.epsilon

@@ -34,6 +34,7 @@ def test_amplification_is_found_where_it_exists(mu, users):
     assert 0 < central < 0.8 * curve.epsilon(1e-5, mu)
 
 
+@pytest.mark.slow
 def test_what_is_found_is_proved_by_some_local_epsilon():
     mu, users, delta = 0.3, 25_000, 1e-5
     central = shuffled_gaussian_epsilon(delta, mu=mu, users=users)

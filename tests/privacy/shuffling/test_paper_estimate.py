@@ -10,6 +10,7 @@ from dp_forward.privacy.shuffling import paper_estimate, sampler_epsilon
 from dp_forward.privacy.shuffling.local_curve import record_curve
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("users", "noise", "target"),
     [(25_000, 0.49423033252627646, 1.0), (67_349, 0.3952816759060062, 3.0), (363_846, 0.2961450369, 8.0)],
@@ -32,6 +33,7 @@ def test_noise_that_hides_everything_is_zero():
     assert paper_estimate(1e-2, mu=1e-4, users=100, epochs=1) == 0
 
 
+@pytest.mark.slow
 def test_the_estimate_lies_below_the_theorem_nearest_to_it():
     users, mu = 5_000, 2.0
     estimate = paper_estimate(1e-5, mu=mu, users=users, epochs=3)

@@ -6,11 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
+import tiny_models
 import tiny_task
+from dp_forward.data import EncodedTexts, FixedLength, Record
+from dp_forward.errors import InvalidInput
 from dp_forward.train.plan import Plan
 from reproduction.runs import dataset_cache as module
-from reproduction.runs.dataset_cache import DatasetCache
+from reproduction.runs.dataset_cache import DatasetCache, shorten_texts
+
+RECORDS = [
+    Record("a quiet film", None, 1),
+    Record("an endless , loud and joyless film that never ends " * 3, None, 0),
+    Record("bad", None, 0),
+    Record("a film about a film", None, 1),
+]
+PAIRS = [Record("Who is it?", "Who?", 1), Record("Why?", "When is it going to be?", 0)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(tiny_models.minilm_folder())
 
 
 @pytest.fixture
@@ -90,3 +107,22 @@ def test_a_name_can_lie_in_a_folder(world: tuple[str, dict[str, str]]) -> None:
     cache = DatasetCache(data, models={"a-name": model})
     named = cache.texts("sst2", "train", model="a-name", rows=6)
     assert named.fingerprint() == cache.texts("sst2", "train", model=model, rows=6).fingerprint()
+
+
+@pytest.mark.parametrize("rows", [3, 4, 7, 15, 16])
+def test_fewer_rows_are_what_the_tokenizer_gives(tokenizer: Any, rows: int) -> None:
+    encoded = EncodedTexts.from_records(RECORDS, FixedLength(tokenizer, 16))
+    fewer = EncodedTexts.from_records(RECORDS, FixedLength(tokenizer, rows))
+    assert shorten_texts(encoded, rows).fingerprint() == fewer.fingerprint()
+    assert encoded.length == 16
+
+
+def test_only_single_texts_padded_on_the_right_can_be_cut(tokenizer: Any) -> None:
+    encoded = EncodedTexts.from_records(RECORDS, FixedLength(tokenizer, 16))
+    pairs = EncodedTexts.from_records(PAIRS, FixedLength(tokenizer, 16))
+    left = EncodedTexts.from_records(RECORDS, FixedLength(tokenizer, 16, causal=True))
+    for texts, rows in ((pairs, 8), (left, 8), (encoded, 17)):
+        with pytest.raises(InvalidInput, match="Read them anew"):
+            shorten_texts(texts, rows)
+    with pytest.raises(InvalidInput, match="rows"):
+        shorten_texts(encoded, 2)

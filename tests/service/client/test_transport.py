@@ -27,7 +27,7 @@ from dp_forward.service.client.transport import AsyncTransport, Transport
 from dp_forward.service.protocol.frame import parse_frame
 from dp_forward.service.protocol.sansio import Call, NoReply, Reply, ServerRefused, ServerUnavailable
 from dp_forward.service.server.app import make_app
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import run_server
 from dp_forward.split.artifacts import UserSide, load_provider_side, load_user_side

@@ -74,7 +74,7 @@ def test_a_release_made_as_the_manifest_says_fits_it(mechanism: str, cut: str) -
     released = release(hidden, manifest.mechanism(), bits=manifest.release.bits)
     frame = frame_of(released, cut=manifest.release.cut, **ABOUT)
     assert len(frame) == manifest.frame_bytes
-    assert parse_frame(frame).header.fits(manifest) is None
+    manifest.offer_for(parse_frame(frame).header, refusal="not asked for")
 
 
 def test_eight_bits_are_asked_for_where_they_hold_the_noise_and_sixteen_elsewhere() -> None:
@@ -116,8 +116,7 @@ def test_a_half_and_a_quarter_of_its_epsilon_are_answered_too(mechanism: str) ->
     for offer in manifest.offers:
         released = release(np.ones((ROWS, WIDTH)), offer.noise.build(), bits=manifest.release.bits)
         header = parse_frame(frame_of(released, cut=manifest.release.cut, **ABOUT)).header
-        assert header.fits(manifest) is None
-        assert manifest.offer_with(header.epsilon) is offer
+        assert manifest.offer_for(header, refusal="not asked for") is offer
         assert offer.step == released.step
     assert Manifest.of(_provider(epsilon=4.0), FRONT, epsilons=()).epsilons == ()
 
@@ -127,9 +126,11 @@ def test_a_frame_with_noise_that_is_not_offered_or_with_anothers_step_does_not_f
     for epsilon in (8.0, 3.0, 1.0):
         released = release(np.ones((ROWS, WIDTH)), NoiseSpec(epsilon=epsilon).build(), bits=8)
         header = parse_frame(frame_of(released, cut=manifest.release.cut, **ABOUT)).header
-        assert str(header.fits(manifest)).startswith("epsilon")
+        with pytest.raises(WireError, match=r"^not asked for: epsilon: .*[(]budget[)]$"):
+            manifest.offer_for(header, refusal="not asked for")
     mixed = dataclasses.replace(header, epsilon=manifest.epsilon, step=manifest.offers[1].step)
-    assert str(mixed.fits(manifest)).startswith("step")
+    with pytest.raises(WireError, match=r"^not asked for: step: "):
+        manifest.offer_for(mixed, refusal="not asked for")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from dp_forward.service.protocol.collection_spec import MOST_BODY_BYTES, Collect
 from dp_forward.service.protocol.frame import HEADER_BYTES, WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import RECORD_LABEL_BYTES, pack_record, parse_record, with_new_id
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 from service.collector.collect_cases import FRONT, RANDOMIZED, manifest, provider, reader, record, spec
 
 LABELS = 3

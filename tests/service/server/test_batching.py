@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from dp_forward.service.server.batching import Batcher
-from dp_forward.service.server.refusals import Refused
 from dp_forward.service.server.replay_cache import ReplayCache
+from dp_forward.service.server.request_limits import Refused
 
 
 def squares(items: Sequence[int]) -> list[int]:

@@ -11,7 +11,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import release_batch
 from dp_forward.privacy import Mechanism, NoiseSpec, PrivUnit
 from dp_forward.service.server.noise_check import MOST_FALSE_REFUSALS, NoiseCheck
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 
 ROWS, WIDTH = 12, 32
 CHOICES = {
@@ -37,7 +37,7 @@ def hidden_matrices(count: int, *, rows: int = ROWS, width: int = WIDTH) -> NDAr
 
 def made_check(mechanism: Mechanism, *, bits: int = 16, rows: int = ROWS, width: int = WIDTH) -> NoiseCheck:
     step = release_batch(np.zeros((1, rows, width)), mechanism, bits=bits)[0].step
-    return NoiseCheck.of(mechanism, rows=rows, width=width, step=step, bits=bits)
+    return NoiseCheck.of(mechanism, shape=(rows, width), step=step, bits=bits)
 
 
 def refusal(check: NoiseCheck, values: NDArray[np.int16]) -> str | None:
@@ -111,7 +111,6 @@ def test_a_hidden_matrix_that_only_has_the_right_length_is_refused() -> None:
     direction = np.random.default_rng(1).choice([-1.0, 1.0], size=WIDTH)
     alike = np.rint(np.tile(direction, (ROWS, 1)) / check.per_deviation).astype(np.int16)
     length = np.linalg.norm(alike.astype(float)) * check.per_deviation
-    assert check.whole is not None
     assert check.whole.low < length < check.whole.high
     assert refusal(check, alike) == "no_noise"
 
@@ -122,14 +121,14 @@ def test_the_computed_rate_is_an_upper_bound() -> None:
 
     mechanism = CHOICES["gaussian"].build()
     random = np.random.default_rng(3)
-    case = check_noise._Case(WIDTH, signal=0.0, rounding=0.0, log_ratio=0.0)
-    limits = check_noise._limits(case, 0.01)
+    plain = {"signal": 0.0, "rounding": 0.0, "log_ratio": 0.0, "beyond": 0.0}
+    limits = check_noise._limits(WIDTH, **plain, rate=0.01)
     lengths = np.linalg.norm(random.normal(size=(40_000, WIDTH)), axis=1)
     outside = int(np.sum((lengths < limits.low) | (lengths > limits.high)))
     assert limits.rate == pytest.approx(0.02, rel=1e-3)
     assert stats.binomtest(outside, len(lengths), limits.rate).pvalue > 1e-6
     # The control: limits for one degree less are refuted by the same draws.
-    other = check_noise._limits(check_noise._Case(WIDTH - 8, 0.0, 0.0, 0.0), 0.01)
+    other = check_noise._limits(WIDTH - 8, **plain, rate=0.01)
     wrong = int(np.sum((lengths < other.low) | (lengths > other.high)))
     assert stats.binomtest(wrong, len(lengths), other.rate).pvalue < 1e-6
     assert made_check(mechanism).false_refusals < MOST_FALSE_REFUSALS
@@ -157,11 +156,9 @@ def test_clamping_costs_next_to_nothing_however_much_crosses(entries: int) -> No
     mechanism = choice.build()
     sigma: float = mechanism.sigma  # type: ignore[attr-defined]
     # A sixteenth is the least that a step can be, so the ends lie as near as they can.
-    check = NoiseCheck.of(mechanism, rows=1, width=entries, step=sigma / 16, bits=8)
-    wide = NoiseCheck.of(mechanism, rows=1, width=entries, step=sigma / 16, bits=16)
+    check = NoiseCheck.of(mechanism, shape=(1, entries), step=sigma / 16, bits=8)
+    wide = NoiseCheck.of(mechanism, shape=(1, entries), step=sigma / 16, bits=16)
     assert check.false_refusals < MOST_FALSE_REFUSALS
-    assert check.whole is not None
-    assert wide.whole is not None
     assert wide.whole.low - check.whole.low < 1
     assert check.whole.high - wide.whole.high < 3
     assert check.tells

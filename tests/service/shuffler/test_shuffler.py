@@ -25,7 +25,7 @@ from dp_forward.service.collector.record_intake import RecordReader
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.sansio import Call, Reply, RetryPolicy, ServerRefused, Steps
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
 from dp_forward.service.shuffler.forwarding import CollectorClient, Forwarder, batch_steps

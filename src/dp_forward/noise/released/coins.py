@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
-from dp_forward.noise.released.exact_normal import Entropy, fresh_bytes
+from dp_forward.noise.released.exact_normal import Entropy, fresh_bytes, series_bounds
 from dp_forward.privacy import checks
 
 __all__ = ["chance_floor", "choices", "coins", "words"]
@@ -99,7 +99,9 @@ def chance_floor(log_odds: float, others: int, digits: int) -> int:
     guard = 64
     while True:
         bits = digits + guard
-        floors = {_chance(e, y >= 0, others, bits) >> guard for e in _exp_bounds(abs(y), bits)}
+        # e^y = 1 + y + y^2/2 + ...: the ratios of its terms are 2y/2, 2y/4, 2y/6, ...
+        bounds = series_bounds((1 << bits, 1 << bits), 2 * abs(y), 2)
+        floors = {_chance(e, y >= 0, others, bits) >> guard for e in bounds}
         if len(floors) == 1:
             return floors.pop()
         guard *= 2
@@ -110,16 +112,3 @@ def _chance(exp: int, positive: bool, others: int, bits: int) -> int:
     if positive:
         return (exp << bits) // (exp + (others << bits))
     return (1 << 2 * bits) // ((1 << bits) + others * exp)
-
-
-def _exp_bounds(y: Fraction, bits: int) -> tuple[int, int]:
-    """Integers around ``2^bits e^y`` for y >= 0, by the series: its terms are positive."""
-    low = high = sum_low = sum_high = 1 << bits
-    top, bottom, n = y.numerator, y.denominator, 1
-    # Once a term is at most half of the one before, those left out sum to no more than the last one.
-    while high > 1 or 2 * top > bottom * n:
-        low = low * top // (bottom * n)
-        high = -(-high * top // (bottom * n))
-        sum_low, sum_high = sum_low + low, sum_high + high
-        n += 1
-    return sum_low, sum_high + (high if top else 0)

@@ -38,7 +38,7 @@ from scipy.special import ndtri
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 
-__all__ = ["LARGEST_SCALE", "Entropy", "fresh_bytes", "rounded_normal", "threshold"]
+__all__ = ["LARGEST_SCALE", "Entropy", "fresh_bytes", "rounded_normal", "series_bounds", "threshold"]
 
 Entropy = Callable[[int], bytes]
 """``entropy(n)`` gives n fresh, secret, uniform bytes."""
@@ -157,15 +157,15 @@ def _erfc_bounds(x: Fraction, bits: int) -> Bounds:
     positive terms, so nothing cancels and rounding down (up) every step gives a lower (upper) bound.
     """
     first = x.numerator << bits
-    odd_low, odd_high = _series((first // x.denominator, _up(first, x.denominator)), x * x, 3)
-    exp_low, exp_high = _series((1 << bits, 1 << bits), x * x, 2)
+    odd_low, odd_high = series_bounds((first // x.denominator, _up(first, x.denominator)), x * x, 3)
+    exp_low, exp_high = series_bounds((1 << bits, 1 << bits), x * x, 2)
     root_low, root_high = _root_of_two_over_pi(bits)
     erf_low = root_low * odd_low // exp_high
     erf_high = _up(root_high * odd_high, exp_low)
     return (1 << bits) - erf_high, (1 << bits) - erf_low
 
 
-def _series(first: Bounds, square: Fraction, divisor: int) -> Bounds:
+def series_bounds(first: Bounds, square: Fraction, divisor: int) -> Bounds:
     """Bounds on the sum of terms with ratios ``square / divisor, square / (divisor + 2), ...``."""
     low, high = first
     sum_low, sum_high = first

@@ -46,19 +46,11 @@ from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
 from dp_forward.noise.released.grid import Integers, held
 from dp_forward.noise.released.released_gaussian import GaussianRelease
-from dp_forward.noise.released.released_label import ReleasedLabels, release_labels
+from dp_forward.noise.released.released_label import ReleasedLabels
 from dp_forward.noise.released.released_privunit import PrivUnitRelease
 from dp_forward.privacy import AnalyticGaussian, Guarantee, MatrixGaussian, Mechanism, NormBound, PrivUnit
 
-__all__ = [
-    "Released",
-    "ReleasedLabels",
-    "dequantise",
-    "release",
-    "release_batch",
-    "release_labels",
-    "serialise",
-]
+__all__ = ["Released", "dequantise", "release", "release_batch", "serialise"]
 
 _BY_RELEASE = object()
 _BLOCK = 1 << 16

@@ -1,76 +1,107 @@
-"""The sanitizer: bound, then noise, in one call that cannot be taken apart.
+r"""Sanitizers: bound, then noise, in one call that cannot be taken apart.
 
-It is built from a mechanism of the core, and the mechanism's own bound is what it applies: there is no
-second place where a norm, a sensitivity or a sigma could be typed. What it returns has been through both
-steps; the bounded matrix itself is never handed out.
+A `Sanitizer` is built from a mechanism of the core, and the mechanism's own bound is what it applies: there
+is no second place where a norm, a sensitivity or a sigma could be typed. What it returns has been through
+both steps; the bounded matrix itself is never handed out.
+
+A `ProjectedSanitizer` is the joint release of Q, K and V: rows bounded, projected by one public map, noise
+added once. The token-level design of the paper's appendix adds noise to Q, K and V. Released one by one at
+full epsilon they compose three times; released jointly they cost one release whose sensitivity is
+
+.. math:: 2C\sqrt{c}\;\sigma_{\max}\bigl([W_Q \,|\, W_K \,|\, W_V]\bigr)
+
+for a phrase of c tokens. The weights train, so the noise must follow them: the largest singular value is
+certified from above (`privacy.spectral`) whenever they have changed, before anything is drawn, and the
+mechanism is made anew from it. (Noise on the rows themselves, `Sanitizer` at the cut `embeddings`, is simpler
+and never worse; both are offered.)
 
 Guarantees:
     Each text of a batch goes through the reference mechanism by itself (tests/noise compares the two in
     distribution), so a *released* draw of the same mechanism carries `guarantee`. A simulated draw is for
     training and experiments: it is a plain tensor, and no part of this package puts a tensor on a wire.
+    `ProjectedSanitizer.mechanism` and every draw belong to the weights as they are at that moment; there is
+    no stale sigma.
 Edges:
     Runs in float32 also inside autocast and returns the dtype that came in. Differentiable to the front: the
     noise counts as a constant. ``draws=R`` gives R noisy matrices per text for one pass of the front, text by
     text: [a, a, a, b, b, b, ...].
-Paper: the normalisation and noise between the pre-noise and post-noise layers (DP-Forward itself).
+Paper: the normalisation and noise between the pre-noise and post-noise layers (DP-Forward itself), and the
+token-level design for Q, K, V of the appendix, as one release.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.bounding import apply_bound
 from dp_forward.noise.simulated.simulated_draws import Generators, add_gaussian, add_shaped, draw_privunit
-from dp_forward.privacy import MVG, Guarantee, MatrixGaussian, Mechanism, NormBound, PrivUnit
+from dp_forward.privacy import (
+    MVG,
+    TOKEN,
+    Budget,
+    Guarantee,
+    LinearImage,
+    MatrixGaussian,
+    Mechanism,
+    NormBound,
+    PrivUnit,
+    Unit,
+    calibrate,
+)
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.gaussian import GaussianNoise
 
-__all__ = ["Sanitizer"]
+__all__ = ["ProjectedSanitizer", "Sanitizer"]
 
 
-class Sanitizer(nn.Module):
+class _Noise(nn.Module):
     """Bound and noise for batches of hidden matrices [batch, rows, width]."""
 
-    def __init__(self, mechanism: Mechanism, *, seed: int | None = None) -> None:
+    def __init__(self, bound: NormBound, seed: int | None) -> None:
         super().__init__()
-        self._mechanism = mechanism
-        self._bound = _own_bound(mechanism)
+        self._bound = bound
         if seed is not None:
             count("seed", seed, at_least=0, remedy="Leave it out for fresh entropy.")
         self._generators = Generators(seed)
 
     @property
-    def mechanism(self) -> Mechanism:
-        """The mechanism whose noise this is; fixed for the life of the object."""
-        return self._mechanism
+    def bound(self) -> NormBound:
+        """The bound on a text or on each row."""
+        return self._bound
 
     @property
-    def bound(self) -> NormBound:
-        """The mechanism's own bound."""
-        return self._bound
+    @abstractmethod
+    def mechanism(self) -> Mechanism:
+        """The mechanism whose noise this is."""
 
     def guarantee(self, **details: Any) -> Guarantee:
         """What a release through this mechanism promises; `Unproved` for a baseline without a theorem."""
-        return Guarantee(self._mechanism, **details)
+        return Guarantee(self.mechanism, **details)
 
     def forward(self, hidden: Tensor, draws: int = 1) -> Tensor:
         """Noisy matrices: ``draws`` of them for each text."""
         self._check(hidden, draws)
+        mechanism = self.mechanism
         with torch.autocast(device_type=hidden.device.type, enabled=False):
-            inside = apply_bound(hidden, self._bound)
+            inside = self._project(apply_bound(hidden, self._bound))
             if draws > 1:
                 inside = inside.repeat_interleave(draws, dim=0)
-            noisy: Tensor = self._noisy(inside)
+            noisy: Tensor = self._noisy(inside, mechanism)
             return noisy.to(hidden.dtype)
+
+    def _project(self, inside: Tensor) -> Tensor:
+        return inside
 
     # Random streams of our own cannot be traced; the bound before and the back after it can.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _noisy(self, inside: Tensor) -> Tensor:
-        mechanism = self._mechanism
+    def _noisy(self, inside: Tensor, mechanism: Mechanism) -> Tensor:
         if isinstance(mechanism, PrivUnit):
             return draw_privunit(inside, mechanism, self._generators)
         if isinstance(mechanism, MVG):
@@ -94,8 +125,66 @@ class Sanitizer(nn.Module):
             )
         count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
 
+
+class Sanitizer(_Noise):
+    """Bound and noise of one mechanism, which is fixed for the life of the object."""
+
+    def __init__(self, mechanism: Mechanism, *, seed: int | None = None) -> None:
+        super().__init__(_own_bound(mechanism), seed)
+        self._mechanism = mechanism
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism whose noise this is."""
+        return self._mechanism
+
     def extra_repr(self) -> str:
         return repr(self._mechanism)
+
+
+class ProjectedSanitizer(_Noise):
+    """Bound rows, project them by ``projections`` side by side, add noise for the budget.
+
+    ``projections`` are the modules that map a row to Q, K and V (`nn.Linear`, or the Conv1D of GPT-2), taken
+    out of the front; they stay on the user's side and keep training.
+    """
+
+    def __init__(
+        self,
+        projections: nn.ModuleList,
+        budget: Budget,
+        *,
+        bound: NormBound,
+        unit: Unit = TOKEN,
+        seed: int | None = None,
+    ) -> None:
+        if bound.over != "row" or unit.tokens is None:
+            raise InvalidInput(
+                "bound", "hold each row, for a token or phrase", f"{bound}, per {unit}", "Use normalise_rows."
+            )
+        super().__init__(bound, seed)
+        self.projections = projections
+        self._budget, self._unit = budget, unit
+        self._made: tuple[NDArray[np.float64], MatrixGaussian] | None = None
+
+    @property
+    def mechanism(self) -> MatrixGaussian:
+        """The mechanism for the weights as they are now."""
+        # [W_Q | W_K | W_V] as one map from a row, compared by value: torch's version counters miss what is
+        # written through `.data`.
+        parts = [_row_map(p).detach().double().cpu().numpy() for p in self.projections]
+        weight = np.concatenate(parts, axis=1)
+        if self._made is None or not np.array_equal(self._made[0], weight):
+            image = LinearImage(self._bound, weight)
+            self._made = (weight, calibrate(MatrixGaussian, self._budget, bound=image, unit=self._unit))
+        return self._made[1]
+
+    def _project(self, inside: Tensor) -> Tensor:
+        inside = inside.to(next(self.projections.parameters()).dtype)
+        return torch.cat([projection(inside) for projection in self.projections], dim=-1).float()
+
+    def extra_repr(self) -> str:
+        return f"{self._bound}, per {self._unit}"
 
 
 def _own_bound(mechanism: Mechanism) -> NormBound:
@@ -113,3 +202,11 @@ def _own_bound(mechanism: Mechanism) -> NormBound:
             "Calibrate with bound=normalise(1.0), unit=TEXT.",
         )
     return bound
+
+
+def _row_map(projection: nn.Module) -> Tensor:
+    """The matrix W of ``row -> row W + bias``."""
+    weight = getattr(projection, "weight", None)
+    if not isinstance(weight, Tensor):
+        raise InvalidInput("projections", "be linear maps", type(projection).__name__, "Use the front's own.")
+    return weight.T if isinstance(projection, nn.Linear) else weight

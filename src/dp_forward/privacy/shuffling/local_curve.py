@@ -12,8 +12,6 @@ from scipy.special import betainc
 from dp_forward.privacy import curve
 from dp_forward.privacy.solve import last_safe
 
-__all__ = ["Curve", "binomial_tail", "curve_epsilon", "record_curve", "response_probabilities"]
-
 Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]
 """An exact privacy curve: epsilons, of any sign, to deltas that are never too small."""

@@ -38,8 +38,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.shuffling.local_curve import binomial_tail, response_probabilities
 
-__all__ = ["attack_epsilon", "sampler_attack_epsilon", "shuffled_pure_lower"]
-
 Floats = NDArray[np.float64]
 
 _GRID: Final = 2001

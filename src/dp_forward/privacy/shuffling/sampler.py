@@ -37,7 +37,7 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.shuffling.local_curve import Curve
 from dp_forward.privacy.solve import last_safe
 
-__all__ = ["sampler_delta", "sampler_epsilon"]
+__all__ = ["sampler_epsilon"]
 
 Floats = NDArray[np.float64]
 

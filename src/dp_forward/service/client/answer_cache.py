@@ -25,8 +25,6 @@ from dp_forward.storage.files import make_secret, read_secret
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["AnswerCache"]
-
 _DOMAIN: Final = b"dp-forward/ask/1\0"
 _TABLE: Final = """CREATE TABLE answers (
     key BLOB NOT NULL, server TEXT NOT NULL, label TEXT NOT NULL, probabilities TEXT NOT NULL,

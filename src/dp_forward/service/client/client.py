@@ -15,10 +15,8 @@ Edges:
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from dp_forward.ledger import Summary
@@ -34,8 +32,11 @@ __all__ = ["Answer", "AsyncClient", "Client", "Preview", "RetryPolicy", "Text"]
 L = TypeVar("L", bound=Transport | AsyncTransport)
 
 
-class _Base(ABC, Generic[L]):
+class _Base(Generic[L]):
     """What both clients are made of."""
+
+    _kind: type[L]
+    """The transport of this kind of client."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class _Base(ABC, Generic[L]):
     ) -> None:
         retry = retry or RetryPolicy()
         self._connection: dict[str, Any] = {"token": token, "retry": retry, "transport": transport}
-        self._transport: L = self._kind()(server, **self._connection)
+        self._transport: L = self._kind(server, **self._connection)
         self._pools: list[BlockingPool[Answer]] = []
         user = front if isinstance(front, UserSide) else load_user_side(Path(front))
         policy = Policy.of(user, bits=bits, allow_more_noise=allow_more_noise)
@@ -68,11 +69,6 @@ class _Base(ABC, Generic[L]):
             retry=retry,
         )
 
-    @staticmethod
-    @abstractmethod
-    def _kind() -> type[L]:
-        """The transport of this kind of client."""
-
     @property
     def policy(self) -> Policy:
         """What this user allows, and what every question is asked by; see `Policy`."""
@@ -83,9 +79,8 @@ class _Base(ABC, Generic[L]):
         return self._session.summary()
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self._transport.address}) -> {self.policy.terms().mechanism.promise()}"
-        )
+        promise = self.policy.terms().mechanism.promise()
+        return f"{type(self).__name__}({self._transport.address}) -> {promise}"
 
     def _questions(self, texts: Iterable[Text]) -> Iterator[Steps[Answer]]:
         for number, text in enumerate(texts, start=1):
@@ -101,9 +96,7 @@ class Client(_Base[Transport]):
     the front says, if the server offers it. ``transport`` is one of httpx.
     """
 
-    @staticmethod
-    def _kind() -> type[Transport]:
-        return Transport
+    _kind = Transport
 
     def ask(self, text: Text, *, epsilon: float | None = None) -> Answer:
         """Ask about one text; the same text again sends the stored release, and costs nothing.
@@ -164,18 +157,14 @@ class Client(_Base[Transport]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 class AsyncClient(_Base[AsyncTransport]):
     """As `Client`, for asyncio. The front and the ledger run in threads, so the loop is never held up."""
 
-    @staticmethod
-    def _kind() -> type[AsyncTransport]:
-        return AsyncTransport
+    _kind = AsyncTransport
 
     async def ask(self, text: Text, *, epsilon: float | None = None) -> Answer:
         """Ask about one text; see `Client.ask`."""
@@ -213,7 +202,5 @@ class AsyncClient(_Base[AsyncTransport]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()

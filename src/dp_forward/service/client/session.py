@@ -33,7 +33,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,8 +41,9 @@ import torch
 from torch import Tensor
 
 from dp_forward.errors import InvalidInput
-from dp_forward.ledger import LARGEST_CAP, Ledger, State, Summary
+from dp_forward.ledger import LARGEST_CAP, Ledger, Release, State, Summary
 from dp_forward.noise.released.released_matrix import Released, dequantise, release
+from dp_forward.privacy.charge import Charge
 from dp_forward.service.client.answer_cache import AnswerCache
 from dp_forward.service.protocol.frame import HEADER_BYTES, frame_of, parse_frame
 from dp_forward.service.protocol.policy import Policy, Terms
@@ -57,7 +58,7 @@ from dp_forward.service.protocol.sansio import (
 )
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["Answer", "Preview", "Session", "Text"]
+__all__ = ["Answer", "Text"]
 
 Text = str | tuple[str, str]
 """What is asked about: one text, or a pair of them in one release."""
@@ -89,7 +90,7 @@ class Answer:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -116,13 +117,12 @@ class _Text:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Paid:
-    """A stored frame: paid for, to be sent as it is."""
+    """A stored frame: paid for, to be sent as it is; ``entry`` as the ledger gave it before it was drawn."""
 
     frame: bytes
-    release_id: int
-    charged_now: bool
-    drawn_now: bool
-    delivered: bool
+    entry: Release
+    charge: Charge | None
+    """What was charged for it now, if anything."""
 
 
 class Session:
@@ -135,14 +135,11 @@ class Session:
         *,
         server: str,
         ledger: str | os.PathLike[str],
-        budget: float | None = None,
-        budget_per_day: float | None = None,
-        retry: RetryPolicy | None = None,
+        budget: float | None,
+        budget_per_day: float | None,
+        retry: RetryPolicy,
     ) -> None:
-        self._policy = policy
-        self._user = user
-        self._server = server
-        self._retry = retry or RetryPolicy()
+        self._user, self._policy, self._server, self._retry = user, policy, server, retry
         self._manifest: object = None
         self._terms: dict[float, Terms] = {}
         self._turn, self._process = threading.Lock(), os.getpid()
@@ -204,15 +201,16 @@ class Session:
         read = self._read(text, terms, name)
         known = self._answers.find(read.key, self._server) if recall else None
         if known is not None and known[0] in self.policy.release.labels:
-            return self._answer(*known, read, terms, paid=None)
+            return self._answer(*known, read, charge=None, resent=True)
         paid = self._pay(read, terms)
         request, frame = _refresh(paid.frame, int(time.time()))
         reply = yield from send(Call("POST", "/v1/answer", _ANSWER_BYTES, frame), self._retry)
         label, probabilities = _check_answer(reply, self.policy.release.labels, request)
         self._answers.store(read.key, self._server, label, probabilities)
-        if not paid.delivered:
-            self._ledger.delivered(paid.release_id)
-        return self._answer(label, probabilities, read, terms, paid=paid)
+        if paid.entry.state is not State.DELIVERED:
+            self._ledger.delivered(paid.entry.id)
+        resent = paid.entry.state is not State.RESERVED
+        return self._answer(label, probabilities, read, charge=paid.charge, resent=resent)
 
     def preview(self, text: Text, *, epsilon: float | None = None, name: str = "text") -> Steps[Preview]:
         """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
@@ -252,18 +250,12 @@ class Session:
         ledger, name = self._ledger, f"ask: {terms.mechanism.name} per {terms.mechanism.unit}"
         with self._lock():
             known = ledger.find(read.key)
-            paid = ledger.reserve(read.key, terms.charge, mechanism=name, unit=terms.mechanism.unit)
-            if paid.state is State.RESERVED:
-                frame = ledger.ready(paid.id, self._frame(self._draw(read.tokens, terms)))
+            entry = ledger.reserve(read.key, terms.charge, mechanism=name, unit=terms.mechanism.unit)
+            if entry.state is State.RESERVED:
+                frame = ledger.ready(entry.id, self._frame(self._draw(read.tokens, terms)))
             else:
-                frame = ledger.payload(paid.id)
-        return _Paid(
-            frame,
-            paid.id,
-            charged_now=known is None,
-            drawn_now=paid.state is State.RESERVED,
-            delivered=paid.state is State.DELIVERED,
-        )
+                frame = ledger.payload(entry.id)
+        return _Paid(frame, entry, terms.charge if known is None else None)
 
     def _draw(self, tokens: Mapping[str, Tensor], terms: Terms) -> Released:
         """Draw one release; only ever called for a charge that has none."""
@@ -272,31 +264,25 @@ class Session:
     @torch.inference_mode()
     def _hidden(self, tokens: Mapping[str, Tensor]) -> Tensor:
         hidden: Tensor = self._user.front(**tokens)
-        if tuple(hidden.shape) != (1, self.policy.release.matrix_rows, self.policy.release.width):
+        if tuple(hidden.shape) != (1, *self.policy.release.shape):
             raise AssertionError("the front gives another shape than the policy says")
         return hidden[0]
 
     def _frame(self, released: Released) -> bytes:
-        return frame_of(
-            released,
-            cut=self.policy.release.cut,
-            front=self.policy.release.front,
-            request=secrets.token_bytes(16),
-            time=int(time.time()),
-        )
+        spec, now = self.policy.release, int(time.time())
+        return frame_of(released, cut=spec.cut, front=spec.front, request=secrets.token_bytes(16), time=now)
 
     def _answer(
-        self, label: str, probabilities: dict[str, float], read: _Text, terms: Terms, *, paid: _Paid | None
+        self, label: str, probabilities: dict[str, float], read: _Text, *, charge: Charge | None, resent: bool
     ) -> Answer:
         summary = self._ledger.summary()
-        charged = paid is not None and paid.charged_now
         return Answer(
             label=label,
             probabilities=probabilities,
-            charge=terms.charge.epsilon(summary.delta) if charged else 0.0,
+            charge=0.0 if charge is None else charge.epsilon(summary.delta),
             spent=summary.spent,
             remaining=summary.usable,
-            resent=paid is None or not paid.drawn_now,
+            resent=resent,
             truncated=read.truncated,
         )
 
@@ -312,9 +298,8 @@ def _open_ledger(path: Path, policy: Policy, budget: float | None, per_day: floa
     if path.exists():
         ledger = Ledger.open(path)
     elif budget is None and per_day is None:
-        raise InvalidInput(
-            "budget", "be given for a new ledger", "none", "Say how much may be spent in all, such as 50."
-        )
+        remedy = "Say how much may be spent in all, such as 50."
+        raise InvalidInput("budget", "be given for a new ledger", "none", remedy)
     else:
         cap = LARGEST_CAP if budget is None else budget
         ledger = Ledger.open_or_create(path, cap_epsilon=cap, delta=policy.delta, per_day=per_day)
@@ -357,8 +342,7 @@ def _refresh(frame: bytes, now: int) -> tuple[bytes, bytes]:
 
 def _check_answer(reply: Reply, labels: tuple[str, ...], request: bytes) -> tuple[str, dict[str, float]]:
     """The label and the probabilities, if this is an answer to this request at all."""
-    found = parse_json(reply)
-    match found:
+    match parse_json(reply):
         case {"label": str(label), "probabilities": dict(given), "request": str(echoed)} if (
             label in labels and echoed == request.hex() and given.keys() == set(labels)
         ):

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from dp_forward.errors import InvalidInput
@@ -27,7 +26,7 @@ from dp_forward.service.protocol.sansio import Call, Done, NoReply, Pause, Reply
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["AsyncTransport", "BlockingPool", "OrderedPool", "Transport"]
+__all__ = ["AsyncTransport", "Transport"]
 
 T = TypeVar("T")
 
@@ -58,12 +57,7 @@ class _Connection:
 
     def _request(self, call: Call) -> dict[str, Any]:
         kind = {} if call.body is None else {"content-type": call.kind}
-        return {
-            "method": call.method,
-            "url": self.address + call.path,
-            "content": call.body,
-            "headers": kind,
-        }
+        return {"method": call.method, "url": self.address + call.path, "content": call.body, "headers": kind}
 
 
 class Transport(_Connection):
@@ -125,9 +119,7 @@ class Transport(_Connection):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -254,7 +246,9 @@ class BlockingPool(Generic[T]):
     def results(self, source: Iterator[Steps[T]]) -> Iterator[T]:
         """The results of these steps, in their order; ``source`` is read in the caller's thread."""
         while True:
-            self._check_process()
+            if self._process != os.getpid():
+                remedy = "Ask again in it."
+                raise InvalidInput("answers", "be taken by the process that asked", "a fork", remedy)
             while not self._pool.full and (steps := next(source, None)) is not None:
                 self._portal.call(self._pool.add, steps)
             if not self._pool:
@@ -269,10 +263,6 @@ class BlockingPool(Generic[T]):
         self._portal.call(self._transport.close)
         self._portal.call(self._portal.stop)
         self._thread.join()
-
-    def _check_process(self) -> None:
-        if self._process != os.getpid():
-            raise InvalidInput("answers", "be taken by the process that asked", "a fork", "Ask again in it.")
 
 
 class _Body:
@@ -314,13 +304,11 @@ def _address(server: str) -> str:
     except (httpx.InvalidURL, TypeError):
         url = httpx.URL("")
     if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
-        raise InvalidInput(
-            "server", "be an address such as https://host:8000", "another", "Give a token as token."
-        )
+        rule = "be an address such as https://host:8000"
+        raise InvalidInput("server", rule, "another", "Give a token as token.")
     if url.scheme == "http" and not is_loopback(url.host):
-        raise InvalidInput(
-            "server", "be https, unless it is on this machine", "http", "Without TLS others read the answers."
-        )
+        rule = "be https, unless it is on this machine"
+        raise InvalidInput("server", rule, "http", "Without TLS others read the answers.")
     return str(url).rstrip("/")
 
 

@@ -40,8 +40,9 @@ from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.ledger import Ledger, State
 from dp_forward.progress import Count
 from dp_forward.service.client.transport import Transport
+from dp_forward.service.protocol import sansio
 from dp_forward.service.protocol.collection_spec import CollectionSpec
-from dp_forward.service.protocol.frame import Header, WireError
+from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import ProtocolMismatch, shown
 from dp_forward.service.protocol.record import ID_BYTES, pack_record
@@ -52,13 +53,12 @@ from dp_forward.service.protocol.sansio import (
     ServerUnavailable,
     Steps,
     parse_json,
-    send,
 )
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.files import make_secret, read_secret
 from dp_forward.storage.json_files import write_json
 
-__all__ = ["UploadResult", "check_collector", "push_corpus", "record_id"]
+__all__ = ["UploadResult", "check_collector", "push_corpus"]
 
 _DOMAIN: Final = b"dp-forward/push/1\0"
 _SPEC_BYTES: Final = 1 << 20
@@ -113,8 +113,9 @@ def push_corpus(
     retry = retry or RetryPolicy()
     with Transport(server, token=token, retry=retry, transport=transport) as line:
         corpus = _charged_corpus(Path(out).absolute(), ledger)
-        log = _UploadLog(corpus, line.address)
-        steps = _steps(corpus, _own_spec(corpus, cut), log, retry, again=again, progress=progress)
+        manifest = Manifest(release=replace(corpus.release, cut=cut))
+        own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, line.address)
+        steps = _steps(corpus, own, log, retry, again=again, progress=progress)
         try:
             return line.drive(steps)
         except ServerUnavailable as error:
@@ -171,30 +172,23 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
     return corpus
 
 
-def _own_spec(corpus: ReleasedCorpus, cut: str) -> CollectionSpec:
-    """What a collector of this corpus must want, from the user's side alone."""
-    manifest = Manifest(release=replace(corpus.release, cut=cut))
-    return CollectionSpec.of(manifest, corpus.spec.labels)
-
-
 def _agreed_spec(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpec]:
     """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
-    theirs = parse_json((yield from send(Call("GET", "/v1/collection", _SPEC_BYTES), retry)))
-    if not isinstance(theirs, dict) or not isinstance(theirs.get("manifest"), dict):
-        raise _unreadable()
-    mine = own.as_dict()
-    for name in mine["manifest"]:
-        _compare(name, mine["manifest"][name], theirs["manifest"].get(name))
-    _compare("labels", mine["labels"], theirs.get("labels"))
-    try:
-        spec = CollectionSpec.from_dict(theirs)
-    except WireError:
-        raise _unreadable() from None
-    # Once more on what was read, so that no two spellings of a value can differ.
-    read = spec.as_dict()
-    if any(read[name] != mine[name] for name in ("version", "manifest", "labels")):
-        raise _unreadable()
-    return spec
+    theirs = parse_json((yield from sansio.send(Call("GET", "/v1/collection", _SPEC_BYTES), retry)))
+    if isinstance(theirs, dict) and isinstance(theirs.get("manifest"), dict):
+        mine = own.as_dict()
+        for name in mine["manifest"]:
+            _compare(name, mine["manifest"][name], theirs["manifest"].get(name))
+        _compare("labels", mine["labels"], theirs.get("labels"))
+        with contextlib.suppress(WireError):
+            spec = CollectionSpec.from_dict(theirs)
+            # Once more on what was read, so that no two spellings of a value can differ.
+            read = spec.as_dict()
+            if all(read[name] == mine[name] for name in ("version", "manifest", "labels")):
+                return spec
+    raise ProtocolMismatch(
+        "What the server collects is not said as in this version of dp-forward. Nothing was sent."
+    )
 
 
 def _compare(name: str, mine: Any, theirs: Any) -> None:
@@ -210,12 +204,6 @@ def _compare(name: str, mine: Any, theirs: Any) -> None:
         )
 
 
-def _unreadable() -> ProtocolMismatch:
-    return ProtocolMismatch(
-        "What the server collects is not said as in this version of dp-forward. Nothing was sent."
-    )
-
-
 def _steps(
     corpus: ReleasedCorpus,
     own: CollectionSpec,
@@ -226,7 +214,7 @@ def _steps(
     progress: Count | None,
 ) -> Steps[UploadResult]:
     spec = yield from _agreed_spec(own, retry)
-    done = 0 if again else log.acknowledged
+    done = 0 if again else log.here()[0]
     log.begin(done, spec.shuffler_least)  # before the first byte leaves
     pushed = 0
     at_once = max(1, min(own.body_records, _BODY_BYTES // own.record_bytes))
@@ -235,12 +223,12 @@ def _steps(
     while done < len(corpus):
         span = range(done, min(done + at_once, len(corpus)))
         call = Call("POST", "/v1/records", _ANSWER_BYTES, _body(corpus, own.manifest, log.secret, span))
-        pushed += _stored((yield from send(call, retry)), len(span))
+        pushed += _stored((yield from sansio.send(call, retry)), len(span))
         done = span.stop
         log.acknowledge(done)
         if progress is not None:
             progress(done)
-    return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere, log.least)
+    return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere(), log.here()[1])
 
 
 def _stored(reply: Any, records: int) -> int:
@@ -258,7 +246,7 @@ def _body(corpus: ReleasedCorpus, manifest: Manifest, secret: bytes, span: range
     values, labels = batch["values"].numpy(), batch.get("labels")
     records = []
     for place, number in enumerate(span):
-        header = Header.as_asked(manifest, request=record_id(secret, number))
+        header = manifest.header(request=record_id(secret, number))
         label = None if labels is None else int(labels[place])
         noisy = values[place].astype(corpus.release.integers, copy=False)
         records.append(pack_record(header.pack() + noisy.tobytes(), label))
@@ -277,22 +265,19 @@ class _UploadLog:
         self._path, self._corpus, self.server = folder / _LOG, corpus.key, server
         self._first = not (folder / _SECRET).exists()
         if self._first and not self._path.exists():
-            with contextlib.suppress(FileExistsError), _writable():
+            with _writable(), contextlib.suppress(FileExistsError):
                 make_secret(folder / _SECRET)
         remedy = "Bring it back: without it every record would be sent as a second one."
         self.secret = read_secret(folder / _SECRET, remedy=remedy)
 
-    @property
-    def acknowledged(self) -> int:
-        """So many records, from the first, are on the server's disk."""
-        return self._here()[0]
+    def here(self) -> tuple[int, int | None]:
+        """How many records, from the first, are on the server's disk, and the smallest batch that it promised
+        at any time of sending."""
+        match self._read()[0].get(self.server):
+            case {"records": int(records), "least": least} if records >= 0:
+                return records, least if type(least) is int else None
+        return 0, None
 
-    @property
-    def least(self) -> int | None:
-        """The smallest batch that was promised at any time of sending here."""
-        return self._here()[1]
-
-    @property
     def elsewhere(self) -> bool:
         """Whether another server was sent to, or may have been: a log that is lost says nothing."""
         servers, lost = self._read()
@@ -301,19 +286,13 @@ class _UploadLog:
     def begin(self, records: int, least: int | None) -> None:
         """Store a server, and what it promises, before it gets a byte."""
         if self.server in self._read()[0]:
-            before = self.least
+            before = self.here()[1]
             least = None if before is None or least is None else min(before, least)
         self._write(records, least)
 
     def acknowledge(self, records: int) -> None:
         """Store it; a crash before that costs the sending of one body, and nothing else."""
-        self._write(records, self.least)
-
-    def _here(self) -> tuple[int, int | None]:
-        match self._read()[0].get(self.server):
-            case {"records": int(records), "least": least} if records >= 0:
-                return records, least if type(least) is int else None
-        return 0, None
+        self._write(records, self.here()[1])
 
     def _read(self) -> tuple[dict[str, Any], bool]:
         """What each server has, and whether a log was lost: damaged, of another corpus, or deleted."""
@@ -334,8 +313,6 @@ class _UploadLog:
 def _writable() -> Iterator[None]:
     try:
         yield
-    except FileExistsError:
-        raise
     except OSError as error:
         raise LedgerUnavailable(
             f"Nothing can be written to the private folder: {error.strerror}. Nothing is lost: push again."

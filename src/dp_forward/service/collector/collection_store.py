@@ -30,7 +30,7 @@ from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.record import Record
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
 from dp_forward.storage.files import create_file
 from dp_forward.storage.json_files import read_json

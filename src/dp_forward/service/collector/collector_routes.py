@@ -24,8 +24,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.record_intake import RecordIntake, RecordReader, collection_route
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import Guard, check_head, read_body
+from dp_forward.service.server.request_limits import Guard, Refused, check_head, read_body
 from dp_forward.service.server.settings import ServerSettings
 
 __all__ = ["collector_routes"]

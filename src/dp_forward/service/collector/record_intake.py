@@ -27,8 +27,14 @@ from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.record import Record, parse_record
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import NoiseCheck
-from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import Guard, check_head, json_response, read_body, refusal
+from dp_forward.service.server.request_limits import (
+    Guard,
+    Refused,
+    check_head,
+    json_response,
+    read_body,
+    refusal,
+)
 from dp_forward.service.server.settings import ServerSettings
 
 __all__ = ["RecordIntake", "RecordReader", "collection_route"]
@@ -36,8 +42,6 @@ __all__ = ["RecordIntake", "RecordReader", "collection_route"]
 _AT_ONCE: Final = 16
 """So many bodies are read and stored at a time; each may take 8 MiB."""
 _RETRY_SECONDS: Final = 1
-_CODES: Final = {"bits": "dtype", "rows": "shape", "width": "shape", "epsilon": "budget", "delta": "budget"}
-"""The fields of a header whose code is not their name."""
 
 Store = Callable[[list[Record]], tuple[int, int]]
 """Stores checked records: how many are new, and how many known."""
@@ -50,11 +54,7 @@ class RecordReader:
         self._spec = spec
         manifest = spec.manifest
         self._check_noise = NoiseCheck.of(
-            manifest.mechanism(),
-            rows=manifest.release.matrix_rows,
-            width=manifest.release.width,
-            step=manifest.step,
-            bits=manifest.release.bits,
+            manifest.mechanism(), shape=manifest.release.shape, step=manifest.step, bits=manifest.release.bits
         )
 
     @property
@@ -72,10 +72,7 @@ class RecordReader:
         if len(data) != self.spec.record_bytes:
             raise WireError("length", f"A record has {self.spec.record_bytes} bytes here, not {len(data)}")
         record = parse_record(data, labels=self.spec.label_count)
-        problem = record.header.fits(self.spec.manifest)
-        if problem is not None:
-            field = problem.partition(":")[0]
-            raise WireError(_CODES.get(field, field), f"This is not what is collected: {problem}")
+        self.spec.manifest.offer_for(record.header, refusal="This is not what is collected")
         self._check_noise(record.values)
         return record
 

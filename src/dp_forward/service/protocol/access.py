@@ -9,7 +9,7 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["check_token", "is_loopback", "read_token"]
+__all__ = ["read_token"]
 
 _SHORTEST_TOKEN: Final = 16
 

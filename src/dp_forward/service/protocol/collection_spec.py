@@ -21,7 +21,7 @@ from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.record import RECORD_LABEL_BYTES
 
-__all__ = ["MOST_BODY_BYTES", "MOST_BODY_RECORDS", "CollectionSpec"]
+__all__ = ["CollectionSpec"]
 
 MOST_BODY_BYTES: Final = 8 << 20
 """No body of records is longer."""
@@ -51,25 +51,17 @@ class CollectionSpec:
 
     def __post_init__(self) -> None:
         if self.manifest.epsilons:
-            raise InvalidInput(
-                "manifest",
-                "ask for one noise",
-                f"{1 + len(self.manifest.epsilons)}",
-                "Use CollectionSpec.of.",
-            )
+            given = f"{1 + len(self.manifest.epsilons)}"
+            raise InvalidInput("manifest", "ask for one noise", given, "Use CollectionSpec.of.")
         self.corpus_spec(1, 1).guarantee()  # refuses labels that do not fit, and what cannot be promised
         if self.record_bytes > MOST_BODY_BYTES:
             rule = f"take at most {MOST_BODY_BYTES} bytes"
             raise InvalidInput("record", rule, self.record_bytes, "Cut where less crosses, or use 8 bits.")
         if self.shuffler_least is not None:
-            remedy = "One record alone is not hidden."
-            if (
-                count("shuffler_least", self.shuffler_least, at_least=_LEAST_HIDING, remedy=remedy)
-                > _MOST_HIDING
-            ):
-                raise InvalidInput(
-                    "shuffler_least", f"be at most {_MOST_HIDING}", "more", "Nobody waits so long."
-                )
+            remedy, least = "One record alone is not hidden.", self.shuffler_least
+            if count("shuffler_least", least, at_least=_LEAST_HIDING, remedy=remedy) > _MOST_HIDING:
+                rule = f"be at most {_MOST_HIDING}"
+                raise InvalidInput("shuffler_least", rule, "more", "Nobody waits so long.")
 
     @classmethod
     def of(cls, manifest: Manifest, labels: Labels, *, shuffler_least: int | None = None) -> CollectionSpec:
@@ -115,15 +107,16 @@ class CollectionSpec:
     def from_dict(cls, settings: object) -> CollectionSpec:
         """From what a collector sent, as JSON reads it; anything but a sound form is a `WireError`."""
         if not isinstance(settings, Mapping) or set(settings) != _KEYS:
-            raise WireError(
-                "collection", f"A collection has the keys {', '.join(sorted(_KEYS))} and no others"
-            )
+            rule = f"A collection has the keys {', '.join(sorted(_KEYS))} and no others"
+            raise WireError("collection", rule)
         if type(settings["version"]) is not int or settings["version"] != _VERSION:
             raise WireError("version", f"Version {_VERSION} of collections is spoken here, not the server's")
         manifest = Manifest.from_dict(settings["manifest"])
         try:
             labels = labels_from_dict(settings["labels"], len(manifest.release.labels))
-            made = cls(manifest=manifest, labels=labels, shuffler_least=_least(settings["shuffler"]))
+            shuffler = settings["shuffler"]
+            least = None if shuffler is None else shuffler["least"]
+            made = cls(manifest=manifest, labels=labels, shuffler_least=least)
             if made.as_dict() != dict(settings):
                 raise ValueError("written otherwise")
         except DpForwardError as error:
@@ -137,11 +130,3 @@ class CollectionSpec:
         how = labels_as_dict(self.labels)["how"]
         by = "" if self.shuffler_least is None else f", shuffled {self.shuffler_least} or more at a time"
         return f"CollectionSpec({self.manifest!r}, labels {how}{by})"
-
-
-def _least(settings: Any) -> int | None:
-    if settings is None:
-        return None
-    if set(settings) != {"least"} or type(settings["least"]) is not int:
-        raise ValueError("no shuffler")
-    return int(settings["least"])

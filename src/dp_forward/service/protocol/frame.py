@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +28,8 @@ from dp_forward.errors import DpForwardError, InvalidInput
 
 if TYPE_CHECKING:
     from dp_forward.noise.released.released_matrix import Released
-    from dp_forward.service.protocol.manifest import Manifest
 
-__all__ = [
-    "HEADER_BYTES",
-    "MOST_ENTRIES",
-    "VERSION",
-    "Frame",
-    "Header",
-    "WireError",
-    "frame_bytes",
-    "frame_of",
-    "parse_frame",
-]
+__all__ = ["HEADER_BYTES", "VERSION", "Header", "WireError", "frame_of", "parse_frame"]
 
 HEADER_BYTES: Final = 128
 MAGIC: Final = b"DPFW"
@@ -61,8 +50,6 @@ _CUT_BYTES: Final = 24
 _CUT_LETTERS: Final = re.compile(rb"[a-z][a-z0-9._]*")
 _NOTHING: Final = bytes(8)
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
-SAME: Final = 1e-9
-"""Two machines may disagree in the last digits of one calibration; another budget differs by far more."""
 
 Values = NDArray[np.int8] | NDArray[np.int16]
 
@@ -102,11 +89,13 @@ class Header:
     time: int
 
     def __post_init__(self) -> None:
-        if not _whole(self.bits) or self.bits not in (8, 16):
+        if type(self.bits) is not int or self.bits not in (8, 16):
             raise WireError("dtype", "A frame holds integers of 8 or 16 bits")
         if not isinstance(self.mechanism, str) or self.mechanism not in MECHANISMS:
             raise WireError("mechanism", f"The mechanism of a frame is one of {', '.join(MECHANISMS)}")
-        self._check_shape()
+        shape = (self.rows, self.width)
+        if not (all(type(n) is int and n >= 1 for n in shape) and math.prod(shape) <= MOST_ENTRIES):
+            raise WireError("shape", f"A frame has 1 to {MOST_ENTRIES} entries, as rows times width")
         self._check_numbers()
         if not isinstance(self.cut, str) or _cut_read(_cut_written(self.cut)) != self.cut:
             raise WireError("cut", f"The cut of a frame is a cut that fits {_CUT_BYTES} bytes")
@@ -114,23 +103,19 @@ class Header:
             raise WireError("front", "The digest of the front has 32 bytes")
         if not isinstance(self.request, bytes) or len(self.request) != 16:
             raise WireError("request", "The id of a request has 16 bytes")
-        if not _whole(self.time) or not 0 <= self.time < LATEST:
+        if type(self.time) is not int or not 0 <= self.time < LATEST:
             raise WireError("time", f"The time of a frame is in unix seconds, below {LATEST}")
 
-    def _check_shape(self) -> None:
-        rows, width = self.rows, self.width
-        if not (_whole(rows) and _whole(width) and rows >= 1 and width >= 1 and rows * width <= MOST_ENTRIES):
-            raise WireError("shape", f"A frame has 1 to {MOST_ENTRIES} entries, as rows times width")
-
     def _check_numbers(self) -> None:
-        if not (_real(self.step) and LEAST_STEP <= self.step <= LARGEST_STEP):
+        step, epsilon, delta = self.step, self.epsilon, self.delta
+        if type(step) is not float or not LEAST_STEP <= step <= LARGEST_STEP:
             raise WireError("step", "The step of a frame lies in [2^-120, 2^100]")
-        if not (_real(self.epsilon) and 0 < self.epsilon < math.inf):
+        if type(epsilon) is not float or not 0 < epsilon < math.inf:
             raise WireError("budget", "The epsilon of a frame is a finite number above 0")
         # -0.0 would be a second spelling of 0.
-        if not (_real(self.delta) and 0 <= self.delta < 1 and math.copysign(1.0, self.delta) > 0):
+        if type(delta) is not float or not 0 <= delta < 1 or math.copysign(1.0, delta) < 0:
             raise WireError("budget", "The delta of a frame lies in [0, 1)")
-        if (self.mechanism == "privunit") != (self.delta == 0):
+        if (self.mechanism == "privunit") != (delta == 0):
             raise WireError("budget", "The delta of a frame is 0 for privunit and above 0 for Gaussian noise")
 
     @property
@@ -140,23 +125,10 @@ class Header:
 
     def pack(self) -> bytes:
         """The 128 bytes."""
-        return _LAYOUT.pack(
-            MAGIC,
-            VERSION,
-            self.bits,
-            MECHANISMS[self.mechanism],
-            0,
-            self.rows,
-            self.width,
-            self.step,
-            self.epsilon,
-            self.delta,
-            _cut_written(self.cut),
-            self.front,
-            self.request,
-            self.time,
-            _NOTHING,
-        )
+        numbers = (self.rows, self.width, self.step, self.epsilon, self.delta)
+        names = (_cut_written(self.cut), self.front, self.request, self.time)
+        kind = (self.bits, MECHANISMS[self.mechanism], 0)
+        return _LAYOUT.pack(MAGIC, VERSION, *kind, *numbers, *names, _NOTHING)
 
     @classmethod
     def unpack(cls, data: bytes) -> Header:
@@ -165,84 +137,28 @@ class Header:
             raise WireError("type", f"A header comes as bytes, not as {type(data).__name__}")
         if len(data) != HEADER_BYTES:
             raise WireError("length", f"A header has {HEADER_BYTES} bytes, not {len(data)}")
-        raw = _Raw(*_LAYOUT.unpack(data))
-        if raw.magic != MAGIC:
+        magic, version, bits, number, reserved, *values, tail = _LAYOUT.unpack(data)
+        if magic != MAGIC:
             raise WireError("magic", "These bytes are no dp-forward frame")
-        if raw.version != VERSION:
-            raise WireError("version", f"Version {VERSION} of the format is spoken here, not {raw.version}")
-        if raw.mechanism not in _NAMES:
-            raise WireError("mechanism", f"No mechanism has the number {raw.mechanism}")
-        if raw.reserved or raw.tail != _NOTHING:
+        if version != VERSION:
+            raise WireError("version", f"Version {VERSION} of the format is spoken here, not {version}")
+        if number not in _NAMES:
+            raise WireError("mechanism", f"No mechanism has the number {number}")
+        if reserved or tail != _NOTHING:
             raise WireError("reserved", "The reserved bytes of a header are 0")
-        cut = _cut_read(raw.cut)
-        if cut is None:
+        found = dict(zip(_FIELDS, (bits, _NAMES[number], *values), strict=True))
+        found["cut"] = _cut_read(found["cut"])
+        if found["cut"] is None:
             raise WireError("cut", "The cut in the header is none that exists")
-        return cls(
-            bits=raw.bits,
-            mechanism=_NAMES[raw.mechanism],
-            rows=raw.rows,
-            width=raw.width,
-            step=raw.step,
-            epsilon=raw.epsilon,
-            delta=raw.delta,
-            cut=cut,
-            front=raw.front,
-            request=raw.request,
-            time=raw.time,
-        )
-
-    @classmethod
-    def as_asked(cls, manifest: Manifest, *, request: bytes, time: int = 0) -> Header:
-        """The header that a manifest asks for, at its own epsilon."""
-        spec = manifest.release
-        return cls(
-            bits=spec.bits,
-            mechanism=spec.required_noise().mechanism,
-            rows=spec.matrix_rows,
-            width=spec.width,
-            step=manifest.step,
-            epsilon=manifest.epsilon,
-            delta=manifest.delta,
-            cut=str(spec.cut),
-            front=bytes.fromhex(str(spec.front)),
-            request=request,
-            time=time,
-        )
-
-    def fits(self, manifest: Manifest) -> str | None:
-        """The first thing in which this header is not what the manifest asks for, in words; None if it fits.
-
-        Guarantees:
-            The manifest's side of epsilon, delta and step is calibrated from its choice of noise, never read.
-        Edges:
-            The rule for the budget is equality with one of the manifest's offers, not "at most": integers of
-            another step mean something else. Numbers are equal within 1e-9 of their size. That the numbers
-            agree proves no noise.
-        """
-        spec = manifest.release
-        for name, here, there in (
-            ("bits", self.bits, spec.bits),
-            ("rows", self.rows, spec.matrix_rows),
-            ("width", self.width, spec.width),
-            ("mechanism", self.mechanism, spec.required_noise().mechanism),
-            ("cut", self.cut, spec.cut),
-            ("front", self.front.hex()[:12], str(spec.front)[:12]),
-        ):
-            if here != there:
-                return f"{name}: the frame has {here}, the manifest asks for {there}"
-        if self.front.hex() != spec.front:
-            return "front: the frame and the manifest name two fronts"
-        offer = manifest.offer_with(self.epsilon)
-        if offer is None:
-            return f"epsilon: the frame has {self.epsilon!r}, the manifest asks for {manifest.epsilon!r}"
-        for name, claimed, wanted in (("delta", self.delta, offer.delta), ("step", self.step, offer.step)):
-            if not math.isclose(claimed, wanted, rel_tol=SAME, abs_tol=0.0):
-                return f"{name}: the frame has {claimed!r}, the manifest asks for {wanted!r}"
-        return None
+        return cls(**found)
 
     def __repr__(self) -> str:
         budget = f"epsilon={self.epsilon:g}, delta={self.delta:g}"
         return f"Header({self.rows} x {self.width} int{self.bits} at {self.cut}, {self.mechanism}, {budget})"
+
+
+_FIELDS: Final = tuple(f.name for f in fields(Header))
+"""In the order in which they lie in the bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -301,39 +217,6 @@ def parse_frame(data: bytes) -> Frame:
     # On immutable bytes, so the array is read-only whatever its flags are set to.
     values: Values = np.frombuffer(data, dtype=f"<i{header.bits // 8}", offset=HEADER_BYTES)
     return Frame(header, values.reshape(header.rows, header.width))
-
-
-def frame_bytes(*, rows: int, width: int, bits: int) -> int:
-    """How long a frame of this shape is; a receiver reads no more than that."""
-    return HEADER_BYTES + rows * width * bits // 8
-
-
-class _Raw(NamedTuple):
-    """The header, field by field, as it lies in the bytes."""
-
-    magic: bytes
-    version: int
-    bits: int
-    mechanism: int
-    reserved: int
-    rows: int
-    width: int
-    step: float
-    epsilon: float
-    delta: float
-    cut: bytes
-    front: bytes
-    request: bytes
-    time: int
-    tail: bytes
-
-
-def _whole(value: object) -> bool:
-    return type(value) is int
-
-
-def _real(value: object) -> bool:
-    return type(value) is float
 
 
 def _cut_written(cut: str) -> bytes:

@@ -19,7 +19,7 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -27,26 +27,28 @@ import numpy as np
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.service.protocol.frame import (
-    HEADER_BYTES,
-    LARGEST_STEP,
-    LEAST_STEP,
-    MECHANISMS,
-    MOST_ENTRIES,
-    SAME,
-    VERSION,
-    WireError,
-)
+from dp_forward.service.protocol import frame
+from dp_forward.service.protocol.frame import MECHANISMS, MOST_ENTRIES, VERSION, Header, WireError
 
 if TYPE_CHECKING:
     from dp_forward.privacy import Mechanism
     from dp_forward.split.artifacts import ProviderSide
 
-__all__ = ["Manifest", "Offer"]
+__all__ = ["Manifest"]
 
-_KEYS: Final = frozenset(
-    ("version", "noise", "rows", "matrix_rows", "width", "bits", "cut", "front", "labels", "epsilons")
-)
+RELEASE_FIELDS: Final = ("rows", "matrix_rows", "width", "bits", "cut", "front", "labels")
+"""What a manifest says of a release besides its noise; both parties must agree on all of it."""
+_KEYS: Final = {"version", "noise", *RELEASE_FIELDS, "epsilons"}
+_NOISE_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("mechanism", "unit", "how"), (str,)),
+    **dict.fromkeys(("epsilon", "delta", "norm"), (float, int)),
+    **dict.fromkeys(("rows", "columns"), (int, type(None))),
+    "threshold_share": (float, int, type(None)),
+}
+_CODES: Final = {"bits": "dtype", "rows": "shape", "width": "shape", "epsilon": "budget", "delta": "budget"}
+"""Codes of the `WireError` for a field of a header, where the code is not its name."""
+_SAME: Final = 1e-9
+"""Two machines may disagree in the last digits of one calibration; another budget differs by far more."""
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_ROWS: Final = 1 << 16
 _MOST_LABELS: Final = 1 << 16
@@ -106,9 +108,8 @@ class Manifest:
             rule = "be the SHA-256 of a front, 64 hex digits in lower case"
             raise InvalidInput("front", rule, "something else", "It is digest_front in split.json.")
         if not isinstance(labels, tuple) or not 1 <= len(labels) <= _MOST_LABELS:
-            raise InvalidInput(
-                "labels", f"number 1 to {_MOST_LABELS}", "others", "Name what the back answers."
-            )
+            rule = f"number 1 to {_MOST_LABELS}"
+            raise InvalidInput("labels", rule, "others", "Name what the back answers.")
         # They are shown to a user: no line breaks, no terminal codes, no books.
         if not all(_showable(label) for label in labels) or len(set(labels)) < len(labels):
             rule = f"be different printable words of at most {_LONGEST_LABEL} letters"
@@ -149,16 +150,55 @@ class Manifest:
         mechanism = noise.build()
         blank = release(np.zeros((rows, 1)), mechanism, bits=self.release.bits)
         epsilon, delta = blank.guarantee.epsilon, blank.guarantee.delta
-        if not (math.isfinite(epsilon) and LEAST_STEP <= blank.step <= LARGEST_STEP):
+        if not (math.isfinite(epsilon) and frame.LEAST_STEP <= blank.step <= frame.LARGEST_STEP):
             raise InvalidInput("noise", "fit a frame", "a step or epsilon beyond it", "Use a norm near 1.")
         return Offer(noise, mechanism, float(epsilon), float(delta), float(blank.step))
 
-    def offer_with(self, epsilon: float) -> Offer | None:
-        """The offer whose releases are proved to be this epsilon, within one part in 10^9."""
-        for offer in self.offers:
-            if math.isclose(epsilon, offer.epsilon, rel_tol=SAME, abs_tol=0.0):
-                return offer
-        return None
+    def header(self, *, request: bytes, time: int = 0) -> Header:
+        """The header of a release that this manifest asks for, at its own epsilon."""
+        return Header(
+            bits=self.release.bits,
+            mechanism=self.release.required_noise().mechanism,
+            rows=self.release.matrix_rows,
+            width=self.release.width,
+            step=self.step,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            cut=str(self.release.cut),
+            front=bytes.fromhex(str(self.release.front)),
+            request=request,
+            time=time,
+        )
+
+    def offer_for(self, header: Header, *, refusal: str) -> Offer:
+        """The noise that a header claims; `WireError` where the header is not what this manifest asks for.
+
+        Its message begins with ``refusal`` and names the first thing in which they differ.
+
+        Guarantees:
+            The manifest's side of epsilon, delta and step is calibrated from its choice of noise, never read.
+        Edges:
+            The rule for the budget is equality with one of the manifest's offers, not "at most": integers of
+            another step mean something else. Numbers are equal within 1e-9 of their size. That the numbers
+            agree proves no noise.
+        """
+
+        def check(name: str, equal: bool, here: object, there: object) -> None:
+            if not equal:
+                told = f"{refusal}: {name}: the frame has {here}, the manifest asks for {there}"
+                raise WireError(_CODES.get(name, name), told)
+
+        asked = self.header(request=header.request, time=header.time)
+        for name in ("bits", "rows", "width", "mechanism", "cut"):
+            here, there = getattr(header, name), getattr(asked, name)
+            check(name, here == there, here, there)
+        check("front", header.front == asked.front, header.front.hex()[:12], asked.front.hex()[:12])
+        close = [offer for offer in self.offers if _same(header.epsilon, offer.epsilon)]
+        check("epsilon", bool(close), header.epsilon, self.epsilon)
+        offer = close[0]
+        check("delta", _same(header.delta, offer.delta), header.delta, offer.delta)
+        check("step", _same(header.step, offer.step), header.step, offer.step)
+        return offer
 
     def mechanism(self) -> Mechanism:
         """The noise that the back was trained for."""
@@ -167,7 +207,7 @@ class Manifest:
     @property
     def frame_bytes(self) -> int:
         """How long every frame for this server is."""
-        return HEADER_BYTES + self.release.payload_bytes
+        return frame.HEADER_BYTES + self.release.payload_bytes
 
     @classmethod
     def of(
@@ -208,17 +248,12 @@ class Manifest:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        spec = self.release
+        release = {name: getattr(self.release, name) for name in RELEASE_FIELDS}
         return {
             "version": self.version,
-            "noise": asdict(spec.required_noise()),
-            "rows": spec.rows,
-            "matrix_rows": spec.matrix_rows,
-            "width": spec.width,
-            "bits": spec.bits,
-            "cut": spec.cut,
-            "front": spec.front,
-            "labels": list(spec.labels),
+            "noise": asdict(self.release.required_noise()),
+            **release,
+            "labels": list(self.release.labels),
             "epsilons": list(self.epsilons),
         }
 
@@ -231,10 +266,9 @@ class Manifest:
         if type(version) is not int or version != VERSION:
             raise WireError("version", f"Version {VERSION} of the protocol is spoken here, not the server's")
         noise, labels, epsilons = settings["noise"], settings["labels"], settings["epsilons"]
-        if not isinstance(noise, Mapping) or set(noise) != {f.name for f in fields(NoiseSpec)}:
-            raise WireError(
-                "manifest", "The noise of a manifest has the keys of a choice of noise, all of them"
-            )
+        if not isinstance(noise, Mapping) or set(noise) != set(_NOISE_TYPES):
+            rule = "The noise of a manifest has the keys of a choice of noise, all of them"
+            raise WireError("manifest", rule)
         if not _plain(noise) or not isinstance(labels, list) or not _numbers(epsilons):
             raise WireError("manifest", "The manifest holds a value of the wrong type")
         try:
@@ -260,30 +294,21 @@ def _showable(label: object) -> bool:
     return isinstance(label, str) and 1 <= len(label) <= _LONGEST_LABEL and label.isprintable()
 
 
-def _numbers(found: object) -> bool:
-    return (
-        isinstance(found, list)
-        and len(found) < _MOST_OFFERS
-        and all(type(value) in (int, float) and abs(value) <= MOST_ENTRIES for value in found)
-    )
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_SAME, abs_tol=0.0)
 
 
 def _plain(noise: Mapping[Any, Any]) -> bool:
     """Whether the noise holds JSON's scalars, each of its own kind and of a sane size."""
-    kinds: dict[str, tuple[type, ...]] = {
-        "mechanism": (str,),
-        "epsilon": (float, int),
-        "delta": (float, int),
-        "unit": (str,),
-        "norm": (float, int),
-        "how": (str,),
-        "threshold_share": (float, int, type(None)),
-        "rows": (int, type(None)),
-        "columns": (int, type(None)),
-    }
     return all(
-        type(value) in kinds[name]
+        type(value) in _NOISE_TYPES[name]
         and not (isinstance(value, str) and len(value) > 64)
         and not (isinstance(value, int) and abs(value) > MOST_ENTRIES)
         for name, value in noise.items()
     )
+
+
+def _numbers(found: object) -> bool:
+    if not isinstance(found, list) or len(found) >= _MOST_OFFERS:
+        return False
+    return all(type(value) in (int, float) and abs(value) <= MOST_ENTRIES for value in found)

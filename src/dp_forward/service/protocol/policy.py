@@ -13,6 +13,7 @@ server to say.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, replace
 from typing import Final
@@ -24,13 +25,12 @@ from dp_forward.noise.released.released_matrix import release
 from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.privacy.charge import Charge
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["Policy", "ProtocolMismatch", "Terms", "shown"]
+__all__ = ["Policy", "ProtocolMismatch", "shown"]
 
 _LONGEST_SHOWN: Final = 60
-_SAME: Final = ("rows", "matrix_rows", "width", "bits", "cut", "front", "labels")
 
 
 class ProtocolMismatch(DpForwardError):
@@ -55,7 +55,7 @@ class Policy:
     ``release`` is what the user's own folder states, with the digest of the user's front.
 
     Guarantees:
-        `agree` returns only terms that promise at least what its noise promises, with a mechanism that is
+        `read` returns only terms that promise at least what its noise promises, with a mechanism that is
         calibrated from the user's own choice. No value of a manifest is taken over but a smaller epsilon or
         delta.
     Edges:
@@ -92,12 +92,8 @@ class Policy:
     def with_epsilon(self, epsilon: float) -> Policy:
         """The same with more noise; a front never allows less than it says."""
         if not (math.isfinite(epsilon) and 0 < epsilon <= self.epsilon):
-            raise InvalidInput(
-                "epsilon",
-                f"be above 0 and at most the front's {self.epsilon}",
-                epsilon,
-                "Less is more private.",
-            )
+            rule = f"be above 0 and at most the front's {self.epsilon}"
+            raise InvalidInput("epsilon", rule, epsilon, "Less is more private.")
         spec = replace(self.release, noise=replace(self.noise, epsilon=float(epsilon)))
         _bits(spec.mechanism(), spec.shape, spec.bits)
         return replace(self, release=spec)
@@ -112,23 +108,21 @@ class Policy:
         """The user's own terms."""
         return _terms(self.noise)
 
-    def read(self, found: object) -> Terms:
-        """`agree`, for what a server sent as JSON."""
-        return self.agree(self._manifest(found))
-
     def _manifest(self, found: object) -> Manifest:
-        if not isinstance(found, dict):
-            raise _unreadable()
-        # Shapes first: a sound manifest is calibrated on its shape, and that may be a huge one.
-        self._compare({name: found.get(name) for name in _SAME})
-        try:
-            return Manifest.from_dict(found)
-        except DpForwardError:
-            raise _unreadable() from None
+        """What a server sent as JSON, if it is a manifest of this very release; its noise is not compared."""
+        if isinstance(found, dict):
+            # Shapes first: a sound manifest is calibrated on its shape, and that may be a huge one.
+            self._compare(found)
+            with contextlib.suppress(DpForwardError):
+                return Manifest.from_dict(found)
+        raise ProtocolMismatch(
+            "The server's manifest is not one of this version of dp-forward. "
+            "Nothing was read, drawn or charged."
+        )
 
-    def agree(self, manifest: Manifest) -> Terms:
-        """The terms of a release for this server, or `ProtocolMismatch`."""
-        self._compare({name: getattr(manifest.release, name) for name in _SAME})
+    def read(self, found: object) -> Terms:
+        """The terms of a release for the server that sent this manifest as JSON, or `ProtocolMismatch`."""
+        manifest = self._manifest(found)
         wanted = manifest.release.required_noise()
         if self.epsilon in manifest.epsilons:
             wanted = replace(wanted, epsilon=self.epsilon)
@@ -139,9 +133,9 @@ class Policy:
                 raise _refused(f"noise: {name}", getattr(self.noise, name), getattr(wanted, name))
         return self._with_more_noise(wanted)
 
-    def _compare(self, theirs: dict[str, object]) -> None:
-        for name, given in theirs.items():
-            mine = getattr(self.release, name)
+    def _compare(self, found: dict[str, object]) -> None:
+        for name in RELEASE_FIELDS:
+            mine, given = getattr(self.release, name), found.get(name)
             value = tuple(given) if isinstance(given, list) else given
             if type(value) is not type(mine) or value != mine:
                 raise _refused(name, mine, value)
@@ -162,23 +156,18 @@ class Policy:
                 f"The server wants more noise: {name} {shown(theirs)} where the front says {mine}. Allow it "
                 "with allow_more_noise, if its answers are still of use."
             )
-        own = self.terms()
-        try:
+        own = self.terms().charge
+        with contextlib.suppress(DpForwardError, ArithmeticError):
             more = _terms(replace(self.noise, epsilon=wanted.epsilon, delta=wanted.delta))
-        except (DpForwardError, ArithmeticError):
-            more = None
-        if more is None or not _costs_no_more(more.charge, own.charge):
-            raise ProtocolMismatch("The server wants noise that cannot be made. Nothing was read or charged.")
-        return more
+            cost = more.charge
+            if cost and cost.epsilon_units <= own.epsilon_units and cost.mu2_units <= own.mu2_units:
+                return more
+        raise ProtocolMismatch("The server wants noise that cannot be made. Nothing was read or charged.")
 
 
 def _terms(noise: NoiseSpec) -> Terms:
     mechanism = noise.build()
     return Terms(noise, mechanism, mechanism.charge())
-
-
-def _costs_no_more(charge: Charge, own: Charge) -> bool:
-    return bool(charge) and charge.epsilon_units <= own.epsilon_units and charge.mu2_units <= own.mu2_units
 
 
 def _bits(mechanism: Mechanism, shape: tuple[int, int], bits: int | None) -> int:
@@ -190,12 +179,6 @@ def _bits(mechanism: Mechanism, shape: tuple[int, int], bits: int | None) -> int
         except InvalidInput:
             bits = 16
     return release(blank, mechanism, bits=bits).bits
-
-
-def _unreadable() -> ProtocolMismatch:
-    return ProtocolMismatch(
-        "The server's manifest is not one of this version of dp-forward. Nothing was read, drawn or charged."
-    )
 
 
 def _refused(name: str, mine: object, theirs: object) -> ProtocolMismatch:

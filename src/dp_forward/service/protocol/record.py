@@ -16,9 +16,9 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
-from dp_forward.service.protocol.frame import HEADER_BYTES, Header, Values, WireError, parse_frame
+from dp_forward.service.protocol.frame import HEADER_BYTES, Frame, Header, Values, WireError, parse_frame
 
-__all__ = ["ID_BYTES", "RECORD_LABEL_BYTES", "Record", "pack_record", "parse_record", "with_new_id"]
+__all__ = ["Record"]
 
 RECORD_LABEL_BYTES: Final = 4
 ID_BYTES: Final = 16
@@ -65,8 +65,7 @@ def record_digest(request: bytes, noisy: bytes, label: int | None) -> bytes:
 
 def pack_record(frame: bytes, label: int | None) -> bytes:
     """The record of a frame whose time is 0 and whose request is the record's id; None for no label."""
-    if parse_frame(frame).header.time != 0:
-        raise _timed()
+    _timeless(frame)
     return frame + _label_bytes(label)
 
 
@@ -81,17 +80,14 @@ def parse_record(data: bytes, *, labels: int | None) -> Record:
         raise WireError("type", f"A record comes as bytes, not as {type(data).__name__}")
     if len(data) < HEADER_BYTES + RECORD_LABEL_BYTES:
         raise WireError("length", f"A record has more than {HEADER_BYTES} bytes, not {len(data)}")
-    frame = parse_frame(data[:-RECORD_LABEL_BYTES])
-    if frame.header.time != 0:
-        raise _timed()
+    frame = _timeless(data[:-RECORD_LABEL_BYTES])
     (label,) = _LABEL.unpack(data[-RECORD_LABEL_BYTES:])
     if labels is None:
         if label != _NONE:
             raise WireError("label", "No labels are collected: the label of a record is -1")
-        return Record(frame.header, frame.values, None, data)
-    if not 0 <= label < labels:
+    elif not 0 <= label < labels:
         raise WireError("label", f"The label of a record lies in 0 to {labels - 1}")
-    return Record(frame.header, frame.values, label, data)
+    return Record(frame.header, frame.values, None if labels is None else label, data)
 
 
 def with_new_id(data: bytes, request: bytes) -> bytes:
@@ -114,5 +110,8 @@ def _label_bytes(label: int | None) -> bytes:
     return _LABEL.pack(label)
 
 
-def _timed() -> WireError:
-    return WireError("time", "A record tells no time: its header has the time 0")
+def _timeless(data: bytes) -> Frame:
+    frame = parse_frame(data)
+    if frame.header.time != 0:
+        raise WireError("time", "A record tells no time: its header has the time 0")
+    return frame

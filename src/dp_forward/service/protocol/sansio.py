@@ -18,20 +18,7 @@ from typing import Any, Final, TypeVar
 
 from dp_forward.errors import DpForwardError
 
-__all__ = [
-    "Call",
-    "Done",
-    "NoReply",
-    "Pause",
-    "Reply",
-    "RetryPolicy",
-    "ServerRefused",
-    "ServerUnavailable",
-    "Steps",
-    "advance",
-    "parse_json",
-    "send",
-]
+__all__ = ["Call", "NoReply", "Reply", "RetryPolicy", "ServerRefused", "ServerUnavailable", "Steps", "send"]
 
 _LATER: Final = (408, 429)
 """Too slow, too many: the same bytes may be taken later."""

@@ -6,7 +6,7 @@
     GET  /healthz       200 while it answers, 503 while it stops; needs no token
     GET  /metrics       Prometheus text
 
-A refusal is ``{"error": code, "message": one line}`` (`refusals`).
+A refusal is ``{"error": code, "message": one line}`` (`request_limits`).
 
 Guarantees:
     No more of a body is read than a frame has bytes, and not for longer than ``body_seconds``. Nothing of a
@@ -32,9 +32,9 @@ from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.server.handler import Handler
 from dp_forward.service.server.metrics import CONTENT_TYPE
-from dp_forward.service.server.refusals import Refused
 from dp_forward.service.server.request_limits import (
     Guard,
+    Refused,
     check_head,
     error_handlers,
     json_response,

@@ -23,9 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from dp_forward.service.server.refusals import Refused
-
-__all__ = ["Batcher"]
+from dp_forward.service.server.request_limits import Refused
 
 _log = logging.getLogger("dp_forward.service")
 
@@ -56,23 +54,19 @@ class Batcher(Generic[T, R]):
         self._max_batch, self._max_wait, self._most = max_batch, max_wait_ms / 1000, queue
         self._waiting: deque[_Waiting[T, R]] = deque()
         self._worker: asyncio.Task[None] | None = None
-        self._grown: asyncio.Event | None = None
+        self._grown = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dpf-back")
-        self._stopping = False
+        self.stopping = False
+        """Whether new requests are refused."""
 
     @property
     def waiting(self) -> int:
         """How many requests wait, those that are being computed not counted."""
         return len(self._waiting)
 
-    @property
-    def stopping(self) -> bool:
-        """Whether new requests are refused."""
-        return self._stopping
-
     def submit(self, item: T) -> asyncio.Future[R]:
         """The result to be; refused at once where the queue is full or the server stops."""
-        if self._stopping:
+        if self.stopping:
             raise Refused("stopping", "The server is shutting down.", retry_after=5)
         if len(self._waiting) >= self._most:
             raise Refused("busy", "Too many requests wait. Send the same bytes again.", retry_after=1)
@@ -84,16 +78,15 @@ class Batcher(Generic[T, R]):
         if self._worker is None or self._worker.done():
             self._grown = asyncio.Event()
             self._worker = loop.create_task(self._work())
-        elif self._grown is not None:
+        else:
             self._grown.set()
         return future
 
     async def close(self) -> None:
         """Refuse what comes, finish what waits, give the thread back."""
-        self._stopping = True
+        self.stopping = True
         if self._worker is not None and not self._worker.done():
-            if self._grown is not None:
-                self._grown.set()
+            self._grown.set()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._worker
         self._thread.shutdown(wait=False)
@@ -117,9 +110,9 @@ class Batcher(Generic[T, R]):
         """Wait until the batch is full, or the first of it has waited long enough."""
         loop = asyncio.get_running_loop()
         until = self._waiting[0].since + self._max_wait
-        while len(self._waiting) < self._max_batch and not self._stopping:
+        while len(self._waiting) < self._max_batch and not self.stopping:
             left = until - loop.time()
-            if left <= 0 or self._grown is None:
+            if left <= 0:
                 return
             self._grown.clear()
             with contextlib.suppress(TimeoutError):
@@ -129,7 +122,10 @@ class Batcher(Generic[T, R]):
     async def _answer(self, batch: list[_Waiting[T, R]]) -> None:
         self._on_batch(len(batch))
         try:
-            found = await self._compute_batch(batch)
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._thread, self._compute, [one.item for one in batch])
+            if len(found) != len(batch):
+                raise RuntimeError("the back gave another number of answers")
         except Exception as error:
             # The type alone: a message could hold values.
             _log.error("a batch of %d failed with %s", len(batch), type(error).__name__)
@@ -147,10 +143,3 @@ class Batcher(Generic[T, R]):
         for one, result in zip(batch, found, strict=True):
             if not one.future.done():
                 one.future.set_result(result)
-
-    async def _compute_batch(self, batch: list[_Waiting[T, R]]) -> Sequence[R]:
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._thread, self._compute, [one.item for one in batch])
-        if len(found) != len(batch):
-            raise RuntimeError("the back gave another number of answers")
-        return found

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,17 +25,15 @@ from dp_forward.service.protocol.manifest import Manifest, Offer
 from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import NoiseCheck
-from dp_forward.service.server.refusals import Refused
 from dp_forward.service.server.replay_cache import ReplayCache
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
 
-__all__ = ["BackRunner", "Handler", "Noisy"]
+__all__ = ["Noisy"]
 
 _log = logging.getLogger("dp_forward.service")
 
-_CODES = {"bits": "dtype", "rows": "shape", "width": "shape", "epsilon": "budget", "delta": "budget"}
-"""The fields of a header whose code is not their name."""
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -84,15 +82,8 @@ class BackRunner:
 class Handler:
     """Answers frames for one back; see the module."""
 
-    def __init__(
-        self,
-        provider: ProviderSide,
-        *,
-        front_digest: str,
-        settings: ServerSettings,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
+    def __init__(self, provider: ProviderSide, *, front_digest: str, settings: ServerSettings) -> None:
+        self.manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
         self.metrics = Metrics()
         self._seconds = self.metrics.add_histogram(
             "dpf_request_seconds", "Time from a whole frame to its answer.", _SECONDS
@@ -100,14 +91,10 @@ class Handler:
         self._batch_sizes = self.metrics.add_histogram(
             "dpf_batch_size", "Requests that were computed together.", _SIZES
         )
-        self._settings, self._clock = settings, clock
-        shape = {
-            "rows": self.manifest.release.matrix_rows,
-            "width": self.manifest.release.width,
-            "bits": self.manifest.release.bits,
-        }
+        self._settings = settings
+        spec = self.manifest.release
         self._noise_checks = {
-            offer.epsilon: NoiseCheck.of(offer.mechanism, step=offer.step, **shape)
+            offer.epsilon: NoiseCheck.of(offer.mechanism, shape=spec.shape, step=offer.step, bits=spec.bits)
             for offer in self.manifest.offers
         }
         if not all(check.tells for check in self._noise_checks.values()):
@@ -121,11 +108,6 @@ class Handler:
             on_batch=self._batch_sizes.observe,
         )
         self.metrics.add_gauge("dpf_queue", "Requests that wait.", lambda: self.batcher.waiting)
-
-    @property
-    def manifest(self) -> Manifest:
-        """What is answered to; everybody who asks is told this one."""
-        return self._manifest
 
     async def answer(self, data: bytes) -> bytes:
         """The answer as JSON, or `Refused`; every outcome is counted, once."""
@@ -166,26 +148,21 @@ class Handler:
 
     def _offer_for(self, header: Header) -> Offer:
         """The noise that a header claims, if it is one that is answered and the time fits."""
-        problem = header.fits(self.manifest)
-        if problem is not None:
-            field = problem.partition(":")[0]
-            raise WireError(_CODES.get(field, field), f"This is not what the manifest asks for: {problem}")
-        age = self._clock() - header.time
+        offer = self.manifest.offer_for(header, refusal="This is not what the manifest asks for")
+        age = time.time() - header.time
         if not -self._settings.newest_s <= age <= self._settings.oldest_s:
             when = "ahead of" if age < 0 else "behind"
             raise WireError("time", f"The time of the frame lies too far {when} the server's")
-        offer = self.manifest.offer_with(header.epsilon)
-        assert offer is not None  # for it fits
         return offer
 
     async def _write(self, request: bytes, computed: asyncio.Future[NDArray[np.float64]]) -> bytes:
         found = await computed
         if not np.all(np.isfinite(found)):
             raise Refused("back", "The back failed on this request.")
-        labels, numbers = self.manifest.release.labels, found.tolist()
+        labels = self.manifest.release.labels
         answer = {
             "label": labels[int(found.argmax())],
-            "probabilities": dict(zip(labels, numbers, strict=True)),
+            "probabilities": dict(zip(labels, found.tolist(), strict=True)),
             "request": request.hex(),
         }
         return json.dumps(answer, allow_nan=False).encode()

@@ -6,14 +6,14 @@ Nothing here can hold a payload, a token or a request id: only numbers, and code
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["Metrics"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -30,6 +30,7 @@ class Metrics(Collector):
         """Requests by code: "ok", "resent" (a retry that got its answer again), or why it was refused."""
         self.records: Counter[str] = Counter()
         """Training records by outcome: "stored", or "known" (sent before)."""
+        self._counters: list[tuple[str, str, Callable[[], float]]] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -43,12 +44,20 @@ class Metrics(Collector):
 
     def add_counter(self, name: str, what: str, value: Callable[[], float]) -> None:
         """Add a number that only grows; ``name`` goes without its ``_total``."""
-        self._registry.register(_Counted(name, what, value))
+        self._counters.append((name, what, value))
 
     def collect(self) -> Iterator[Metric]:
-        """The families that every server has; for the registry."""
-        yield _by_outcome("dpf_requests", "Requests by outcome.", self.outcomes)
-        yield _by_outcome("dpf_records", "Training records by outcome.", self.records)
+        """The counters; for the registry."""
+        for name, what, counts in (
+            ("dpf_requests", "Requests by outcome.", self.outcomes),
+            ("dpf_records", "Training records by outcome.", self.records),
+        ):
+            family = CounterMetricFamily(name, what, labels=["outcome"])
+            for outcome in sorted(counts):
+                family.add_metric([outcome], counts[outcome])
+            yield family
+        for name, what, value in self._counters:
+            yield CounterMetricFamily(name, what, value=value())
 
     def render(self) -> bytes:
         """The page, in the text format 0.0.4."""
@@ -60,18 +69,3 @@ class _Histogram(Histogram):
         for metric in super().collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
-
-
-class _Counted(Collector):
-    def __init__(self, name: str, what: str, value: Callable[[], float]) -> None:
-        self._name, self._what, self._value = name, what, value
-
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(self._name, self._what, value=self._value())
-
-
-def _by_outcome(name: str, what: str, counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, what, labels=["outcome"])
-    for outcome in sorted(counts):
-        family.add_metric([outcome], counts[outcome])
-    return family

@@ -38,7 +38,8 @@ Paper: not in it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -47,9 +48,9 @@ from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, log_ex
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism, NormBound, PrivUnit
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 
-__all__ = ["MOST_FALSE_REFUSALS", "Limits", "NoiseCheck"]
+__all__ = ["Limits"]
 
 MOST_FALSE_REFUSALS: Final = 1e-9
 _FOR_TESTS: Final = 4e-10
@@ -77,7 +78,7 @@ class NoiseCheck:
     width: int
     per_deviation: float
     """One integer step in units of the noise's deviation: step / sigma."""
-    whole: Limits | None
+    whole: Limits
     each_row: Limits | None
     column_means: Limits | None
     clamped: float
@@ -86,52 +87,38 @@ class NoiseCheck:
     """Whether the bounded matrix itself, sent without noise, is always refused."""
 
     @classmethod
-    def of(cls, mechanism: Mechanism, *, rows: int, width: int, step: float, bits: int) -> NoiseCheck:
+    def of(cls, mechanism: Mechanism, *, shape: tuple[int, int], step: float, bits: int) -> NoiseCheck:
         """The test for releases of this mechanism, with this step, in these bits."""
+        rows, width = shape
         sigma, bound = getattr(mechanism, "sigma", None), _bound(mechanism)
         if not isinstance(sigma, float) or bound is None:
             raise InvalidInput("mechanism", "be one that is released", mechanism.name, "Use privunit.")
         by_row, unit, length = bound.over == "row", step / sigma, bound.norm / sigma
-        log_ratio, signal = 0.0, length * (2 if bits == 8 else 1)
-        if isinstance(mechanism, PrivUnit):
-            log_ratio, signal = _log_ratio(mechanism), 0.0
-        largest = ((1 << (bits - 1)) - 1) * unit
-        beyond, clamped = _clamping(rows * width, largest, log_ratio)
-        vectors = math.sqrt(rows) if by_row else 1.0
-        one, rounding = rows == 1, 0.5 * unit * (1 + 1e-6)
-        cases = {
-            "whole": _Case(rows * width, signal * vectors, rounding * math.sqrt(rows * width), log_ratio),
-            "each_row": _Case(width, signal, rounding * math.sqrt(width), log_ratio, times=rows),
-            "column_means": _Case(width, signal * vectors, rounding * math.sqrt(rows * width), log_ratio),
-        }
-        skipped = {"each_row", "column_means"} if one else set()
-        if isinstance(mechanism, PrivUnit):
-            cases["whole"] = replace(cases["whole"], fewer=rows if by_row else 1)
-            if by_row:
-                cases["each_row"] = replace(cases["each_row"], fewer=1)
-                # The ratio of all rows together is no use.
-                cases["whole"] = replace(cases["whole"], log_ratio=log_ratio if one else math.inf)
-                skipped |= {"column_means"}
-        cases = {name: replace(case, beyond=beyond) for name, case in cases.items()}
-        rate = _FOR_TESTS / (2 * (len(cases) - len(skipped)))
-        found = {name: _limits(case, rate) for name, case in cases.items() if name not in skipped}
-        whole, row = found.get("whole"), found.get("each_row")
-        check = cls(
-            rows=rows,
-            width=width,
-            per_deviation=unit,
-            whole=whole,
-            each_row=row,
-            column_means=found.get("column_means"),
-            clamped=clamped,
-            # Without noise the length is the bound's, but for the rounding.
-            tells=(whole is not None and whole.low > length * vectors + cases["whole"].rounding)
-            or (row is not None and by_row and row.low > length + cases["each_row"].rounding),
-        )
+        pure = isinstance(mechanism, PrivUnit)
+        log_ratio = _log_ratio(mechanism) if isinstance(mechanism, PrivUnit) else 0.0
+        signal = 0.0 if pure else length * (2 if bits == 8 else 1)
+        beyond, clamped = _clamping(rows * width, ((1 << (bits - 1)) - 1) * unit, log_ratio)
+        vectors, rounding = math.sqrt(rows) if by_row else 1.0, 0.5 * unit * (1 + 1e-6)
+        of_row, of_all = rounding * math.sqrt(width), rounding * math.sqrt(rows * width)
+        apart = pure and by_row and rows > 1  # the ratio of all rows together is no use
+        tests = 1 if rows == 1 else 2 if apart else 3
+        limits = partial(_limits, log_ratio=log_ratio, beyond=beyond, rate=_FOR_TESTS / (2 * tests))
+        joint = partial(limits, signal=signal * vectors, rounding=of_all)
+        many = (rows if by_row else 1) if pure else None
+        whole = joint(rows * width, log_ratio=math.inf if apart else log_ratio, vectors=many)
+        row = mean = None
+        if tests > 1:
+            one = 1 if apart else None
+            row = limits(width, signal=signal, rounding=of_row, times=rows, vectors=one)
+        if tests > 2:
+            mean = joint(width)
+        # Without noise the length is the bound's, but for the rounding.
+        tells = whole.low > length * vectors + of_all
+        tells = tells or (row is not None and by_row and row.low > length + of_row)
+        check = cls(rows, width, unit, whole, row, mean, clamped, tells)
         if not check.false_refusals < MOST_FALSE_REFUSALS:
-            raise InvalidInput(
-                "bits", f"hold {rows} x {width} entries without clamping", bits, "Use bits=16 for so many."
-            )
+            rule = f"hold {rows} x {width} entries without clamping"
+            raise InvalidInput("bits", rule, bits, "Use bits=16 for so many.")
         return check
 
     @property
@@ -177,33 +164,31 @@ def _log_ratio(mechanism: PrivUnit) -> float:
     return max(0.0, inside, outside) + 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """One projection of rank ``degrees``, looked at ``times`` times; see the module."""
+def _limits(
+    degrees: int,
+    *,
+    signal: float,
+    rounding: float,
+    log_ratio: float,
+    beyond: float,
+    rate: float,
+    times: int = 1,
+    vectors: int | None = None,
+) -> Limits:
+    """The limits of a projection of rank ``degrees``, looked at ``times`` times; each end at ``rate`` in all.
 
-    degrees: int
-    signal: float
-    rounding: float
-    log_ratio: float
-    times: int = 1
-    beyond: float = 0.0
-    fewer: int | None = None
-    """For the length of whole vectors of PrivUnit: how many there are."""
-
-
-def _limits(case: _Case, rate: float) -> Limits:
-    """Its limits, each end at ``rate`` in all."""
-    each = rate / case.times
-    high, above = _upper(case.degrees, each, case.log_ratio)
-    if case.fewer is None:
-        low, below = _lower(case.degrees, each, case.log_ratio)
+    ``vectors`` is for the length of whole vectors of PrivUnit: how many there are.
+    """
+    each = rate / times
+    high, above = _upper(degrees, each, log_ratio)
+    if vectors is None:
+        low, below = _lower(degrees, each, log_ratio)
     else:
-        low, below = _lower(case.degrees - case.fewer, each, 0.0)
-    low = math.sqrt(low) - case.rounding - case.beyond
+        low, below = _lower(degrees - vectors, each, 0.0)
+    low = math.sqrt(low) - rounding - beyond
     if low <= 0:
         low, below = 0.0, 0.0
-    most = math.sqrt(high) + case.signal + case.rounding + case.beyond
-    return Limits(low, most, (below + above) * case.times)
+    return Limits(low, math.sqrt(high) + signal + rounding + beyond, (below + above) * times)
 
 
 # A root-finder's result is checked by the tail itself, and given up where it is on the wrong side.

@@ -16,9 +16,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from dp_forward.service.server.refusals import Refused
-
-__all__ = ["ReplayCache"]
+from dp_forward.service.server.request_limits import Refused
 
 
 @dataclass(slots=True)

@@ -1,8 +1,11 @@
-"""How a server reads what it is posted, and how it says no: one way for frames, records and batches.
+"""How a server reads what it is posted, and how it refuses: one way for frames, records and batches.
+
+A refusal is a code for machines, one line for people, and an HTTP status.
 
 Guarantees:
     Nothing is read before the token, the kind and the announced length are right; then no more than allowed,
-    and not for longer. Nothing of a body is logged, shown or kept.
+    and not for longer. Nothing of a body is logged, shown or kept. A refusal never holds a value of a
+    payload, a token or a header that was not the server's own.
 """
 
 from __future__ import annotations
@@ -18,11 +21,51 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
-from dp_forward.service.server.refusals import Refused
+from dp_forward.errors import DpForwardError
 
-__all__ = ["OCTETS", "Guard", "check_head", "error_handlers", "json_response", "read_body", "refusal"]
+__all__ = ["Refused", "refusal"]
 
 OCTETS: Final = "application/octet-stream"
+_STATUS: Final = {
+    "token": 401,
+    "shuffler": 403,
+    "not_found": 404,
+    "method": 405,
+    "slow": 408,
+    "batch": 409,
+    "replayed": 409,
+    "too_long": 413,
+    "content_type": 415,
+    "compressed": 415,
+    "no_noise": 422,
+    "too_much_noise": 422,
+    "busy": 429,
+    "back": 500,
+    "internal": 500,
+    "disk": 503,
+    "stopping": 503,
+    "full": 507,
+}
+"""Code -> status; whatever is not here is a malformed or mismatched frame: 400."""
+
+
+class Refused(DpForwardError):
+    """A request that gets no answer; ``retry_after`` (seconds) is set where the same bytes may succeed."""
+
+    exit_code = 4
+
+    def __init__(self, code: str, message: str, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.retry_after = code, message, retry_after
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return _STATUS.get(self.code, 400)
+
+    def as_dict(self) -> dict[str, str]:
+        """For JSON."""
+        return {"error": self.code, "message": self.message}
 
 
 class Guard:

@@ -14,11 +14,12 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.server.settings import ServerSettings
 
-__all__ = ["bind_socket", "print_line", "run_server", "run_until_signal"]
+__all__ = ["run_server"]
 
 
 def print_line(line: str) -> None:
@@ -37,43 +38,32 @@ def run_server(
     """Listen until SIGINT or SIGTERM; then refuse what is new, finish what waits, and return.
 
     When it listens, it prints one line of JSON on stdout: ``{"address", "host", "port", "tls", "token"}``.
-    Nothing is logged but warnings, to stderr. ``ready`` is called next, with the server: setting its
-    ``should_exit`` stops it, from another thread too.
+    Nothing is logged but warnings, to stderr. ``ready`` is called next; see `run_until_signal`.
     """
     tls: dict[str, Any] = {}
     if settings.tls_cert is not None and settings.tls_key is not None:
         tls = {"ssl_certfile": os.fspath(settings.tls_cert), "ssl_keyfile": os.fspath(settings.tls_key)}
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        log_level="warning",
-        lifespan="on",
-        ws="none",
-        server_header=False,
-        limit_concurrency=settings.connections,
-        timeout_graceful_shutdown=settings.shutdown_seconds,
-        **tls,
-    )
     listening = bind_socket(settings.host, settings.port)
-
-    def started(server: uvicorn.Server) -> None:
-        say(json.dumps(_whereabouts(settings, listening)))
-        if ready is not None:
-            ready(server)
-
-    run_until_signal(config, listening, started)
-
-
-def _whereabouts(settings: ServerSettings, listening: socket.socket) -> dict[str, Any]:
     host, port = listening.getsockname()[:2]
     scheme, shown = "https" if settings.tls else "http", f"[{host}]" if ":" in host else host
-    return {
+    line = {
         "address": f"{scheme}://{shown}:{port}",
         "host": host,
         "port": port,
         "tls": settings.tls,
         "token": settings.token is not None,
     }
+    run_until_signal(
+        app,
+        listening,
+        lambda: say(json.dumps(line)),
+        ready,
+        log_level="warning",
+        lifespan="on",
+        limit_concurrency=settings.connections,
+        timeout_graceful_shutdown=settings.shutdown_seconds,
+        **tls,
+    )
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -96,13 +86,24 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def run_until_signal(
-    config: uvicorn.Config, listening: socket.socket, started: Callable[[uvicorn.Server], None]
+    app: ASGIApp,
+    listening: socket.socket,
+    announce: Callable[[], None],
+    ready: Callable[[uvicorn.Server], None] | None,
+    **options: Any,
 ) -> None:
     """Serve until SIGINT or SIGTERM, finish what waits, close the socket and return.
 
-    ``started`` is called once it listens; setting the server's ``should_exit`` stops it, from another thread
-    too.
+    ``announce`` is called once it listens, and then ``ready``, with the server: setting its ``should_exit``
+    stops it, from another thread too. ``options`` are those of uvicorn.
     """
+
+    def started(server: uvicorn.Server) -> None:
+        announce()
+        if ready is not None:
+            ready(server)
+
+    config = uvicorn.Config(app, access_log=False, ws="none", server_header=False, **options)
     with contextlib.closing(listening), _keep_signals():
         _Server(config, started).run(sockets=[listening])
 

@@ -33,8 +33,7 @@ from dp_forward.service.collector.record_intake import RecordIntake, RecordReade
 from dp_forward.service.protocol.collection_spec import CollectionSpec
 from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.metrics import CONTENT_TYPE, Metrics
-from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import Guard, error_handlers, json_response
+from dp_forward.service.server.request_limits import Guard, Refused, error_handlers, json_response
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler.forwarding import Forwarder
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore

@@ -49,9 +49,9 @@ from typing import Final
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.service.protocol.collection_spec import CollectionSpec
-from dp_forward.service.protocol.frame import HEADER_BYTES, Header
+from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.protocol.record import ID_BYTES, Record, with_new_id
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
 
 __all__ = ["Batch", "ShufflerStore", "fresh_ids"]
@@ -98,7 +98,7 @@ class ShufflerStore:
     """The open file; threads may share it. Make one with `open_or_create`."""
 
     def __init__(self, path: Path, spec: CollectionSpec, *, least: int) -> None:
-        self._header = Header.as_asked(spec.manifest, request=bytes(ID_BYTES)).pack()
+        self._header = spec.manifest.header(request=bytes(ID_BYTES)).pack()
         """The header of every record of a batch, but for its id."""
         self._least = least
         self._database = Database(path, refuse=_refuse, check=_check_format, exclusive=True, forget=True)

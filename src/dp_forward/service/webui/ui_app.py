@@ -38,8 +38,7 @@ from dp_forward.errors import (
 from dp_forward.privacy import checks
 from dp_forward.service.protocol.policy import ProtocolMismatch
 from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
-from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import json_response, read_body
+from dp_forward.service.server.request_limits import Refused, json_response, read_body
 from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
 from dp_forward.service.webui.ui_security import AccessControl
 from dp_forward.service.webui.ui_service import UiService
@@ -91,23 +90,18 @@ def run_ui(
     listening = bind_socket(_HOST, port)
     port, key = listening.getsockname()[1], secrets.token_urlsafe(_KEY_BYTES)
 
-    def started(server: uvicorn.Server) -> None:
-        say(json.dumps({"address": f"http://{_HOST}:{port}/#key={key}", "port": port}))
-        if ready is not None:
-            ready(server)
-
-    settings = uvicorn.Config(
+    address = {"address": f"http://{_HOST}:{port}/#key={key}", "port": port}
+    run_until_signal(
         make_ui_app(service, key=key, port=port),
-        access_log=False,
+        listening,
+        lambda: say(json.dumps(address)),
+        ready,
         log_level="critical",
         lifespan="off",
-        ws="none",
-        server_header=False,
         proxy_headers=False,
         limit_concurrency=64,
         timeout_graceful_shutdown=10,
     )
-    run_until_signal(settings, listening, started)
 
 
 def make_ui_app(service: UiService, *, key: str, port: int) -> AccessControl:

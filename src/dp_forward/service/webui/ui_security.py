@@ -23,8 +23,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dp_forward.service.server.refusals import Refused
-from dp_forward.service.server.request_limits import json_response
+from dp_forward.service.server.request_limits import Refused, json_response
 
 __all__ = ["HEADERS", "AccessControl"]
 

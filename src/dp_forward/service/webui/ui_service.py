@@ -15,7 +15,7 @@ from dp_forward.ledger import Summary
 from dp_forward.privacy.guarantee import Guarantee, percent_up
 from dp_forward.privacy.rounding import shown_down, shown_up
 from dp_forward.service.client.client import Client, Preview
-from dp_forward.service.server.refusals import Refused
+from dp_forward.service.server.request_limits import Refused
 
 __all__ = ["Reconstruction", "Reconstructor", "UiService"]
 

@@ -9,7 +9,7 @@ import torch
 
 from dp_forward.errors import InvalidInput
 from dp_forward.split import split_model
-from dp_forward.split.half_files import half_digest, load_back, load_front, save_split
+from dp_forward.split.artifacts import half_digest, load_back, load_front, save_split
 from tiny_models import SETTINGS, tiny, tiny_inputs
 
 
