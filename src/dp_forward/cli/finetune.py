@@ -19,14 +19,9 @@ from dp_forward.train.plan import Plan, ReleasesPlan
 
 __all__ = ["finetune", "print_report"]
 
-_NUMBERS = (
-    *("accuracy", "accuracy_low", "accuracy_high", "draws", "texts", "accuracy_without_noise"),
-    *("accuracy_of_commonest_label", "seconds", "peak_memory_mib"),
-)
-_NUMBERS_FROM_RELEASES = (
-    *("accuracy", "accuracy_low", "accuracy_high", "accuracy_on_released_labels", "texts", "records"),
-    *("seconds", "peak_memory_mib"),
-)
+_ACCURACY, _COST = ("accuracy", "accuracy_low", "accuracy_high"), ("seconds", "peak_memory_mib")
+_NUMBERS = ("draws", "texts", "accuracy_without_noise", "accuracy_of_commonest_label")
+_NUMBERS_FROM_RELEASES = ("accuracy_on_released_labels", "texts", "records")
 
 
 @plan_options(Plan)
@@ -130,7 +125,8 @@ def print_report(
     """The numbers and the promises of a run, for people."""
     from dp_forward.train.report import weakness, with_subjects
 
-    shown = {name: report[name] for name in numbers if name in report} | {"report": out / "report.md"}
+    names = (*_ACCURACY, *numbers, *_COST)
+    shown = {name: report[name] for name in names if name in report} | {"report": out / "report.md"}
     weak = weakness(report)
     sentences = [*with_subjects(report["guarantee"]["statements"]), *more, *([weak] if weak else [])]
     output.print_fields(f"{out}: regime {report['regime']}{kind}", shown, sentences)

@@ -84,9 +84,8 @@ def published_shape(model: str) -> Shape | None:
     try:
         return Shape(str(half["cut"]), int(half["width"] or 0), int(spec["rows"]))
     except (ValueError, KeyError, TypeError):
-        raise InvalidInput(
-            "model", "be a whole run", model, "Finish it with dpf finetune --resume."
-        ) from None
+        remedy = "Finish it with dpf finetune --resume."
+        raise InvalidInput("model", "be a whole run", model, remedy) from None
 
 
 def load_published(plan: Plan, *, labels: int) -> tuple[Split, Any] | None:
@@ -120,11 +119,7 @@ def raw_texts_of(plan: Plan) -> list[str]:
 
 
 def _starts_before_releases(plan: Plan) -> bool:
-    """Whether this plan starts from the back that a run kept from before it was given these very texts.
-
-    Two releases of one text add up. A run that starts from another one's back has what that one learnt, so
-    where both are on the same task it takes the earlier back, if there is one, and is refused if not.
-    """
+    """Whether this plan starts from the back that a run kept from before it was given these very texts."""
     return (
         plan.regime.protects_training
         and published_shape(plan.model) is not None
@@ -290,9 +285,8 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
     """Refuse a corpus that this back cannot learn from, before anything is written."""
     spec, cut = corpus.release, start.back.cut
     if corpus.labels is None:
-        raise InvalidInput(
-            "releases", "hold labels", "none", "Have them released: public, or randomized by --label-epsilon."
-        )
+        remedy = "Have them released: public, or randomized by --label-epsilon."
+        raise InvalidInput("releases", "hold labels", "none", remedy)
     fronts = [start.front_digest] if start.front is None else [start.front_digest, half_digest(start.front)]
     for known in fronts:
         if known is not None and known != corpus.front_digest:

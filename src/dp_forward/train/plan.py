@@ -27,7 +27,7 @@ from dp_forward.train.plan_base import (
 )
 from dp_forward.train.regimes import Regime
 
-__all__ = ["Plan", "Precision", "ReleasesPlan"]
+__all__ = ["FRONT_SETTINGS", "Plan", "Precision", "ReleasesPlan"]
 
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -36,7 +36,7 @@ _AVERAGE = share("Use 0 for none, or 0.999.")
 _AVERAGE_HELP = "Decay of the moving average of the weights that is kept; 0 keeps the last weights."
 _HEAD_RATE_HELP = "Learning rate of what starts from random weights: head, maps, auxiliary head."
 _WITHOUT_NOISE = ("epsilon", "delta", "threshold_share", "training_epsilon", "training_threshold_share")
-_FRONT_SETTINGS: Mapping[str, object] = {
+FRONT_SETTINGS: Mapping[str, object] = {
     "draws": 1,
     "warm_up_epochs": 0,
     "auxiliary_weight": 0,
@@ -219,7 +219,7 @@ class Plan(PlanBase):
         remedy = "Nothing is released: --regime end-to-end."
         yield "regime", undefended, "be end-to-end without noise", remedy
         remedy = "The front is frozen there and sees no private text without noise."
-        for name, idle in _FRONT_SETTINGS.items():
+        for name, idle in FRONT_SETTINGS.items():
             given = not self.regime.trains_front and getattr(self, name) not in (None, idle)
             yield name, given, f"be left out in {self.regime}", remedy
         # What is read as it is must not be what is protected.

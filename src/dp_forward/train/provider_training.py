@@ -114,9 +114,8 @@ def held_out_records(records: int, *, share: float, seed: int) -> tuple[NDArray[
     """Which records train and which are held out: by the seed alone, each record in one of the two."""
     held = int(np.ceil(share * records))
     if held >= records:
-        raise InvalidInput(
-            "held_out", f"leave some of the {records} records to train on", share, "Use 0, or collect more."
-        )
+        rule = f"leave some of the {records} records to train on"
+        raise InvalidInput("held_out", rule, share, "Use 0, or collect more.")
     order = np.random.default_rng((seed, _HELD_OUT_STREAM)).permutation(records)
     return np.sort(order[held:]), np.sort(order[:held])
 
@@ -198,15 +197,15 @@ def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:
         labels=Guarantee(spec.labels) if isinstance(spec.labels, LabelMechanism) else None,
         regime=Regime.RELEASE_ONCE,
     ).as_dict()
-    learnt = "What the back had learnt before is not known: a text in other releases spends there too."
-    if start.learnt is not None:
-        tasks = ", ".join(start.learnt)
-        learnt = tasks and (
-            f"The back had learnt from releases of {tasks} before: a text in both spends in both."
-        )
-    raw = ", ".join(start.seen_raw or ())
-    limits = [f"NOT for texts of {raw}: the front was trained on them."] if raw else []
-    limits += [learnt] if learnt else []
+    limits = []
+    if start.seen_raw:
+        limits.append(f"NOT for texts of {', '.join(start.seen_raw)}: the front was trained on them.")
+    if start.learnt:
+        before = f"The back had learnt from releases of {', '.join(start.learnt)} before"
+        limits.append(f"{before}: a text in both spends in both.")
+    elif start.learnt is None:
+        before = "What the back had learnt before is not known"
+        limits.append(f"{before}: a text in other releases spends there too.")
     said = dict(promised["statements"])
     said["training_texts"] = " ".join([said["training_texts"], *limits])
     return {**promised, "statements": said}
@@ -239,13 +238,12 @@ def _notes(corpus: ReleasedCorpus, start: StartingPoint) -> list[str]:
         "Trained from releases alone; the texts were never here. The promise for them rests on the front "
         f"({corpus.front_digest[:12]}...) not depending on the released texts, which releases cannot show."
     ]
+    seen = ", ".join(start.seen_raw or ())
     if start.seen_raw is None:
         notes.append("What that front was trained on is not known here.")
-    elif start.seen_raw:
-        seen = ", ".join(start.seen_raw)
-        notes.append(
-            f"That front was trained on the raw texts of {seen}: releases of those are promised nothing."
-        )
+    elif seen:
+        promised = "releases of those are promised nothing"
+        notes.append(f"That front was trained on the raw texts of {seen}: {promised}.")
     else:
         notes.append("Its own report says that it was trained on no raw texts of any task.")
     if corpus.label_transition is not None:

@@ -6,10 +6,11 @@ written last: where it is, the run is complete.
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -111,7 +112,9 @@ def markdown(report: Mapping[str, Any], *, figure: str | None) -> str:
         lines += ["## Note", "", *[line for note in notes for line in (note, "")]]
     if figure is not None:
         lines += ["## Learning curve", "", f"![loss and accuracy over the steps]({figure})", ""]
-    lines += ["## Plan", "", "```toml", *_toml(plan), "```", "", "## Made with", ""]
+    given = {name: value for name, value in plan.items() if value is not None and name != "data"}
+    settings = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in given.items()]
+    lines += ["## Plan", "", "```toml", *settings, "```", "", "## Made with", ""]
     return "\n".join(lines + [f"* {name}: {value}" for name, value in report["provenance"].items()]) + "\n"
 
 
@@ -182,20 +185,19 @@ def weakness(report: Mapping[str, Any]) -> str | None:
 
 def with_subjects(statements: Mapping[str, str]) -> list[str]:
     """Statements as sentences that say what each is about: "Training texts: ..."."""
-    return [f"{name.replace('_', ' ').capitalize()}: {said}" for name, said in statements.items()]
+    return [f"{_subject(name)}: {said}" for name, said in statements.items()]
+
+
+def _subject(name: str) -> str:
+    return name.replace("_", " ").capitalize()
 
 
 def _promises(guarantee: Mapping[str, Any]) -> list[str]:
     """The promises in lines of Markdown, with what they rest on."""
-    said = guarantee["statements"]
-    lines = [
-        "## What is promised",
-        "",
-        f"* **Queries.** {said['queries']}",
-        f"* **Training texts.** {said['training_texts']}",
-        f"* **Labels.** {said['labels']}",
-        "",
-    ]
+    lines = ["## What is promised", ""]
+    for name in ("queries", "training_texts", "labels"):
+        lines.append(f"* **{_subject(name)}.** {guarantee['statements'][name]}")
+    lines.append("")
     parts = [guarantee.get(name) for name in ("queries", "training", "labels")]
     assumed = dict.fromkeys(assumption for part in parts if part for assumption in part["assumptions"])
     if assumed:
@@ -203,79 +205,60 @@ def _promises(guarantee: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _toml(plan: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for name, value in plan.items():
-        if value is None or name == "data":
-            continue
-        shown = (
-            f'"{value}"'
-            if isinstance(value, str)
-            else str(list(value) if isinstance(value, tuple) else value)
-        )
-        lines.append(f"{name} = {shown.lower() if isinstance(value, bool) else shown}")
-    return lines
-
-
 def _draw_curve(stages: Mapping[str, Mapping[str, Any]], path: Path, *, title: str) -> bool:
     """Loss (left) and evaluation accuracy (right) over the steps of every stage; False without matplotlib."""
-    figure = _figure(8, 3)
-    if figure is None:
-        return False
-    left, right = figure.subplots(1, 2)
-    for name, stage in stages.items():
-        history = stage["history"]
-        loss = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
-        accuracy = [(entry["step"], entry["accuracy"]) for entry in history if "accuracy" in entry]
-        if loss:
-            left.plot(*zip(*loss, strict=True), label=name)
-        if accuracy:
-            right.plot(*zip(*accuracy, strict=True), marker="o", label=name)
-    left.set(xlabel="step", ylabel="training loss", title=title)
-    right.set(xlabel="step", ylabel="accuracy, one draw of the noise", title="held-out texts")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        if len(stages) > 1:
-            axes.legend()
-    _save(figure, path)
-    return True
+
+    def paint(figure: Any) -> None:
+        left, right = figure.subplots(1, 2)
+        for name, stage in stages.items():
+            history = stage["history"]
+            loss = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
+            accuracy = [(entry["step"], entry["accuracy"]) for entry in history if "accuracy" in entry]
+            if loss:
+                left.plot(*zip(*loss, strict=True), label=name)
+            if accuracy:
+                right.plot(*zip(*accuracy, strict=True), marker="o", label=name)
+        left.set(xlabel="step", ylabel="training loss", title=title)
+        right.set(xlabel="step", ylabel="accuracy, one draw of the noise", title="held-out texts")
+        for axes in (left, right):
+            axes.grid(alpha=0.3)
+            if len(stages) > 1:
+                axes.legend()
+
+    return _draw(paint, path, size=(8, 3))
 
 
 def draw_accuracies(
     bars: Sequence[tuple[str, float, float, float]], path: Path, *, title: str, chance: float
 ) -> bool:
     """(name, accuracy, low, high) as bars with intervals; False without matplotlib."""
-    figure = _figure(6, 3.2)
-    if figure is None:
-        return False
-    axes = figure.subplots()
-    names = [name for name, *_ in bars]
-    heights = [accuracy for _, accuracy, *_ in bars]
-    below = [accuracy - low for _, accuracy, low, _ in bars]
-    above = [high - accuracy for _, accuracy, _, high in bars]
-    drawn = axes.bar(names, heights, yerr=[below, above], capsize=4, color=["#999999", "#c46a4a", "#3b7ea1"])
-    axes.bar_label(drawn, labels=[f"{height:.3f}" for height in heights], label_type="center", color="white")
-    axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="a guess")
-    axes.set(ylim=(0, 1), ylabel="accuracy on held-out texts", title=title)
-    axes.legend(loc="upper right")
-    _save(figure, path)
-    return True
+    names, heights, lows, highs = zip(*bars, strict=True)
+    below = [height - low for height, low in zip(heights, lows, strict=True)]
+    above = [high - height for height, high in zip(heights, highs, strict=True)]
+
+    def paint(figure: Any) -> None:
+        axes, colours = figure.subplots(), ["#999999", "#c46a4a", "#3b7ea1"]
+        drawn = axes.bar(names, heights, yerr=[below, above], capsize=4, color=colours)
+        labels = [f"{height:.3f}" for height in heights]
+        axes.bar_label(drawn, labels=labels, label_type="center", color="white")
+        axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="a guess")
+        axes.set(ylim=(0, 1), ylabel="accuracy on held-out texts", title=title)
+        axes.legend(loc="upper right")
+
+    return _draw(paint, path, size=(6, 3.2))
 
 
-def _figure(width: float, height: float) -> Any:
+def _draw(paint: Callable[[Any], None], path: Path, *, size: tuple[float, float]) -> bool:
+    """Store a figure as PNG; False without matplotlib."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        return None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Any, path: Path) -> None:
+        return False
+    figure = Figure(figsize=size, layout="constrained")
+    paint(figure)
     with draft_of(path) as draft:
         figure.savefig(draft, dpi=110, format="png")
+    return True
 
 
 @lru_cache(maxsize=1)

@@ -144,21 +144,15 @@ def train_stage(
         halves: what the stage changes; ``back`` is the one that LoRA is put on.
         checkpoints: whether a kill costs less than the whole stage.
     """
-    done = place.stage_result(stage)
+    trained, done = nn.ModuleDict(halves), place.stage_result(stage)
     if done is not None:
-        for side, half in halves.items():
-            prefix = f"{side}."
-            own = {k.removeprefix(prefix): v for k, v in done[0].items() if k.startswith(prefix)}
-            half.load_state_dict(own)
+        trained.load_state_dict(done[0])
         return done[1]
     folder = place.checkpoints(stage) if checkpoints else None
     with low_rank(halves["back"], rank=lora_rank):
         module = make_module(0 if folder is None else step_of(last_checkpoint(folder)))
         facts = fit(module, train, evaluation, settings, stage=stage, folder=folder, progress=progress)
-    weights = {
-        f"{side}.{name}": value for side, half in halves.items() for name, value in half.state_dict().items()
-    }
-    place.finish_stage(stage, weights, facts)
+    place.finish_stage(stage, trained.state_dict(), facts)
     return facts
 
 
@@ -254,17 +248,18 @@ class _Watcher(transformers.TrainerCallback):
             self._module.clean = (state.epoch or 0.0) < self._clean_epochs  # type: ignore[assignment]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._progress is not None:
-            self._progress(self._stage, state.global_step, state.max_steps, {})
+        self._show(state, {})
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._progress is not None:
-            entry = _numbers(state.log_history[-1])
-            self._progress(self._stage, state.global_step, state.max_steps, entry)
+        self._show(state, _numbers(state.log_history[-1]))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._clean_epochs:
             self._module.clean = False  # type: ignore[assignment]
+
+    def _show(self, state: Any, numbers: dict[str, float]) -> None:
+        if self._progress is not None:
+            self._progress(self._stage, state.global_step, state.max_steps, numbers)
 
 
 def _groups(module: Any, args: Any, head_learning_rate: float | None) -> list[dict[str, Any]]:
