@@ -157,10 +157,10 @@ class Contenders:
 
     def opacus(self, mode: Any) -> Run:
         """DP-SGD as the baseline of this package runs it."""
-        from dp_forward.train.dpsgd.private_optimizer import make_private, set_trainable
+        from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, set_trainable
 
         model = set_trainable(self.fresh(), "frozen-embeddings", lora_rank=1)
-        private = make_private(
+        private = PrivateTraining(
             model,
             self._texts(4 * self.shape.batch),
             optimizer=self.optimizer(model),

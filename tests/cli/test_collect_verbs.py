@@ -22,7 +22,7 @@ from dp_forward.corpus.writer import private_folder
 from dp_forward.privacy import NoiseSpec, RandomizedResponse
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.corpus_export import export_corpus
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import CollectionSpec
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings

@@ -8,9 +8,8 @@ import pytest
 
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import CollectionSpec, pack_record, parse_record
 from dp_forward.service.protocol.manifest import Manifest
-from dp_forward.service.protocol.record import pack_record, parse_record
 from dp_forward.split.artifacts import load_provider_side
 from tiny_releases import TinyReleases
 

@@ -195,8 +195,8 @@ def touch(folder: Path, *names: str) -> list[Path]:
 def test_a_word_in_the_name_tells_the_split(tmp_path: Path, name: str) -> None:
     (path,) = touch(tmp_path, name)
     touch(tmp_path, "train.tsv", "test.tsv", "notes.md", "labels.pkl")
-    assert find_split_files(tmp_path, "validation") == ((path,), True)
-    assert find_split_files(path, "validation") == ((path,), True)
+    assert find_split_files(tmp_path, "validation") == ([path], True)
+    assert find_split_files(path, "validation") == ([path], True)
 
 
 def test_a_file_that_says_another_split_is_refused(tmp_path: Path) -> None:
@@ -210,17 +210,17 @@ def test_a_file_that_says_another_split_is_refused(tmp_path: Path) -> None:
 
 def test_a_word_inside_a_word_tells_nothing(tmp_path: Path) -> None:
     for path in touch(tmp_path, "greatest.tsv", "device.csv", "train_and_test.tsv"):
-        assert find_split_files(path, "test") == ((path,), False)
+        assert find_split_files(path, "test") == ([path], False)
 
 
 def test_the_one_silent_file_of_a_folder_is_taken_for_its_rows(tmp_path: Path) -> None:
     (path,) = touch(tmp_path, "qqp_subset.tsv.gz")
-    assert find_split_files(tmp_path, "train") == ((path,), False)
+    assert find_split_files(tmp_path, "train") == ([path], False)
 
 
 def test_two_files_of_a_split_are_refused_unless_they_are_all_its_shards(tmp_path: Path) -> None:
     shards = touch(tmp_path, "train-00000-of-00002.parquet", "train-00001-of-00002.parquet")
-    assert find_split_files(tmp_path, "train") == (tuple(shards), True)
+    assert find_split_files(tmp_path, "train") == (list(shards), True)
     shards[0].unlink()
     (other,) = touch(tmp_path, "train.tsv")
     with pytest.raises(

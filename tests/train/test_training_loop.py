@@ -62,4 +62,3 @@ def test_a_checkpoint_that_a_kill_cut_short_is_passed_over(tmp_path: Path) -> No
         (tmp_path / f"checkpoint-{step}").mkdir()
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
     assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
-    assert last_checkpoint(tmp_path, needs=["model.safetensors"]) is None

@@ -109,7 +109,7 @@ def serve(
 def _collection(folder: Path, provider: ProviderSide, digest: str, labels: Labels) -> Collection:
     """The collection in a folder, made if there is none."""
     from dp_forward.service.collector.collection_store import Collection
-    from dp_forward.service.protocol.collection_spec import CollectionSpec
+    from dp_forward.service.protocol.collection import CollectionSpec
     from dp_forward.service.protocol.manifest import Manifest
 
     manifest = Manifest.of(provider, digest, epsilons=())

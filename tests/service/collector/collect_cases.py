@@ -13,10 +13,9 @@ from dp_forward.noise import release
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.record_intake import RecordReader
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import CollectionSpec, pack_record
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.service.protocol.manifest import Manifest
-from dp_forward.service.protocol.record import pack_record
 from dp_forward.split.artifacts import ProviderSide
 
 FRONT = "aa" * 32

@@ -21,8 +21,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.collector.collection_store import RECORDS, Collection
 from dp_forward.service.collector.corpus_export import export_corpus
-from dp_forward.service.protocol.collection_spec import CollectionSpec
-from dp_forward.service.protocol.record import Record, parse_record
+from dp_forward.service.protocol.collection import CollectionSpec, Record, parse_record
 from dp_forward.service.server.request_limits import Refused
 from service.collector.collect_cases import parsed, record, spec, stored
 

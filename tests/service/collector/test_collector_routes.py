@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import CollectionSpec
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from service.collector.collect_cases import FRONT, provider, record, spec, stored

@@ -36,8 +36,8 @@ def _manifest(**changes: Any) -> Manifest:
         "front": FRONT,
         "labels": ("negative", "positive"),
     }
-    own = {name: changes.pop(name) for name in ("epsilons", "version") if name in changes}
-    return Manifest(release=ReleaseSpec(**(good | changes)), **own)
+    epsilons = changes.pop("epsilons", ())
+    return Manifest(release=ReleaseSpec(**(good | changes)), epsilons=epsilons)
 
 
 def _provider(cut: str = "encoder.1", *, width: int | None = None, **noise: Any) -> ProviderSide:

@@ -22,10 +22,9 @@ from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.record_intake import RecordReader
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import CollectionSpec, Record, pack_record
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
-from dp_forward.service.protocol.record import Record, pack_record
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import run_server

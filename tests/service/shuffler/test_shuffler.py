@@ -22,7 +22,7 @@ from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.collector.record_intake import RecordReader
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import CollectionSpec
 from dp_forward.service.protocol.sansio import Call, Reply, RetryPolicy, ServerRefused, Steps
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused

@@ -30,8 +30,6 @@ def test_replacing_a_record_is_removing_one_and_adding_another() -> None:
     assert delta == pytest.approx((1 + math.e) * 1e-5)
 
 
-def test_a_batch_of_all_records_and_an_unknown_accountant_are_refused() -> None:
+def test_a_batch_of_all_records_is_refused() -> None:
     with pytest.raises(InvalidInput, match="`batch`"):
         sampling(8, 8)
-    with pytest.raises(InvalidInput, match="`accountant`"):
-        noise_multiplier_for(1.0, delta=1e-5, sample_rate=0.1, steps=1, accountant="gdp")  # type: ignore[arg-type]

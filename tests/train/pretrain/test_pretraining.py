@@ -18,9 +18,10 @@ from dp_forward.split import split_model
 from dp_forward.split.pretrained import load_model
 from dp_forward.split.private_model import join
 from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
-from dp_forward.train.pretrain.mlm_trainer import masked_loss, newest_checkpoint
+from dp_forward.train.pretrain.mlm_trainer import masked_loss
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.pretrain.pretraining import pretrain
+from dp_forward.train.training_loop import last_checkpoint
 from tiny_corpus import WORDS, any_words, one_word_each
 from tiny_models import tiny
 
@@ -161,7 +162,7 @@ def test_a_killed_run_goes_on_where_its_last_checkpoint_was(
     cut_short = folder / "stages" / "noisy" / "checkpoint-4"
     cut_short.mkdir()
     (cut_short / "model.safetensors").write_bytes(b"half")
-    assert newest_checkpoint(cut_short.parent).name == "checkpoint-3"
+    assert last_checkpoint(cut_short.parent).name == "checkpoint-3"
     with pytest.raises(InvalidInput, match="no other plan"):
         pretrain(replace(plan, seed=1), folder=folder, resume=True)
 

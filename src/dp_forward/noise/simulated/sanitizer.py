@@ -88,12 +88,11 @@ class _Noise(nn.Module):
     def forward(self, hidden: Tensor, draws: int = 1) -> Tensor:
         """Noisy matrices: ``draws`` of them for each text."""
         self._check(hidden, draws)
-        mechanism = self.mechanism
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             inside = self._project(apply_bound(hidden, self._bound))
             if draws > 1:
                 inside = inside.repeat_interleave(draws, dim=0)
-            noisy: Tensor = self._noisy(inside, mechanism)
+            noisy: Tensor = self._noisy(inside)
             return noisy.to(hidden.dtype)
 
     def _project(self, inside: Tensor) -> Tensor:
@@ -101,7 +100,8 @@ class _Noise(nn.Module):
 
     # Random streams of our own cannot be traced; the bound before and the back after it can.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _noisy(self, inside: Tensor, mechanism: Mechanism) -> Tensor:
+    def _noisy(self, inside: Tensor) -> Tensor:
+        mechanism = self.mechanism
         if isinstance(mechanism, PrivUnit):
             return draw_privunit(inside, mechanism, self._generators)
         if isinstance(mechanism, MVG):

@@ -1,7 +1,6 @@
 """Session of a user with a server: one question from text to answer, without touching the network.
 
-`Session.ask` is a generator: it yields what the network must do (`Call`, `Pause`), is sent a `Reply` (or is
-thrown `NoReply`), and returns the `Answer`. A transport drives it, blocking or not; the logic is here, once.
+`Session.ask` gives the steps (`protocol.sansio`) that a transport drives, blocking or not.
 
 The order of one question, each step on disk before the next:
 

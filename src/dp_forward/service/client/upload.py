@@ -41,11 +41,10 @@ from dp_forward.ledger import Ledger, State
 from dp_forward.progress import Count
 from dp_forward.service.client.transport import Transport
 from dp_forward.service.protocol import sansio
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, pack_record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import ProtocolMismatch, shown
-from dp_forward.service.protocol.record import ID_BYTES, pack_record
 from dp_forward.service.protocol.sansio import (
     Call,
     RetryPolicy,

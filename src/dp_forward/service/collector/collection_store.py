@@ -27,9 +27,8 @@ from typing import Final, Self
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import CollectionSpec, Record
 from dp_forward.service.protocol.frame import WireError
-from dp_forward.service.protocol.record import Record
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
 from dp_forward.storage.files import create_file

@@ -1,6 +1,6 @@
 """HTTP routes of the collector.
 
-    GET  /v1/collection                what is collected (`collection_spec`)
+    GET  /v1/collection                what is collected (`protocol.collection`)
     POST /v1/records                   1 to 256 records -> {"stored", "known"}
     POST /v1/batches/{32 hex}/records  the same into a batch, by a shuffler with a token of its own
     POST /v1/batches/{32 hex}/seal     {"records": N} -> {"sealed": true} where exactly N are stored

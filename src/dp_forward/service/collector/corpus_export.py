@@ -35,8 +35,7 @@ from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import Count
 from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
-from dp_forward.service.protocol.collection_spec import CollectionSpec
-from dp_forward.service.protocol.record import record_digest
+from dp_forward.service.protocol.collection import CollectionSpec, record_digest
 from dp_forward.storage.digests import bytes_digest
 from dp_forward.storage.files import sync_folder, write_file
 

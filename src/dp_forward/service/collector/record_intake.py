@@ -22,9 +22,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import CollectionSpec, Record, parse_record
 from dp_forward.service.protocol.frame import WireError
-from dp_forward.service.protocol.record import Record, parse_record
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import NoiseCheck
 from dp_forward.service.server.request_limits import (

@@ -80,7 +80,6 @@ class Manifest:
 
     release: ReleaseSpec
     epsilons: tuple[float, ...] = ()
-    version: int = VERSION
     epsilon: float = field(init=False, compare=False)
     """What one release is proved to be, by this machine's own calibration."""
     delta: float = field(init=False, compare=False)
@@ -99,8 +98,6 @@ class Manifest:
         if spec.rows > _MOST_ROWS or spec.matrix_rows * spec.width > MOST_ENTRIES:
             rule = f"have at most {_MOST_ROWS} rows and {MOST_ENTRIES} entries"
             raise InvalidInput("rows", rule, f"{spec.matrix_rows} x {spec.width}", "Take shorter texts.")
-        if type(self.version) is not int or self.version != VERSION:
-            raise InvalidInput("version", f"be {VERSION}", repr(self.version), "Update the older side.")
 
     def _check_names(self) -> None:
         front, labels = self.release.front, self.release.labels
@@ -234,23 +231,18 @@ class Manifest:
                 found = cls(release=replace(spec, bits=8))
         if epsilons is not None:
             return replace(found, epsilons=tuple(map(float, epsilons)))
-        return found._with_more_noise()
-
-    def _with_more_noise(self) -> Manifest:
-        found: list[float] = []
-        noise = self.release.required_noise()
-        for share in _MORE_NOISE:
-            epsilon = noise.epsilon * share
+        noise, more = spec.required_noise(), []
+        for epsilon in (noise.epsilon * share for share in _MORE_NOISE):
             with contextlib.suppress(DpForwardError):
-                self._offer(replace(noise, epsilon=epsilon))
-                found.append(epsilon)
-        return replace(self, epsilons=tuple(found))
+                found._offer(replace(noise, epsilon=epsilon))
+                more.append(epsilon)
+        return replace(found, epsilons=tuple(more))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         release = {name: getattr(self.release, name) for name in RELEASE_FIELDS}
         return {
-            "version": self.version,
+            "version": VERSION,
             "noise": asdict(self.release.required_noise()),
             **release,
             "labels": list(self.release.labels),

@@ -58,8 +58,6 @@ class Policy:
         `read` returns only terms that promise at least what its noise promises, with a mechanism that is
         calibrated from the user's own choice. No value of a manifest is taken over but a smaller epsilon or
         delta.
-    Edges:
-        8 or 16 bits are as private: the rounding comes after the noise.
     """
 
     release: ReleaseSpec

@@ -23,8 +23,7 @@ from typing import Any, Final
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol.collection_spec import CollectionSpec
-from dp_forward.service.protocol.record import ID_BYTES
+from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec
 from dp_forward.service.protocol.sansio import (
     Call,
     RetryPolicy,

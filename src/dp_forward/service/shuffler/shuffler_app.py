@@ -30,8 +30,7 @@ from starlette.routing import Route
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.service.collector.record_intake import RecordIntake, RecordReader, collection_route
-from dp_forward.service.protocol.collection_spec import CollectionSpec
-from dp_forward.service.protocol.record import Record
+from dp_forward.service.protocol.collection import CollectionSpec, Record
 from dp_forward.service.server.metrics import CONTENT_TYPE, Metrics
 from dp_forward.service.server.request_limits import Guard, Refused, error_handlers, json_response
 from dp_forward.service.server.settings import ServerSettings

@@ -48,9 +48,8 @@ from pathlib import Path
 from typing import Final
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
-from dp_forward.service.protocol.collection_spec import CollectionSpec
+from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, Record, with_new_id
 from dp_forward.service.protocol.frame import HEADER_BYTES
-from dp_forward.service.protocol.record import ID_BYTES, Record, with_new_id
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
 

@@ -10,7 +10,7 @@ from typing import Literal
 from dp_forward.privacy import checks
 from dp_forward.train.plan_base import PlanBase, choice_of, setting
 
-__all__ = ["DpSgdPlan", "Mode", "Trainable"]
+__all__ = ["DpSgdPlan"]
 
 Mode = Literal["hooks", "ghost"]
 Trainable = Literal["frozen-embeddings", "lora"]

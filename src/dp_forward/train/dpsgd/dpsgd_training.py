@@ -1,8 +1,8 @@
 """DP-SGD with Opacus, the baseline: the same task and report as `finetune`, another promise.
 
 It hides whether a record was in the training set from whoever sees the trained weights. It does not hide the
-texts from whoever trains, and it does nothing for a query at inference, which is sent raw. `statement_of`
-says so in words, and every outcome carries them.
+texts from whoever trains, and it does nothing for a query at inference, which is sent raw.
+`DpSgdOutcome.statement` says so in words.
 
     plan = DpSgdPlan(task="sst2", epsilon=8.0, mode="ghost")
     report = run_dpsgd(plan, folder=Path("base"))        # base/model is an ordinary checkpoint
@@ -36,27 +36,21 @@ from torch import Tensor
 
 from dp_forward.data import FixedLength, read_texts
 from dp_forward.data.encoded_texts import EncodedTexts
-from dp_forward.data.tasks import find_task
+from dp_forward.data.tasks import Task, find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import Progress, counter
 from dp_forward.split.device import pick_device
 from dp_forward.split.pretrained import load_model, load_tokenizer
-from dp_forward.train.dpsgd.accounting import (
-    Accountant,
-    as_replace_one,
-    epsilon_of,
-    noise_multiplier_for,
-    sampling,
-)
+from dp_forward.train.dpsgd.accounting import as_replace_one, epsilon_of, noise_multiplier_for, sampling
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
-from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, make_private, set_trainable
+from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, set_trainable
 from dp_forward.train.evaluation import accuracy_of, commonest_share
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run import RunFolder
 
-__all__ = ["DpSgdOutcome", "run_dpsgd", "statement_of", "train_dpsgd"]
+__all__ = ["run_dpsgd", "train_dpsgd"]
 
 _STAGE = "dp-sgd"
 
@@ -71,37 +65,73 @@ class DpSgdOutcome:
     The losses are computed from raw training records and are not covered by the promise.
     """
 
+    plan: DpSgdPlan
+    records: int
     history: list[dict[str, float]]
     epsilon: float
     noise_multiplier: float
     sample_rate: float
     steps: int
     peak_memory_mib: float
-    statement: str
     model: Any = field(repr=False)
     """The trained model, an ordinary one: no hooks, LoRA merged."""
+
+    @property
+    def statement(self) -> str:
+        """The promise of a run in plain words, with what it does not cover."""
+        delta, records = self.plan.delta, self.records
+        twice, more = as_replace_one(self.epsilon, delta)
+        lines = [
+            f"Central DP of one training record (its text and label together) against whoever sees the "
+            f"trained weights: ({shown_up(self.epsilon)}, {shown_up(delta)}) when one record is added or "
+            f"removed, by Opacus's prv accountant for {self.steps} steps at sampling rate "
+            f"{self.sample_rate:.6g} with noise multiplier {self.noise_multiplier:.6g} and clipping at "
+            f"{self.plan.clip_norm:g}.",
+            f"For one record replaced by another, the relation of our other central numbers, this proves "
+            f"({shown_up(twice)}, {shown_up(more, 3)}).",
+            "Not protected: whoever trains sees every text and label raw. A query at inference is sent raw, "
+            "without noise. The training losses in the history come from raw records and are not covered.",
+            "Assumed: the number of records, the sampling rate and the number of steps are public.",
+        ]
+        if delta * records > 1:
+            lines.append(f"Mind that delta is above 1 / {records}, the number of records: that is weak.")
+        lines.append(
+            "The noise came from an ordinary generator in float32: good for an experiment, not for weights "
+            "that an attacker will study."
+        )
+        return " ".join(lines)
 
 
 def run_dpsgd(
     plan: DpSgdPlan, *, folder: Path, resume: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Train with DP-SGD, write RUN/model (an ordinary checkpoint) and the report; returns the report."""
+    task = find_task(plan.task)
     with RunFolder.opened(folder, plan, resume=resume) as place:
         if place.complete:
             return place.report
         started = time.perf_counter()
         tokenizer = load_tokenizer(plan.model)
-        train = _read(plan, "train", plan.train_limit, tokenizer, progress)
-        evaluation = _read(plan, plan.evaluation_split, plan.evaluation_limit, tokenizer, progress)
-        model: Any = load_model(plan.model, labels=len(find_task(plan.task).labels))
+
+        def texts(split: str, limit: int | None) -> EncodedTexts:
+            return read_texts(
+                task,
+                split,
+                FixedLength(tokenizer, plan.rows),
+                source=plan.data.get(plan.task),
+                limit=limit,
+                progress=counter(progress, f"reading {plan.task} {split}"),
+            )
+
+        train = texts("train", plan.train_limit)
+        evaluation = texts(plan.evaluation_split, plan.evaluation_limit)
+        model: Any = load_model(plan.model, labels=len(task.labels))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
         model.to(pick_device(), torch.float32)
         outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)
         outcome.model.save_pretrained(place.path / "model")
         tokenizer.save_pretrained(place.path / "model")
-        report = _report(
-            plan, outcome, train=train, evaluation=evaluation, seconds=time.perf_counter() - started
-        )
+        report = _report(outcome, task, evaluation, seconds=time.perf_counter() - started)
         write_report(report, place)
         return report
 
@@ -114,123 +144,26 @@ def train_dpsgd(
     *,
     place: RunFolder | None = None,
     progress: Progress | None = None,
-    accountant: Accountant = "prv",
 ) -> DpSgdOutcome:
     """Train ``model``, whose own weights change, with DP-SGD on ``train``; accuracy is on ``evaluation``.
 
     Every epoch is stored in ``place``, and what is stored there is not trained again.
     """
-    for name, records in (("train", train), ("evaluation", evaluation)):
-        _check_labels(name, records, labels=int(model.config.num_labels))
+    _check_labels("train", train, model)
+    _check_labels("evaluation", evaluation, model)
     rate, per_epoch = sampling(len(train), plan.batch)
     steps = plan.epochs * per_epoch
-    run = {"model": _digest(model.state_dict()), "records": len(train), "accountant": accountant}
+    run = {"model": _digest(model.state_dict()), "records": len(train)}
     earlier = None if place is None else _stored_epoch(place, run, plan.epochs)
     if earlier is None:
-        noise, taken = _noise_for(plan, rate, steps, accountant), 0
+        taken = 0
+        noise = noise_multiplier_for(plan.epsilon, delta=plan.delta, sample_rate=rate, steps=steps)
     else:
         noise, taken = earlier[1]["noise_multiplier"], earlier[1]["steps"]
     torch.manual_seed(plan.seed + taken)
     trained = set_trainable(model, plan.trainable, lora_rank=plan.lora_rank)
-    private = _private(trained, train, plan, noise, accountant)
-    if len(private.loader) != per_epoch:
-        raise InvalidInput("opacus", f"draw {per_epoch} batches an epoch", len(private.loader), "Use 1.6.")
-    history = [] if earlier is None else _restore(earlier, private, trained)
-    start_counting_memory(private.device)
-    for epoch in range(len(history) + 1, plan.epochs + 1):
-        loss = _train_epoch(private, plan, progress)
-        _check_finite(trained)
-        accuracy = float(_right_answers(private.module, evaluation).mean())
-        history.append({"step": private.steps, "epoch": epoch, "loss": loss, "accuracy": accuracy})
-        if progress is not None:
-            progress(_STAGE, private.steps, steps, {"loss": loss, "accuracy": accuracy})
-        if place is not None:
-            _store_epoch(place, run, private, trained, history)
-    return _outcome(private, plan, history, accountant)
-
-
-def _outcome(
-    private: PrivateTraining, plan: DpSgdPlan, history: list[dict[str, float]], accountant: Accountant
-) -> DpSgdOutcome:
-    spent = private.accountant.history
-    epsilon = epsilon_of(spent, delta=plan.delta, accountant=accountant, near=plan.epsilon)
-    noise, steps = float(private.optimizer.noise_multiplier), private.steps
-    module = private.remove_hooks()
-    return DpSgdOutcome(
-        history=history,
-        epsilon=epsilon,
-        noise_multiplier=noise,
-        sample_rate=sampling(len(private.records), plan.batch)[0],
-        steps=steps,
-        peak_memory_mib=peak_memory_mib(private.device),
-        statement=statement_of(
-            plan,
-            epsilon=epsilon,
-            noise_multiplier=noise,
-            steps=steps,
-            records=len(private.records),
-            accountant=accountant,
-        ),
-        model=module.merge_and_unload() if plan.trainable == "lora" else module,
-    )
-
-
-def statement_of(
-    plan: DpSgdPlan,
-    *,
-    epsilon: float,
-    noise_multiplier: float,
-    steps: int,
-    records: int,
-    accountant: Accountant = "prv",
-) -> str:
-    """The promise of a run in plain words, with what it does not cover."""
-    twice, more = as_replace_one(epsilon, plan.delta)
-    rate, _ = sampling(records, plan.batch)
-    lines = [
-        f"Central DP of one training record (its text and label together) against whoever sees the trained "
-        f"weights: ({shown_up(epsilon)}, {shown_up(plan.delta)}) when one record is added or removed, by "
-        f"Opacus's {accountant} accountant for {steps} steps at sampling rate {rate:.6g} with noise "
-        f"multiplier {noise_multiplier:.6g} and clipping at {plan.clip_norm:g}.",
-        f"For one record replaced by another, the relation of our other central numbers, this proves "
-        f"({shown_up(twice)}, {shown_up(more, 3)}).",
-        "Not protected: whoever trains sees every text and label raw. A query at inference is sent raw, "
-        "without noise. The training losses in the history come from raw records and are not covered.",
-        "Assumed: the number of records, the sampling rate and the number of steps are public.",
-    ]
-    if plan.delta * records > 1:
-        lines.append(f"Mind that delta is above 1 / {records}, the number of records: that is weak.")
-    lines.append(
-        "The noise came from an ordinary generator in float32: good for an experiment, not for weights "
-        "that an attacker will study."
-    )
-    return " ".join(lines)
-
-
-def _read(
-    plan: DpSgdPlan, split: str, limit: int | None, tokenizer: Any, progress: Progress | None
-) -> EncodedTexts:
-    return read_texts(
-        find_task(plan.task),
-        split,
-        FixedLength(tokenizer, plan.rows),
-        source=plan.data.get(plan.task),
-        limit=limit,
-        progress=counter(progress, f"reading {plan.task} {split}"),
-    )
-
-
-def _noise_for(plan: DpSgdPlan, rate: float, steps: int, accountant: Accountant) -> float:
-    return noise_multiplier_for(
-        plan.epsilon, delta=plan.delta, sample_rate=rate, steps=steps, accountant=accountant
-    )
-
-
-def _private(
-    trained: Any, train: EncodedTexts, plan: DpSgdPlan, noise: float, accountant: Accountant
-) -> PrivateTraining:
     weights = [parameter for parameter in trained.parameters() if parameter.requires_grad]
-    return make_private(
+    private = PrivateTraining(
         trained,
         train,
         optimizer=torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=0.0),
@@ -238,16 +171,43 @@ def _private(
         batch=plan.batch,
         noise_multiplier=noise,
         clip_norm=plan.clip_norm,
-        accountant=accountant,
+    )
+    history = [] if earlier is None else _restore(earlier, private)
+    start_counting_memory(private.device)
+    for epoch in range(len(history) + 1, plan.epochs + 1):
+        loss = _train_epoch(private, plan, progress)
+        if not all(bool(torch.isfinite(weight).all()) for weight in weights):
+            raise InvalidInput("weights", "stay finite", "NaN or Inf", "Use a smaller learning_rate.")
+        accuracy = float(_right_answers(private.module, evaluation).mean())
+        history.append({"step": private.steps, "epoch": epoch, "loss": loss, "accuracy": accuracy})
+        if progress is not None:
+            progress(_STAGE, private.steps, steps, {"loss": loss, "accuracy": accuracy})
+        if place is not None:
+            _store_epoch(place, run, private, history)
+    module = private.remove_hooks()
+    return DpSgdOutcome(
+        plan=plan,
+        records=len(train),
+        history=history,
+        epsilon=epsilon_of(private.accountant.history, delta=plan.delta, near=plan.epsilon),
+        noise_multiplier=noise,
+        sample_rate=rate,
+        steps=private.steps,
+        peak_memory_mib=peak_memory_mib(private.device),
+        model=module.merge_and_unload() if plan.trainable == "lora" else module,
     )
 
 
 def _train_epoch(private: PrivateTraining, plan: DpSgdPlan, progress: Progress | None) -> float:
     """One pass of Poisson batches; the mean loss."""
+    from opacus.utils.batch_memory_manager import BatchMemoryManager  # type: ignore[import-untyped]
+
     private.module.train()
     total, texts = torch.zeros((), device=private.device), 0
     shown = private.steps
-    with private.parts(plan.micro_batch) as parts:
+    with BatchMemoryManager(
+        data_loader=private.loader, max_physical_batch_size=plan.micro_batch, optimizer=private.optimizer
+    ) as parts:
         for part in parts:
             loss, size = private.step(part)
             total, texts = total + loss, texts + size
@@ -270,8 +230,8 @@ def _right_answers(model: Any, texts: EncodedTexts) -> NDArray[np.float64]:
     return torch.cat(right).numpy()
 
 
-def _check_labels(name: str, records: EncodedTexts, *, labels: int) -> None:
-    found = records.labels
+def _check_labels(name: str, records: EncodedTexts, model: Any) -> None:
+    found, labels = records.labels, int(model.config.num_labels)
     if found is None:
         raise InvalidInput(name, "give input_ids, attention_mask and labels", "no labels", "Encode it.")
     if int(found.min()) < 0 or int(found.max()) >= labels:
@@ -279,20 +239,14 @@ def _check_labels(name: str, records: EncodedTexts, *, labels: int) -> None:
         raise InvalidInput(f"{name} labels", rule, "another", "Load the model with num_labels of the task.")
 
 
-def _check_finite(trained: Any) -> None:
-    if not all(bool(torch.isfinite(p).all()) for p in trained.parameters() if p.requires_grad):
-        raise InvalidInput("weights", "stay finite", "NaN or Inf", "Use a smaller learning_rate.")
-
-
 def _store_epoch(
     place: RunFolder,
     run: Mapping[str, object],
     private: PrivateTraining,
-    trained: Any,
     history: list[dict[str, float]],
 ) -> None:
     """Store the end of an epoch; then the one before goes."""
-    tensors = {f"weights.{name}": p for name, p in trained.named_parameters() if p.requires_grad}
+    tensors = {f"weights.{name}": p for name, p in private.model.named_parameters() if p.requires_grad}
     for index, entry in private.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in entry.items()}
     facts = {
@@ -334,7 +288,7 @@ def _stored_epoch(place: RunFolder, run: Mapping[str, object], epochs: int) -> S
     raise InvalidInput("out", "hold a checkpoint as it was written", found, "Start in a new folder.")
 
 
-def _restore(stored: Stored, private: PrivateTraining, trained: Any) -> list[dict[str, float]]:
+def _restore(stored: Stored, private: PrivateTraining) -> list[dict[str, float]]:
     """Put back weights, optimizer and what was spent; returns the learning curve so far."""
     tensors, facts = stored
     state: dict[int, dict[str, Tensor]] = {}
@@ -342,7 +296,7 @@ def _restore(stored: Stored, private: PrivateTraining, trained: Any) -> list[dic
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")
             if kind == "weights":
-                trained.get_parameter(rest).copy_(tensor)
+                private.model.get_parameter(rest).copy_(tensor)
             else:
                 index, _, entry = rest.partition(".")
                 state.setdefault(int(index), {})[entry] = tensor
@@ -365,9 +319,8 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-def _report(
-    plan: DpSgdPlan, outcome: DpSgdOutcome, *, train: EncodedTexts, evaluation: EncodedTexts, seconds: float
-) -> dict[str, Any]:
+def _report(outcome: DpSgdOutcome, task: Task, evaluation: EncodedTexts, *, seconds: float) -> dict[str, Any]:
+    plan = outcome.plan
     accuracy = accuracy_of(_right_answers(outcome.model, evaluation)[:, None])
     statements = {
         "queries": "NOT protected: they are sent as they are, and no noise is added at inference.",
@@ -391,8 +344,8 @@ def _report(
         regime=_STAGE,
         accuracy=accuracy,
         without_noise=accuracy.mean,
-        labels=find_task(plan.task).labels,
-        records=len(train),
+        labels=task.labels,
+        records=outcome.records,
         guarantee={
             "regime": _STAGE,
             "queries": None,
@@ -402,7 +355,7 @@ def _report(
             "statement": " ".join(with_subjects(statements)),
         },
         stages={_STAGE: {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
-        notes=find_task(plan.task).notes,
+        notes=task.notes,
         seconds=seconds,
         more={
             "accuracy_of_commonest_label": commonest_share(evaluation.labels),

@@ -22,10 +22,7 @@ Paper: the DP-SGD baseline.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,10 +32,10 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.train.dpsgd.accounting import Accountant
+from dp_forward.train.dpsgd.accounting import ignore_warning, sampling
 from dp_forward.train.dpsgd.dpsgd_plan import Mode, Trainable
 
-__all__ = ["PrivateTraining", "make_private", "set_trainable"]
+__all__ = ["PrivateTraining", "set_trainable"]
 
 Batch = dict[str, Tensor]
 """What the model takes, by name, and ``labels``."""
@@ -46,23 +43,8 @@ Batch = dict[str, Tensor]
 _MOST_ERROR = 0.02
 """Of the clipping norm, over a few records: float32 errs by 1e-5, TF32 by 1e-3, a wrong gradient by 1."""
 _TRIAL_TEXTS = 3
-
-
-class _ByLength(Sampler[list[int]]):
-    """The same batches, each from its shortest to its longest text, so that a part has texts of like length.
-
-    A step sums over its batch: the order inside changes nothing but how much PAD is computed with.
-    """
-
-    def __init__(self, batches: Any, lengths: Sequence[int]) -> None:
-        self.batches, self._lengths = batches, lengths
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.batches:
-            yield sorted(batch, key=lambda number: int(self._lengths[number]))
+# The first layer that trains has inputs without gradients; Opacus needs only its outputs'.
+_NO_INPUT_GRADIENT = "Full backward hook is firing"
 
 
 def set_trainable(model: Any, trainable: Trainable, *, lora_rank: int) -> Any:
@@ -72,11 +54,10 @@ def set_trainable(model: Any, trainable: Trainable, *, lora_rank: int) -> Any:
     vocabulary) or at all (positions carry no batch axis), so they stay as they are in both variants.
     """
     if trainable == "frozen-embeddings":
-        for parameter in model.parameters():
-            parameter.requires_grad_(True)
+        model.requires_grad_(True)
         for part in model.modules():
             if isinstance(part, nn.Embedding):
-                part.weight.requires_grad_(False)
+                part.requires_grad_(False)
         return model
     from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
@@ -90,43 +71,72 @@ def set_trainable(model: Any, trainable: Trainable, *, lora_rank: int) -> Any:
         target_modules=[f"{body}.{name}" for name in linear],
         modules_to_save=head,
     )
-    with warnings.catch_warnings():
-        # GPT-2 keeps its weights transposed; peft notices and says so.
-        warnings.filterwarnings("ignore", message="fan_in_fan_out")
+    # GPT-2 keeps its weights transposed; peft notices and says so.
+    with ignore_warning("fan_in_fan_out"):
         return get_peft_model(model, config)
 
 
-@dataclass(frozen=True, slots=True)
 class PrivateTraining:
-    """A model under DP-SGD: take an epoch's batches from `parts` and give each to `step`."""
+    """A model whose trainable weights are set, under DP-SGD.
 
-    module: Any
-    optimizer: Any
-    loader: DataLoader[Any]
-    """Gives numbers of records, not the records."""
-    records: EncodedTexts
-    mode: Mode
-    device: torch.device
-    accountant: Any
-    """Opacus's; its ``history`` holds every noisy step."""
-    criterion: Any
+    ``loader`` gives the batches of one epoch, to be cut by Opacus's BatchMemoryManager into parts for `step`;
+    the ``history`` of Opacus's ``accountant`` holds every noisy step.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        records: EncodedTexts,
+        *,
+        optimizer: torch.optim.Optimizer,
+        mode: Mode,
+        batch: int,
+        noise_multiplier: float,
+        clip_norm: float,
+    ) -> None:
+        from opacus import PrivacyEngine  # type: ignore[import-untyped]
+
+        checks.positive("noise_multiplier", noise_multiplier, remedy="Use noise_multiplier_for().")
+        self.model, self.records, self.mode = model, records, mode
+        self.device: torch.device = next(model.parameters()).device
+        _check_model(model.train(), mode)
+        # What it warns of, a generator that is not cryptographic, stands in the statement of the run.
+        with ignore_warning("Secure RNG turned off"):
+            engine = PrivacyEngine(accountant="prv")
+        self.accountant = engine.accountant
+        numbers = TensorDataset(torch.arange(len(records)))
+        try:
+            self.module, self.optimizer, *criterion, poisson = engine.make_private(
+                module=model,
+                optimizer=optimizer,
+                criterion=nn.CrossEntropyLoss(),
+                data_loader=DataLoader(numbers, batch_size=batch, generator=_fresh_generator("cpu")),
+                noise_multiplier=noise_multiplier,
+                max_grad_norm=clip_norm,
+                grad_sample_mode=mode,
+                noise_generator=_fresh_generator(self.device),
+            )
+        except NotImplementedError:
+            raise _unsupported("trainable layers with buffers", mode) from None
+        self.criterion = criterion[0] if criterion else nn.CrossEntropyLoss()
+        every: Any = range(len(records))
+        self.loader: DataLoader[Any] = DataLoader(
+            every,
+            batch_sampler=_ByLength(poisson.batch_sampler, records.lengths),  # type: ignore[arg-type]
+            collate_fn=self.batch,
+            generator=poisson.generator,
+        )
+        _, steps = sampling(len(records), batch)
+        if len(self.loader) != steps:
+            raise InvalidInput("opacus", f"draw {steps} batches an epoch", len(self.loader), "Use 1.6.")
+        _check_clipping(self)
 
     @property
     def steps(self) -> int:
         """The noisy steps taken so far."""
         return sum(steps for _, _, steps in self.accountant.history)
 
-    @contextmanager
-    def parts(self, most: int) -> Iterator[Iterator[Batch]]:
-        """The batches of one epoch, each cut into parts of at most ``most`` texts."""
-        from opacus.utils.batch_memory_manager import BatchMemoryManager  # type: ignore[import-untyped]
-
-        with BatchMemoryManager(
-            data_loader=self.loader, max_physical_batch_size=most, optimizer=self.optimizer
-        ) as loader:
-            yield (self.batch(numbers) for (numbers,) in loader)
-
-    def batch(self, numbers: Any) -> Batch:
+    def batch(self, numbers: Sequence[int]) -> Batch:
         """These records as the model takes them, without columns at the end that are PAD in all of them."""
         # Where PAD lies on the left, a cut would change the positions of the words.
         part = self.records.batch(numbers, trim=not self.records.pads_left)
@@ -146,9 +156,7 @@ class PrivateTraining:
     def backward(self, part: Batch) -> Tensor:
         """Forward and backward pass of some texts, with what Opacus needs to clip them; the mean loss."""
         loss = self.criterion(*_logits(self.module, part))
-        with warnings.catch_warnings():
-            # The first layer that trains has inputs without gradients; Opacus needs only its outputs'.
-            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        with ignore_warning(_NO_INPUT_GRADIENT):
             loss.backward()
         value: Tensor = loss.detach()
         return value
@@ -172,59 +180,35 @@ class PrivateTraining:
         return module
 
 
-def make_private(
-    model: Any,
-    records: EncodedTexts,
-    *,
-    optimizer: torch.optim.Optimizer,
-    mode: Mode,
-    batch: int,
-    noise_multiplier: float,
-    clip_norm: float,
-    accountant: Accountant = "prv",
-) -> PrivateTraining:
-    """Put a model whose trainable weights are set under DP-SGD; see the module docstring."""
-    from opacus import PrivacyEngine  # type: ignore[import-untyped]
+class _ByLength(Sampler[list[int]]):
+    """The same batches, each from its shortest to its longest text, so that a part has texts of like length.
 
-    checks.positive("noise_multiplier", noise_multiplier, remedy="Use noise_multiplier_for().")
-    device = next(model.parameters()).device
-    _check_model(model.train(), mode)
-    with warnings.catch_warnings():
-        # What it warns of, a generator that is not cryptographic, stands in the statement of the run.
-        warnings.filterwarnings("ignore", message="Secure RNG turned off")
-        engine = PrivacyEngine(accountant=accountant)
-    numbers = TensorDataset(torch.arange(len(records)))
-    try:
-        module, wrapped, *criterion, poisson = engine.make_private(
-            module=model,
-            optimizer=optimizer,
-            criterion=nn.CrossEntropyLoss(),
-            data_loader=DataLoader(numbers, batch_size=batch, generator=_fresh_generator("cpu")),
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=clip_norm,
-            grad_sample_mode=mode,
-            noise_generator=_fresh_generator(device),
-        )
-    except NotImplementedError:
-        raise _unsupported("trainable layers with buffers", mode) from None
-    batches: Any = _ByLength(poisson.batch_sampler, records.lengths)  # type: ignore[arg-type]
-    private = PrivateTraining(
-        module=module,
-        optimizer=wrapped,
-        loader=DataLoader(
-            numbers, batch_sampler=batches, collate_fn=poisson.collate_fn, generator=poisson.generator
-        ),
-        records=records,
-        mode=mode,
-        device=device,
-        accountant=engine.accountant,
-        criterion=criterion[0] if criterion else nn.CrossEntropyLoss(),
-    )
-    _check_clipping(private, model.config)
-    return private
+    A step sums over its batch: the order inside changes nothing but how much PAD is computed with.
+    """
+
+    def __init__(self, batches: Any, lengths: Sequence[int]) -> None:
+        self.batches, self._lengths = batches, lengths
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.batches:
+            yield sorted(batch, key=lambda number: int(self._lengths[number]))
 
 
-def clipping_error(private: PrivateTraining, trial: Batch) -> float:
+def _logits(module: Any, part: Batch) -> tuple[Tensor, Tensor]:
+    """The module's answers for a batch, and its labels."""
+    inputs = {name: tensor for name, tensor in part.items() if name != "labels"}
+    return module(**inputs).logits, part["labels"]
+
+
+def _fresh_generator(device: torch.device | str) -> torch.Generator:
+    # 63 bits: what every device's generator takes as a seed.
+    return torch.Generator(device=device).manual_seed(int.from_bytes(os.urandom(8), "big") >> 1)
+
+
+def clipping_error(private: PrivateTraining) -> float:
     """How far the sum of clipped gradients is from autograd's, in units of the clipping norm.
 
     Opacus computes a record's gradient layer by layer, from what goes in and out of each. A layer whose first
@@ -234,33 +218,39 @@ def clipping_error(private: PrivateTraining, trial: Batch) -> float:
     The norm is set for the trial to half the smallest gradient's, so that every record is clipped. Dropout is
     off. Gradients, and the norm, are left as they were.
     """
-    optimizer = private.optimizer
-    parameters: list[Any] = list(optimizer.params)
-    with _without_dropout(private.module):
+    optimizer, module, trial = private.optimizer, private.module, _trial_batch(private)
+    clips: list[Any] = [optimizer, module] if private.mode == "ghost" else [optimizer]
+    before = optimizer.max_grad_norm
+    for part in module.modules():
+        # Opacus's hooks work in training only. Dropout has no weights of its own, and stays off.
+        part.training = any(parameter.requires_grad for parameter in part.parameters(recurse=False))
+    try:
         alone = [
-            _autograd(private.module, {name: value[i : i + 1] for name, value in trial.items()}, parameters)
-            for i in range(len(trial["labels"]))
+            _autograd_gradient(private, {name: value[i : i + 1] for name, value in trial.items()})
+            for i in range(_TRIAL_TEXTS)
         ]
         norms = [float(torch.linalg.vector_norm(gradient)) for gradient in alone]
         clip = min(norms) / 2
         if not clip > 0:
             return float("inf")
-        wanted = torch.stack([gradient * (clip / norm) for gradient, norm in zip(alone, norms, strict=True)])
-        before = optimizer.max_grad_norm
-        try:
-            _set_norm(private, clip)
-            private.backward(trial)
-            optimizer.accumulate() if private.mode == "ghost" else optimizer.clip_and_accumulate()
-            found = torch.cat([parameter.summed_grad.flatten() for parameter in parameters])
-        finally:
-            _set_norm(private, before)
-            optimizer.zero_grad(set_to_none=True)
+        for holder in clips:
+            holder.max_grad_norm = clip
+        private.backward(trial)
+        optimizer.accumulate() if private.mode == "ghost" else optimizer.clip_and_accumulate()
+        found = torch.cat([parameter.summed_grad.flatten() for parameter in optimizer.params])
+    finally:
+        for holder in clips:
+            holder.max_grad_norm = before
+        optimizer.zero_grad(set_to_none=True)
+        module.train()
+    wanted = torch.stack([gradient * (clip / norm) for gradient, norm in zip(alone, norms, strict=True)])
     return float(torch.linalg.vector_norm(found - wanted.sum(0))) / clip
 
 
-def trial_batch(private: PrivateTraining, config: Any) -> Batch:
+def _trial_batch(private: PrivateTraining) -> Batch:
     """A few records of random tokens in the shape of real ones, without padding; no text of the user."""
     generator = torch.Generator().manual_seed(0)
+    config = private.model.config
     most = {"input_ids": config.vocab_size, "labels": config.num_labels}
     made = {}
     for name, tensor in private.records.batch([0]).items():
@@ -272,56 +262,16 @@ def trial_batch(private: PrivateTraining, config: Any) -> Batch:
     return {name: tensor.to(private.device) for name, tensor in made.items()}
 
 
-def _check_clipping(private: PrivateTraining, config: Any) -> None:
-    try:
-        error = clipping_error(private, trial_batch(private, config))
-    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as problem:
-        raise _unsupported(f"one it cannot ({type(problem).__name__})", private.mode) from problem
-    if not error <= _MOST_ERROR:
-        raise _unsupported(f"clipped gradients wrong by {error:.2g} of the norm", private.mode)
-
-
-def _logits(module: Any, part: Batch) -> tuple[Tensor, Tensor]:
-    """The module's answers for a batch, and its labels."""
-    inputs = {name: tensor for name, tensor in part.items() if name != "labels"}
-    return module(**inputs).logits, part["labels"]
-
-
-def _autograd(module: Any, record: Batch, parameters: list[Any]) -> Tensor:
+def _autograd_gradient(private: PrivateTraining, record: Batch) -> Tensor:
     """The gradient of one record by autograd alone."""
-    module.disable_hooks()
+    private.module.disable_hooks()
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            loss = nn.functional.cross_entropy(*_logits(module, record))
-            found = torch.autograd.grad(loss, parameters)
+        with ignore_warning(_NO_INPUT_GRADIENT):
+            loss = nn.functional.cross_entropy(*_logits(private.module, record))
+            found = torch.autograd.grad(loss, private.optimizer.params)
     finally:
-        module.enable_hooks()
+        private.module.enable_hooks()
     return torch.cat([gradient.flatten() for gradient in found])
-
-
-def _set_norm(private: PrivateTraining, norm: float) -> None:
-    private.optimizer.max_grad_norm = norm
-    if private.mode == "ghost":
-        private.module.max_grad_norm = norm
-
-
-@contextmanager
-def _without_dropout(module: nn.Module) -> Iterator[None]:
-    """Only layers with weights of their own stay in training: Opacus's hooks look at that, dropout too."""
-    module.eval()
-    for part in module.modules():
-        if any(parameter.requires_grad for parameter in part.parameters(recurse=False)):
-            part.training = True
-    try:
-        yield
-    finally:
-        module.train()
-
-
-def _fresh_generator(device: torch.device | str) -> torch.Generator:
-    # 63 bits: what every device's generator takes as a seed.
-    return torch.Generator(device=device).manual_seed(int.from_bytes(os.urandom(8), "big") >> 1)
 
 
 def _check_model(model: nn.Module, mode: Mode) -> None:
@@ -333,6 +283,15 @@ def _check_model(model: nn.Module, mode: Mode) -> None:
         raise _unsupported(f"{len(errors)} layers it refuses ({', '.join(kinds)})", mode)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise InvalidInput("model", "have weights to train", "none", "Use set_trainable().")
+
+
+def _check_clipping(private: PrivateTraining) -> None:
+    try:
+        error = clipping_error(private)
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as problem:
+        raise _unsupported(f"one it cannot ({type(problem).__name__})", private.mode) from problem
+    if not error <= _MOST_ERROR:
+        raise _unsupported(f"clipped gradients wrong by {error:.2g} of the norm", private.mode)
 
 
 def _unsupported(found: str, mode: Mode) -> InvalidInput:

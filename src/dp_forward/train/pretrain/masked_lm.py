@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from dp_forward.split.pretrained import model_folder, quiet_transformers
 from dp_forward.split.private_model import PrivateModel
 from dp_forward.train.pretrain.masking import IGNORED
 
-__all__ = ["MaskedLM", "load_masked_lm", "save_checkpoint", "score_masked_tokens_only"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskedLM:
@@ -30,11 +28,6 @@ class MaskedLM:
     """Whether the checkpoint had the head; else it starts from random weights."""
     unused: dict[str, nn.Module]
     """Parts of the checkpoint that masked LM does not read (BERT's pooler): kept for who comes after."""
-
-    def head(self) -> Iterator[nn.Parameter]:
-        """The parameters that are not the base model's; a tied decoder is the base model's."""
-        base = {id(parameter) for parameter in self.model.base_model.parameters()}
-        return (parameter for parameter in self.model.parameters() if id(parameter) not in base)
 
 
 def load_masked_lm(name: str) -> MaskedLM:
@@ -145,10 +138,9 @@ def score_masked_tokens_only(model: nn.Module) -> Iterator[None]:
     def keep_rows(module: nn.Module, args: tuple[Any, ...]) -> Any:
         return (args[0][chosen[0]], *args[1:]) if chosen else None
 
-    with ExitStack() as hooks:
-        # Last in line, so that whatever else looks at the labels has seen them whole.
-        hooks.callback(model.register_forward_pre_hook(keep_labels, with_kwargs=True).remove)
-        hooks.callback(head.register_forward_pre_hook(keep_rows).remove)
+    # Last in line, so that whatever else looks at the labels has seen them whole.
+    labels_hook = model.register_forward_pre_hook(keep_labels, with_kwargs=True)
+    with labels_hook, head.register_forward_pre_hook(keep_rows):
         yield
 
 

@@ -17,9 +17,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy.checks import probability
-
-__all__ = ["IGNORED", "MaskedBlocks", "Masking"]
 
 IGNORED = -100
 """The label of a token that was not chosen: torch's cross entropy passes it over."""
@@ -42,7 +39,6 @@ class Masking:
     @classmethod
     def of(cls, tokenizer: Any, *, rate: float) -> Masking:
         """The rule for a tokenizer that has a [MASK]."""
-        probability("mask_rate", rate, remedy="BERT uses 0.15.")
         if tokenizer.mask_token_id is None:
             raise InvalidInput("tokenizer", "have a [MASK] token", "none", "Use a masked-LM checkpoint.")
         special = np.unique(np.array(tokenizer.all_special_ids, np.int64))

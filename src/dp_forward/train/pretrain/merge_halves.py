@@ -20,8 +20,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.split import Split, split_model
 from dp_forward.split.halves import Back, Front
 
-__all__ = ["merge_halves", "split_tied"]
-
 Places = dict[str, tuple[str, ...]]
 """Name of a parameter of the whole model -> its names in the halves (`front. ...`, `back. ...`)."""
 
@@ -35,7 +33,8 @@ def _parameter_places(model: Any, cut: str) -> Places:
             parameter.fill_(number)  # float32 counts exactly beyond any model's number of tensors
             names.append(name)
     found: dict[str, list[str]] = {name: [] for name in names}
-    for place, parameter in _named(split_model(numbered, cut, allow_vocabulary_head=True)):
+    halves = _halves(split_model(numbered, cut, allow_vocabulary_head=True))
+    for place, parameter in halves.named_parameters(remove_duplicate=False):
         found[names[int(parameter.flatten()[0])]].append(place)
     return {name: tuple(places) for name, places in found.items()}
 
@@ -73,10 +72,10 @@ def merge_halves(pair: Split, *, like: Any) -> Any:
         raise InvalidInput(
             "pair", "have no maps to d' columns", f"width {pair.front.width}", "Split without a width."
         )
-    held, whole = dict(_named(pair)), copy.deepcopy(like)
+    held, whole = _halves(pair), copy.deepcopy(like)
     with torch.no_grad():
         for name, places in _parameter_places(like, str(pair.cut)).items():
-            versions = [held[place] for place in places]
+            versions = [held.get_parameter(place) for place in places]
             if any(not torch.equal(versions[0], version) for version in versions[1:]):
                 raise InvalidInput(
                     "pair", f"hold one version of {name}", len(versions), "Cut it with split_tied."
@@ -88,7 +87,3 @@ def merge_halves(pair: Split, *, like: Any) -> Any:
 
 def _halves(pair: Split) -> nn.ModuleDict:
     return nn.ModuleDict({"front": pair.front, "back": pair.back})
-
-
-def _named(pair: Split) -> list[tuple[str, nn.Parameter]]:
-    return list(_halves(pair).named_parameters(remove_duplicate=False))

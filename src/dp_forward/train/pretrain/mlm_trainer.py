@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import DataLoader
 
 from dp_forward.progress import Progress
 from dp_forward.split.device import pick_device
@@ -21,61 +21,45 @@ from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.training_loop import last_checkpoint
 
-if TYPE_CHECKING:
-    from transformers import Trainer, TrainingArguments
-
-__all__ = ["Phase", "masked_loss", "newest_checkpoint", "train_phase"]
-
-_WRITTEN = ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """What is trained for how long, and where its checkpoints lie."""
-
-    name: str
-    folder: Path
-    steps: int
-    learning_rate: float
-    plan: PretrainPlan
-
 
 def train_phase(
     model: nn.Module,
     blocks: NDArray[np.int32],
     masking: Masking,
-    phase: Phase,
+    plan: PretrainPlan,
     *,
+    phase: str,
+    steps: int,
+    learning_rate: float,
+    folder: Path,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
-    """Train to the phase's number of steps, from its last complete checkpoint; the losses by step.
+    """Train for so many steps, from the last complete checkpoint in the ``folder``; the losses by step.
 
     Guarantees:
         A step that a checkpoint holds is not taken again, and the items of later steps are those that a run
         without a stop would have seen. The noise of a resumed run is drawn anew.
     """
-    start = newest_checkpoint(phase.folder)
+    start = last_checkpoint(folder)
     if start is not None:
         state = json.loads((start / "trainer_state.json").read_text(encoding="utf-8"))
-        if state["global_step"] >= phase.steps:
+        if state["global_step"] >= steps:
             # Not strict: a tied tensor is stored under one of its names.
             loaded = model.load_state_dict(load_file(start / "model.safetensors"), strict=False)
             assert not loaded.unexpected_keys, "a checkpoint of another model"
-            return _losses(phase.name, state["log_history"])
-    arguments = _arguments(phase)
-    per_step = arguments.train_batch_size * arguments.world_size
-    items = MaskedBlocks(
-        blocks, masking, seed=(phase.plan.seed, *phase.name.encode()), items=phase.steps * per_step
+            return _losses(phase, state["log_history"])
+    arguments = _arguments(plan, steps=steps, learning_rate=learning_rate, folder=folder)
+    items = steps * arguments.train_batch_size * arguments.world_size
+    trainer = transformers.Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=MaskedBlocks(blocks, masking, seed=(plan.seed, *phase.encode()), items=items),
+        callbacks=[] if progress is None else [_ShowProgress(phase, progress)],
     )
-    trainer = _trainer(model, arguments, items, phase, progress)
+    trainer.remove_callback(transformers.PrinterCallback)  # it would write to stdout, where results go
     with score_masked_tokens_only(model):
         trainer.train(resume_from_checkpoint=None if start is None else str(start))
-    return _losses(phase.name, trainer.state.log_history)
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that a phase can be resumed from."""
-    return last_checkpoint(folder, needs=_WRITTEN)
+    return _losses(phase, trainer.state.log_history)
 
 
 @torch.no_grad()
@@ -94,22 +78,23 @@ def masked_loss(model: nn.Module, items: MaskedBlocks, *, batch: int) -> float:
     return total / tokens
 
 
-def _arguments(phase: Phase) -> TrainingArguments:
-    from transformers import TrainingArguments
-
-    plan = phase.plan
-    return TrainingArguments(
-        output_dir=str(phase.folder),
-        max_steps=phase.steps,
+def _arguments(
+    plan: PretrainPlan, *, steps: int, learning_rate: float, folder: Path
+) -> transformers.TrainingArguments:
+    return transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
         per_device_train_batch_size=plan.batch,
-        learning_rate=phase.learning_rate,
+        learning_rate=learning_rate,
         weight_decay=0.01,
-        warmup_steps=phase.steps // 20,
+        warmup_steps=steps // 20,
         lr_scheduler_type="linear",
         bf16=plan.bf16,
         use_cpu=not torch.cuda.is_available(),
         seed=plan.seed,
-        logging_steps=max(1, phase.steps // 100),
+        # The items come shuffled; a second shuffle would only cost memory.
+        train_sampling_strategy="sequential",
+        logging_steps=max(1, steps // 100),
         save_strategy="steps",
         save_steps=plan.save_every,
         save_total_limit=2,
@@ -120,35 +105,16 @@ def _arguments(phase: Phase) -> TrainingArguments:
     )
 
 
-def _trainer(
-    model: nn.Module,
-    arguments: TrainingArguments,
-    items: MaskedBlocks,
-    phase: Phase,
-    progress: Progress | None,
-) -> Trainer:
-    from transformers import PrinterCallback, Trainer, TrainerCallback
+class _ShowProgress(transformers.TrainerCallback):
+    """Reports every step, with the loss that was logged last."""
 
-    class InOrder(Trainer):
-        """The items come shuffled; a second shuffle would only cost memory."""
+    def __init__(self, phase: str, progress: Progress) -> None:
+        self._phase, self._progress = phase, progress
 
-        def _get_train_sampler(self, *_: Any, **__: Any) -> Any:
-            return SequentialSampler(items)
-
-    class ShowProgress(TrainerCallback):
-        loss: float | None = None
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            self.loss = (logs or {}).get("loss", self.loss)
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if progress is not None and state.is_world_process_zero:
-                numbers = {} if self.loss is None else {"loss": self.loss}
-                progress(phase.name, state.global_step, phase.steps, numbers)
-
-    trainer = InOrder(model=model, args=arguments, train_dataset=items, callbacks=[ShowProgress()])
-    trainer.remove_callback(PrinterCallback)  # it would write to stdout, where results go
-    return trainer
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            losses = [{"loss": row["loss"]} for row in state.log_history if "loss" in row]
+            self._progress(self._phase, state.global_step, state.max_steps, losses[-1] if losses else {})
 
 
 def _losses(phase: str, log: list[dict[str, Any]]) -> list[dict[str, Any]]:

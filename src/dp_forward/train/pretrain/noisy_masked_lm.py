@@ -14,8 +14,6 @@ from dp_forward.privacy import Guarantee
 from dp_forward.split import Split
 from dp_forward.split.private_model import PrivateModel
 
-__all__ = ["NoisyMaskedLM", "soften"]
-
 
 class NoisyMaskedLM(PrivateModel):
     """``back(sanitizer(front(block)))`` with a masked-LM head.

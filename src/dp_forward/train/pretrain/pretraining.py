@@ -37,11 +37,11 @@ from dp_forward.noise import Sanitizer
 from dp_forward.progress import Progress
 from dp_forward.split import Split
 from dp_forward.split.legal_cuts import check_cut
-from dp_forward.split.private_model import PrivateModel, join
+from dp_forward.split.private_model import join
 from dp_forward.train.pretrain.masked_lm import load_masked_lm, save_checkpoint
 from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
 from dp_forward.train.pretrain.merge_halves import merge_halves, split_tied
-from dp_forward.train.pretrain.mlm_trainer import Phase, masked_loss, newest_checkpoint, train_phase
+from dp_forward.train.pretrain.mlm_trainer import masked_loss, train_phase
 from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.processes import (
@@ -52,7 +52,7 @@ from dp_forward.train.processes import (
 )
 from dp_forward.train.report import provenance
 from dp_forward.train.run import RunFolder
-from dp_forward.train.training_loop import step_of
+from dp_forward.train.training_loop import last_checkpoint, step_of
 
 __all__ = ["pretrain"]
 
@@ -119,7 +119,7 @@ class _Job:
     def check(self, *, corpus: bool) -> None:
         """Everything that can be refused before a file is written; the ``corpus`` is read for two blocks."""
         pair = split_tied(self.start.model, self.plan.cut)
-        join(pair, self._evaluation_noise(), draws=self.plan.draws)
+        noisy = join(pair, self._noise(1), draws=self.plan.draws)
         most = pair.front.max_rows
         if most is not None and self.plan.length > most:
             raise InvalidInput(
@@ -128,7 +128,7 @@ class _Job:
         # One pass over any block: noise that does not fit the cut shows now, not after an hour.
         ids = torch.full((1, self.plan.length), self.masking.mask)
         with torch.no_grad():
-            self._joined(pair).eval()(input_ids=ids)
+            noisy.eval()(input_ids=ids)
         if corpus:
             self._pack(most=2)
 
@@ -138,19 +138,25 @@ class _Job:
         blocks, held_out, steps = self._blocks(place)
         kept = MaskedBlocks(held_out, self.masking, seed=(plan.seed, 2), items=len(held_out))
         head_steps = 0 if self.start.has_head else plan.head_steps
-        history = self._train_head(place, blocks) if head_steps else []
+        history = self._train_head(place.checkpoints("head"), blocks) if head_steps else []
         pair = split_tied(model, plan.cut)
         before = self._both_losses(pair, model, kept)
         if steps:
-            phase = self._phase(place, "noisy", steps, plan.learning_rate)
+            noise = self._noise(2 * step_of(last_checkpoint(place.checkpoints("noisy"))))
             noisy = NoisyMaskedLM(
-                pair,
-                self._training_noise(phase),
-                plan.draws,
-                freeze_front=plan.freeze_front,
-                least_noise=plan.least_noise,
+                pair, noise, plan.draws, freeze_front=plan.freeze_front, least_noise=plan.least_noise
             )
-            history += train_phase(noisy, blocks, self.masking, phase, progress=self.progress)
+            history += train_phase(
+                noisy,
+                blocks,
+                self.masking,
+                plan,
+                phase="noisy",
+                steps=steps,
+                learning_rate=plan.learning_rate,
+                folder=place.checkpoints("noisy"),
+                progress=self.progress,
+            )
         whole = merge_halves(pair, like=model)
         after = self._both_losses(pair, whole, kept)
         return whole, {
@@ -191,41 +197,37 @@ class _Job:
             raise InvalidInput("corpus", rule, len(blocks), "Use more text, or a smaller length.")
         return blocks
 
-    def _train_head(self, place: RunFolder, blocks: NDArray[np.int32]) -> list[dict[str, Any]]:
+    def _train_head(self, folder: Path, blocks: NDArray[np.int32]) -> list[dict[str, Any]]:
         """Phase `head`: gives the model a head that can be used; returns the losses on the way."""
         plan, model = self.plan, self.start.model
-        phase = self._phase(place, "head", plan.head_steps, plan.head_learning_rate)
         if plan.head_alone or plan.freeze_front:
-            model.requires_grad_(False)
-            for parameter in self.start.head():
-                parameter.requires_grad_(True)
-        history = train_phase(model, blocks, self.masking, phase, progress=self.progress)
+            # A decoder that is tied to the token table is the base model's.
+            base = {id(parameter) for parameter in model.base_model.parameters()}
+            for parameter in model.parameters():
+                parameter.requires_grad_(id(parameter) not in base)
+        history = train_phase(
+            model,
+            blocks,
+            self.masking,
+            plan,
+            phase="head",
+            steps=plan.head_steps,
+            learning_rate=plan.head_learning_rate,
+            folder=folder,
+            progress=self.progress,
+        )
         model.requires_grad_(True)
         return history
 
-    def _phase(self, place: RunFolder, name: str, steps: int, learning_rate: float) -> Phase:
-        folder = place.checkpoints(name)
-        return Phase(name=name, folder=folder, steps=steps, learning_rate=learning_rate, plan=self.plan)
-
-    def _training_noise(self, phase: Phase) -> Sanitizer | None:
-        """The noise of the training steps, in a stream of its own for each start of the run."""
+    def _noise(self, stream: int) -> Sanitizer | None:
+        """The noise in one of its streams: 1 for every evaluation, an even one for each start of training."""
         if self.mechanism is None:
             return None
-        taken = step_of(newest_checkpoint(phase.folder))
-        return Sanitizer(self.mechanism, seed=self.plan.seed * 1_000_000_007 + 2 * taken)
-
-    def _evaluation_noise(self) -> Sanitizer | None:
-        """The noise of an evaluation: the same draws before and after training."""
-        if self.mechanism is None:
-            return None
-        return Sanitizer(self.mechanism, seed=self.plan.seed * 1_000_000_007 + 1)
-
-    def _joined(self, pair: Split) -> PrivateModel:
-        return PrivateModel(pair, self._evaluation_noise(), 1)
+        return Sanitizer(self.mechanism, seed=self.plan.seed * 1_000_000_007 + stream)
 
     def _both_losses(self, pair: Split, whole: Any, kept: MaskedBlocks) -> tuple[float, float]:
         """On held-out text: through the noise, and as the ordinary model."""
-        noisy = masked_loss(self._joined(pair), kept, batch=self.plan.batch)
+        noisy = masked_loss(join(pair, self._noise(1)), kept, batch=self.plan.batch)
         return noisy, masked_loss(whole, kept, batch=self.plan.batch)
 
 

@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Prior, ResponseWithPrior
-from dp_forward.service.protocol.collection_spec import MOST_BODY_BYTES, CollectionSpec
+from dp_forward.service.protocol.collection import (
+    MOST_BODY_BYTES,
+    RECORD_LABEL_BYTES,
+    CollectionSpec,
+    pack_record,
+    parse_record,
+    with_new_id,
+)
 from dp_forward.service.protocol.frame import HEADER_BYTES, WireError
 from dp_forward.service.protocol.manifest import Manifest
-from dp_forward.service.protocol.record import RECORD_LABEL_BYTES, pack_record, parse_record, with_new_id
 from dp_forward.service.server.request_limits import Refused
 from service.collector.collect_cases import FRONT, RANDOMIZED, manifest, provider, reader, record, spec
 

@@ -1,32 +1,51 @@
-"""What a collector wants: which releases, with which labels, and whether a shuffler takes them.
+"""Collection of training records: what a collector wants, and one record on the wire (docs/wire-format.md).
 
-It holds the *choice* of noise (the manifest) and of the labels' noise, never a sigma: both parties calibrate
-anew. `CollectionSpec.corpus_spec` is what the records will be once they lie in a corpus.
+A record is one frame, and its label behind it:
 
+    header (128 bytes, time 0) | rows * width integers | label (int32, little-endian; -1: none)
+
+A `CollectionSpec` says which releases are collected, with which labels, and whether a shuffler takes them. It
+holds the *choice* of noise (the manifest) and of the labels' noise, never a sigma: both parties calibrate it.
+
+Guarantees:
+    `parse_record` gives a `Record` or raises `WireError`, for any bytes whatever. What parses tells no time.
 Edges:
+    The id of a record is the ``request`` of its header. Two records are the same where id, integers and label
+    are (`Record.digest`): the header's budget may differ in its last digits between two machines.
     One corpus has one noise: a collection takes its manifest's own epsilon alone. What comes from the network
-    goes through `from_dict`, where every defect is a `WireError` that repeats nothing of what was sent.
+    goes through `CollectionSpec.from_dict`, where every defect is a `WireError` that repeats nothing of what
+    was sent.
 """
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, Labels, labels_as_dict, labels_from_dict
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
-from dp_forward.service.protocol.frame import WireError
+from dp_forward.service.protocol.frame import HEADER_BYTES, Frame, Header, Values, WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
-from dp_forward.service.protocol.record import RECORD_LABEL_BYTES
 
-__all__ = ["CollectionSpec"]
+__all__ = ["CollectionSpec", "Record"]
 
 MOST_BODY_BYTES: Final = 8 << 20
 """No body of records is longer."""
 MOST_BODY_RECORDS: Final = 256
 """No body holds more records."""
+RECORD_LABEL_BYTES: Final = 4
+ID_BYTES: Final = 16
+
+_LABEL: Final = struct.Struct("<i")
+_NONE: Final = -1
+_MOST_LABEL: Final = (1 << 31) - 1
+_ID_AT: Final = slice(96, 96 + ID_BYTES)
+"""Where the id lies in a header."""
+_DOMAIN: Final = b"dp-forward/record/1\0"
 _VERSION: Final = 1
 _KEYS: Final = {"version", "manifest", "labels", "shuffler"}
 _LEAST_HIDING: Final = 2
@@ -130,3 +149,90 @@ class CollectionSpec:
         how = labels_as_dict(self.labels)["how"]
         by = "" if self.shuffler_least is None else f", shuffled {self.shuffler_least} or more at a time"
         return f"CollectionSpec({self.manifest!r}, labels {how}{by})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """A record as it was received; ``values`` [rows, width] cannot be written to, ``data`` is all of it."""
+
+    header: Header
+    values: Values = field(repr=False)
+    label: int | None = field(repr=False)
+    data: bytes = field(repr=False)
+
+    @property
+    def request(self) -> bytes:
+        """Its id."""
+        return self.header.request
+
+    @property
+    def noisy(self) -> bytes:
+        """The integers, as they lie in a corpus."""
+        return self.data[HEADER_BYTES:-RECORD_LABEL_BYTES]
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of id, integers and label."""
+        return record_digest(self.request, self.noisy, self.label)
+
+
+def record_digest(request: bytes, noisy: bytes, label: int | None) -> bytes:
+    """What `Record.digest` is, from the parts."""
+    digest = hashlib.sha256(_DOMAIN + request + _label_bytes(label))
+    digest.update(noisy)
+    return digest.digest()
+
+
+def pack_record(frame: bytes, label: int | None) -> bytes:
+    """The record of a frame whose time is 0 and whose request is the record's id; None for no label."""
+    _check_timeless(parse_frame(frame))
+    return frame + _label_bytes(label)
+
+
+def parse_record(data: bytes, *, labels: int | None) -> Record:
+    """The record in these bytes; ``labels`` is how many there are, None where none are collected.
+
+    Edges:
+        Every defect is a `WireError`: those of a frame, "time" for one that tells it, "label" for a label out
+        of range, or one where none is wanted.
+    """
+    frame = _frame(data)
+    (label,) = _LABEL.unpack(data[-RECORD_LABEL_BYTES:])
+    if labels is None:
+        if label != _NONE:
+            raise WireError("label", "No labels are collected: the label of a record is -1")
+    elif not 0 <= label < labels:
+        raise WireError("label", f"The label of a record lies in 0 to {labels - 1}")
+    return Record(frame.header, frame.values, None if labels is None else label, data)
+
+
+def with_new_id(data: bytes, request: bytes) -> bytes:
+    """The same integers and label under another id; what is no record, or no id, is a `WireError`."""
+    if not isinstance(request, bytes) or len(request) != ID_BYTES:
+        raise WireError("request", f"The id of a record has {ID_BYTES} bytes")
+    _frame(data)
+    return data[: _ID_AT.start] + request + data[_ID_AT.stop :]
+
+
+def _label_bytes(label: int | None) -> bytes:
+    if label is None:
+        return _LABEL.pack(_NONE)
+    if type(label) is not int or not 0 <= label <= _MOST_LABEL:
+        raise WireError("label", "The label of a record is a whole number, 0 or more, or none")
+    return _LABEL.pack(label)
+
+
+def _frame(data: bytes) -> Frame:
+    """The frame of a record."""
+    if not isinstance(data, bytes):
+        raise WireError("type", f"A record comes as bytes, not as {type(data).__name__}")
+    if len(data) < HEADER_BYTES + RECORD_LABEL_BYTES:
+        raise WireError("length", f"A record has more than {HEADER_BYTES} bytes, not {len(data)}")
+    frame = parse_frame(data[:-RECORD_LABEL_BYTES])
+    _check_timeless(frame)
+    return frame
+
+
+def _check_timeless(frame: Frame) -> None:
+    if frame.header.time != 0:
+        raise WireError("time", "A record tells no time: its header has the time 0")
