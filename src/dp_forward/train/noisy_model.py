@@ -31,7 +31,7 @@ from dp_forward.split import Split
 from dp_forward.split.halves import Back, NarrowBack, NarrowFront
 from dp_forward.train.label_debiasing import LabelLoss
 
-__all__ = ["AuxiliaryHead", "NoisyModel", "ReleaseReader", "low_rank", "pooled_rows"]
+__all__ = ["NoisyModel"]
 
 
 class NoisyModel(nn.Module):

@@ -27,7 +27,7 @@ from dp_forward.train.plan_base import (
 )
 from dp_forward.train.regimes import Regime
 
-__all__ = ["FRONT_SETTINGS", "Plan", "Precision", "ReleasesPlan"]
+__all__ = ["Plan", "ReleasesPlan"]
 
 Precision = Literal["auto", "fp32", "bf16"]
 

@@ -43,7 +43,7 @@ from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run import RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
-__all__ = ["finetune_from_releases", "held_out_records"]
+__all__ = ["finetune_from_releases"]
 
 _READ_AT_ONCE = 512
 _HELD_OUT_STREAM = 7

@@ -45,7 +45,7 @@ from dp_forward.train.plan_base import PlanBase
 from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.regimes import Promises, promises_of
 
-__all__ = ["Halves", "Run", "RunFolder"]
+__all__ = ["Halves", "Run"]
 
 _PLAN, _REPORT, _LOCK, _STAGES = "plan.json", "report.json", "lock", "stages"
 

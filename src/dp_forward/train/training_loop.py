@@ -35,8 +35,6 @@ from dp_forward.train.run import RunFolder
 if TYPE_CHECKING:
     from dp_forward.train.plan import Plan, Precision, ReleasesPlan
 
-__all__ = ["FitSettings", "curve_sample", "last_checkpoint", "step_of", "train_stage"]
-
 _LOGS_PER_EPOCH = 20
 _CURVE_RECORDS = 2000
 _WARM_UP_SHARE = 0.06
