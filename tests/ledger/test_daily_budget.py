@@ -14,7 +14,7 @@ import pytest
 
 from dp_forward.errors import BudgetExhausted, InvalidInput, LedgerCorrupt
 from dp_forward.ledger import Charge, Ledger, admission, ledger, verification
-from dp_forward.ledger.events import seal
+from dp_forward.ledger.ledger_file import seal
 from dp_forward.ledger.verification import DAY_NS, VerifiedChain
 
 ONE = Charge.pure(1.0)
@@ -171,13 +171,15 @@ def test_threads_and_handles_racing_never_pass_the_day(path: Path, clock: Clock)
         books[0].verify()
 
 
-def test_a_chain_that_passed_a_day_is_refused(path: Path, clock: Clock) -> None:
-    class Careless(Ledger):
-        def _admit(self, charge: Charge, now: int) -> None:
-            admission.refuse_beyond_cap(self._chain, charge)
+def test_a_chain_that_passed_a_day_is_refused(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_beyond_cap(chain: VerifiedChain, charge: Charge, now: int) -> None:
+        if (chain.total + charge).epsilon(chain.delta) > chain.cap:
+            raise BudgetExhausted("beyond the cap")
 
-    make(path).close()
-    with Careless.open(path) as book:
+    with monkeypatch.context() as careless, make(path) as book:
+        careless.setattr(admission, "refuse_beyond_budget", refuse_beyond_cap)
         assert spend(book) == 8
     with pytest.raises(LedgerCorrupt, match=r"8\.0 on 2024-10-04 where 2\.0 a day"):
         Ledger.open(path)

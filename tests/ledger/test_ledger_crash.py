@@ -19,11 +19,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
 from dp_forward.errors import BudgetExhausted, LedgerCorrupt
-from dp_forward.ledger import Charge, Ledger, Release, State
+from dp_forward.ledger import Charge, Ledger, Release, State, admission
 from dp_forward.storage import database
 
 DELTA = 1e-5
@@ -225,12 +226,10 @@ class ChecksTooEarly(Ledger):
 
     def reserve(self, key: bytes, charge: Charge, *, mechanism: str = "") -> Release:
         with self._reading():
-            super()._admit(charge, time.time_ns())
+            admission.refuse_beyond_budget(self._chain, charge, time.time_ns())
         time.sleep(0.02)
-        return super().reserve(key, charge, mechanism=mechanism)
-
-    def _admit(self, charge: Charge, now: int) -> None:
-        pass
+        with mock.patch.object(admission, "refuse_beyond_budget"):
+            return super().reserve(key, charge, mechanism=mechanism)
 
 
 def race(path: Path, kind: type[Ledger]) -> dict[bytes, Charge]:

@@ -12,7 +12,7 @@ import pytest
 
 from dp_forward.errors import InvalidInput, LedgerCorrupt
 from dp_forward.ledger import Charge, Ledger
-from dp_forward.ledger.events import read_mechanism, seal, write_mechanism
+from dp_forward.ledger.ledger_file import read_mechanism, seal, write_mechanism
 from dp_forward.ledger.verification import VerifiedChain
 from dp_forward.privacy import LABEL, RECORD, TEXT, TOKEN, phrase
 from dp_forward.privacy.units import Unit, parse_unit

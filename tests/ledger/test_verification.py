@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dp_forward.errors import LedgerCorrupt
-from dp_forward.ledger import Charge, Ledger, events
-from dp_forward.ledger.events import Event, digest_of, seal
+from dp_forward.ledger import Charge, Ledger, ledger_file
+from dp_forward.ledger.ledger_file import Event, digest_of, seal
 from dp_forward.ledger.verification import VerifiedChain, check_pages
 
 SECRETS = (b"SECRETKEYSECRETKEY", b"PRIVATEPAYLOAD")
@@ -439,7 +439,7 @@ def test_a_payload_of_another_length_is_refused(path: Path) -> None:
         chain = VerifiedChain()
         chain.catch_up(connection)
         stored = chain.payloads[2]
-        chain.payloads[2] = stored._replace(length=stored.length + 1)
+        chain.payloads[2] = stored._replace(payload_length=stored.payload_length + 1)
         with pytest.raises(LedgerCorrupt, match="length"):
             chain.check_payloads(connection)
 
@@ -462,9 +462,9 @@ GOLDEN = "00f144142f077c76cfaa7a79f0b37d2af0c1ca3022a696a3064a72edda6d4798"
 
 
 def test_the_schema_is_golden() -> None:
-    assert events.APPLICATION_ID.to_bytes(4, "big") == b"dpfL"
-    assert (events.SCHEMA_VERSION,) == (2,)
-    statements = hashlib.sha256("\n".join(events._STATEMENTS).encode()).hexdigest()
+    assert ledger_file.APPLICATION_ID.to_bytes(4, "big") == b"dpfL"
+    assert (ledger_file.SCHEMA_VERSION,) == (2,)
+    statements = hashlib.sha256("\n".join(ledger_file._STATEMENTS).encode()).hexdigest()
     assert statements == "cf3207d97c05fdbcce83036ce8b39a2629ee4e145e9bdedf588afb853ba25731"
 
 

@@ -123,10 +123,13 @@ def other_terms(asked: Terms, found: Terms) -> InvalidInput:
     )
 
 
-def refuse_beyond_cap(chain: VerifiedChain, charge: Charge) -> None:
-    """Refuse a charge that would pass the cap.
+def refuse_beyond_budget(chain: VerifiedChain, charge: Charge, now: int) -> None:
+    """Refuse a charge that would pass the cap, or the budget of the day.
 
     The charge is tried alone first, so that the sum cannot leave 64 bits.
+
+    What is charged under a later date counts as today's too. So the last charge under any date was admitted
+    with all others of that date in the sum, and no date passes the budget, however the clock was set.
     """
     alone = together = charge.epsilon(chain.delta)
     if alone <= chain.cap:
@@ -136,21 +139,12 @@ def refuse_beyond_cap(chain: VerifiedChain, charge: Charge) -> None:
             f"The cap of epsilon {chain.cap} (delta {chain.delta}) would be passed: spent "
             f"{chain.spent()}, this release costs {alone} by itself. Nothing was charged for it."
         )
-
-
-def refuse_beyond_day(chain: VerifiedChain, charge: Charge, now: int) -> None:
-    """Refuse a charge that fits the cap and would pass the budget of the day.
-
-    What is charged under a later date counts too. So the last charge under any date was admitted with
-    all others of that date in the sum, and no date passes the budget, however the clock was set.
-    """
     if not chain.per_day:
         return
-    together = (chain.total_since(now // DAY_NS) + charge).epsilon(chain.delta)
-    if together > chain.per_day:
+    if (chain.total_since(now // DAY_NS) + charge).epsilon(chain.delta) > chain.per_day:
         raise BudgetExhausted(
             f"The budget of epsilon {chain.per_day} per day (delta {chain.delta}) would be passed: spent "
-            f"{chain.spent_today(now)} today, this release costs {charge.epsilon(chain.delta)} by itself. "
+            f"{chain.spent_today(now)} today, this release costs {alone} by itself. "
             "Nothing was charged for it. A day ends at 00:00 UTC."
         )
 

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger import admission
-from dp_forward.ledger.events import Event, insert_event, write_mechanism
-from dp_forward.ledger.ledger_file import create_ledger_file, locate, open_ledger_file
+from dp_forward.ledger.ledger_file import (
+    Event,
+    create_ledger_file,
+    insert_event,
+    locate,
+    open_ledger_file,
+    write_mechanism,
+)
 from dp_forward.ledger.verification import Release, State, VerifiedChain, check_pages
 from dp_forward.privacy import checks
 from dp_forward.privacy.charge import Charge
@@ -126,17 +132,9 @@ class Ledger:
         """
         cap, delta, per_day = admission.check_terms(cap_epsilon, delta, per_day)
         place = locate(path)
-        opened = Event(
-            sequence=1,
-            kind="opened",
-            key=secrets.token_bytes(16),
-            mechanism=write_mechanism("", admission.check_unit(unit)),
-            cap=cap,
-            delta=delta,
-            per_day=per_day or 0.0,
-            time_ns=time.time_ns(),
-        )
-        create_ledger_file(place, lambda connection: insert_event(connection, opened))
+        mechanism, key = write_mechanism("", admission.check_unit(unit)), secrets.token_bytes(16)
+        opened = VerifiedChain().next_event("opened")._replace(key=key, mechanism=mechanism)
+        create_ledger_file(place, opened._replace(cap=cap, delta=delta, per_day=per_day or 0.0))
         return cls(open_ledger_file(place))
 
     @classmethod
@@ -194,7 +192,7 @@ class Ledger:
                 return known
             now = time.time_ns()
             admission.refuse_another_unit(self._chain, unit)
-            self._admit(charge, now)
+            admission.refuse_beyond_budget(self._chain, charge, now)
             release = Release(len(self._chain) + 1, State.RESERVED, charge, mechanism, key, unit)
             event = self._chain.next_event(release.state, release=release.id, charge=charge)
             column = write_mechanism(mechanism, unit)
@@ -335,10 +333,6 @@ class Ledger:
             f"Ledger(cap={self.cap}{daily}, spent={self._chain.spent()}, delta={self.delta}, "
             f"releases={len(self._chain)}){unit}"
         )
-
-    def _admit(self, charge: Charge, now: int) -> None:
-        admission.refuse_beyond_cap(self._chain, charge)
-        admission.refuse_beyond_day(self._chain, charge, now)
 
     def _release(self, release_id: int) -> Release:
         number = checks.count("release_id", release_id, remedy="Use the id of a Release.")

@@ -1,22 +1,187 @@
-"""SQLite file of a ledger: where it may lie, how it is created and opened, and its refusals."""
+"""SQLite file of a ledger: its hash-chained events, their tables, how it is created and opened.
+
+``events`` is the chain and only grows. ``payloads`` holds the bytes of each release, tied to the chain by
+their digest. ``head`` repeats the last row of the chain, so that a lost tail is noticed. Triggers refuse
+every other change: they prevent accidents, and the hashes reveal what bypassed them.
+
+The unit that a charge protects is stored on the second line of the column ``mechanism``, below the name; for
+a ledger that was created for a unit, in its first row, below an empty name. Names have one line, so rows from
+before units were stored have no second line. Their unit is taken from the names under which this software
+wrote its own charges ("ask: privunit per text"), and is otherwise unknown.
+
+Guarantees:
+    The digest of a row covers its unit. Rows from before units were stored are read as they are: no file is
+    changed or refused for them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 import sqlite3
-from collections.abc import Callable
+import struct
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
-from dp_forward.ledger.events import check_tables, create_tables
+from dp_forward.privacy.units import RECORD, TEXT, Unit, format_unit, parse_unit, phrase
 from dp_forward.storage.database import Database, Problem, create_database
 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["locate"]
-
 BUSY_SECONDS: Final = 30.0
+APPLICATION_ID: Final = 0x6470664C  # "dpfL" in the file's header
+SCHEMA_VERSION: Final = 2
+DIGEST_BYTES: Final = 32
+GENESIS: Final = bytes(DIGEST_BYTES)
+"""The previous hash of the first event."""
+
+_DOMAIN: Final = b"dp-forward/ledger/event/2\0"
+_NUMBERS: Final = struct.Struct(">8q3d5q")
+_INSERT: Final = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_BETWEEN: Final = "\n"
+_OLD_NAME: Final = re.compile(r"(?:ask|corpus): \S+ per (text|token|phrase of (\d{1,9}) tokens)( \+ label)?")
+
+# No column is NULL: a kind that does not use one holds 0 or the empty string, and the verification checks
+# that. So the hashed encoding needs no second way to say "nothing".
+_STATEMENTS: Final = (
+    """CREATE TABLE events (
+    sequence INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL CHECK (kind IN ('opened', 'reserved', 'ready', 'delivered')),
+    release INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    mechanism TEXT NOT NULL,
+    epsilon_units INTEGER NOT NULL CHECK (epsilon_units >= 0),
+    mu2_units INTEGER NOT NULL CHECK (mu2_units >= 0),
+    total_epsilon_units INTEGER NOT NULL CHECK (total_epsilon_units >= epsilon_units),
+    total_mu2_units INTEGER NOT NULL CHECK (total_mu2_units >= mu2_units),
+    payload_sha256 BLOB NOT NULL,
+    payload_length INTEGER NOT NULL CHECK (payload_length >= 0),
+    cap REAL NOT NULL,
+    delta REAL NOT NULL,
+    per_day REAL NOT NULL,
+    time_ns INTEGER NOT NULL,
+    previous BLOB NOT NULL CHECK (length(previous) = 32),
+    digest BLOB NOT NULL UNIQUE CHECK (length(digest) = 32)
+) STRICT""",
+    "CREATE UNIQUE INDEX one_event_of_a_kind ON events (release, kind)",
+    "CREATE UNIQUE INDEX one_release_per_key ON events (key) WHERE kind = 'reserved'",
+    """CREATE TABLE payloads (
+    sequence INTEGER PRIMARY KEY REFERENCES events (sequence),
+    bytes BLOB NOT NULL
+) STRICT""",
+    """CREATE TABLE head (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    sequence INTEGER NOT NULL REFERENCES events (sequence),
+    digest BLOB NOT NULL CHECK (length(digest) = 32)
+) STRICT""",
+    """CREATE TRIGGER head_follows AFTER INSERT ON events BEGIN
+    INSERT INTO head VALUES (1, NEW.sequence, NEW.digest)
+    ON CONFLICT (one) DO UPDATE SET sequence = excluded.sequence, digest = excluded.digest;
+END""",
+    """CREATE TRIGGER head_only_grows BEFORE UPDATE ON head
+WHEN NEW.one != 1 OR NEW.sequence != OLD.sequence + 1 BEGIN
+    SELECT RAISE(ABORT, 'the head of a ledger only moves forward');
+END""",
+    """CREATE TRIGGER head_stays BEFORE DELETE ON head BEGIN
+    SELECT RAISE(ABORT, 'the head of a ledger is never deleted');
+END""",
+    *(
+        f"""CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} BEGIN
+    SELECT RAISE(ABORT, 'the {table} of a ledger are append-only');
+END"""
+        for table in ("events", "payloads")
+        for verb in ("UPDATE", "DELETE")
+    ),
+)
+
+
+class Event(NamedTuple):
+    """A row of the chain, in the order of its columns; what a kind does not use is 0 or empty."""
+
+    sequence: int
+    kind: str
+    release: int = 0
+    key: bytes = b""
+    mechanism: str = ""
+    epsilon_units: int = 0
+    mu2_units: int = 0
+    total_epsilon_units: int = 0
+    total_mu2_units: int = 0
+    payload_sha256: bytes = b""
+    payload_length: int = 0
+    cap: float = 0.0
+    delta: float = 0.0
+    per_day: float = 0.0
+    time_ns: int = 0
+    previous: bytes = GENESIS
+    digest: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"Event(sequence={self.sequence}, kind={self.kind!r}, release={self.release})"
+
+
+def digest_of(event: Event) -> bytes:
+    """SHA-256 of everything in the event except its own digest.
+
+    Guarantees:
+        Two different events never have the same encoding: eleven numbers of fixed width, the five lengths of
+        fixed width, then the five strings in the same order.
+    Edges:
+        Raises `struct.error`, `TypeError`, `AttributeError` or `UnicodeError` where a damaged row holds a
+        value of another type; the verification turns these into `LedgerCorrupt`.
+    """
+    # Taken apart once: this runs for every row of every opening.
+    (sequence, kind, release, key, mechanism, epsilon, mu2, total_epsilon, total_mu2) = event[:9]
+    (sha256, length, cap, delta, per_day, time_ns, previous) = event[9:16]
+    strings = (kind.encode(), key, mechanism.encode(), sha256, previous)
+    counts = (sequence, release, epsilon, mu2, total_epsilon, total_mu2, length, time_ns)
+    numbers = _NUMBERS.pack(*counts, cap, delta, per_day, *map(len, strings))
+    return hashlib.sha256(b"".join((_DOMAIN, numbers, *strings))).digest()
+
+
+def seal(event: Event) -> Event:
+    """The same event with its digest filled in."""
+    return event._replace(digest=digest_of(event))
+
+
+def insert_event(connection: sqlite3.Connection, event: Event, payload: bytes = b"") -> Event:
+    """Seal an event and write it, with its payload if it has one; returns the sealed event."""
+    if payload:
+        event = event._replace(payload_sha256=hashlib.sha256(payload).digest(), payload_length=len(payload))
+    sealed = seal(event)
+    connection.execute(_INSERT, sealed)
+    if payload:
+        connection.execute("INSERT INTO payloads VALUES (?, ?)", (sealed.sequence, payload))
+    return sealed
+
+
+def write_mechanism(mechanism: str, unit: Unit | None) -> str:
+    """The column ``mechanism``: the name and, where it is known, the unit."""
+    return mechanism if unit is None else f"{mechanism}{_BETWEEN}{format_unit(unit)}"
+
+
+@lru_cache(maxsize=1024)  # most rows of a ledger are alike
+def read_mechanism(column: str) -> tuple[str, Unit | None]:
+    """The name and the unit of a row.
+
+    Edges:
+        `InvalidInput` for a second line that is no unit.
+    """
+    name, between, unit = column.partition(_BETWEEN)
+    if between:
+        return name, parse_unit(unit)
+    old = _OLD_NAME.fullmatch(name)
+    return name, None if old is None else _old_unit(*old.groups())
+
+
+def _old_unit(unit: str, tokens: str | None, label: str | None) -> Unit | None:
+    found = parse_unit(unit) if tokens is None else phrase(int(tokens))
+    if label is None:
+        return found
+    return RECORD if found == TEXT else None
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
@@ -30,19 +195,22 @@ def locate(path: str | os.PathLike[str]) -> Path:
     return place
 
 
-def create_ledger_file(path: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
-    """Create a new ledger, complete or not at all; ``fill`` writes its first event."""
+def create_ledger_file(path: Path, first: Event) -> None:
+    """Create a new ledger with its first event, complete or not at all."""
 
     def refuse(problem: Problem) -> DpForwardError:
         if problem.kind == "unavailable":
             return LedgerUnavailable(f"The ledger cannot be made: {problem.detail}.")
         return _refusal(path, problem)
 
-    def tables_and_first_event(connection: sqlite3.Connection) -> None:
-        create_tables(connection)
-        fill(connection)
+    def fill(connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        for statement in _STATEMENTS:
+            connection.execute(statement)
+        insert_event(connection, first)
 
-    create_database(path, tables_and_first_event, refuse=refuse)
+    create_database(path, fill, refuse=refuse)
 
 
 def open_ledger_file(path: Path) -> Database:
@@ -50,9 +218,25 @@ def open_ledger_file(path: Path) -> Database:
     return Database(
         path,
         refuse=lambda problem: _refusal(path, problem),
-        check=check_tables,
+        check=_check_tables,
         busy_seconds=BUSY_SECONDS,
     )
+
+
+def _check_tables(connection: sqlite3.Connection) -> None:
+    """Refuse a file that is not a ledger, or whose tables and triggers are not the ones above."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION_ID:
+        raise LedgerCorrupt("The file is an SQLite database, but not a ledger of dp-forward.")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != SCHEMA_VERSION:
+        raise LedgerCorrupt(
+            f"The ledger has schema version {version}; this software knows {SCHEMA_VERSION} only. Use the "
+            "dp-forward that made it, or a new ledger: what the old one holds stays spent, and both add up."
+        )
+    found = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+    if sorted(sql for (sql,) in found) != sorted(_STATEMENTS):
+        raise LedgerCorrupt("The ledger's tables and triggers are not the ones that were made.")
 
 
 def _refusal(path: Path, problem: Problem) -> DpForwardError:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from dp_forward.errors import InvalidInput, LedgerCorrupt
-from dp_forward.ledger.events import DIGEST_BYTES, GENESIS, Event, digest_of, read_mechanism
+from dp_forward.ledger.ledger_file import DIGEST_BYTES, GENESIS, Event, digest_of, read_mechanism
 from dp_forward.privacy.charge import SMALLEST_DELTA, Charge
 
 if TYPE_CHECKING:
@@ -67,14 +67,6 @@ class Release:
     unit: Unit | None = None
 
 
-class StoredPayload(NamedTuple):
-    """Row, digest and length of the stored bytes of a release."""
-
-    sequence: int
-    sha256: bytes
-    length: int
-
-
 class VerifiedChain:
     """The state after the first rows of a chain, every one of them verified.
 
@@ -90,7 +82,7 @@ class VerifiedChain:
         self.cap = 0.0
         self.delta = 0.0
         self.per_day = 0.0
-        self.payloads: dict[int, StoredPayload] = {}
+        self.payloads: dict[int, Event] = {}
         self._total_epsilon_units = 0
         self._total_mu2_units = 0
         self._reserved: list[Event] = []
@@ -217,23 +209,22 @@ class VerifiedChain:
 
     def read_payload(self, connection: sqlite3.Connection, release_id: int) -> bytes:
         """The stored bytes of a release that is ready, checked against the chain."""
-        row, sha256, _ = self.payloads[release_id]
-        found = connection.execute("SELECT bytes FROM payloads WHERE sequence = ?", (row,)).fetchone()
+        row = self.payloads[release_id]
+        query = "SELECT bytes FROM payloads WHERE sequence = ?"
+        found = connection.execute(query, (row.sequence,)).fetchone()
         data: object = found[0] if found else None
-        if not isinstance(data, bytes) or hashlib.sha256(data).digest() != sha256:
+        if not isinstance(data, bytes) or hashlib.sha256(data).digest() != row.payload_sha256:
             raise LedgerCorrupt(
-                f"Ledger row {row} is damaged: the payload of release {release_id} is not the one that was "
-                "stored."
+                f"Ledger row {row.sequence} is damaged: the payload of release {release_id} is not the one "
+                "that was stored."
             )
         return data
 
     def check_payloads(self, connection: sqlite3.Connection) -> None:
         """Refuse a file in which a payload is not the one of the chain, or belongs to no row."""
-        for release_id, stored in self.payloads.items():
-            if len(self.read_payload(connection, release_id)) != stored.length:
-                raise LedgerCorrupt(
-                    f"Ledger row {stored.sequence} is damaged: the payload has another length."
-                )
+        for release_id, row in self.payloads.items():
+            if len(self.read_payload(connection, release_id)) != row.payload_length:
+                raise LedgerCorrupt(f"Ledger row {row.sequence} is damaged: the payload has another length.")
         (count,) = connection.execute("SELECT count(*) FROM payloads").fetchone()
         if count != len(self.payloads):
             raise LedgerCorrupt("The ledger holds payloads that no row speaks of.")
@@ -324,7 +315,7 @@ class VerifiedChain:
             units[1] += event.mu2_units
         elif kind == _READY:
             self._states[release - 1] = kind
-            self.payloads[release] = StoredPayload(event.sequence, event.payload_sha256, event.payload_length)
+            self.payloads[release] = event
         else:
             self._states[release - 1] = kind
             del self._pending[release]

@@ -122,8 +122,7 @@ class Front(_Half):
         if self._family.fold_qkv and self.cut.point == "qkv":
             # Hugging Face viewed the wide rows as more records of its own width; the memory is in order.
             rows = rows.reshape(*inputs["input_ids"].shape, self.width)
-        # Filled, not multiplied: a PAD row may hold NaN, and NaN times zero is NaN.
-        return rows if mask is None else rows.masked_fill((mask == 0).unsqueeze(-1), 0.0)
+        return _without_pad(rows, mask)
 
     def _check(self, inputs: dict[str, Any]) -> None:
         """Only shapes are looked at: they are public, the text is not."""
@@ -192,6 +191,11 @@ class Back(_Half):
             raise InvalidInput("hidden", rule, tuple(hidden.shape), "Use the front of the same cut.")
         if labels is not None and self._bare:
             raise InvalidInput("labels", "be None for a bare model", "a tensor", "Load it with a head.")
+
+
+def _without_pad(rows: Tensor, mask: Tensor | None) -> Tensor:
+    # Filled, not multiplied: a PAD row may hold NaN, and NaN times zero is NaN.
+    return rows if mask is None else rows.masked_fill((mask == 0).unsqueeze(-1), 0.0)
 
 
 class NarrowFront(nn.Module):

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sqlite3
 import threading
 import weakref
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from dp_forward.errors import DpForwardError
-from dp_forward.storage.files import sync_folder
+from dp_forward.storage.files import draft_of
 
 __all__ = ["Database", "Problem", "create_database"]
 
@@ -121,22 +120,16 @@ def create_database(path: Path, fill: Callable[[sqlite3.Connection], object], *,
     for place in (path, *_beside(path)):
         if place.exists():
             raise refuse(Problem("exists", place.name))
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    problem = None
     try:
-        with _translated(refuse):
+        with draft_of(path, new=True) as draft, _translated(refuse):
             _fill(draft, fill, refuse)
-        os.link(draft, path)
-        sync_folder(path.parent)
     except FileExistsError:
         problem = Problem("exists", path.name)
     except OSError as error:
         problem = Problem("unavailable", error.strerror or "an error of the disk")
-    finally:
-        for place in (draft, *_beside(draft)):
-            place.unlink(missing_ok=True)
-    if problem is not None:
-        raise refuse(problem)
+    else:
+        return
+    raise refuse(problem)
 
 
 def _beside(path: Path) -> list[Path]:
@@ -146,11 +139,14 @@ def _beside(path: Path) -> list[Path]:
 def _fill(draft: Path, fill: Callable[[sqlite3.Connection], object], refuse: Refuse) -> None:
     # Made by hand and not by SQLite: for its owner's eyes only.
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    with contextlib.closing(_connect(draft, 0)) as connection:
-        with _began(connection, "BEGIN IMMEDIATE"):
-            fill(connection)
-        _settle(connection, refuse)
-    sync_folder(draft)  # the file's own bytes
+    try:
+        with contextlib.closing(_connect(draft, 0)) as connection:
+            with _began(connection, "BEGIN IMMEDIATE"):
+                fill(connection)
+            _settle(connection, refuse)
+    finally:
+        for place in _beside(draft):
+            place.unlink(missing_ok=True)
 
 
 def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,6 @@ __all__ = [
     "draft_of",
     "make_secret",
     "read_secret",
-    "sync_folder",
     "write_file",
 ]
 
@@ -32,39 +32,40 @@ _OWNER_ONLY: Final = 0o600
 
 
 @contextlib.contextmanager
-def draft_of(path: Path) -> Iterator[Path]:
+def draft_of(path: Path, *, new: bool = False) -> Iterator[Path]:
     """A draft to fill by any means; at the end of the block it takes the place of ``path``.
 
     Edges:
-        An error in the block removes the draft and leaves ``path`` as it was.
+        An error in the block removes the draft and leaves ``path`` as it was. A ``new`` file never takes the
+        place of another: `FileExistsError`, and of two makers one is refused. The draft may be made a folder,
+        which takes the place of an empty one only.
     """
-    draft = _draft(path)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         yield draft
         _sync(draft)
-        os.replace(draft, path)
+        if new:
+            os.link(draft, path)
+        else:
+            os.replace(draft, path)
     finally:
-        draft.unlink(missing_ok=True)
-    sync_folder(path.parent)
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)
+    _sync(path.parent)
 
 
 def write_file(path: Path, content: bytes | str, *, private: bool = False) -> None:
     """Write a file whole, in place of an older one; ``private`` lets only its owner read it."""
-    data = content.encode() if isinstance(content, str) else content
     with draft_of(path) as draft:
-        _write_new(draft, data, _OWNER_ONLY if private else 0o666)
+        _write_new(draft, content, _OWNER_ONLY if private else 0o666)
 
 
 def create_file(path: Path, content: bytes | str) -> None:
     """Write a new file whole, for its owner only; `FileExistsError` where there is one already."""
-    data = content.encode() if isinstance(content, str) else content
-    draft = _draft(path)
-    try:
-        _write_new(draft, data, _OWNER_ONLY)
-        os.link(draft, path)  # exclusive: of two makers one is refused
-        sync_folder(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
+    with draft_of(path, new=True) as draft:
+        _write_new(draft, content, _OWNER_ONLY)
 
 
 def make_secret(path: Path) -> None:
@@ -85,24 +86,14 @@ def read_secret(path: Path, *, remedy: str) -> bytes:
     return secret
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    _sync(folder)
-
-
-def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-
-
-def _write_new(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+def _write_new(draft: Path, content: bytes | str, mode: int) -> None:
+    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def _sync(path: Path) -> None:
+    """Make the bytes of a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -11,8 +11,8 @@ import numpy as np
 from corpus import release_cases
 from dp_forward.noise import release
 from dp_forward.privacy import RandomizedResponse
-from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.record_intake import RecordReader
+from dp_forward.service.collector.collection_store import Collection, counts
+from dp_forward.service.collector.collector_routes import RecordReader
 from dp_forward.service.protocol.collection import CollectionSpec, pack_record
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.service.protocol.manifest import Manifest
@@ -62,3 +62,8 @@ def stored(collection: Collection) -> list[tuple[Any, ...]]:
     with collection.snapshot() as moment:
         query = "SELECT request, digest, label, noisy, batch FROM records ORDER BY request"
         return moment.execute(query).fetchall()
+
+
+def summary(collection: Collection) -> dict[str, int]:
+    with collection.snapshot() as moment:
+        return counts(moment)

@@ -23,7 +23,7 @@ from dp_forward.service.collector.collection_store import RECORDS, Collection
 from dp_forward.service.collector.corpus_export import export_corpus
 from dp_forward.service.protocol.collection import CollectionSpec, Record, parse_record
 from dp_forward.service.server.request_limits import Refused
-from service.collector.collect_cases import parsed, record, spec, stored
+from service.collector.collect_cases import parsed, record, spec, stored, summary
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_an_unsealed_batch_is_never_exported(collection: Collection, tmp_path: P
     collection.add(some(3), third)
     collection.seal(first, 7)
     collection.seal(second, 5)
-    assert collection.summary() == {"records": 12, "waiting": 3, "batches": 2}
+    assert summary(collection) == {"records": 12, "waiting": 3, "batches": 2}
     corpus = export_corpus(collection.folder, tmp_path / "corpus")
     assert multiset(corpus) == sorted((r.noisy, r.label) for r in one + two)
     counted = {ShuffledBatch(7, (3, 2, 2)), ShuffledBatch(5, (2, 2, 1))}

@@ -22,7 +22,7 @@ from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.protocol.collection import CollectionSpec
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
-from service.collector.collect_cases import FRONT, provider, record, spec, stored
+from service.collector.collect_cases import FRONT, provider, record, spec, stored, summary
 
 BYTES = {"content-type": "application/octet-stream"}
 TOKEN, SHUFFLER = "a-token-of-enough-letters", "the-shuffler-has-its-own"
@@ -149,7 +149,7 @@ def test_a_full_disk_is_told_and_may_be_tried_again(client: TestClient, collecti
 def test_more_bodies_than_fit_into_memory_wait(
     collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dp_forward.service.collector.record_intake._AT_ONCE", 0)
+    monkeypatch.setattr("dp_forward.service.collector.collector_routes._AT_ONCE", 0)
     with TestClient(made_app(collection)) as client:
         found = post(client, record())
     assert (found.status_code, found.json()["error"], found.headers["retry-after"]) == (429, "busy", "1")
@@ -195,7 +195,7 @@ def test_a_batch_is_sealed_with_exactly_its_records(
     assert post(client, body, records, SHUFFLER).json() == {"stored": 2, "known": 0}
     assert post(client, body, records, SHUFFLER).json() == {"stored": 0, "known": 2}
     assert seal({"records": 3}).json()["error"] == "batch"
-    assert collection.summary()["waiting"] == 2
+    assert summary(collection)["waiting"] == 2
     for _ in range(2):
         assert seal({"records": 2}).json() == {"sealed": True}
     assert seal({"records": 3}).status_code == 409
@@ -205,7 +205,7 @@ def test_a_batch_is_sealed_with_exactly_its_records(
         assert seal(wrong).status_code == 400
     assert seal({"records": "2" * 300}).status_code == 413
     assert seal({"records": 2}, "not-hex").status_code == 400
-    assert collection.summary() == {"records": 2, "waiting": 0, "batches": 1}
+    assert summary(collection) == {"records": 2, "waiting": 0, "batches": 1}
 
 
 @pytest.mark.parametrize("token", [TOKEN, "short", ""])

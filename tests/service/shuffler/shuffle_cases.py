@@ -21,7 +21,7 @@ from dp_forward.noise import release_batch
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.record_intake import RecordReader
+from dp_forward.service.collector.collector_routes import RecordReader
 from dp_forward.service.protocol.collection import CollectionSpec, Record, pack_record
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest

@@ -20,8 +20,7 @@ from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.collector_routes import collector_routes
-from dp_forward.service.collector.record_intake import RecordReader
+from dp_forward.service.collector.collector_routes import RecordReader, collector_routes
 from dp_forward.service.protocol.collection import CollectionSpec
 from dp_forward.service.protocol.sansio import Call, Reply, RetryPolicy, ServerRefused, Steps
 from dp_forward.service.server.metrics import Metrics
@@ -29,8 +28,9 @@ from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
 from dp_forward.service.shuffler.forwarding import CollectorClient, Forwarder, batch_steps
-from dp_forward.service.shuffler.shuffler_app import Shuffler, make_shuffler_app
+from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore, fresh_ids
+from service.collector.collect_cases import summary
 from service.shuffler.shuffle_cases import (
     OCTETS,
     TOKEN,
@@ -123,7 +123,7 @@ def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_pa
     assert len({batch for _, _, batch in found} - {None}) == 1
     assert not {request for request, _, _ in found} & {record[96:112] for record in sent}
     with Collection.open(tmp_path / "collected") as collection:
-        assert collection.summary() == {"records": 60, "waiting": 0, "batches": 1}
+        assert summary(collection) == {"records": 60, "waiting": 0, "batches": 1}
 
 
 # ----------------------------------------------------------------------------------- what survives a crash
@@ -157,7 +157,7 @@ def test_a_crash_anywhere_neither_loses_nor_doubles_a_record(
     # What a kill leaves is what the files hold at this moment: nothing is flushed or closed.
     shutil.copytree(tmp_path / "first", tmp_path / "second")
     if calls < CALLS - 1:
-        assert not Collection.open(tmp_path / "collected").summary()["records"]  # unsealed: never exported
+        assert not summary(Collection.open(tmp_path / "collected"))["records"]  # unsealed: never exported
 
     with closing(opened(tmp_path / "second")) as again:
         finish(batch_steps(again, at_once=20, retry=QUICK), collector, said)
@@ -166,7 +166,7 @@ def test_a_crash_anywhere_neither_loses_nor_doubles_a_record(
     store.close()
     found = stored(tmp_path / "collected")
     assert Counter(inside for _, inside, _ in found) == Counter(map(content, records))
-    assert Collection.open(tmp_path / "collected").summary() == {"records": 60, "waiting": 0, "batches": 1}
+    assert summary(Collection.open(tmp_path / "collected")) == {"records": 60, "waiting": 0, "batches": 1}
     assert len(said) == CALLS + arrives  # what was acknowledged is not said again
     # Whatever was said twice was said in the same bytes.
     by_start: dict[bytes, bytes] = {}
@@ -219,7 +219,7 @@ def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
         with pytest.raises(ServerRefused):
             steps.send(answered(restored, call))
         finish(batch_steps(store, at_once=10, retry=QUICK), restored, [])
-    assert Collection.open(tmp_path / "restored").summary() == {"records": 20, "waiting": 0, "batches": 1}
+    assert summary(Collection.open(tmp_path / "restored")) == {"records": 20, "waiting": 0, "batches": 1}
 
 
 def test_a_collector_that_refuses_or_is_away_costs_nothing(tmp_path: Path) -> None:
@@ -453,7 +453,6 @@ def test_what_senders_and_collectors_are_told_cannot_be_replaced(tmp_path: Path)
         (store, "waiting", 10**6),
         (collection, "spec", other),
         (RecordReader(spec()), "spec", other),
-        (Shuffler(store, None, spec(), most=MOST), "spec", other),  # type: ignore[arg-type]
         (spec(), "shuffler_least", 10**6),
         (manifest(), "epsilon", 0.1),
         (manifest().offers[0], "epsilon", 0.1),

@@ -156,11 +156,6 @@ class Collection:
         with self._database.transaction(write=False) as connection:
             return int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
 
-    def summary(self) -> dict[str, int]:
-        """``records`` that an export would hold, ``waiting`` ones of unsealed batches, sealed ``batches``."""
-        with self._database.transaction(write=False) as connection:
-            return counts(connection)
-
     def snapshot(self) -> AbstractContextManager[sqlite3.Connection]:
         """One moment of the collection, on a connection of its own; what is added meanwhile is not seen."""
         return self._database.snapshot()
@@ -180,7 +175,7 @@ class Collection:
 
 
 def counts(connection: sqlite3.Connection) -> dict[str, int]:
-    """As `Collection.summary`."""
+    """``records`` that an export would hold, ``waiting`` ones of unsealed batches, sealed ``batches``."""
     every, waiting, batches = connection.execute(
         "SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM records WHERE batch IS NOT NULL "
         "AND batch NOT IN (SELECT batch FROM batches)), (SELECT count(*) FROM batches)"

@@ -1,11 +1,20 @@
-"""HTTP routes of the collector.
+"""HTTP routes of the collector, and the intake of records that a shuffler shares with it.
 
     GET  /v1/collection                what is collected (`protocol.collection`)
     POST /v1/records                   1 to 256 records -> {"stored", "known"}
     POST /v1/batches/{32 hex}/records  the same into a batch, by a shuffler with a token of its own
     POST /v1/batches/{32 hex}/seal     {"records": N} -> {"sealed": true} where exactly N are stored
 
-A body is taken as in `record_intake`. The same bytes again are known, so a retry is free.
+The same bytes again are known, so a retry is free. Every record is checked for its format, its spec, its
+label and the spread of its noise. One bad record refuses the whole body.
+
+Guarantees:
+    A body is stored whole or not at all, and 200 means that it is on disk. Nothing is read without the token,
+    no more than 8 MiB, and few bodies at a time. Nothing of a payload is logged, shown in a refusal or kept
+    of a body that is refused.
+Edges:
+    A client that forgot its noise is refused, as far as the spread of so few numbers can tell
+    (`check_noise`). A client that lies harms nobody but himself.
 """
 
 from __future__ import annotations
@@ -22,17 +31,140 @@ from starlette.routing import Route
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.record_intake import RecordIntake, RecordReader, collection_route
+from dp_forward.service.protocol.collection import CollectionSpec, Record, parse_record
+from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.request_limits import Guard, Refused, check_head, read_body
+from dp_forward.service.server.noise_check import NoiseCheck
+from dp_forward.service.server.request_limits import (
+    Guard,
+    Refused,
+    check_head,
+    json_response,
+    read_body,
+    refusal,
+)
 from dp_forward.service.server.settings import ServerSettings
 
-__all__ = ["collector_routes"]
+__all__ = ["RecordIntake", "RecordReader", "collector_routes"]
 
+_AT_ONCE: Final = 16
+"""So many bodies are read and stored at a time; each may take 8 MiB."""
+_RETRY_SECONDS: Final = 1
 _BATCH: Final = re.compile(r"[0-9a-f]{32}")
 _SEAL_BYTES: Final = 200
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+Store = Callable[[list[Record]], tuple[int, int]]
+"""Stores checked records: how many are new, and how many known."""
+
+
+class RecordReader:
+    """Reads the records of one spec; threads may share one."""
+
+    def __init__(self, spec: CollectionSpec) -> None:
+        self._spec = spec
+        manifest = spec.manifest
+        self._check_noise = NoiseCheck.of(
+            manifest.mechanism(), shape=manifest.release.shape, step=manifest.step, bits=manifest.release.bits
+        )
+
+    @property
+    def spec(self) -> CollectionSpec:
+        """What is read."""
+        return self._spec
+
+    @property
+    def tells(self) -> bool:
+        """Whether a record without noise is always noticed."""
+        return self._check_noise.tells
+
+    def one(self, data: bytes) -> Record:
+        """One record, or `WireError` (its bytes) or `Refused` (its noise)."""
+        if len(data) != self.spec.record_bytes:
+            raise WireError("length", f"A record has {self.spec.record_bytes} bytes here, not {len(data)}")
+        record = parse_record(data, labels=self.spec.label_count)
+        self.spec.manifest.offer_for(record.header, refusal="This is not what is collected")
+        self._check_noise(record.values)
+        return record
+
+    def body(self, data: bytes) -> list[Record]:
+        """All records of a body, or `Refused` with the index of the first that is none."""
+        size = self.spec.record_bytes
+        self.check_length(len(data))
+        records = []
+        for index in range(len(data) // size):
+            try:
+                records.append(self.one(data[index * size : (index + 1) * size]))
+            except (WireError, Refused) as error:
+                raise Refused(error.code, f"Record {index}: {error.message}") from None
+        return records
+
+    def check_length(self, length: int) -> None:
+        """`Refused` for a length that no body can have; the same before and after it was read."""
+        size, most = self.spec.record_bytes, self.spec.body_records
+        if length > most * size:
+            raise Refused("too_long", f"A body has at most {most} records of {size} bytes here.")
+        if length < size or length % size:
+            raise Refused("length", f"A body is one or more whole records of {size} bytes.")
+
+
+class RecordIntake:
+    """Takes bodies of records: a few at a time, each checked whole and then stored whole, in a thread."""
+
+    def __init__(self, spec: CollectionSpec, settings: ServerSettings, metrics: Metrics) -> None:
+        self.reader, self._seconds, self._metrics = RecordReader(spec), settings.body_seconds, metrics
+        self._room = _AT_ONCE
+
+    def collection_route(self, guard: Guard) -> Route:
+        """`GET /v1/collection`: what is collected."""
+        page = self.reader.spec.as_dict()
+
+        async def get(request: Request) -> Response:
+            guard(request)
+            return json_response(page)
+
+        return Route("/v1/collection", get)
+
+    def records_route(self, guard: Guard, store: Store) -> Route:
+        """`POST /v1/records`, as in `take`."""
+
+        async def post(request: Request) -> Response:
+            return await self.take(request, guard, store)
+
+        return Route("/v1/records", post, methods=["POST"])
+
+    async def take(self, request: Request, guard: Guard, store: Store) -> Response:
+        """Read the body, check every record, store them by ``store``, which runs in a thread."""
+
+        async def work() -> dict[str, Any]:
+            check_head(request, self.reader.check_length, what="A body of records")
+            most = self.reader.spec.body_records * self.reader.spec.record_bytes
+            data = await read_body(request, most, seconds=self._seconds, what="A body of records")
+            stored, known = await asyncio.to_thread(lambda: store(self.reader.body(data)))
+            self._metrics.records["stored"] += stored
+            self._metrics.records["known"] += known
+            return {"stored": stored, "known": known}
+
+        return await self.answer(request, guard, work, outcome="records")
+
+    async def answer(
+        self, request: Request, guard: Guard, work: Callable[[], Awaitable[dict[str, Any]]], *, outcome: str
+    ) -> Response:
+        """What ``work`` gives, as JSON; every outcome is counted, once."""
+        try:
+            guard(request)
+            if self._room == 0:
+                raise Refused("busy", "Too many bodies at a time.", retry_after=_RETRY_SECONDS)
+            self._room -= 1
+            try:
+                found = await work()
+            finally:
+                self._room += 1
+        except Refused as refused:
+            # Nothing more is read from a client that was refused, so its connection is of no use.
+            self._metrics.outcomes[refused.code] += 1
+            return refusal(refused, close=True)
+        self._metrics.outcomes[outcome] += 1
+        return json_response(found)
 
 
 def collector_routes(
@@ -49,55 +181,40 @@ def collector_routes(
         Where a shuffler is expected, records that come past it are refused: one of them in a corpus would
         take the central promise from all others.
     """
-    intake = RecordIntake(RecordReader(collection.spec), settings, metrics)
+    intake = RecordIntake(collection.spec, settings, metrics)
     users = Guard(settings.token)
     if shuffler_token is None:
-
-        async def records(request: Request) -> Response:
-            return await intake.take(request, users, collection.add)
-
-        return [collection_route(collection.spec, users), _post("/v1/records", records)]
-
+        return [intake.collection_route(users), intake.records_route(users, collection.add)]
     ServerSettings(token=shuffler_token)  # refuses a word that is easy to guess
     if shuffler_token == settings.token:
         raise InvalidInput("shuffler_token", "differ from the users' token", "the same", "Draw another.")
-    return [
-        collection_route(collection.spec, Guard(settings.token, shuffler_token)),
-        _post("/v1/records", _past_the_shuffler(intake, users)),
-        *_batch_routes(collection, intake, Guard(shuffler_token), settings.body_seconds),
-    ]
+    shuffler = Guard(shuffler_token)
 
-
-def _post(path: str, endpoint: Endpoint) -> Route:
-    return Route(path, endpoint, methods=["POST"])
-
-
-def _past_the_shuffler(intake: RecordIntake, guard: Guard) -> Endpoint:
-    async def refuse() -> dict[str, Any]:
-        raise Refused("shuffler", "Records come through the shuffler here. Send them to its address.")
+    async def past_the_shuffler(request: Request) -> Response:
+        return await intake.answer(request, users, _refuse_direct_records, outcome="shuffler")
 
     async def records(request: Request) -> Response:
-        return await intake.answer(request, guard, refuse, outcome="shuffler")
-
-    return records
-
-
-def _batch_routes(
-    collection: Collection, intake: RecordIntake, guard: Guard, body_seconds: float
-) -> list[Route]:
-    async def records(request: Request) -> Response:
-        return await intake.take(request, guard, lambda found: collection.add(found, _batch(request)))
+        return await intake.take(request, shuffler, lambda found: collection.add(found, _batch(request)))
 
     async def seal(request: Request) -> Response:
         async def work() -> dict[str, Any]:
             check_head(request, _check_seal_length, what="A seal", kind="application/json")
-            data = await read_body(request, _SEAL_BYTES, seconds=body_seconds, what="A seal")
+            data = await read_body(request, _SEAL_BYTES, seconds=settings.body_seconds, what="A seal")
             await asyncio.to_thread(collection.seal, _batch(request), _sealed_with(data))
             return {"sealed": True}
 
-        return await intake.answer(request, guard, work, outcome="sealed")
+        return await intake.answer(request, shuffler, work, outcome="sealed")
 
-    return [_post("/v1/batches/{batch}/records", records), _post("/v1/batches/{batch}/seal", seal)]
+    return [
+        intake.collection_route(Guard(settings.token, shuffler_token)),
+        Route("/v1/records", past_the_shuffler, methods=["POST"]),
+        Route("/v1/batches/{batch}/records", records, methods=["POST"]),
+        Route("/v1/batches/{batch}/seal", seal, methods=["POST"]),
+    ]
+
+
+async def _refuse_direct_records() -> dict[str, Any]:
+    raise Refused("shuffler", "Records come through the shuffler here. Send them to its address.")
 
 
 def _batch(request: Request) -> bytes:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,15 +35,13 @@ from dp_forward.progress import Count
 from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
 from dp_forward.service.protocol.collection import CollectionSpec, record_digest
 from dp_forward.storage.digests import bytes_digest
-from dp_forward.storage.files import sync_folder, write_file
+from dp_forward.storage.files import draft_of, write_file
 
 __all__ = ["export_corpus"]
 
 _SHARD_BYTES: Final = 64 << 20
 _MOST_SHARD_RECORDS: Final = 1 << 16
-_DIGESTS: Final = """SELECT digest FROM records
-WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
-_RECORDS: Final = """SELECT request, digest, label, noisy FROM records
+_COMPLETE: Final = """FROM records
 WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
 
 
@@ -64,17 +60,10 @@ def export_corpus(
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise InvalidInput("out", "be new or empty", place.name, "Choose another folder.")
     place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_name(f".{place.name}.{secrets.token_hex(8)}.new")
-    with Collection.open(folder) as collection, collection.snapshot() as moment:
+    with Collection.open(folder) as collection, collection.snapshot() as moment, draft_of(place) as draft:
         draft.mkdir()
-        try:
-            _write(draft, collection.spec, moment, progress)
-            ReleasedCorpus.open(draft, verify=False)
-            os.replace(draft, place)  # takes the place of an empty folder, and of nothing else
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-    sync_folder(place.parent)
+        _write(draft, collection.spec, moment, progress)
+        ReleasedCorpus.open(draft, verify=False)
     return ReleasedCorpus.open(place)
 
 
@@ -108,7 +97,7 @@ def _shard_records(spec: CollectionSpec) -> int:
 def _key(moment: sqlite3.Connection) -> str:
     """What the corpus is known by: a digest of all that is in it, as it is public to its owner anyway."""
     digest = hashlib.sha256(b"dp-forward/collected/1\0")
-    for row in moment.execute(_DIGESTS):
+    for row in moment.execute(f"SELECT digest {_COMPLETE}"):
         digest.update(row[0])
     return digest.hexdigest()
 
@@ -116,7 +105,7 @@ def _key(moment: sqlite3.Connection) -> str:
 def _rows(moment: sqlite3.Connection, corpus: CorpusSpec) -> Iterator[tuple[bytes, int | None]]:
     """The integers and the label of each record, in the order of the ids."""
     labelled = corpus.labels != "none"
-    for request, digest, label, noisy in moment.execute(_RECORDS):
+    for request, digest, label, noisy in moment.execute(f"SELECT request, digest, label, noisy {_COMPLETE}"):
         sound = len(noisy) == corpus.release.payload_bytes and (label is not None) == labelled
         if not sound or record_digest(request, noisy, label) != digest:
             raise InvalidInput(RECORDS, "hold each record as it came", "a damaged one", "Bring it back.")

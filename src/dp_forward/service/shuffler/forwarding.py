@@ -94,14 +94,11 @@ class CollectorClient:
             `WireError` for a spec that makes no sense, `InvalidInput` for that of another shuffler,
             `ServerUnavailable` where there is no answer for a while.
         """
-
-        def steps() -> Steps[Any]:
-            return parse_json((yield from send(Call("GET", "/v1/collection", _SPEC_BYTES), self.retry)))
-
         try:
-            spec = CollectionSpec.from_dict(self.drive(steps()))
+            reply = self.drive(send(Call("GET", "/v1/collection", _SPEC_BYTES), self.retry))
         except ServerUnavailable:
             raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
+        spec = CollectionSpec.from_dict(parse_json(reply))
         if spec.shuffler_least is not None:
             remedy = "Name the collector behind it."
             raise InvalidInput("collector", "collect by itself", "a shuffler", remedy)
@@ -119,7 +116,7 @@ class Forwarder:
         self._store, self._collector = store, collector
         self._at_once = at_once
         self._due = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="dpf-forward", daemon=True)
         self.batches = 0
         """Sealed since the start."""
         self.records = 0
@@ -129,7 +126,6 @@ class Forwarder:
 
     def start(self) -> None:
         """Begin; a batch that an earlier process left is sent first."""
-        self._thread = threading.Thread(target=self._run, name="dpf-forward", daemon=True)
         self._due.set()
         self._thread.start()
 
@@ -141,7 +137,7 @@ class Forwarder:
         """End after the request that is under way; what is not sent stays in the store."""
         self._collector.stopping.set()
         self._due.set()
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join(seconds)
 
     def once(self) -> int:
