@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from dp_forward.cli import demo_proof as proof
+from dp_forward.cli import demo
 from dp_forward.cli import main as cli
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up
@@ -75,7 +75,7 @@ def test_the_numbers_of_the_readme_are_those_of_the_proof() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", README, flags=re.MULTILINE)
     assert len(rows) == 5
     for epsilon, cells in rows:
-        found = proof.noise_for(float(epsilon))
+        found = demo.noise_for(float(epsilon))
         assert cells.split(" | ") == [
             shown_up(found["gaussian_sigma"], 5),
             shown_up(found["privunit_sigma"], 5),

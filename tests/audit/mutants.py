@@ -30,7 +30,7 @@ from dp_forward.audit.recording_proxy import RecordedClient, record_client
 from dp_forward.audit.released_bytes import ReleasedAudit, audit_released
 from dp_forward.audit.service_audit import audit_fronts, audit_service
 from dp_forward.audit.two_point import audit_response
-from dp_forward.cli.local_server import serve_locally
+from dp_forward.cli.serve import serve_locally
 from dp_forward.data import tokens
 from dp_forward.ledger import State
 from dp_forward.noise import Sanitizer

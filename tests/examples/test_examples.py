@@ -1,12 +1,11 @@
 """The examples run, say what they are there to show, and leave nothing behind."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from warm_process import Script
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
@@ -52,21 +51,13 @@ EXPECTED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_says_what_it_shows_and_leaves_nothing_behind(example: Path, tmp_path: Path) -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path)}
     here = tmp_path / "here"
     here.mkdir()
-    done = subprocess.run(
-        [sys.executable, str(example)],
-        cwd=here,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    variables = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path)}
+    script = Script(example, [], log=tmp_path / "log", cwd=here, **variables)
+    assert script.finish() == 0, script.errors[-2000:]
     for pattern in EXPECTED[example.stem]:
-        assert re.search(pattern, done.stdout), (pattern, done.stdout)
+        assert re.search(pattern, script.output), (pattern, script.output)
     assert not list(here.iterdir())
     assert not list(tmp_path.glob("tmp*")), "its own temporary folder is gone too"
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from dp_forward.ledger import Ledger
 from dp_forward.train.finetune import finetune
 from dp_forward.train.run import Run
 from tiny_task import TinyWorld
+from warm_process import Script
 
 pytestmark = pytest.mark.slow
 
@@ -157,10 +157,9 @@ def _digests(folder: Path) -> dict[str, str]:
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob("shard-*"))}
 
 
-def _worker(world: TinyWorld, out: Path, regime: str) -> "subprocess.Popen[bytes]":
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    words = [sys.executable, str(KILLED), str(world.model), str(world.task), str(out), regime]
-    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
+def _worker(world: TinyWorld, out: Path, regime: str) -> Script:
+    words = [str(world.model), str(world.task), str(out), regime]
+    return Script(KILLED, words, log=out.with_name("log"), OMP_NUM_THREADS="1")
 
 
 @pytest.mark.parametrize(
@@ -173,10 +172,9 @@ def test_a_killed_run_goes_on_without_charging_or_drawing_twice(
     out = tmp_path / "run"
     worker = _worker(world, out, regime)
     deadline = time.monotonic() + 120
-    while not list(out.glob(sign)) and time.monotonic() < deadline and worker.poll() is None:
+    while not list(out.glob(sign)) and time.monotonic() < deadline and worker.running:
         time.sleep(0.02)
-    worker.send_signal(signal.SIGKILL)
-    worker.communicate()
+    worker.kill()
     assert not (out / "report.json").exists(), "killed before its end"
     before = _digests(out / "releases")
     spent = None
@@ -184,8 +182,7 @@ def test_a_killed_run_goes_on_without_charging_or_drawing_twice(
         with Ledger.open(ledger_of(out / "releases")) as ledger:
             spent = (ledger.releases, ledger.spent())
     again = _worker(world, out, regime)
-    _, error = again.communicate(timeout=240)
-    assert again.returncode == 0, error.decode()[-2000:]
+    assert again.finish() == 0, again.errors[-2000:]
     assert (out / "report.json").is_file()
     after = _digests(out / "releases")
     assert {name: after[name] for name in before} == before

@@ -1,11 +1,8 @@
 """A back learns from releases alone, promises what they promise, and goes on after a kill."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from dp_forward.split.artifacts import half_digest, load_provider_side, load_use
 from dp_forward.train.provider_training import finetune_from_releases, held_out_records
 from tiny_releases import TinyReleases, in_batches
 from tiny_user import write_user
+from warm_process import Script
 
 pytestmark = pytest.mark.slow
 
@@ -242,9 +240,9 @@ def test_a_run_killed_at_step_20_goes_on_from_its_checkpoint(
     made: TinyReleases, trained: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    words = [sys.executable, str(KILLED), json.dumps(made.plan().as_dict()), str(run)]
-    ended = subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=240, check=False)
-    assert ended.returncode == -signal.SIGKILL
+    words = [json.dumps(made.plan().as_dict()), str(run)]
+    ended = Script(KILLED, words, log=run.with_name("log"), OMP_NUM_THREADS="1")
+    assert ended.finish() == -signal.SIGKILL
     assert not (run / "report.json").exists()
     with pytest.raises(InvalidInput, match="--resume"):
         finetune_from_releases(made.plan(), folder=run)

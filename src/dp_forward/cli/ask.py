@@ -2,64 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
-from dp_forward.cli.service_options import (
-    Budget,
-    LedgerFile,
-    ProviderToken,
-    Server,
-    UserFront,
-    optional_token,
-)
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.progress import counter
-
-__all__ = ["ask"]
 
 _STILL_FREE = (
     "A text that was asked before is still free. More noise costs less (--epsilon), where the server "
     "offers it."
 )
-
-
-_Texts = Annotated[list[str] | None, typer.Argument(help="What to ask about; with --pair, two by two.")]
 _PerDay = Annotated[
     float | None,
-    typer.Option(
-        "--budget-per-day",
-        help="A second cap, for each day of UTC; alone, the first is the largest there is.",
-    ),
+    Option(help="A second cap, for each day of UTC; alone, the first is the largest there is."),
 ]
 _Epsilon = Annotated[
-    float | None,
-    typer.Option("--epsilon", "-e", help="More noise than the front says, if the server offers it."),
-]
-_File = Annotated[
-    Path | None, typer.Option("--file", help="Ask about every line of a file; answered ones are kept.")
+    float | None, Option("--epsilon", "-e", help="More noise than the front says, if the server offers it.")
 ]
 _Pair = Annotated[
-    bool, typer.Option("--pair", help="Ask about pairs of texts; in a file, with a tab between the two.")
+    bool, Option("--pair", help="Ask about pairs of texts; in a file, with a tab between the two.")
 ]
 
 
 def ask(
-    front: UserFront,
-    texts: _Texts = None,
-    server: Server = "http://127.0.0.1:8765",
-    ledger: LedgerFile = Path("budget.ledger"),
-    budget: Budget = None,
+    front: options.UserFront,
+    texts: Annotated[list[str] | None, Argument(help="What to ask about; with --pair, two by two.")] = None,
+    server: options.Server = "http://127.0.0.1:8765",
+    ledger: options.LedgerFile = Path("budget.ledger"),
+    budget: options.Budget = None,
     budget_per_day: _PerDay = None,
     epsilon: _Epsilon = None,
-    file: _File = None,
+    file: Annotated[
+        Path | None, Option(help="Ask about every line of a file; answered ones are kept.")
+    ] = None,
     pair: _Pair = False,
-    token_file: ProviderToken = None,
+    token_file: options.ProviderToken = None,
     json: options.Json = False,
 ) -> None:
     """Ask about texts: front and noise run here, and only charged, noisy integers leave.
@@ -75,7 +57,7 @@ def ask(
     if not given or (texts and file is not None):
         raise InvalidInput("texts", "be given, or a --file, and not both", len(given), "Say what to ask.")
     asked = _pairs(given, lines=file is not None) if pair else given
-    token, new = optional_token(token_file), not ledger.exists()
+    token, new = options.optional_token(token_file), not ledger.exists()
     budgets: dict[str, Any] = {"ledger": ledger, "budget": budget, "budget_per_day": budget_per_day}
     answers: list[dict[str, Any]] = []
     try:
@@ -84,7 +66,9 @@ def ask(
                 cap = client.summary().cap
                 said = f"epsilon {budget_per_day} a day and, as no --budget was given, {cap} in all."
                 typer.echo(f"New ledger: {said}", err=True)
-            for answer in _answers(client, asked, bars, many=file is not None):
+            counted = counter(bars, "asking", len(asked))
+            found = map(client.ask, asked) if file is None else client.ask_many(asked, progress=counted)
+            for answer in found:
                 answers.append(answer.as_dict())
     except BudgetExhausted as refused:
         raise BudgetExhausted(f"{refused} {_STILL_FREE}") from None
@@ -98,35 +82,16 @@ def _print_all(answers: list[dict[str, Any]], *, asked: int, json: bool) -> None
     if len(answers) < asked:
         typer.echo(f"Only {len(answers)} of {asked} texts were answered.", err=True)
     if json:
-        output.print_json_list(answers)
+        output.print_json(answers)
         return
     for number, answer in enumerate(answers, start=1):
-        _print(number, answer)
-
-
-def _answers(client: Any, asked: Sequence[Any], bars: Bars, *, many: bool) -> Iterator[Any]:
-    if many:
-        yield from client.ask_many(asked, progress=counter(bars, "asking", len(asked)))
-        return
-    for text in asked:
-        yield client.ask(text)
-
-
-def _print(number: int, answer: dict[str, Any]) -> None:
-    sure = max(answer["probabilities"].values())
-    notes = [
-        word
-        for word, said in (
-            ("sent before", answer["resent"]),
-            ("cut to the front's length", answer["truncated"]),
+        sure = max(answer["probabilities"].values())
+        flags = {"resent": "sent before", "truncated": "cut to the front's length"}
+        notes = ", ".join(note for flag, note in flags.items() if answer[flag])
+        typer.echo(
+            f"{number}. {answer['label']} {sure:.3f}{f' ({notes})' if notes else ''}; "
+            f"charge {answer['charge']:g}, spent {answer['spent']:g}, remaining {answer['remaining']:g}"
         )
-        if said
-    ]
-    more = f" ({', '.join(notes)})" if notes else ""
-    typer.echo(
-        f"{number}. {answer['label']} {sure:.3f}{more}; charge {answer['charge']:g}, "
-        f"spent {answer['spent']:g}, remaining {answer['remaining']:g}"
-    )
 
 
 def _pairs(given: list[str], *, lines: bool) -> list[tuple[str, str]]:

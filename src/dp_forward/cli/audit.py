@@ -103,7 +103,7 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
     from dp_forward.audit.recording_proxy import record_client
     from dp_forward.audit.released_bytes import REPORTED, audit_released
     from dp_forward.audit.service_audit import audit_service, far_apart, hidden_matrix
-    from dp_forward.cli.local_server import serve_locally
+    from dp_forward.cli.serve import serve_locally
     from dp_forward.split.artifacts import load_user_side
 
     for side in ("front", "back"):

@@ -9,11 +9,9 @@ import typer
 
 from dp_forward.cli import options, output
 from dp_forward.cli.finetune import print_report
-from dp_forward.cli.plan_options import PlanCommand, plan_options, print_plan, warn_if_finished
+from dp_forward.cli.plan_options import PlanCommand, Resume, plan_options, print_plan, warn_if_finished
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
-
-__all__ = ["app"]
 
 app = typer.Typer(help="What others do, on the same task.", no_args_is_help=True)
 
@@ -28,8 +26,8 @@ def baseline() -> None:
 def dpsgd(
     settings: dict[str, Any],
     *,
-    out: Annotated[Path, typer.Option("--out", help="The folder of the run.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was killed.")] = False,
+    out: Annotated[Path, typer.Option(help="The folder of the run.")],
+    resume: Resume = False,
     json: options.Json = False,
 ) -> None:
     """DP-SGD with Opacus: central DP of the trained weights; nothing for texts in training or queries.

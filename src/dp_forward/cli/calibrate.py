@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
+from dp_forward import privacy
 from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
+from dp_forward.cli.options import HowBounded, MechanismName
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import (
-    AnalyticGaussian,
-    Budget,
-    ClassicalGaussian,
-    Guarantee,
-    MatrixGaussian,
-    Mechanism,
-    PaperReading,
-    PrivUnit,
-    RandomizedResponse,
-    ResponseWithPrior,
-    Sensitivity,
-)
-
-__all__ = ["calibrate"]
 
 
 def calibrate(
@@ -32,22 +19,14 @@ def calibrate(
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     norm: options.Norm = 1.0,
-    bound: Annotated[
-        options.HowBounded, typer.Option("--bound", help="How matrices are bounded.")
-    ] = options.HowBounded.NORMALISE,
+    bound: Annotated[HowBounded, Option(help="How matrices are bounded.")] = HowBounded.NORMALISE,
     releases: options.Releases = 1,
     rows: options.Rows = None,
     columns: options.Columns = None,
     labels: options.LabelCount = None,
-    prior: Annotated[
-        str | None, typer.Option("--prior", help="A public prior over the labels: 0.7,0.2,0.1.")
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option("--threshold", help="PrivUnit's t [the best one, t*].")
-    ] = None,
-    cap_probability: Annotated[
-        float | None, typer.Option("--cap-probability", help="PrivUnit's p; t follows from it.")
-    ] = None,
+    prior: Annotated[str | None, Option(help="A public prior over the labels: 0.7,0.2,0.1.")] = None,
+    threshold: Annotated[float | None, Option(help="PrivUnit's t [the best one, t*].")] = None,
+    cap_probability: Annotated[float | None, Option(help="PrivUnit's p; t follows from it.")] = None,
     paper: options.Paper = False,
     json: options.Json = False,
 ) -> None:
@@ -55,28 +34,21 @@ def calibrate(
 
     Example: dpf calibrate --mechanism matrix-gaussian --epsilon 8 --delta 1e-5
     """
-    delta = delta_of(delta, mechanism)
     request = MechanismRequest(
-        mechanism=mechanism,
-        unit_text=unit,
-        norm=norm,
-        how=bound,
-        releases=releases,
-        rows=rows,
-        columns=columns,
-        labels=labels,
-        prior=prior,
-        threshold=threshold,
-        cap_probability=cap_probability,
+        mechanism, unit, norm, bound, releases, rows, columns, labels, prior, threshold, cap_probability
     )
-    budget = Budget(epsilon, delta)
+    budget = privacy.Budget(epsilon, delta_of(delta, mechanism))
     made = request.for_budget(budget)
     result = _describe(made, budget, norm=norm)
     sentences = [result["statement"]]
     if made.guaranteed:
         sentences.append(name_assumptions(result["assumptions"]))
     if paper:
-        reading = _paper(request, budget)
+        if mechanism not in (MechanismName.MATRIX_GAUSSIAN, MechanismName.GAUSSIAN):
+            raise InvalidInput("paper", "go with matrix-gaussian or gaussian", mechanism, "Leave it out.")
+        reading = privacy.PaperReading.for_budget(
+            budget, bound=request.bound, unit=request.unit, releases=releases
+        )
         result["paper"] = reading.as_dict()
         sentences.append(reading.statement)
     if not made.guaranteed:
@@ -85,51 +57,47 @@ def calibrate(
     output.print_result(result, json=json, title=repr(made), sentences=sentences, only_json=hidden)
 
 
-def _describe(made: Mechanism, budget: Budget, *, norm: float) -> dict[str, Any]:
+def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -> dict[str, Any]:
     """A calibrated mechanism as the fields that `--json` prints."""
+    sensitivity = getattr(made, "sensitivity", None)
     result: dict[str, Any] = {
         "mechanism": made.name,
         "epsilon": budget.epsilon,
         "delta": 0.0 if made.shown_delta == 0 else budget.delta,
         "unit": None if made.unit is None else str(made.unit),
-        "sensitivity": None,
+        "sensitivity": sensitivity.value if isinstance(sensitivity, privacy.Sensitivity) else None,
         "sigma": getattr(made, "sigma", None),
         "mu": made.gaussian_mu or None,
         "guess_rate": made.guess_rate(),
         "norm": norm,
         "releases": getattr(made, "releases", 1),
     }
-    sensitivity = getattr(made, "sensitivity", None)
-    if isinstance(sensitivity, Sensitivity):
-        result["sensitivity"] = sensitivity.value
-    if isinstance(made, PrivUnit):
-        result["sensitivity"] = made.bound.reach(made.unit)
+    if isinstance(made, privacy.PrivUnit):
         result |= {
+            "sensitivity": made.bound.reach(made.unit),
             "threshold": made.threshold,
             "cap_probability": made.cap_probability,
             "scale": made.scale,
             "own_guess_rate": made.own_guess_rate(),
         }
-    if isinstance(made, RandomizedResponse | ResponseWithPrior):
+    if isinstance(made, privacy.RandomizedResponse | privacy.ResponseWithPrior):
         result |= {"labels": made.labels, "keep_probability": made.keep}
         del result["norm"]
-    if made.guaranteed:
-        guarantee = Guarantee(made, delta=result["delta"])
-        result |= {
-            "guarantee": guarantee.promise,
-            "against": guarantee.against,
-            "assumptions": list(guarantee.assumptions),
-            "statement": guarantee.statement,
-        }
-    else:
-        result |= _without_guarantee(made)
-    return result
+    if not made.guaranteed:
+        return result | _without_guarantee(made)
+    guarantee = privacy.Guarantee(made, delta=result["delta"])
+    return result | {
+        "guarantee": guarantee.promise,
+        "against": guarantee.against,
+        "assumptions": list(guarantee.assumptions),
+        "statement": guarantee.statement,
+    }
 
 
-def _without_guarantee(made: Mechanism) -> dict[str, Any]:
+def _without_guarantee(made: privacy.Mechanism) -> dict[str, Any]:
     """The classical formula beyond its theorem: no epsilon is printed that nobody proved."""
-    assert isinstance(made, ClassicalGaussian)
-    exact = AnalyticGaussian(made.sigma, made.sensitivity, at_delta=made.at_delta)
+    assert isinstance(made, privacy.ClassicalGaussian)
+    exact = privacy.AnalyticGaussian(made.sigma, made.sensitivity, at_delta=made.at_delta)
     return {
         "wanted_epsilon": made.wanted.epsilon,
         "epsilon": None,
@@ -140,10 +108,3 @@ def _without_guarantee(made: Mechanism) -> dict[str, Any]:
             f"{made.wanted.epsilon:g}. By the analytic curve this sigma is worth {exact.promise()}."
         ),
     }
-
-
-def _paper(request: MechanismRequest, budget: Budget) -> PaperReading:
-    gaussian = (MatrixGaussian.name, AnalyticGaussian.name)
-    if request.mechanism not in gaussian:
-        raise InvalidInput("paper", "go with matrix-gaussian or gaussian", request.mechanism, "Leave it out.")
-    return PaperReading.for_budget(budget, bound=request.bound, unit=request.unit, releases=request.releases)

@@ -1,25 +1,32 @@
-"""`dpf demo`: the main job end to end, on a real model and real sentences, on a laptop."""
+"""`dpf demo`: the main job end to end, on a laptop; with `--proof` the proof at work, without a model."""
 
 from __future__ import annotations
 
 import math
+import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
+from typer import Option
 
+from dp_forward.audit.findings import Finding
+from dp_forward.audit.two_point import audit_gaussian, audit_privunit
 from dp_forward.cli import options, output
-from dp_forward.cli.demo_proof import show_proof
-from dp_forward.cli.local_server import serve_locally
 from dp_forward.cli.progress_bars import Bars
+from dp_forward.cli.serve import serve_locally
+from dp_forward.errors import BudgetExhausted
+from dp_forward.ledger import Ledger
+from dp_forward.privacy import Budget, Guarantee, MatrixGaussian, PaperReading, PrivUnit, calibrate, normalise
+from dp_forward.privacy.guarantee import percent_up
+from dp_forward.privacy.rounding import shown_up
+from dp_forward.privacy.shuffling import shuffled_pure
 
 if TYPE_CHECKING:
     from dp_forward.train.plan import Plan
     from dp_forward.train.run import Run
-
-__all__ = ["demo"]
 
 _TASK = "rotten-tomatoes"
 _SENTENCES = (
@@ -29,12 +36,18 @@ _SENTENCES = (
 )
 """Ours, and public; what a real user asks is shown nowhere."""
 
+_EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
+_DELTA = 1e-5
+_SHAPE = (16, 24)
+_USERS = 67_349
+_BOUND = normalise(1.0)
+
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Where the runs and the figure go.")] = Path("demo-run"),
-    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="The budget per text.")] = 4.0,
+    out: Annotated[Path, Option(help="Where the runs and the figure go.")] = Path("demo-run"),
+    epsilon: Annotated[float, Option("--epsilon", "-e", help="The budget per text.")] = 4.0,
     proof: Annotated[
-        bool, typer.Option("--proof", help="Instead: noise, audits and a ledger, without a model.")
+        bool, Option("--proof", help="Instead: noise, audits and a ledger, without a model.")
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -47,7 +60,7 @@ def demo(
     Example: dpf demo
     """
     if proof:
-        show_proof(json=json)
+        _show_proof(json=json)
         return
     started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
@@ -61,8 +74,8 @@ def demo(
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
-        return
-    _print(result)
+    else:
+        _print(result)
 
 
 def _plan(epsilon: float, *, mechanism: str = "privunit", model: str | None = None) -> Plan:
@@ -89,10 +102,12 @@ def _plan(epsilon: float, *, mechanism: str = "privunit", model: str | None = No
 def _run(plan: Plan, folder: Path, bars: Bars) -> Run:
     from dp_forward.train.finetune import finetune
 
-    def show(stage: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        bars(f"{folder.name}: {stage}", done, total, numbers)
-
-    return finetune(plan, folder=folder, resume=(folder / "plan.json").exists(), progress=show)
+    return finetune(
+        plan,
+        folder=folder,
+        resume=(folder / "plan.json").exists(),
+        progress=lambda stage, *counts: bars(f"{folder.name}: {stage}", *counts),
+    )
 
 
 def _ask(run: Path, ledger: Path, *, epsilon: float) -> list[dict[str, Any]]:
@@ -101,24 +116,19 @@ def _ask(run: Path, ledger: Path, *, epsilon: float) -> list[dict[str, Any]]:
 
     # One release more than is asked for: the cap of a ledger is never changed.
     budget = (len(_SENTENCES) + 1) * epsilon
-    with (
-        serve_locally(run) as address,
-        Client(run / "front", server=address, ledger=ledger, budget=budget) as client,
-    ):
+    with serve_locally(run) as at, Client(run / "front", server=at, ledger=ledger, budget=budget) as client:
         return [{"text": text, **client.ask(text).as_dict()} for text in _SENTENCES]
 
 
 def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str, Any]:
     from dp_forward.corpus.writer import ledger_of
-    from dp_forward.ledger import Ledger
     from dp_forward.train.evaluation import wilson
     from dp_forward.train.learning_curve import draw_accuracies
 
     clean, texts = private.report["accuracy_without_noise"], private.report["texts"]
-    low, high = wilson(clean, texts)
-    rows = [("no noise", clean, low, high)]
-    for name, run in (("matrix Gaussian", gaussian), ("PrivUnit", private)):
-        rows.append((name, *(run.report[key] for key in ("accuracy", "accuracy_low", "accuracy_high"))))
+    rows = [("no noise", clean, *wilson(clean, texts))]
+    for name, report in (("matrix Gaussian", gaussian.report), ("PrivUnit", private.report)):
+        rows.append((name, report["accuracy"], report["accuracy_low"], report["accuracy_high"]))
     title = f"Film reviews, epsilon {epsilon:g} per text"
     drawn = draw_accuracies(rows, out / "accuracy.png", title=title, chance=0.5)
     with Ledger.open(ledger_of(out / "privunit" / "releases")) as ledger:
@@ -141,20 +151,16 @@ def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str,
 
 
 def _print(result: dict[str, Any]) -> None:
-    promises = ("none", result["guarantee_gaussian"], result["guarantee"])
-    output.print_table(
-        f"Film reviews, good or bad? {result['texts']} held-out sentences, {result['draws']} draws each",
-        ("model", "accuracy", "95 % interval", "promise per query and per training text"),
-        [
-            (
-                row["model"],
-                f"{row['accuracy']:.3f}",
-                f"{row['low']:.3f} to {row['high']:.3f}",
-                promise if isinstance(promise, str) else promise["queries"]["statement"].split(". ")[0],
-            )
-            for row, promise in zip(result["rows"], promises, strict=True)
-        ],
-    )
+    named = {"matrix Gaussian": result["guarantee_gaussian"], "PrivUnit": result["guarantee"]}
+    promises = {name: said["queries"]["statement"].split(". ")[0] for name, said in named.items()}
+    title = f"Film reviews, good or bad? {result['texts']} held-out sentences, {result['draws']} draws each"
+    columns = {
+        "model": lambda row: row["model"],
+        "accuracy": lambda row: f"{row['accuracy']:.3f}",
+        "95 % interval": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
+        "promise per query and per training text": lambda row: promises.get(row["model"], "none"),
+    }
+    output.print_rows(title, result["rows"], columns)
     said, spent = result["guarantee"]["statements"], result["ledger"]
     typer.echo(
         f"Queries: {said['queries']}\nTraining texts: {said['training_texts']}\nLabels: {said['labels']}\n"
@@ -171,3 +177,120 @@ def _print(result: dict[str, Any]) -> None:
             f"(charge {answer['charge']:g}, remaining {answer['remaining']:g}{again})"
         )
     typer.echo(f"Figure: {result['figure'] or 'none (matplotlib is missing)'}   ({result['seconds']:.0f} s)")
+
+
+def _show_proof(*, json: bool) -> None:
+    """What a promise costs in noise, whether it is kept, and what is left of a budget."""
+    with output.working("calibrating"):
+        noise = [noise_for(epsilon) for epsilon in _EPSILONS]
+    with output.working("drawing releases and measuring them"):
+        audits = _audits(8.0)
+    with output.working("spending a budget"):
+        spending = _spend(cap=8.0, each=2.0)
+    guarantee = Guarantee(calibrate(PrivUnit, Budget(4.0), bound=_BOUND))
+    if json:
+        found = {"noise": noise, "audits": audits, "ledger": spending}
+        output.print_json({**found, "guarantee": guarantee.as_dict()})
+        return
+    _print_noise(noise)
+    _print_audits(audits)
+    typer.echo(
+        f"3. A ledger with a cap of {spending['cap']:g}: {spending['releases']} releases at epsilon 2 "
+        f"spent {shown_up(spending['spent'])}; the next one was refused:\n   {spending['refused']}\n\n"
+        f"4. In words: {guarantee.statement}\n"
+        "   (That is the ceiling of every pure mechanism at epsilon 4. Table 1 shows what the best attacker\n"
+        "   reaches against this one: at the same epsilon PrivUnit keeps more usable, for guessing too.)"
+    )
+
+
+def noise_for(epsilon: float) -> dict[str, Any]:
+    """The noise of both mechanisms for one budget, per text, C = 1."""
+    gaussian = calibrate(MatrixGaussian, Budget(epsilon, _DELTA), bound=_BOUND)
+    privunit = calibrate(PrivUnit, Budget(epsilon), bound=_BOUND)
+    paper = PaperReading.for_budget(Budget(epsilon, _DELTA), bound=_BOUND)
+    central = shuffled_pure(local_epsilon=epsilon, users=_USERS, delta=_DELTA)
+    return {
+        "epsilon": epsilon,
+        "gaussian_sigma": gaussian.sigma,
+        "privunit_sigma": privunit.sigma,
+        "paper_really": paper.real.epsilon,
+        "privunit_shuffled": central.upper.epsilon,
+        "gaussian_guess_rate": gaussian.guess_rate(),
+        "privunit_guess_rate": privunit.own_guess_rate(),
+    }
+
+
+def _audits(epsilon: float) -> list[dict[str, Any]]:
+    """Honest samplers and two false ones, measured against the same claim."""
+    rng = np.random.default_rng(20231126)
+    first = np.zeros(_SHAPE)
+    first[0, 0] = 1.0
+    claim = calibrate(MatrixGaussian, Budget(epsilon, _DELTA), bound=_BOUND)
+    paper = PaperReading.for_budget(Budget(epsilon, _DELTA), bound=_BOUND).sigma
+    unit = calibrate(PrivUnit, Budget(epsilon), bound=_BOUND)
+
+    def gaussian(sigma: float) -> Finding:
+        return audit_gaussian(
+            claim, lambda x, r: x + sigma * r.standard_normal(x.shape), first, -first, draws=4000, rng=rng
+        )
+
+    audits = {
+        "matrix Gaussian, honest (S = 2C)": gaussian(claim.sigma),
+        "matrix Gaussian as in the paper (S = C)": gaussian(paper),
+        "matrix Gaussian with 0.9 sigma": gaussian(0.9 * claim.sigma),
+        "PrivUnit, honest": audit_privunit(unit, unit.raw, first, draws=4000, rng=rng),
+    }
+    fields = ("claimed", "measured", "z", "refuted")
+    return [
+        {"sampler": name, "measures": audit.what} | {field: getattr(audit, field) for field in fields}
+        for name, audit in audits.items()
+    ]
+
+
+def _spend(*, cap: float, each: float) -> dict[str, Any]:
+    """Release until the ledger says no."""
+    mechanism = calibrate(PrivUnit, Budget(each), bound=_BOUND)
+    rng = np.random.default_rng(7)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger.create(Path(folder) / "ledger.sqlite", cap_epsilon=cap, delta=_DELTA) as ledger,
+    ):
+        while True:
+            key = ledger.releases.to_bytes(16, "big")
+            try:
+                release = ledger.reserve(key, mechanism.charge(), mechanism=mechanism.name)
+            except BudgetExhausted as error:
+                ledger.verify()
+                spent = {"spent": ledger.spent(), "releases": ledger.releases}
+                return {"cap": cap, **spent, "sound": True, "refused": str(error)}
+            noisy = mechanism.sample(rng.standard_normal(_SHAPE), rng)
+            ledger.ready(release.id, noisy.astype("<f4").tobytes())
+            ledger.delivered(release.id)
+
+
+def _print_noise(noise: list[dict[str, Any]]) -> None:
+    columns = {
+        "epsilon": lambda row: f"{row['epsilon']:g}",
+        "Gaussian sigma": lambda row: shown_up(row["gaussian_sigma"], 5),
+        "PrivUnit 1/m": lambda row: shown_up(row["privunit_sigma"], 5),
+        "ratio": lambda row: f"{row['gaussian_sigma'] / row['privunit_sigma']:.2f}",
+        "best guess, Gaussian": lambda row: percent_up(row["gaussian_guess_rate"]),
+        "best guess, PrivUnit": lambda row: percent_up(row["privunit_guess_rate"]),
+        f"PrivUnit, {_USERS:,} shuffled": lambda row: shown_up(row["privunit_shuffled"], 3),
+        'the paper\'s "epsilon" is really': lambda row: shown_up(row["paper_really"], 3),
+    }
+    title = "1. Noise per entry for a private text (C = 1, delta 1e-5 for the Gaussian, 0 for PrivUnit)"
+    output.print_rows(title, noise, columns)
+
+
+def _print_audits(audits: list[dict[str, Any]]) -> None:
+    columns = {
+        "sampler": lambda row: row["sampler"],
+        "measured": lambda row: row["measures"],
+        "claimed": lambda row: f"{row['claimed']:.3f}",
+        "found": lambda row: f"{row['measured']:.3f}",
+        "z": lambda row: f"{row['z']:+.1f}",
+        "verdict": lambda row: "REFUTED" if row["refuted"] else "not refuted",
+    }
+    title = "2. Is the promise kept? 4,000 releases of two opposed inputs at a claimed epsilon of 8"
+    output.print_rows(title, audits, columns)

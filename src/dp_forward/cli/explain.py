@@ -14,8 +14,6 @@ from dp_forward.privacy import Budget, Guarantee, Mechanism
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up
 
-__all__ = ["explain"]
-
 _COUNTS = (1, 2, 3, 10, 30, 100)
 
 
@@ -35,9 +33,7 @@ def explain(
     Example: dpf explain --mechanism privunit --epsilon 4
     """
     delta = delta_of(delta, mechanism)
-    request = MechanismRequest(
-        mechanism=mechanism, unit_text=unit, norm=norm, rows=rows, columns=columns, labels=labels
-    )
+    request = MechanismRequest(mechanism, unit, norm, rows=rows, columns=columns, labels=labels)
     made = request.for_budget(Budget(epsilon, delta))
     if not made.guaranteed:
         raise Unproved(

@@ -7,21 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput, LedgerCorrupt
 from dp_forward.ledger import LARGEST_CAP, Ledger, Summary
 from dp_forward.privacy.units import parse_unit
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    name="ledger",
-    help="What has been spent, and is the file sound.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(help="What has been spent, and is the file sound.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The ledger.", show_default=False)]
 
@@ -61,20 +54,13 @@ def create(
     file: File,
     epsilon: Annotated[
         float | None,
-        typer.Option(
-            "--epsilon", "-e", help="The cap; never passed. With --per-day alone, the largest there is."
-        ),
+        Option("--epsilon", "-e", help="The cap; never passed. With --per-day alone, the largest there is."),
     ] = None,
-    delta: Annotated[float, typer.Option("--delta", "-d", help="0 for pure releases only.")] = 1e-5,
-    per_day: Annotated[
-        float | None, typer.Option("--per-day", help="A second cap, for each day of UTC.")
-    ] = None,
+    delta: Annotated[float, Option("--delta", "-d", help="0 for pure releases only.")] = 1e-5,
+    per_day: Annotated[float | None, Option(help="A second cap, for each day of UTC.")] = None,
     unit: Annotated[
         str | None,
-        typer.Option(
-            "--unit",
-            help="What each epsilon protects: text, token, phrase:5, label, record [the first charge's].",
-        ),
+        Option(help="What each epsilon protects: text, token, phrase:5, label, record [the first charge's]."),
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -17,7 +17,6 @@ from dp_forward.cli import (
     audit,
     baseline,
     calibrate,
-    cuts,
     demo,
     evaluate,
     explain,
@@ -33,8 +32,6 @@ from dp_forward.cli import (
 )
 from dp_forward.cli.plan_options import PlanCommand
 
-__all__ = ["app", "run"]
-
 app = typer.Typer(
     name="dpf",
     help="Use a language model run by someone you do not trust.",
@@ -46,7 +43,7 @@ app = typer.Typer(
 app.command("calibrate")(calibrate.calibrate)
 app.command("account")(account.account)
 app.command("explain")(explain.explain)
-app.command("cuts")(cuts.cuts)
+app.command("cuts")(split.cuts)
 app.command("split")(split.split)
 app.command("finetune", cls=PlanCommand)(finetune.finetune)
 app.command("evaluate")(evaluate.evaluate)

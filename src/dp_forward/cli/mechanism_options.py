@@ -6,41 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dp_forward import privacy
 from dp_forward.cli.options import HowBounded, MechanismName
+from dp_forward.cli.plan_options import numbers
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import (
-    MVG,
-    AnalyticGaussian,
-    Budget,
-    ClassicalGaussian,
-    MatrixGaussian,
-    Mechanism,
-    NormBound,
-    Prior,
-    PrivUnit,
-    RandomizedResponse,
-    ResponseWithPrior,
-    Unit,
-    calibrate,
-    parse_unit,
-)
-from dp_forward.privacy.noise_spec import DEFAULT_DELTA
+from dp_forward.privacy.noise_spec import DEFAULT_DELTA, bound_for, calibrate_by_name
 
-__all__ = ["MechanismRequest", "delta_of", "is_pure", "name_assumptions"]
-
-_PURE = (MechanismName.PRIVUNIT, MechanismName.RANDOMIZED_RESPONSE)
-
-
-def is_pure(name: MechanismName) -> bool:
-    """Whether this mechanism needs no delta."""
-    return name in _PURE
+PURE = (MechanismName.PRIVUNIT, MechanismName.RANDOMIZED_RESPONSE)
+"""The mechanisms that need no delta."""
 
 
 def delta_of(delta: float | None, name: MechanismName) -> float:
     """The budget's delta: as given, or the usual one of the mechanism."""
     if delta is not None:
         return delta
-    return 0.0 if is_pure(name) else DEFAULT_DELTA
+    return 0.0 if name in PURE else DEFAULT_DELTA
 
 
 def name_assumptions(assumptions: Iterable[str]) -> str:
@@ -48,7 +28,7 @@ def name_assumptions(assumptions: Iterable[str]) -> str:
     return "It rests on: " + "; ".join(assumptions) + "."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MechanismRequest:
     """The options that decide a mechanism, as they were typed."""
 
@@ -65,71 +45,58 @@ class MechanismRequest:
     cap_probability: float | None = None
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> privacy.Unit:
         """What is protected."""
-        return parse_unit(self.unit_text)
+        return privacy.parse_unit(self.unit_text)
 
     @property
-    def bound(self) -> NormBound:
+    def bound(self) -> privacy.NormBound:
         """Whole-matrix for a text, row by row for tokens and phrases."""
-        over = "row" if self.unit.tokens is not None else "matrix"
-        rows = self.rows if over == "row" else None
-        return NormBound(self.norm, self.how.value, over, rows)  # type: ignore[arg-type]
+        return bound_for(self.unit, norm=self.norm, how=self.how.value, rows=self.rows)
 
-    def for_budget(self, budget: Budget) -> Mechanism:
+    def for_budget(self, budget: privacy.Budget) -> privacy.Mechanism:
         """The least noise that meets the budget."""
         self._refuse_stray_options()
-        match self.mechanism:
-            case MechanismName.RANDOMIZED_RESPONSE:
-                return self._response(budget)
-            case MechanismName.PRIVUNIT:
-                chosen = {"threshold": self.threshold, "cap_probability": self.cap_probability}
-                return self._calibrate(PrivUnit, budget, **chosen)
-            case MechanismName.CLASSICAL_GAUSSIAN:
-                # Naming it is asking for it: from epsilon 1 on the object carries no guarantee.
-                if self.releases != 1:
-                    raise InvalidInput(
-                        "releases", "be 1 for the classical formula", self.releases, "Use gaussian."
-                    )
-                return ClassicalGaussian.baseline(budget, sensitivity=self.bound.sensitivity(self.unit))
-            case MechanismName.MVG:
-                return self._mvg(budget)
-            case MechanismName.GAUSSIAN:
-                return self._calibrate(AnalyticGaussian, budget)
-            case MechanismName.MATRIX_GAUSSIAN:
-                return self._calibrate(MatrixGaussian, budget)
+        if self.mechanism is MechanismName.RANDOMIZED_RESPONSE:
+            return self._response(budget)
+        own: dict[str, Any] = {"releases": self.releases}
+        if self.mechanism is MechanismName.CLASSICAL_GAUSSIAN:
+            # Naming it is asking for it: from epsilon 1 on the object carries no guarantee.
+            if self.releases != 1:
+                rule = "be 1 for the classical formula"
+                raise InvalidInput("releases", rule, self.releases, "Use gaussian.")
+            own = {}
+        if self.mechanism is MechanismName.PRIVUNIT:
+            own |= {"threshold": self.threshold, "cap_probability": self.cap_probability}
+        if self.mechanism is MechanismName.MVG:
+            if self.rows is None or self.columns is None:
+                remedy = "Try --rows 128 --cols 768."
+                raise InvalidInput("rows and cols", "be given for mvg", "nothing", remedy)
+            own |= {"rows": self.rows, "columns": self.columns}
+        return calibrate_by_name(self.mechanism, budget, bound=self.bound, unit=self.unit, **own)
 
-    def for_sigma(self, sigma: float, delta: float) -> AnalyticGaussian | MatrixGaussian:
+    def for_sigma(self, sigma: float, delta: float) -> privacy.AnalyticGaussian | privacy.MatrixGaussian:
         """The Gaussian mechanism with this noise."""
         sensitivity = self.bound.sensitivity(self.unit)
         if self.mechanism is MechanismName.GAUSSIAN:
-            return AnalyticGaussian(sigma, sensitivity, self.releases, delta)
+            return privacy.AnalyticGaussian(sigma, sensitivity, self.releases, delta)
         if self.mechanism is MechanismName.MATRIX_GAUSSIAN:
-            return MatrixGaussian(sigma, sensitivity, releases=self.releases, at_delta=delta)
+            return privacy.MatrixGaussian(sigma, sensitivity, releases=self.releases, at_delta=delta)
         raise InvalidInput("sigma", "go with gaussian or matrix-gaussian", self.mechanism, "Use --epsilon.")
 
-    def _calibrate(self, kind: type[Mechanism], budget: Budget, **more: Any) -> Mechanism:
-        made: Mechanism = calibrate(
-            kind, budget, bound=self.bound, unit=self.unit, releases=self.releases, **more
-        )
-        return made
-
-    def _mvg(self, budget: Budget) -> Mechanism:
-        if self.rows is None or self.columns is None:
-            raise InvalidInput("rows and cols", "be given for mvg", "nothing", "Try --rows 128 --cols 768.")
-        return self._calibrate(MVG, budget, rows=self.rows, columns=self.columns)
-
-    def _response(self, budget: Budget) -> Mechanism:
-        if self.prior is not None:
-            prior = Prior.public(_numbers(self.prior), where="--prior, declared public by the user")
-            if self.labels not in (None, len(prior.weights)):
-                raise InvalidInput(
-                    "labels", f"fit the prior's {len(prior.weights)}", self.labels, "Leave it out."
-                )
-            return calibrate(ResponseWithPrior, budget, prior=prior, releases=self.releases)
+    def _response(self, budget: privacy.Budget) -> privacy.Mechanism:
+        weights = numbers("prior", self.prior, remedy="Try --prior 0.7,0.2,0.1.")
+        if weights is not None:
+            prior = privacy.Prior.public(weights, where="--prior, declared public by the user")
+            if self.labels not in (None, len(weights)):
+                rule = f"fit the prior's {len(weights)}"
+                raise InvalidInput("labels", rule, self.labels, "Leave it out.")
+            return privacy.calibrate(privacy.ResponseWithPrior, budget, prior=prior, releases=self.releases)
         if self.labels is None:
             raise InvalidInput("labels", "be given for randomized response", None, "Try --labels 2.")
-        return calibrate(RandomizedResponse, budget, labels=self.labels, releases=self.releases)
+        return privacy.calibrate(
+            privacy.RandomizedResponse, budget, labels=self.labels, releases=self.releases
+        )
 
     def _refuse_stray_options(self) -> None:
         """An option that would be ignored is a misunderstanding; say so."""
@@ -141,12 +108,3 @@ class MechanismRequest:
         for name, (value, owner) in only_for.items():
             if value is not None and self.mechanism is not owner:
                 raise InvalidInput(name, f"go with {owner}", value, f"Use --mechanism {owner}.")
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InvalidInput(
-            "prior", "be numbers with commas between", repr(text), "Try --prior 0.7,0.2,0.1."
-        ) from None

@@ -1,28 +1,15 @@
-"""Options that several verbs share, with one wording."""
+"""Options that several verbs share, with one wording.
+
+An option without a name of its own takes that of the parameter: `server: options.Server` is `--server`.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
-import typer
-
-__all__ = [
-    "Columns",
-    "Delta",
-    "Device",
-    "Epsilon",
-    "HowBounded",
-    "Json",
-    "LabelCount",
-    "MechanismName",
-    "MechanismOption",
-    "Norm",
-    "Paper",
-    "Releases",
-    "Rows",
-    "UnitText",
-]
+from typer import Argument, Option
 
 
 class MechanismName(StrEnum):
@@ -43,24 +30,36 @@ class HowBounded(StrEnum):
     CLIP = "clip"
 
 
-MechanismOption = Annotated[MechanismName, typer.Option("--mechanism", "-m", help="Which noise.")]
-Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="The budget; less is more private.")]
+MechanismOption = Annotated[MechanismName, Option("--mechanism", "-m", help="Which noise.")]
+Epsilon = Annotated[float, Option("--epsilon", "-e", help="The budget; less is more private.")]
 Delta = Annotated[
-    float | None,
-    typer.Option("--delta", "-d", help="The budget's delta [1e-5 for Gaussian noise, 0 for pure]."),
+    float | None, Option("--delta", "-d", help="The budget's delta [1e-5 for Gaussian noise, 0 for pure].")
 ]
-UnitText = Annotated[
-    str, typer.Option("--unit", help="What is protected: text, token, or phrase:c (c tokens).")
-]
-Norm = Annotated[float, typer.Option("--norm", help="C, the norm that matrices are bounded to.")]
-Releases = Annotated[int, typer.Option("--releases", "-k", help="How many fresh releases of the same text.")]
-Rows = Annotated[int | None, typer.Option("--rows", help="n, the fixed public length.")]
-Columns = Annotated[int | None, typer.Option("--cols", help="d, the hidden width.")]
-LabelCount = Annotated[
-    int | None, typer.Option("--labels", help="K, the number of labels, for randomized response.")
-]
-Paper = Annotated[bool, typer.Option("--paper", help="Print the paper's convention beside the right one.")]
-Device = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda or cuda:K [the GPU where there is one].")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+UnitText = Annotated[str, Option(help="What is protected: text, token, or phrase:c (c tokens).")]
+Norm = Annotated[float, Option(help="C, the norm that matrices are bounded to.")]
+Releases = Annotated[int, Option("--releases", "-k", help="How many fresh releases of the same text.")]
+Rows = Annotated[int | None, Option(help="n, the fixed public length.")]
+Columns = Annotated[int | None, Option("--cols", help="d, the hidden width.")]
+LabelCount = Annotated[int | None, Option(help="K, the number of labels, for randomized response.")]
+Paper = Annotated[bool, Option("--paper", help="Print the paper's convention beside the right one.")]
+
+Device = Annotated[str | None, Option(help="cpu, cuda or cuda:K [the GPU where there is one].")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+
+Host = Annotated[str, Option(help="Off loopback a token and TLS are required.")]
+Port = Annotated[int, Option(help="0 takes a free one.")]
+TlsCert = Annotated[Path | None, Option(help="The certificate, PEM.")]
+TlsKey = Annotated[Path | None, Option(help="Its key, PEM.")]
+
+UserFront = Annotated[Path, Argument(help="The user's folder of a run: RUN/front.")]
+Server = Annotated[str, Option(help="The provider's address.")]
+LedgerFile = Annotated[Path, Option(help="What you have spent; made if there is none.")]
+Budget = Annotated[float | None, Option(help="The cap of a new ledger: epsilon over all texts.")]
+ProviderToken = Annotated[Path | None, Option(help="The provider's token.")]
+
+
+def optional_token(file: Path | None) -> str | None:
+    """The token in a file, where there is one."""
+    from dp_forward.service.protocol.access import read_token
+
+    return None if file is None else read_token(file)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from json import dumps
 from typing import Any
 
@@ -15,27 +15,10 @@ from rich.table import Table
 
 from dp_forward.errors import DpForwardError
 
-__all__ = [
-    "number",
-    "print_fields",
-    "print_json",
-    "print_json_list",
-    "print_result",
-    "print_table",
-    "run_app",
-    "warn",
-    "working",
-]
 
-
-def print_json(result: Mapping[str, Any]) -> None:
-    """One JSON object on stdout; what is not finite becomes null, as JSON has no word for it."""
+def print_json(result: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """One JSON object or list on stdout; what is not finite becomes null, as JSON has no word for it."""
     typer.echo(dumps(_plain(result), indent=2, allow_nan=False))
-
-
-def print_json_list(rows: Sequence[Mapping[str, Any]]) -> None:
-    """One JSON list on stdout."""
-    typer.echo(dumps(_plain(list(rows)), indent=2, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
@@ -91,6 +74,11 @@ def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) 
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 130).print(table)
 
 
+def print_rows(title: str, rows: Iterable[Any], columns: Mapping[str, Callable[[Any], str]]) -> None:
+    """A small table of ``rows``: for each column its heading and what it shows of a row."""
+    print_table(title, list(columns), [[shown(row) for shown in columns.values()] for row in rows])
+
+
 def warn(message: str, *, name: str = "dpf") -> None:
     """One line on stderr; ``name`` is the command that says it."""
     typer.echo(f"{name}: warning: {message}", err=True)
@@ -109,8 +97,5 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
 def working(what: str) -> Iterator[None]:
     """A spinner on stderr while something takes its time; silent when stderr is not a terminal."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(what):
+    with console.status(what) if console.is_terminal else nullcontext():
         yield

@@ -18,36 +18,19 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 from dp_forward.cli import output
 from dp_forward.errors import InvalidInput
 from dp_forward.train.plan_base import PlanBase, kind_of, read_settings, setting_of
 
-__all__ = [
-    "OWN_LEDGER",
-    "Data",
-    "LabelEpsilon",
-    "LabelPrior",
-    "PlanCommand",
-    "data_paths",
-    "numbers",
-    "plan_options",
-    "print_plan",
-    "warn_if_finished",
-]
-
 Data = Annotated[
-    list[str] | None,
-    typer.Option("--data", help="Where a task's files lie, TASK=PATH; can be given several times."),
+    list[str] | None, Option(help="Where a task's files lie, TASK=PATH; can be given several times.")
 ]
-LabelEpsilon = Annotated[
-    float | None,
-    typer.Option("--label-epsilon", help="Randomize labels with this budget [public labels]."),
-]
-LabelPrior = Annotated[
-    str | None, typer.Option("--label-prior", help="A public prior over the labels: 0.5,0.5.")
-]
+LabelEpsilon = Annotated[float | None, Option(help="Randomize labels with this budget [public labels].")]
+LabelPrior = Annotated[str | None, Option(help="A public prior over the labels: 0.5,0.5.")]
+Resume = Annotated[bool, Option("--resume", help="Continue a run that was killed.")]
 
 OWN_LEDGER = (
     "Charged in a ledger of its own, which knows of no other release of these records: name one --ledger for "
@@ -56,11 +39,11 @@ OWN_LEDGER = (
 
 _PANELS = {"usual": "Plan", "advanced": "Plan, advanced"}
 _PLAN_FILE = Annotated[
-    Path | None, typer.Argument(metavar="[PLAN]", help="A plan as a TOML file; flags win over it.")
+    Path | None, Argument(metavar="[PLAN]", help="A plan as a TOML file; flags win over it.")
 ]
 _SET = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other key of a plan; can be given several times."),
+    Option("--set", metavar="NAME=VALUE", help="Any other key of a plan; can be given several times."),
 ]
 _TYPES: Mapping[str, Any] = {"bool": bool, "int": int, "float": float, "Mapping": list[str]}
 
@@ -97,8 +80,15 @@ def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callab
 
         @functools.wraps(verb)
         def command(plan_file: Path | None, more: list[str] | None, **given: Any) -> None:
-            named = {name: _value(name, kinds[name], given.pop(name)) for name in flags}
-            settings = {**_settings(more), **{k: v for k, v in named.items() if v is not None}}
+            settings = _settings(more)
+            for name in flags:
+                value = given.pop(name)
+                if kinds[name] == "Mapping":
+                    value = data_paths(value)
+                elif kinds[name] == "tuple":
+                    value = numbers(name.replace("_", "-"), value)
+                if value is not None:
+                    settings[name] = value
             verb(read_settings(plan_file, settings), **given)
 
         added = {"plan_file": _PLAN_FILE, **flags, "more": _SET}
@@ -118,23 +108,14 @@ def _option(item: Field[Any]) -> Any:
     """The annotation of an option; None means that it was not given."""
     about = setting_of(item)
     names = [about.switch or f"--{item.name.replace('_', '-')}", *([about.short] if about.short else [])]
-    known = item.default if isinstance(item.default, str | int | float) else None
-    text = about.help if known is None else f"{about.help} [{_default(known, about.switch)}]"
+    text, known = about.help, item.default
+    if isinstance(known, str | int | float):
+        if isinstance(known, bool) and about.switch is not None:
+            known = about.switch.split("/")[0 if known else 1]
+        text += f" [{known}]"
     kind = _TYPES.get(kind_of(item), str)
     panel, metavar = _PANELS[about.group or ""], "TASK=PATH" if kind == list[str] else None
-    return Annotated[kind | None, typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel)]
-
-
-def _default(value: object, switch: str | None) -> object:
-    if isinstance(value, bool) and switch is not None:
-        return switch.split("/")[0 if value else 1]
-    return value
-
-
-def _value(name: str, kind: str, value: Any) -> Any:
-    if kind == "Mapping":
-        return data_paths(value)
-    return numbers(name.replace("_", "-"), value) if kind == "tuple" else value
+    return Annotated[kind | None, Option(*names, help=text, metavar=metavar, rich_help_panel=panel)]
 
 
 def _settings(given: Sequence[str] | None) -> dict[str, Any]:
@@ -143,9 +124,8 @@ def _settings(given: Sequence[str] | None) -> dict[str, Any]:
     for option in given or ():
         name, equals, value = option.partition("=")
         if not equals or not name.strip():
-            raise InvalidInput(
-                "set", "look like NAME=VALUE", repr(option), "For example --set average=0.999."
-            )
+            remedy = "For example --set average=0.999."
+            raise InvalidInput("set", "look like NAME=VALUE", repr(option), remedy)
         try:
             found[name.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -162,14 +142,14 @@ def data_paths(given: Sequence[str] | None) -> dict[str, str] | None:
     return {task: str(path) for task, path in map(parse_data_option, given)}
 
 
-def numbers(name: str, text: str | None) -> list[float] | None:
+def numbers(name: str, text: str | None, *, remedy: str = "Try 0.5,0.5.") -> list[float] | None:
     """``"0.5,0.5"`` to a list."""
     if text is None:
         return None
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InvalidInput(name, "be numbers with commas between", repr(text), "Try 0.5,0.5.") from None
+        raise InvalidInput(name, "be numbers with commas between", repr(text), remedy) from None
 
 
 def print_plan(plan: Mapping[str, Any]) -> None:

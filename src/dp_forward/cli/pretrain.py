@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.plan_options import plan_options, print_plan, warn_if_finished
+from dp_forward.cli.plan_options import Resume, plan_options, print_plan, warn_if_finished
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
-
-__all__ = ["pretrain"]
 
 _NOT_SHOWN = ("history", "statement", "plan", "plan_digest", "provenance")
 
@@ -21,8 +19,8 @@ _NOT_SHOWN = ("history", "statement", "plan", "plan_digest", "provenance")
 def pretrain(
     settings: dict[str, Any],
     *,
-    out: Annotated[Path, typer.Option("--out", help="The folder for the checkpoint.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was killed.")] = False,
+    out: Annotated[Path, Option(help="The folder for the checkpoint.")],
+    resume: Resume = False,
     json: options.Json = False,
 ) -> None:
     """Train a model on public text with the noise at the cut; the result is an ordinary checkpoint.
@@ -35,10 +33,6 @@ def pretrain(
     print_plan(plan.as_dict())
     with warn_if_finished(out, "report.json"), Bars() as bars:
         report = run_plan(plan, folder=out, resume=resume, progress=bars)
-    if json:
-        output.print_json({**report, "out": str(out)})
-        return
-    shown = {name: value for name, value in report.items() if name not in _NOT_SHOWN}
-    output.print_fields(
-        f"{out}: an ordinary checkpoint", {**shown, "out": str(out)}, [str(report["statement"])]
-    )
+    title, said = f"{out}: an ordinary checkpoint", [str(report["statement"])]
+    result = {**report, "out": str(out)}
+    output.print_result(result, json=json, title=title, sentences=said, only_json=_NOT_SHOWN)

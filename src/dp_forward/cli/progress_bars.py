@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-__all__ = ["Bars"]
-
 _EVERY = 10.0
 """Seconds between two lines of one stage where there is no terminal."""
 
 
-class Bars:
+class Bars(Progress):
     """A `dp_forward.progress.Progress` for the terminal; a bar for each stage.
 
     Edges:
@@ -25,36 +22,23 @@ class Bars:
     """
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        more = TextColumn("{task.fields[more]}")
-        self._bars = Progress(*columns, TimeRemainingColumn(), more, console=console)
-        self._terminal = console.is_terminal
+        console, more = Console(stderr=True), TextColumn("{task.fields[more]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        super().__init__(*columns, more, console=console, disable=not console.is_terminal)
         self._stages: dict[str, TaskID] = {}
         self._said: dict[str, float] = {}
-
-    def __enter__(self) -> Bars:
-        if self._terminal:
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._terminal:
-            self._bars.stop()
 
     def __call__(self, stage: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         more = " ".join(
             f"{name} {value:.4g}" for name, value in numbers.items() if name not in ("step", "epoch")
         )
-        if not self._terminal:
+        if self.disable:
             self._print_line(stage, done, total, more)
             return
         if stage not in self._stages:
-            self._stages[stage] = self._bars.add_task(stage, total=total or None, more="")
+            self._stages[stage] = self.add_task(stage, total=total or None, more="")
         shown: dict[str, Any] = {"more": more} if more else {}  # the last numbers stay until there are others
-        self._bars.update(self._stages[stage], completed=done, total=total or None, **shown)
+        self.update(self._stages[stage], completed=done, total=total or None, **shown)
 
     def _print_line(self, stage: str, done: int, total: int, more: str) -> None:
         now = time.monotonic()

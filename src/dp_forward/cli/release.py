@@ -5,19 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from dp_forward.cli import options, output
-from dp_forward.cli.plan_options import (
-    OWN_LEDGER,
-    Data,
-    LabelEpsilon,
-    LabelPrior,
-    data_paths,
-    numbers,
-    warn_if_finished,
-)
+from dp_forward.cli import options, output, plan_options
 from dp_forward.cli.progress_bars import Bars
+from dp_forward.errors import InvalidInput
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
@@ -28,47 +20,29 @@ if TYPE_CHECKING:
     from dp_forward.service.client.upload import UploadResult
     from dp_forward.split.artifacts import UserSide
 
-__all__ = ["release"]
-
-
-Front = Annotated[Path, typer.Argument(help="The user's folder of a run: RUN/front.")]
-Task = Annotated[str, typer.Option("--task", help="Whose records: sst2, imdb, qqp, rotten-tomatoes.")]
-Out = Annotated[Path, typer.Option("--out", help="The folder for the shards, to be handed over.")]
-Split = Annotated[str, typer.Option("--split", help="Which split.")]
-Limit = Annotated[int | None, typer.Option("--limit", help="A sample of the records.")]
-NoLabels = Annotated[bool, typer.Option("--no-labels", help="Store no labels.")]
-Bits = Annotated[int, typer.Option("--bits", help="8 or 16 per number; both are as private.")]
-LedgerPath = Annotated[
-    Path | None, typer.Option("--ledger", help="Where the release is charged [OUT.private/ledger].")
+_Ledger = Annotated[Path | None, Option(help="Where the release is charged [OUT.private/ledger].")]
+_Budget = Annotated[
+    float | None, Option(help="What each record may spend in all, for a new ledger [this release].")
 ]
-RecordBudget = Annotated[
-    float | None,
-    typer.Option("--budget", help="What each record may spend in all, for a new ledger [this release]."),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue a release that was killed.")]
-Destination = Annotated[
-    str | None,
-    typer.Option("--server", help="Push the stored release to this collector or shuffler, too."),
-]
-TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The server's token.")]
+_Server = Annotated[str | None, Option(help="Push the stored release to this collector or shuffler, too.")]
 
 
 def release(
-    front: Front,
-    task: Task,
-    out: Out,
-    data: Data = None,
-    split: Split = "train",
-    limit: Limit = None,
-    label_epsilon: LabelEpsilon = None,
-    label_prior: LabelPrior = None,
-    no_labels: NoLabels = False,
-    bits: Bits = 8,
-    ledger: LedgerPath = None,
-    budget: RecordBudget = None,
-    resume: Resume = False,
-    server: Destination = None,
-    token_file: TokenFile = None,
+    front: options.UserFront,
+    task: Annotated[str, Option(help="Whose records: sst2, imdb, qqp, rotten-tomatoes.")],
+    out: Annotated[Path, Option(help="The folder for the shards, to be handed over.")],
+    data: plan_options.Data = None,
+    split: Annotated[str, Option(help="Which split.")] = "train",
+    limit: Annotated[int | None, Option(help="A sample of the records.")] = None,
+    label_epsilon: plan_options.LabelEpsilon = None,
+    label_prior: plan_options.LabelPrior = None,
+    no_labels: Annotated[bool, Option("--no-labels", help="Store no labels.")] = False,
+    bits: Annotated[int, Option(help="8 or 16 per number; both are as private.")] = 8,
+    ledger: _Ledger = None,
+    budget: _Budget = None,
+    resume: Annotated[bool, Option("--resume", help="Continue a release that was killed.")] = False,
+    server: _Server = None,
+    token_file: Annotated[Path | None, Option(help="The server's token.")] = None,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -90,34 +64,27 @@ def release(
     to, place = _destination(server, token_file), pick_device(device)
     chosen, user = find_task(task), load_user_side(front)
     _check_task(chosen, split, front, user, no_labels=no_labels)
-    prior, source = numbers("label-prior", label_prior), (data_paths(data) or {}).get(chosen.name)
+    prior = plan_options.numbers("label-prior", label_prior)
+    source = (plan_options.data_paths(data) or {}).get(chosen.name)
     settings = {
         "label_mechanism": label_mechanism_for(label_epsilon, prior, labels=len(user.spec.labels)),
         "publish_labels": not no_labels,
         "bits": bits,
         "ledger": ledger,
     }
-    with warn_if_finished(out, MANIFEST), Bars() as bars:
+    with plan_options.warn_if_finished(out, MANIFEST), Bars() as bars:
         reading = counter(bars, "reading")
         texts = read_texts(chosen, split, user.tokens, source=source, limit=limit, progress=reading)
         corpus, upload = _store(
             user, texts, out, bars, to, **settings, budget=budget, resume=resume, device=place
         )
     result, sentences = _report(corpus, upload, out, ledger)
-    if json:
-        output.print_json(result)
-        return
-    shown = {name: value for name, value in result.items() if name not in ("guarantee", "central")}
-    output.print_fields(f"Released {chosen.name} {split}", shown, sentences)
+    title, hidden = f"Released {chosen.name} {split}", ("guarantee", "central")
+    output.print_result(result, json=json, title=title, sentences=sentences, only_json=hidden)
 
 
 def _store(
-    user: UserSide,
-    texts: EncodedTexts,
-    out: Path,
-    bars: Bars,
-    to: dict[str, Any] | None,
-    **settings: Any,
+    user: UserSide, texts: EncodedTexts, out: Path, bars: Bars, to: dict[str, Any] | None, **settings: Any
 ) -> tuple[ReleasedCorpus, UploadResult | None]:
     """Store the release, and push it where there is a destination; ``settings`` are of `release_corpus`."""
     from dp_forward.corpus.writer import release_corpus
@@ -138,7 +105,6 @@ def _store(
 def _check_task(task: TaskSpec, split: str, front: Path, user: UserSide, *, no_labels: bool) -> None:
     """Refuse a task whose records the front has seen, or whose labels it does not have."""
     from dp_forward.data.tasks import split_name
-    from dp_forward.errors import InvalidInput
     from dp_forward.train.lineage import refuse_front_that_saw
 
     if split_name(split) == "train":
@@ -150,11 +116,8 @@ def _check_task(task: TaskSpec, split: str, front: Path, user: UserSide, *, no_l
 
 def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] | None:
     """Where to push, checked before anything else is done."""
-    from dp_forward.errors import InvalidInput
-    from dp_forward.service.protocol.access import read_token
-
     if server is not None:
-        return {"server": server, "token": None if token_file is None else read_token(token_file)}
+        return {"server": server, "token": options.optional_token(token_file)}
     if token_file is not None:
         raise InvalidInput("token-file", "go with --server", "alone", "Say where to push.")
     return None
@@ -179,12 +142,13 @@ def _report(
     }
     sentences = [corpus.guarantee.statement]
     if ledger is None:
-        sentences.append(OWN_LEDGER)
+        sentences.append(plan_options.OWN_LEDGER)
     if upload is not None:
         result |= {"pushed": upload.pushed, "known": upload.known, "server": upload.server}
         if upload.spec.shuffler_least is not None:
             more, sentence = _shuffler_report(upload, corpus.spec)
-            result, sentences = result | more, [*sentences, sentence]
+            result |= more
+            sentences.append(sentence)
     return result, sentences
 
 
@@ -192,12 +156,7 @@ def _shuffler_report(upload: UploadResult, spec: CorpusSpec) -> tuple[dict[str, 
     """What a shuffler adds; a central epsilon only where it hides a record."""
     from dataclasses import replace
 
-    from dp_forward.corpus.shuffle_guarantee import (
-        ASSUMPTIONS,
-        ShuffledBatch,
-        central_reading,
-        central_statement,
-    )
+    from dp_forward.corpus import shuffle_guarantee as central
     from dp_forward.privacy import TEXT
     from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 
@@ -212,15 +171,15 @@ def _shuffler_report(upload: UploadResult, spec: CorpusSpec) -> tuple[dict[str, 
         return result, f"{mixed} Labels are public, and how many share one is not known: no more is promised."
     if spec.release.mechanism().unit != TEXT:
         return result, f"{mixed} Per token the local promise holds alone."
-    batch, delta = [ShuffledBatch(least)], spec.guarantee().delta or DEFAULT_DELTA
-    reading = central_reading(replace(spec, records=least), batch, delta=delta)
+    batch, delta = [central.ShuffledBatch(least)], spec.guarantee().delta or DEFAULT_DELTA
+    reading = central.central_reading(replace(spec, records=least), batch, delta=delta)
     result["central"] = {
         "epsilon_upper": reading.upper.epsilon,
         "epsilon_lower": reading.lower.epsilon,
         "delta": delta,
         "batch": least,
         "trusted": reading.upper.trusted,
-        "assumptions": list(ASSUMPTIONS),
+        "assumptions": list(central.ASSUMPTIONS),
     }
-    promise, _, attack, assumed = central_statement(reading, batch)
+    promise, _, attack, assumed = central.central_statement(reading, batch)
     return result, f"{mixed} For a batch of {least}: {promise} {attack} {assumed}"

@@ -1,71 +1,56 @@
-"""`dpf serve`: the provider answers noisy matrices."""
+"""`dpf serve`: the provider answers noisy matrices; a temporary loopback server for other verbs."""
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from dp_forward.cli import options
+from dp_forward.cli.options import optional_token
 from dp_forward.cli.plan_options import numbers
-from dp_forward.cli.service_options import Host, Port, TlsCert, TlsKey, front_digest_beside, optional_token
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.storage.json_files import read_json
 
 if TYPE_CHECKING:
     from dp_forward.corpus.corpus_spec import Labels
-    from dp_forward.service.collector.collection_store import Collection
-    from dp_forward.split.artifacts import ProviderSide
 
-__all__ = ["serve"]
+_START_SECONDS = 60.0
 
-_Back = Annotated[Path, typer.Argument(help="The provider's folder of a run: RUN/back.")]
-_Token = Annotated[
-    Path | None, typer.Option("--token-file", help="A file with the one word that clients must know.")
-]
 _FrontDigest = Annotated[
-    str | None,
-    typer.Option("--front-digest", help="The front that this back belongs to [split.json beside it]."),
+    str | None, Option(help="The front that this back belongs to [split.json beside it].")
 ]
 _AlsoEpsilon = Annotated[
-    list[float] | None,
-    typer.Option(
-        "--also-epsilon", help="Answer this smaller epsilon too; several times [its half and quarter]."
-    ),
-]
-_MaxBatch = Annotated[int, typer.Option("--max-batch", help="Most requests answered at once.")]
-_Collect = Annotated[
-    Path | None, typer.Option("--collect", help="Take training records too, into this folder.")
+    list[float] | None, Option(help="Answer this smaller epsilon too; several times [its half and quarter].")
 ]
 _CollectLabels = Annotated[
-    str | None,
-    typer.Option("--collect-labels", help="Labels of the records: public, none, randomized [public]."),
+    str | None, Option(help="Labels of the records: public, none, randomized [public].")
 ]
-_LabelEpsilon = Annotated[
-    float | None, typer.Option("--label-epsilon", help="The budget of randomized labels.")
-]
-_LabelPrior = Annotated[str | None, typer.Option("--label-prior", help="Their public prior: 0.5,0.5 [none].")]
-_ShufflerToken = Annotated[
-    Path | None,
-    typer.Option("--shuffler-token-file", help="Take batches of a shuffler that knows this word."),
-]
+_ShufflerToken = Annotated[Path | None, Option(help="Take batches of a shuffler that knows this word.")]
 
 
 def serve(
-    back: _Back,
-    host: Host = "127.0.0.1",
-    port: Port = 8765,
-    token_file: _Token = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    back: Annotated[Path, Argument(help="The provider's folder of a run: RUN/back.")],
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8765,
+    token_file: Annotated[
+        Path | None, Option(help="A file with the one word that clients must know.")
+    ] = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
     front_digest: _FrontDigest = None,
     also_epsilon: _AlsoEpsilon = None,
-    max_batch: _MaxBatch = 32,
+    max_batch: Annotated[int, Option(help="Most requests answered at once.")] = 32,
     device: options.Device = None,
-    collect: _Collect = None,
+    collect: Annotated[Path | None, Option(help="Take training records too, into this folder.")] = None,
     collect_labels: _CollectLabels = None,
-    label_epsilon: _LabelEpsilon = None,
-    label_prior: _LabelPrior = None,
+    label_epsilon: Annotated[float | None, Option(help="The budget of randomized labels.")] = None,
+    label_prior: Annotated[str | None, Option(help="Their public prior: 0.5,0.5 [none].")] = None,
     shuffler_token_file: _ShufflerToken = None,
 ) -> None:
     """Serve the back: prints its address as one line of JSON when it listens; Ctrl-C ends it in order.
@@ -74,6 +59,9 @@ def serve(
 
     Example: dpf serve run/back --port 8765
     """
+    from dp_forward.service.collector.collection_store import Collection
+    from dp_forward.service.protocol.collection import CollectionSpec
+    from dp_forward.service.protocol.manifest import Manifest
     from dp_forward.service.server.app import make_app
     from dp_forward.service.server.settings import ServerSettings
     from dp_forward.service.server.uvicorn_runner import run_server
@@ -96,24 +84,15 @@ def serve(
     collection = None
     if collect is not None:
         labels = _labels(collect_labels, label_epsilon, label_prior, count=len(provider.spec.labels))
-        collection = _collection(collect, provider, digest, labels)
+        spec = CollectionSpec.of(Manifest.of(provider, digest, epsilons=()), labels)
+        collection = Collection.open_or_create(collect, spec)
     elif any(x is not None for x in (collect_labels, label_epsilon, label_prior, shuffler_token_file)):
         raise InvalidInput("collect", "be given to collect records", "nothing", "Name a folder for them.")
-    shuffler_token = optional_token(shuffler_token_file)
+    word = optional_token(shuffler_token_file)
     app = make_app(
-        provider, front_digest=digest, settings=settings, collection=collection, shuffler_token=shuffler_token
+        provider, front_digest=digest, settings=settings, collection=collection, shuffler_token=word
     )
     run_server(app, settings)
-
-
-def _collection(folder: Path, provider: ProviderSide, digest: str, labels: Labels) -> Collection:
-    """The collection in a folder, made if there is none."""
-    from dp_forward.service.collector.collection_store import Collection
-    from dp_forward.service.protocol.collection import CollectionSpec
-    from dp_forward.service.protocol.manifest import Manifest
-
-    manifest = Manifest.of(provider, digest, epsilons=())
-    return Collection.open_or_create(folder, CollectionSpec.of(manifest, labels))
 
 
 def _labels(how: str | None, epsilon: float | None, prior: str | None, *, count: int) -> Labels:
@@ -129,3 +108,41 @@ def _labels(how: str | None, epsilon: float | None, prior: str | None, *, count:
     if mechanism is not None:
         return mechanism
     return "none" if how == "none" else "public"
+
+
+def front_digest_beside(back: Path) -> str:
+    """The digest of the front that was cut together with this back."""
+    place = back.resolve().parent / "split.json"
+    try:
+        return str(read_json(place, name="back", remedy="")["digest_front"])
+    except (InvalidInput, KeyError):
+        found = f"no digest in {place.name} beside the back"
+        raise InvalidInput("front-digest", "be known", found, "Give --front-digest.") from None
+
+
+@contextmanager
+def serve_locally(run: Path) -> Iterator[str]:
+    """The address of a provider that runs in a thread of this process, on a free port."""
+    from dp_forward.service.server.app import make_app
+    from dp_forward.service.server.settings import ServerSettings
+    from dp_forward.service.server.uvicorn_runner import run_server
+    from dp_forward.split.artifacts import load_provider_side
+
+    back, settings = run / "back", ServerSettings(port=0)
+    app = make_app(load_provider_side(back), front_digest=front_digest_beside(back), settings=settings)
+    listening, found = threading.Event(), dict[str, Any]()
+
+    def ready(server: Any) -> None:
+        found["server"] = server
+        listening.set()
+
+    told = {"say": lambda line: found.update(json.loads(line)), "ready": ready}
+    thread = threading.Thread(target=run_server, args=(app, settings), kwargs=told, daemon=True)
+    thread.start()
+    if not listening.wait(_START_SECONDS):
+        raise DpForwardError("The server did not start within a minute.")
+    try:
+        yield str(found["address"])
+    finally:
+        found["server"].should_exit = True
+        thread.join(_START_SECONDS)

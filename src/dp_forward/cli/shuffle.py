@@ -6,36 +6,22 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.service_options import Host, Port, TlsCert, TlsKey
-
-__all__ = ["shuffle"]
-
-
-CollectorAddress = Annotated[str, typer.Option("--collector", help="The address of the collector.")]
-CollectorToken = Annotated[
-    Path, typer.Option("--collector-token-file", help="The one word that the collector knows you by.")
-]
-Store = Annotated[Path, typer.Option("--store", help="A folder of your own for records that wait.")]
-Least = Annotated[int, typer.Option("--least", help="Fewest records of a batch: more hide better.")]
-Most = Annotated[int, typer.Option("--most", help="Most records kept while the collector is away.")]
-UsersToken = Annotated[
-    Path | None, typer.Option("--token-file", help="A file with the one word that users must know.")
-]
 
 
 def shuffle(
-    collector: CollectorAddress,
-    collector_token_file: CollectorToken,
-    store: Store,
-    least: Least,
-    most: Most = 100_000,
-    host: Host = "127.0.0.1",
-    port: Port = 8767,
-    token_file: UsersToken = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    collector: Annotated[str, Option(help="The address of the collector.")],
+    collector_token_file: Annotated[Path, Option(help="The one word that the collector knows you by.")],
+    store: Annotated[Path, Option(help="A folder of your own for records that wait.")],
+    least: Annotated[int, Option(help="Fewest records of a batch: more hide better.")],
+    most: Annotated[int, Option(help="Most records kept while the collector is away.")] = 100_000,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8767,
+    token_file: Annotated[Path | None, Option(help="A file with the one word that users must know.")] = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
     json: options.Json = False,
 ) -> None:
     """Take records of users, mix them, and pass them on in batches: the collector cannot tell who sent which.
@@ -56,15 +42,10 @@ def shuffle(
     from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
-    settings = ServerSettings(
-        host=host,
-        port=port,
-        token=None if token_file is None else read_token(token_file),
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-    )
+    token = options.optional_token(token_file)
+    settings = ServerSettings(host=host, port=port, token=token, tls_cert=tls_cert, tls_key=tls_key)
     word = read_token(collector_token_file)
-    if word == settings.token:
+    if word == token:
         rule = "differ from --collector-token-file"
         raise InvalidInput("token-file", rule, "the same word", "Users must not know that one.")
     with contextlib.closing(CollectorClient(collector, token=word)) as client:

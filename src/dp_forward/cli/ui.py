@@ -9,21 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
+from typer import Option
 
 from dp_forward.cli import options
-from dp_forward.cli.service_options import Budget, LedgerFile, ProviderToken, Server, UserFront
 
 if TYPE_CHECKING:
     from dp_forward.attacks.inversion.nearest_token import NearestTokens
     from dp_forward.service.client.client import Preview
-    from dp_forward.service.webui.ui_service import Reconstruction
-
-__all__ = ["ui"]
 
 _INNER_VOCABULARY: Final = 8000
 """Where every candidate goes through blocks of the front: some ten seconds on two cores for a small model."""
-_ATTEMPTS: Final = 4
-_LONGEST_PAUSE_S: Final = 2.0
 _POOLED: Final = (
     "One vector crosses. Shown are the nearest of {many} that are words, each put through the front alone: "
     "the topic rather than the text. A trained attack reads more."
@@ -40,17 +35,16 @@ _APPROXIMATE: Final = (
 
 
 def ui(
-    front: UserFront,
-    server: Server = "http://127.0.0.1:8765",
-    ledger: LedgerFile = Path("budget.ledger"),
-    budget: Budget = None,
-    token_file: ProviderToken = None,
-    port: Annotated[int, typer.Option("--port", help="On this machine only; 0 takes a free one.")] = 8766,
+    front: options.UserFront,
+    server: options.Server = "http://127.0.0.1:8765",
+    ledger: options.LedgerFile = Path("budget.ledger"),
+    budget: options.Budget = None,
+    token_file: options.ProviderToken = None,
+    port: Annotated[int, Option(help="On this machine only; 0 takes a free one.")] = 8766,
     vocabulary: Annotated[
         int | None,
-        typer.Option(
-            "--vocabulary",
-            help="Most tokens that the reconstruction chooses from [all where rows are local, else 8000].",
+        Option(
+            help="Most tokens that the reconstruction chooses from [all where rows are local, else 8000]."
         ),
     ] = None,
     json: options.Json = False,
@@ -64,34 +58,27 @@ def ui(
     """
     from dp_forward.attacks.inversion.nearest_token import NearestTokens
     from dp_forward.service.client.client import Client, RetryPolicy
-    from dp_forward.service.protocol.access import read_token
     from dp_forward.service.webui.ui_app import run_ui
     from dp_forward.service.webui.ui_service import UiService
     from dp_forward.split.artifacts import load_user_side
 
-    token = None if token_file is None else read_token(token_file)
+    def say(line: str) -> None:
+        typer.echo(line)
+        sys.stdout.flush()
+        if not json:
+            typer.echo(f"Open {json_text.loads(line)['address']} in your browser. Ctrl-C ends it.", err=True)
+
+    token = options.optional_token(token_file)
     user = load_user_side(front)
     if vocabulary is None and not user.front.row_local:
         vocabulary = _INNER_VOCABULARY
     nearest = NearestTokens(user, vocabulary=vocabulary)
-    # Somebody waits at the page.
-    retry = RetryPolicy(attempts=_ATTEMPTS, longest=_LONGEST_PAUSE_S)
+    retry = RetryPolicy(attempts=4, longest=2.0)  # Somebody waits at the page.
     with Client(user, server=server, ledger=ledger, budget=budget, token=token, retry=retry) as client:
         by_row = client.policy.noise.bound.over == "row"
         with TokenReconstructor(nearest, by_row=by_row) as reconstructor:
             service = UiService(client, reconstructor, server=server)
-            run_ui(service, port=port, say=lambda line: _say(line, json=json))
-
-
-def _say(line: str, *, json: bool) -> None:
-    typer.echo(line)
-    sys.stdout.flush()
-    if not json:
-        typer.echo(f"Open {json_text.loads(line)['address']} in your browser. Ctrl-C ends it.", err=True)
-
-
-class _Stopped(Exception):
-    """The page was closed before everything was prepared."""
+            run_ui(service, port=port, say=say)
 
 
 class TokenReconstructor:
@@ -120,31 +107,23 @@ class TokenReconstructor:
         """How far it is; None if it failed."""
         return None if self._failed else self._nearest.prepared
 
-    def __call__(self, preview: Preview) -> tuple[Reconstruction, Reconstruction | None]:
-        """What is read without noise, and from the release."""
-        from dp_forward.service.webui.ui_service import Reconstruction
-
+    def __call__(self, preview: Preview) -> list[dict[str, Any]]:
+        """What is read without noise and, if there is a release, from it; for JSON."""
         seen: list[Any] = [(preview.hidden, "known")]
         if preview.noisy is not None:
             seen.append((preview.noisy, "row" if self._by_row else "matrix"))
-        found = [
-            Reconstruction(words=one.words, recall=one.recall)
-            for one in self._nearest.read(seen, preview.tokens)
-        ]
-        return found[0], found[1] if len(found) > 1 else None
+        return [reading.as_dict() for reading in self._nearest.read(seen, preview.tokens)]
 
     def prepare(self) -> None:
         """Put every candidate through the front, until the end of the context."""
         try:
             self._nearest.prepare(self._continue)
-        except _Stopped:
-            pass
-        except Exception:  # shown on the page; answers do not need it
+        except Exception:  # shown on the page, if it is still there; answers do not need it
             self._failed = True
 
     def _continue(self, done: int) -> None:
         if self._stopping.is_set():
-            raise _Stopped
+            raise InterruptedError
 
     def __enter__(self) -> Self:
         self._thread.start()

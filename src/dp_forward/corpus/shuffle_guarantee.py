@@ -51,7 +51,7 @@ from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import TEXT, ResponseWithPrior
 from dp_forward.privacy.checks import count
-from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuffled_pure
+from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuffled_mechanism
 from dp_forward.privacy.shuffling.central_epsilon import NOBODY
 
 __all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement", "check_batches"]
@@ -127,11 +127,7 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
     if isinstance(spec.labels, LabelMechanism) and spec.labels.releases != 1:
         raise InvalidInput("label releases", "be 1", spec.labels.releases, "A record holds one label.")
     if text.gaussian_mu == 0:
-        whole = spec.guarantee().mechanism
-        losses = whole.pure_losses
-        alone = len(losses) == 1 and losses[0].copies == 1
-        cap_mass = losses[0].mass if alone else None
-        return shuffled_pure(local_epsilon=whole.epsilon(), users=users, delta=delta, cap_mass=cap_mass)
+        return shuffled_mechanism(spec.guarantee().mechanism, users=users, delta=delta)
     label_epsilon, labels = _answers(spec)
     return shuffled_gaussian(
         mu=text.gaussian_mu,

@@ -23,13 +23,36 @@ from dp_forward.privacy.mvg import MVG
 from dp_forward.privacy.privunit import PrivUnit, best_threshold
 from dp_forward.privacy.units import Unit, parse_unit
 
-__all__ = ["DEFAULT_DELTA", "NoiseSpec"]
+__all__ = ["DEFAULT_DELTA", "NoiseSpec", "bound_for", "calibrate_by_name"]
 
-MATRIX_MECHANISMS: Final = ("privunit", "matrix-gaussian", "gaussian", "classical-gaussian", "mvg")
+_KINDS: Final[Mapping[str, type[Mechanism]]] = {
+    kind.name: kind for kind in (PrivUnit, MatrixGaussian, AnalyticGaussian, ClassicalGaussian, MVG)
+}
+MATRIX_MECHANISMS: Final = tuple(_KINDS)
 """The mechanisms for a hidden matrix, by name."""
 
 DEFAULT_DELTA: Final = 1e-5
 """The delta of Gaussian noise where none is given; pure mechanisms have none."""
+
+
+def calibrate_by_name(
+    name: str, budget: Budget, *, bound: NormBound, unit: Unit, **settings: Any
+) -> Mechanism:
+    """The least noise of the mechanism with this name; ``settings`` are of `calibrate`.
+
+    Edges:
+        `classical-gaussian` outside its theorem makes a mechanism that carries no guarantee; it has no
+        settings.
+    """
+    if name == ClassicalGaussian.name:
+        return ClassicalGaussian.baseline(budget, sensitivity=bound.sensitivity(unit), **settings)
+    return calibrate(_KINDS[name], budget, bound=bound, unit=unit, **settings)
+
+
+def bound_for(unit: Unit, *, norm: float, how: Literal["normalise", "clip"], rows: int | None) -> NormBound:
+    """Over the whole matrix for a text, row by row for tokens and phrases."""
+    over, fixed = ("matrix", None) if unit.tokens is None else ("row", rows)
+    return NormBound(norm, how, over, fixed)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +110,7 @@ class NoiseSpec:
     @property
     def bound(self) -> NormBound:
         """Over the whole matrix for a text, row by row for tokens and phrases."""
-        by_row = self.protects.tokens is not None
-        return NormBound(self.norm, self.how, "row" if by_row else "matrix", self.rows if by_row else None)
+        return bound_for(self.protects, norm=self.norm, how=self.how, rows=self.rows)
 
     @property
     def budget(self) -> Budget:
@@ -97,32 +119,17 @@ class NoiseSpec:
 
     def build(self) -> Mechanism:
         """The least noise of this kind for this budget."""
-        match self.mechanism:
-            case "privunit":
-                return self._privunit()
-            case "classical-gaussian":
-                return ClassicalGaussian.baseline(
-                    self.budget, sensitivity=self.bound.sensitivity(self.protects)
-                )
-            case "mvg":
-                return self._mvg()
-            case "gaussian":
-                return calibrate(AnalyticGaussian, self.budget, bound=self.bound, unit=self.protects)
-            case _:
-                return calibrate(MatrixGaussian, self.budget, bound=self.bound, unit=self.protects)
-
-    def _privunit(self) -> PrivUnit:
-        bound, threshold = self.bound, None
+        settings: dict[str, Any] = {}
         if self.threshold_share is not None:
-            vectors = bound.changed_rows(self.protects) or 1
-            threshold = self.threshold_share * best_threshold(self.epsilon / vectors)
-        return calibrate(PrivUnit, self.budget, bound=bound, unit=self.protects, threshold=threshold)
-
-    def _mvg(self) -> MVG:
-        if self.rows is None or self.columns is None:
-            raise InvalidInput("rows and columns", "be known for mvg", None, "Give the shape that crosses.")
-        return calibrate(
-            MVG, self.budget, bound=self.bound, unit=self.protects, rows=self.rows, columns=self.columns
+            vectors = self.bound.changed_rows(self.protects) or 1
+            settings["threshold"] = self.threshold_share * best_threshold(self.epsilon / vectors)
+        if self.mechanism == MVG.name:
+            if self.rows is None or self.columns is None:
+                rule, remedy = "be known for mvg", "Give the shape that crosses."
+                raise InvalidInput("rows and columns", rule, None, remedy)
+            settings = {"rows": self.rows, "columns": self.columns}
+        return calibrate_by_name(
+            self.mechanism, self.budget, bound=self.bound, unit=self.protects, **settings
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -213,6 +213,11 @@ class Reading:
     words: tuple[tuple[str, bool], ...]
     recall: float
 
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        words = [{"word": word, "right": right} for word, right in self.words]
+        return {"words": words, "recall": self.recall}
+
 
 class NearestTokens:
     """Reads matrices of one front; candidates that need the whole front are computed once and kept.

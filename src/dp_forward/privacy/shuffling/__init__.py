@@ -14,6 +14,7 @@ from dp_forward.privacy.shuffling.central_epsilon import (
     CentralBounds,
     sampled_gaussian,
     shuffled_gaussian,
+    shuffled_mechanism,
     shuffled_pure,
 )
 from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_delta, shuffled_epsilon
@@ -40,6 +41,7 @@ __all__ = [
     "shuffled_delta",
     "shuffled_epsilon",
     "shuffled_gaussian",
+    "shuffled_mechanism",
     "shuffled_pure",
     "shuffled_pure_lower",
 ]

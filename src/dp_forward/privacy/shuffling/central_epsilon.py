@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
+from dp_forward.privacy.mechanism import Mechanism
 from dp_forward.privacy.rounding import shown_down, shown_up
 from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_epsilon
 from dp_forward.privacy.shuffling.local_curve import Curve, curve_epsilon, record_curve
@@ -25,7 +26,7 @@ from dp_forward.privacy.shuffling.lower_bound import (
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
 
-__all__ = ["NOBODY", "shuffled_gaussian", "shuffled_pure"]
+__all__ = ["NOBODY", "shuffled_gaussian", "shuffled_mechanism", "shuffled_pure"]
 
 Kind = Literal["proved", "attack", "estimate"]
 
@@ -205,6 +206,13 @@ def shuffled_pure(
         lower=lower,
         estimate=CentralBound("estimate", None, delta, NOBODY, none),
     )
+
+
+def shuffled_mechanism(mechanism: Mechanism, *, users: int, delta: float) -> CentralBounds:
+    """`shuffled_pure` of a pure mechanism; with an attack where its loss is that of one cap."""
+    losses = mechanism.pure_losses
+    cap_mass = losses[0].mass if len(losses) == 1 and losses[0].copies == 1 else None
+    return shuffled_pure(local_epsilon=mechanism.epsilon(), users=users, delta=delta, cap_mass=cap_mass)
 
 
 def sampled_gaussian(

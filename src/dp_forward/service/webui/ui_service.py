@@ -7,7 +7,6 @@ never flatters.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dp_forward.errors import BudgetExhausted, InvalidInput
@@ -17,22 +16,7 @@ from dp_forward.privacy.rounding import shown_down, shown_up
 from dp_forward.service.client.client import Client, Preview
 from dp_forward.service.server.request_limits import Refused
 
-__all__ = ["Reconstruction", "Reconstructor", "UiService"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Reconstruction:
-    """Words read from one matrix, each right or wrong, and the share of the text that was found."""
-
-    words: tuple[tuple[str, bool], ...]
-    recall: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "words": [{"word": word, "right": right} for word, right in self.words],
-            "recall": self.recall,
-        }
+__all__ = ["Reconstructor", "UiService"]
 
 
 class Reconstructor(Protocol):
@@ -50,8 +34,11 @@ class Reconstructor(Protocol):
     def prepared(self) -> float | None:
         """How far it is, from 0 to 1; None if it failed."""
 
-    def __call__(self, preview: Preview) -> tuple[Reconstruction, Reconstruction | None]:
-        """What is read without noise, and from the release, if there is one."""
+    def __call__(self, preview: Preview) -> list[dict[str, Any]]:
+        """What is read without noise and, if there is a release, from it.
+
+        Each holds the ``words``, right or wrong, and the share of the text that was found (``recall``).
+        """
 
 
 class UiService:
@@ -115,12 +102,8 @@ class UiService:
         if prepared is None or prepared < 1:
             return {"prepared": prepared}
         with self._reading:
-            without, noisy = self._reconstructor(self._client.preview(text, epsilon=self._offered(epsilon)))
-        return {
-            "prepared": prepared,
-            "without": without.as_dict(),
-            "with": None if noisy is None else noisy.as_dict(),
-        }
+            found = self._reconstructor(self._client.preview(text, epsilon=self._offered(epsilon)))
+        return {"prepared": prepared, "without": found[0], "with": found[1] if len(found) > 1 else None}
 
     def _offered(self, epsilon: float) -> float:
         offered = self._client.offered_epsilons()
