@@ -65,16 +65,17 @@ def load_masked_lm(name: str) -> MaskedLM:
     return MaskedLM(model=model, tokenizer=tokenizer, has_head=not missing, unused=unused)
 
 
-def save_checkpoint(model: Any, folder: Path, *, unused: dict[str, nn.Module], tokenizer: str) -> None:
+def save_checkpoint(masked_lm: MaskedLM, folder: Path, *, tokenizer: str) -> None:
     """An ordinary checkpoint: model.safetensors, config.json and the tokenizer of ``tokenizer``."""
     import transformers
 
-    for name, part in unused.items():
-        setattr(model.base_model, name, part)
-    model.save_pretrained(folder)
-    for name in unused:
-        delattr(model.base_model, name)
-        setattr(model.base_model, name, None)
+    base = masked_lm.model.base_model
+    for name, part in masked_lm.unused.items():
+        setattr(base, name, part)
+    masked_lm.model.save_pretrained(folder)
+    for name in masked_lm.unused:
+        delattr(base, name)
+        setattr(base, name, None)
     # Loaded anew: the one that was used remembers how it was called last.
     transformers.AutoTokenizer.from_pretrained(model_folder(tokenizer)).save_pretrained(folder)
 

@@ -23,8 +23,7 @@ class NoisyMaskedLM(PrivateModel):
         evaluation the back reads noisy matrices only, with all of the noise.
     Edges:
         A frozen front gets no gradient and runs as in evaluation, without dropout; a tied decoder is frozen
-        with it. ``least_noise`` below 1 softens the noise while training, text by text (`soften`); in
-        evaluation all of it is there.
+        with it. ``least_noise`` below 1 softens the noise while training, text by text (`soften`).
     """
 
     def __init__(

@@ -40,10 +40,10 @@ from dp_forward.split.legal_cuts import check_cut
 from dp_forward.split.private_model import join
 from dp_forward.train.pretrain.masked_lm import load_masked_lm, save_checkpoint
 from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
-from dp_forward.train.pretrain.merge_halves import merge_halves, split_tied
 from dp_forward.train.pretrain.mlm_trainer import masked_loss, train_phase
 from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
+from dp_forward.train.pretrain.tied_halves import split_tied
 from dp_forward.train.processes import (
     is_first_process,
     peak_memory_mib,
@@ -85,10 +85,9 @@ def pretrain(
     with RunFolder.opened(folder, plan, resume=resume) as place:
         if place.complete:
             return place.report
-        model, facts = job.train(place)
         report = {
             "statement": _statement(plan, job.mechanism),
-            **facts,
+            **job.train(place),
             "seconds": time.monotonic() - began,
             "peak_memory_mib": peak_memory_mib(),
             "plan": plan.as_dict(),
@@ -98,7 +97,7 @@ def pretrain(
         if is_first_process():
             # Saved aside and then moved, so that a kill leaves no file half written.
             aside = place.checkpoints("result")
-            save_checkpoint(model, aside, unused=job.start.unused, tokenizer=plan.model)
+            save_checkpoint(job.start, aside, tokenizer=plan.model)
             for file in sorted(aside.iterdir()):
                 file.replace(place.path / file.name)
             place.write_report(report, _markdown(report))
@@ -132,15 +131,15 @@ class _Job:
         if corpus:
             self._pack(most=2)
 
-    def train(self, place: RunFolder) -> tuple[Any, dict[str, Any]]:
-        """Both phases; the trained model and the numbers of the report."""
-        plan, model = self.plan, self.start.model
+    def train(self, place: RunFolder) -> dict[str, Any]:
+        """Train the loaded model in both phases; the numbers of the report."""
+        plan = self.plan
         blocks, held_out, steps = self._blocks(place)
         kept = MaskedBlocks(held_out, self.masking, seed=(plan.seed, 2), items=len(held_out))
         head_steps = 0 if self.start.has_head else plan.head_steps
         history = self._train_head(place.checkpoints("head"), blocks) if head_steps else []
-        pair = split_tied(model, plan.cut)
-        before = self._both_losses(pair, model, kept)
+        pair = split_tied(self.start.model, plan.cut)
+        before = self._both_losses(pair, kept)
         if steps:
             noise = self._noise(2 * step_of(last_checkpoint(place.checkpoints("noisy"))))
             noisy = NoisyMaskedLM(
@@ -157,9 +156,8 @@ class _Job:
                 folder=place.checkpoints("noisy"),
                 progress=self.progress,
             )
-        whole = merge_halves(pair, like=model)
-        after = self._both_losses(pair, whole, kept)
-        return whole, {
+        after = self._both_losses(pair, kept)
+        return {
             "steps": steps,
             "head_steps": head_steps,
             "loss": history[-1]["loss"] if steps and history else None,
@@ -225,10 +223,10 @@ class _Job:
             return None
         return Sanitizer(self.mechanism, seed=self.plan.seed * 1_000_000_007 + stream)
 
-    def _both_losses(self, pair: Split, whole: Any, kept: MaskedBlocks) -> tuple[float, float]:
+    def _both_losses(self, pair: Split, kept: MaskedBlocks) -> tuple[float, float]:
         """On held-out text: through the noise, and as the ordinary model."""
         noisy = masked_loss(join(pair, self._noise(1)), kept, batch=self.plan.batch)
-        return noisy, masked_loss(whole, kept, batch=self.plan.batch)
+        return noisy, masked_loss(self.start.model, kept, batch=self.plan.batch)
 
 
 def _statement(plan: PretrainPlan, mechanism: object | None) -> str:
