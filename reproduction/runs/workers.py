@@ -22,7 +22,7 @@ from dp_forward.errors import DpForwardError
 from dp_forward.progress import Progress
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.plan import Plan
-from dp_forward.train.provenance import provenance
+from dp_forward.train.report import provenance
 from reproduction.jobs import Job, in_order
 from reproduction.runs.dataset_cache import DatasetCache
 from reproduction.runs.result_file import ResultFile

@@ -14,6 +14,8 @@ from dp_forward.train.noisy_model import NoisyModel
 
 
 class _Records:
+    pads_left = True
+
     def __init__(self, size: int) -> None:
         random = torch.Generator().manual_seed(0)
         self._ids = torch.randint(2, 60, (size, 8), generator=random)

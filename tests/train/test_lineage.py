@@ -12,7 +12,7 @@ from dp_forward.split.artifacts import load_provider_side
 from dp_forward.train.finetune import finetune
 from dp_forward.train.lineage import raw_texts_of, refuse_seen_texts
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.run import RunFolder
 from tiny_task import TinyWorld
 
 pytestmark = pytest.mark.slow

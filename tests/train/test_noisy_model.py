@@ -34,7 +34,7 @@ def test_a_batch_cut_to_its_longest_text_crosses_as_the_full_one() -> None:
     }
     module.clean = True
     torch.testing.assert_close(module(**TEXTS)["logits"], module(**full)["logits"], atol=1e-5, rtol=1e-4)
-    hidden = module.hidden(TEXTS["input_ids"], TEXTS["attention_mask"], None)
+    hidden = module.hidden(input_ids=TEXTS["input_ids"], attention_mask=TEXTS["attention_mask"])
     assert hidden.shape == (2, ROWS, 4)
     assert not hidden[1, 2:].any(), "rows of PAD are zero"
 

@@ -7,6 +7,7 @@ import pytest
 from dp_forward.errors import InvalidInput
 from dp_forward.train.defaults import effective_plan, recipe
 from dp_forward.train.plan import Plan, ReleasesPlan
+from dp_forward.train.plan_base import read_settings
 from dp_forward.train.regimes import Regime
 
 
@@ -17,7 +18,7 @@ def _plan(**settings: object) -> Plan:
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text('task = "sst2"\nepsilon = 8.0\ncut = "encoder.3"\n[data]\nsst2 = "here"\n')
-    plan = Plan.read(path, {"epsilon": 2.0, "cut": None, "data": {"imdb": "there"}})
+    plan = Plan.from_dict(read_settings(path, {"epsilon": 2.0, "cut": None, "data": {"imdb": "there"}}))
     assert (plan.epsilon, plan.cut) == (2.0, "encoder.3")
     assert plan.data == {"sst2": "here", "imdb": "there"}
 
@@ -91,9 +92,9 @@ def test_where_nothing_is_protected_the_training_split_may_be_measured_on() -> N
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("epsilon = = 8")
     with pytest.raises(InvalidInput, match="TOML"):
-        Plan.read(tmp_path / "broken.toml", {})
+        read_settings(tmp_path / "broken.toml", {})
     with pytest.raises(InvalidInput, match="read"):
-        Plan.read(tmp_path / "missing.toml", {})
+        read_settings(tmp_path / "missing.toml", {})
 
 
 def test_the_digest_follows_what_decides_the_result_and_not_where_files_lie() -> None:

@@ -123,7 +123,7 @@ def _ask(run: Path, ledger: Path, *, epsilon: float) -> list[dict[str, Any]]:
 def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str, Any]:
     from dp_forward.corpus.writer import ledger_of
     from dp_forward.train.evaluation import wilson
-    from dp_forward.train.learning_curve import draw_accuracies
+    from dp_forward.train.report import draw_accuracies
 
     clean, texts = private.report["accuracy_without_noise"], private.report["texts"]
     rows = [("no noise", clean, *wilson(clean, texts))]

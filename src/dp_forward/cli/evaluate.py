@@ -47,27 +47,15 @@ def evaluate(
     from dp_forward.train.run import Halves
 
     done = Halves.load(run)
-    chosen = _task_of(done, task)
-    mechanism = _mechanism_of(done, epsilon)
-    where = {**done.data, **(data_paths(data) or {})}
+    chosen, mechanism = _task_of(done, task), _mechanism_of(done, epsilon)
+    source = {**done.data, **(data_paths(data) or {})}.get(chosen.name)
+    sanitizer = None if mechanism is None else Sanitizer(mechanism, seed=seed)
+    module = NoisyModel(done.pair, sanitizer, rows=done.spec.rows, labels=len(done.spec.labels))
     with Bars() as bars:
-        texts = read_texts(
-            chosen,
-            split,
-            done.tokens,
-            source=where.get(chosen.name),
-            limit=limit,
-            progress=counter(bars, "reading"),
-        )
-        module = NoisyModel(
-            done.pair,
-            None if mechanism is None else Sanitizer(mechanism, seed=seed),
-            rows=done.spec.rows,
-            labels=len(done.spec.labels),
-        )
-        found = accuracy_over_draws(
-            module, texts, draws=draws, progress=counter(bars, "evaluating", len(texts))
-        )
+        progress = counter(bars, "reading")
+        texts = read_texts(chosen, split, done.tokens, source=source, limit=limit, progress=progress)
+        progress = counter(bars, "evaluating", len(texts))
+        found = accuracy_over_draws(module, texts, draws=draws, progress=progress)
         module.clean = True
         clean = accuracy_over_draws(module, texts, progress=counter(bars, "without noise", len(texts)))
     result = {

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.finetune_releases import finetune_releases
 from dp_forward.cli.plan_options import OWN_LEDGER, plan_options, print_plan, warn_if_finished
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
-from dp_forward.train.plan import Plan
+from dp_forward.progress import counter
+from dp_forward.train.plan import Plan, ReleasesPlan
 
 __all__ = ["finetune"]
+
+_ACCURACY, _COST = ("accuracy", "accuracy_low", "accuracy_high"), ("seconds", "peak_memory_mib")
+_NUMBERS = ("draws", "texts", "accuracy_without_noise", "accuracy_of_commonest_label")
+_NUMBERS_FROM_RELEASES = ("accuracy_on_released_labels", "texts", "records")
 
 
 @plan_options(Plan)
@@ -55,7 +61,7 @@ def finetune(
         for name, value in {"ledger": ledger, "budget": budget}.items():
             if value is not None:
                 raise InvalidInput(name, "go without from-releases", "both", "The users were charged.")
-        finetune_releases(from_releases, settings, out=out, resume=resume, json=json)
+        _finetune_releases(from_releases, settings, out=out, resume=resume, json=json)
         return
     plan = effective_plan(Plan.from_dict(settings))
     print_plan(plan.as_dict())
@@ -68,20 +74,59 @@ def finetune(
     print_report(run.report, out, more=[OWN_LEDGER] if ledger_of(out / "releases").exists() else [])
 
 
-def print_report(report: dict[str, object], out: Path, *, more: Sequence[str] = ()) -> None:
+def _finetune_releases(
+    releases: Path, settings: Mapping[str, Any], *, out: Path, resume: bool, json: bool
+) -> None:
+    """As the provider: train the back on ``releases``, a corpus or a collection of a collector."""
+    from dp_forward.train.defaults import effective_releases_plan
+    from dp_forward.train.lineage import cut_of_start
+    from dp_forward.train.provider_training import finetune_from_releases
+
+    # The delta of a release is its corpus's own; what can still be chosen is that of the central promise.
+    renamed = {"central_delta" if name == "delta" else name: value for name, value in settings.items()}
+    wanted = ReleasesPlan.from_dict({**renamed, "releases": str(releases)})
+    plan = effective_releases_plan(wanted, cut_of_start(wanted.model))
+    print_plan(plan.as_dict())
+    with warn_if_finished(out, "report.json"), Bars() as bars, _exported(releases, out, bars) as exported:
+        report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
+    if json:
+        output.print_json({**report, "out": str(out)})
+        return
+    central = report["central"]
+    shuffled = [] if central is None else [" ".join(["Through the shuffler:", *central["statements"]])]
+    print_report(
+        report, out, kind=", from releases", numbers=_NUMBERS_FROM_RELEASES, more=[*shuffled, report["notes"]]
+    )
+
+
+@contextmanager
+def _exported(releases: Path, out: Path, bars: Bars) -> Iterator[Path | None]:
+    """A corpus made from a collection, beside the run; None for a corpus, and where the run has its own."""
+    if not (releases / "collection.json").is_file() or (out / "releases" / "manifest.json").is_file():
+        yield None
+        return
+    from dp_forward.service.collector.corpus_export import export_corpus
+
+    beside = next(folder for folder in out.absolute().parents if folder.is_dir())
+    with tempfile.TemporaryDirectory(prefix=".dpf-", dir=beside) as draft:
+        corpus = Path(draft) / "releases"
+        export_corpus(releases, corpus, progress=counter(bars, "exporting"))
+        yield corpus
+
+
+def print_report(
+    report: Mapping[str, Any],
+    out: Path,
+    *,
+    kind: str = "",
+    numbers: Sequence[str] = _NUMBERS,
+    more: Sequence[str] = (),
+) -> None:
     """The numbers and the promises of a run, for people."""
     from dp_forward.train.report import weakness, with_subjects
 
-    shown = {name: report[name] for name in ("accuracy", "accuracy_low", "accuracy_high", "draws", "texts")}
-    shown |= {
-        name: report[name]
-        for name in ("accuracy_without_noise", "accuracy_of_commonest_label", "seconds", "peak_memory_mib")
-        if name in report
-    }
-    said: dict[str, str] = report["guarantee"]["statements"]  # type: ignore[index]
-    sentences = [*with_subjects(said), *more]
+    names = (*_ACCURACY, *numbers, *_COST)
+    shown = {name: report[name] for name in names if name in report} | {"report": out / "report.md"}
     weak = weakness(report)
-    sentences += [] if weak is None else [weak]
-    output.print_fields(
-        f"{out}: regime {report['regime']}", {**shown, "report": out / "report.md"}, sentences
-    )
+    sentences = [*with_subjects(report["guarantee"]["statements"]), *more, *([weak] if weak else [])]
+    output.print_fields(f"{out}: regime {report['regime']}{kind}", shown, sentences)

@@ -364,4 +364,5 @@ class Ledger:
             with self._database.transaction(write=True) as connection:
                 self._chain.catch_up(connection)
                 yield connection, written
-            self._chain.extend(written)
+            for event in written:
+                self._chain.append(event)

@@ -22,7 +22,6 @@ from dp_forward.privacy.charge import SMALLEST_DELTA, Charge
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
 
     from dp_forward.privacy.units import Unit
 
@@ -170,17 +169,13 @@ class VerifiedChain:
                         f"Ledger row {known} has changed or gone since it was read; an older copy of "
                         "the file may have been restored."
                     )
-            self.extend(rows)
+            for event in rows:
+                self.append(event)
         head = connection.execute("SELECT sequence, digest FROM head").fetchall()
         if head != [(self.sequence, self.head)]:
             raise LedgerCorrupt(
                 f"Ledger row {self.sequence + 1} is missing: the chain does not end where it should."
             )
-
-    def extend(self, events: Iterable[Event]) -> None:
-        """Append rows in their order."""
-        for event in events:
-            self.append(event)
 
     def append(self, event: Event) -> None:
         """Accept one more row, or refuse it."""

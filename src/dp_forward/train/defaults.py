@@ -13,12 +13,12 @@ threshold t near 0 makes that randomized response on the class, which is the bes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dp_forward.split.cut import parse_cut
 from dp_forward.train.lineage import published_shape
-from dp_forward.train.plan import Plan, ReleasesPlan
+from dp_forward.train.plan import FRONT_SETTINGS, Plan, ReleasesPlan
 from dp_forward.train.regimes import Regime
 
 __all__ = ["Recipe", "effective_plan", "effective_releases_plan", "recipe"]
@@ -94,6 +94,8 @@ _HEAD_PACE = {"epochs": 12.0, "batch": 1024, "learning_rate": 5e-3, "head_learni
 _BACK_PACE = {"epochs": 4.0, "batch": 128, "learning_rate": 2e-4, "head_learning_rate": 1e-3}
 """For a back that trains from stored releases: only a head, or blocks too."""
 _PUBLIC_PACE = {
+    "warm_up_epochs": 1.0,
+    "draws": 8,
     "public_epochs": 0.5,
     "public_batch": 256,
     "public_learning_rate": 1.5e-4,
@@ -101,13 +103,12 @@ _PUBLIC_PACE = {
     "public_relabel": True,
     "public_words": 48,
 }
-_PUBLIC_WARM_UP = 1.0
 _LEAST_RELEASED_SHARE = 0.2
 
 
 def _pace_from_releases(cut: str) -> dict[str, Any]:
     """Epochs, batch and learning rates of a back that trains from stored releases, by its cut."""
-    return dict(_HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE)
+    return _HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE
 
 
 def effective_releases_plan(plan: ReleasesPlan, cut: str) -> ReleasesPlan:
@@ -118,32 +119,21 @@ def effective_releases_plan(plan: ReleasesPlan, cut: str) -> ReleasesPlan:
 
 def effective_plan(plan: Plan) -> Plan:
     """The effective plan: nothing that decides the result is left open."""
-    published = published_shape(plan.model)
+    published, regime = published_shape(plan.model), plan.regime
     cut = plan.cut or (published.cut if published else _CUT)
     rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit)
-    chosen: dict[str, Any] = {
-        "cut": cut,
-        "rows": published.rows if published else rule.rows,
-        "width": published.width if published else rule.width,
-        "norm": rule.norm,
-        "threshold_share": rule.threshold_share,
-        "average": rule.average,
-    }
-    paced = ("epochs", "batch", "learning_rate", "head_learning_rate")
-    trained = {name: getattr(rule, name) for name in paced}
-    if plan.regime.trains_front:
-        front = ("draws", "warm_up_epochs", "auxiliary_weight", "auxiliary_alone")
-        chosen |= {name: getattr(rule, name) for name in front}
-        chosen["training_threshold_share"] = rule.training_threshold_share
-        if plan.epsilon is not None:
-            chosen["training_epsilon"] = max(plan.epsilon, _LEAST_TRAINING_EPSILON)
-    if plan.regime is Regime.END_TO_END:
-        chosen |= trained
-    else:
+    chosen: dict[str, Any] = {**asdict(rule), "cut": cut}
+    if published:
+        chosen |= {"rows": published.rows, "width": published.width}
+    if not regime.trains_front:
+        chosen = {name: value for name, value in chosen.items() if name not in FRONT_SETTINGS}
+    elif plan.epsilon is not None:
+        chosen["training_epsilon"] = max(plan.epsilon, _LEAST_TRAINING_EPSILON)
+    if regime.protects_training:
         chosen |= _pace_from_releases(cut)
-    if plan.regime is Regime.PUBLIC_FRONT:
-        chosen |= _PUBLIC_PACE | {"warm_up_epochs": _PUBLIC_WARM_UP, "draws": 8}
-    if parse_cut(cut).place == "output" and plan.regime.protects_training:
+    if regime is Regime.PUBLIC_FRONT:
+        chosen |= _PUBLIC_PACE
+    if parse_cut(cut).place == "output" and regime.protects_training:
         # A head that learns from one release per text wants a little less noise than one that has many.
         if plan.mechanism == "privunit":
             chosen["threshold_share"] = max(_LEAST_RELEASED_SHARE, rule.threshold_share or 0.0)

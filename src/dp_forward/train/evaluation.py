@@ -8,12 +8,14 @@ observations as the spread *between* texts is worth. So it covers both which tex
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
@@ -50,7 +52,6 @@ def accuracy_over_draws(
     *,
     draws: int = 10,
     batch: int = 64,
-    device: torch.device | str | None = None,
     progress: Count | None = None,
 ) -> Accuracy:
     """How often the module is right about ``records``; the front reads each text once."""
@@ -59,43 +60,42 @@ def accuracy_over_draws(
         raise InvalidInput("records", "be at least one", 0, "Check the split.")
     if module.sanitizer is None or module.clean:
         draws = 1
-    device = next(module.parameters()).device if device is None else torch.device(device)
     was_training = module.training
     module.eval()
-    order, trim = _reading_order(module, records)
-    right = []
-    for start in range(0, len(records), batch):
-        end = min(start + batch, len(records))
-        right.append(_answered(module, records.batch(order[start:end], trim=trim), draws, device))
-        if progress is not None:
-            progress(end)
+    device = next(module.parameters()).device
+    batches = length_batches(records, batch, device, progress=progress)
+    right = [_right_answers(module, texts, draws) for _, texts in batches]
     module.train(was_training)
     return accuracy_of(np.concatenate(right))
 
 
-def _reading_order(module: NoisyModel, records: EncodedTexts) -> tuple[list[int], bool]:
-    """Texts of like length together, cut to the longest, where padding lies on the right: it saves time."""
-    lengths = getattr(records, "lengths", None)
-    if lengths is None or module.front.pads_left:
-        return list(range(len(records))), False
-    return np.argsort(lengths, kind="stable").tolist(), True
+def length_batches(
+    texts: EncodedTexts, size: int, device: torch.device | str, *, progress: Count | None = None
+) -> Iterator[tuple[NDArray[np.int64], dict[str, Tensor]]]:
+    """Batches on a device, each with the numbers of its texts.
+
+    Where padding lies on the right, texts of like length are together, cut to the longest: it saves time.
+    """
+    trim = not texts.pads_left
+    order = np.argsort(texts.lengths, kind="stable") if trim else np.arange(len(texts))
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        yield chosen, {k: value.to(device) for k, value in texts.batch(chosen, trim=trim).items()}
+        if progress is not None:
+            progress(start + len(chosen))
 
 
 @torch.inference_mode()
-def _answered(
-    module: NoisyModel, batch: dict[str, torch.Tensor], draws: int, device: torch.device | str
-) -> NDArray[np.float64]:
+def _right_answers(module: NoisyModel, batch: dict[str, Tensor], draws: int) -> NDArray[np.float64]:
     """[texts, draws]: 1 where the answer was right."""
-    batch = {name: value.to(device) for name, value in batch.items()}
     labels = batch.pop("labels")
-    hidden = module.hidden(batch.get("input_ids"), batch.get("attention_mask"), batch.get("token_type_ids"))
+    hidden = module.hidden(**batch)
     at_once = max(1, min(draws, _MOST_AT_ONCE // len(labels)))
     columns = []
     for done in range(0, draws, at_once):
         times = min(at_once, draws - done)
-        noisy = module.crossed(hidden, times=times)
-        answers = module.back(noisy).logits.argmax(dim=-1).reshape(len(labels), times)
-        columns.append((answers == labels[:, None]).double().cpu().numpy())
+        answers = module.back(module.add_noise(hidden, times=times)).logits.argmax(dim=-1)
+        columns.append((answers.reshape(len(labels), times) == labels[:, None]).double().cpu().numpy())
     return np.concatenate(columns, axis=1)
 
 

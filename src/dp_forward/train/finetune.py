@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.writer import release_corpus
@@ -31,12 +30,11 @@ from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.privacy import Mechanism
 from dp_forward.progress import Progress, counter
-from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import remove_width_maps
 from dp_forward.train.defaults import effective_plan
-from dp_forward.train.evaluation import Accuracy, accuracy_over_draws, commonest_share
+from dp_forward.train.evaluation import accuracy_over_draws, commonest_share, length_batches
 from dp_forward.train.inputs import Inputs, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
 from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
@@ -45,9 +43,8 @@ from dp_forward.train.plan import Plan
 from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.regimes import Regime, label_mechanism_for, promises_of
 from dp_forward.train.report import build_report, write_report
-from dp_forward.train.run import Run
-from dp_forward.train.run_folder import RunFolder
-from dp_forward.train.training_loop import FitSettings, train_stage
+from dp_forward.train.run import Run, RunFolder
+from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
 __all__ = ["finetune"]
 
@@ -55,8 +52,6 @@ _RATE_AFTER_WARM_UP = 1 / 3
 """A front that has been warmed up learns more slowly through the noise, so as not to forget."""
 _SETTLING_SHARE = 0.2
 _READ_AT_ONCE = 512
-_CURVE_TEXTS = 2000
-"""How many evaluation texts the learning curve is drawn from; the final accuracy uses all."""
 _EVALUATION_STREAM, _CURVE_STREAM = 1 << 20, 1 << 21
 """Beyond any step: simulated noise that training never met."""
 
@@ -86,48 +81,29 @@ def finetune(
         refused where nothing is released. A run is resumed with the ledger that it was charged in.
     """
     plan = effective_plan(plan)
-    _check_ledger(plan, ledger, budget)
+    for name, value in {"ledger": ledger, "budget": budget}.items():
+        if value is not None and not plan.regime.protects_training:
+            remedy = "No training record is released there."
+            raise InvalidInput(name, f"be left out in {plan.regime}", value, remedy)
     refuse_seen_texts(plan)
-    with _opened(folder, plan, resume=resume) as place:
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        RunFolder.opened(
+            folder or Path(temporary) / "run", plan, resume=resume and folder is not None
+        ) as place,
+    ):
         if place.complete:
             return Run.load(place.path)
         started = time.perf_counter()
         inputs = load_inputs(plan, progress=progress) if inputs is None else inputs
         keeps = checkpoints and folder is not None
         training = _Training(plan, inputs, place, progress, keeps, ledger, budget)
-        stages = training.run()
-        noisy, clean = training.evaluate()
-        promises = promises_of(plan, inputs.spec)
-        report = build_report(
-            plan,
-            regime=str(plan.regime),
-            accuracy=noisy,
-            without_noise=clean.mean,
-            labels=inputs.task.labels,
-            records=len(inputs.train),
-            guarantee=promises.as_dict(),
-            stages=stages,
-            notes=inputs.task.notes,
-            seconds=time.perf_counter() - started,
-            more={
-                "accuracy_by_draw": list(noisy.by_draw),
-                "accuracy_of_commonest_label": commonest_share(inputs.evaluation.labels),
-                "front_has_seen_raw_texts_of": raw_texts_of(plan),
-                **releases_learnt(plan),
-            },
-        )
+        report = training.report(training.run(), started=started)
         if is_first_process():
             save_sides(inputs.pair, inputs.spec, inputs.tokens.tokenizer, place.path)
             write_report(report, place)
         wait_for_everyone()
-        return Run(plan, inputs.pair, inputs.spec, inputs.tokens, promises, report)
-
-
-def _check_ledger(plan: Plan, ledger: Path | None, budget: float | None) -> None:
-    for name, value in {"ledger": ledger, "budget": budget}.items():
-        if value is not None and not plan.regime.protects_training:
-            remedy = "No training record is released there."
-            raise InvalidInput(name, f"be left out in {plan.regime}", value, remedy)
+        return Run(plan, inputs.pair, inputs.spec, inputs.tokens, report)
 
 
 @dataclass(eq=False)
@@ -147,6 +123,9 @@ class _Training:
         self.mechanism = None if plan.noise is None else self.inputs.spec.mechanism()
         self.labels = label_mechanism_for(
             plan.label_epsilon, plan.label_prior, labels=len(self.inputs.task.labels)
+        )
+        self.train_stage = partial(
+            train_stage, self.place, checkpoints=self.checkpoints, progress=self.progress
         )
 
     def run(self) -> dict[str, Any]:
@@ -172,15 +151,15 @@ class _Training:
         each of its sentences), and then the noise is met with what that model says of each sentence.
         """
         plan, stages = self.plan, {}
-        settings = replace(settings, trim=not self.pair.front.pads_left)
         if plan.warm_up_epochs:
-            warm_up = replace(settings, epochs=plan.warm_up_epochs)
-            stages["warm-up"] = self._stage(
+            undefended = remove_width_maps(self.pair)
+            stages["warm-up"] = self.train_stage(
                 "warm-up",
-                texts,
-                warm_up,
-                lambda step: self._undefended_model(loss),
-                pair=remove_width_maps(self.pair),
+                replace(settings, epochs=plan.warm_up_epochs),
+                make_module=lambda step: self._undefended_model(loss),
+                train=texts,
+                evaluation=self._curve_texts(),
+                halves={"front": undefended.front, "back": undefended.back},
             )
             if plan.public_relabel:
                 texts = texts.with_labels(self._labels_by_model(texts))
@@ -190,12 +169,13 @@ class _Training:
                 clean_epochs=_SETTLING_SHARE * settings.epochs,  # new maps settle without noise
             )
         noise = None if plan.training_noise is None else plan.training_noise.build()
-        stages[stage] = self._stage(
+        stages[stage] = self.train_stage(
             stage,
-            texts,
             settings,
-            lambda step: self._noisy_model(noise, step=step, loss=loss),
-            pair=self.pair,
+            make_module=lambda step: self._noisy_model(noise, step=step, loss=loss),
+            train=texts,
+            evaluation=self._curve_texts(),
+            halves={"front": self.pair.front, "back": self.pair.back},
             lora_rank=plan.lora_rank,
         )
         return stages
@@ -227,8 +207,7 @@ class _Training:
     def _train_back(self, corpus: ReleasedCorpus) -> dict[str, Any]:
         """The back alone, from what was released."""
         back, loss = self.pair.back, LabelLoss(corpus.label_transition)
-        return train_stage(
-            self.place,
+        return self.train_stage(
             "task",
             FitSettings.of(self.plan),
             make_module=lambda step: ReleaseReader(back, loss),
@@ -236,42 +215,34 @@ class _Training:
             evaluation=self._noisy_records(),
             halves={"back": back},
             lora_rank=self.plan.lora_rank,
-            checkpoints=self.checkpoints,
-            progress=self.progress,
         )
 
-    def evaluate(self) -> tuple[Accuracy, Accuracy]:
-        """Accuracy through the noise over repeated draws, and without it."""
+    def report(self, stages: dict[str, Any], *, started: float) -> dict[str, Any]:
+        """Accuracy through the noise over repeated draws and without it, and what is promised."""
+        plan, inputs, texts = self.plan, self.inputs, self.inputs.evaluation
         model = self._noisy_model(self.mechanism, step=_EVALUATION_STREAM).to(pick_device())
-        texts, draws = self.inputs.evaluation, self.plan.evaluation_draws
         progress = counter(self.progress, "evaluating", len(texts))
-        noisy = accuracy_over_draws(model, texts, draws=draws, progress=progress)
+        noisy = accuracy_over_draws(model, texts, draws=plan.evaluation_draws, progress=progress)
         model.clean = True
         progress = counter(self.progress, "evaluating without noise", len(texts))
-        return noisy, accuracy_over_draws(model, texts, draws=1, progress=progress)
-
-    def _stage(
-        self,
-        stage: str,
-        texts: EncodedTexts,
-        settings: FitSettings,
-        make_module: Callable[[int], nn.Module],
-        *,
-        pair: Split,
-        lora_rank: int = 0,
-    ) -> dict[str, Any]:
-        """One stage that trains the front and the back."""
-        return train_stage(
-            self.place,
-            stage,
-            settings,
-            make_module=make_module,
-            train=texts,
-            evaluation=self._curve_texts(),
-            halves={"front": pair.front, "back": pair.back},
-            lora_rank=lora_rank,
-            checkpoints=self.checkpoints,
-            progress=self.progress,
+        clean = accuracy_over_draws(model, texts, draws=1, progress=progress)
+        return build_report(
+            plan,
+            regime=str(plan.regime),
+            accuracy=noisy,
+            without_noise=clean.mean,
+            labels=inputs.task.labels,
+            records=len(inputs.train),
+            guarantee=promises_of(plan, inputs.spec).as_dict(),
+            stages=stages,
+            notes=inputs.task.notes,
+            seconds=time.perf_counter() - started,
+            more={
+                "accuracy_by_draw": list(noisy.by_draw),
+                "accuracy_of_commonest_label": commonest_share(texts.labels),
+                "front_has_seen_raw_texts_of": raw_texts_of(plan),
+                **releases_learnt(plan),
+            },
         )
 
     def _noisy_model(
@@ -298,23 +269,18 @@ class _Training:
 
     def _labels_by_model(self, texts: EncodedTexts) -> NDArray[Any]:
         """What the undefended model says of each text."""
-        stage, device = "relabelling", pick_device()
 
         @torch.inference_mode()
         def answer() -> NDArray[np.int64]:
+            device, progress = pick_device(), counter(self.progress, "relabelling", len(texts))
             model = self._undefended_model().to(device).eval()
             answers = np.empty(len(texts), dtype=np.int64)
-            order = np.argsort(texts.lengths, kind="stable")
-            for start in range(0, len(order), _READ_AT_ONCE):
-                chosen = order[start : start + _READ_AT_ONCE]
-                batch = _moved(texts.batch(chosen, trim=not texts.pads_left), device)
+            for chosen, batch in length_batches(texts, _READ_AT_ONCE, device, progress=progress):
                 batch.pop("labels")
                 answers[chosen] = model(**batch)["logits"].argmax(dim=-1).cpu().numpy()
-                if self.progress is not None:
-                    self.progress(stage, min(start + _READ_AT_ONCE, len(order)), len(order), {})
             return answers
 
-        return self.place.stored_array(f"stages/{stage}.npy", answer)
+        return self.place.stored_array("stages/relabelling.npy", answer)
 
     def _own_texts(self) -> EncodedTexts:
         """The training texts, their labels randomized once where the plan says so."""
@@ -333,9 +299,7 @@ class _Training:
 
     def _curve_texts(self) -> EncodedTexts:
         texts = self.inputs.evaluation
-        if len(texts) <= _CURVE_TEXTS:
-            return texts
-        return texts.subset(np.linspace(0, len(texts) - 1, _CURVE_TEXTS).astype(int))
+        return texts.subset(curve_sample(len(texts)))
 
     @torch.inference_mode()
     def _noisy_records(self) -> list[dict[str, Tensor]]:
@@ -343,22 +307,10 @@ class _Training:
         device, texts, records = pick_device(), self._curve_texts(), []
         model = self._noisy_model(self.mechanism, step=_CURVE_STREAM).to(device).eval()
         for start in range(0, len(texts), 64):
-            batch = _moved(texts.batch(range(start, min(start + 64, len(texts)))), device)
-            hidden = model.hidden(batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids"))
-            noisy, labels = model.crossed(hidden).float().cpu(), batch["labels"].cpu()
+            batch = texts.batch(range(start, min(start + 64, len(texts))))
+            labels = batch.pop("labels")
+            hidden = model.hidden(**{name: value.to(device) for name, value in batch.items()})
+            noisy = model.add_noise(hidden).float().cpu()
             pairs = zip(noisy, labels, strict=True)
             records += [{"hidden": matrix.clone(), "labels": label.clone()} for matrix, label in pairs]
         return records
-
-
-def _moved(batch: dict[str, Tensor], device: Any) -> dict[str, Tensor]:
-    return {name: value.to(device) for name, value in batch.items()}
-
-
-@contextmanager
-def _opened(folder: Path | None, plan: Plan, *, resume: bool) -> Iterator[RunFolder]:
-    """The folder of the run, or a temporary one."""
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary) / "run" if folder is None else folder
-        with RunFolder.opened(path, plan, resume=resume and folder is not None) as place:
-            yield place

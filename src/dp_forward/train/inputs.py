@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,19 +14,14 @@ from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
 from dp_forward.split.pretrained import load_model, load_tokenizer
-from dp_forward.train.lineage import load_published, published_shape, starts_before_releases
+from dp_forward.train.lineage import load_published
 from dp_forward.train.plan import Plan
 
 _AT_ONCE = 1024
 _MOST_IN_COMMON = 0.1
 """The share of private texts that may be among the public ones by accident: short phrases."""
 
-__all__ = [
-    "Inputs",
-    "check_public_task",
-    "cut_model",
-    "load_inputs",
-]
+__all__ = ["Inputs", "check_public_task", "cut_model", "load_inputs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +44,12 @@ class Inputs:
         self.spec.refuse_mixed_rows(row_local=self.pair.front.row_local)
         if self.public is not None:
             _refuse_same_texts(self.train, self.public)
-        _check_labels(self.task, self.train, self.evaluation)
+        for labels in (self.train.labels, self.evaluation.labels):
+            if labels is None:
+                rule = "have labels in the splits that are used"
+                raise InvalidInput("task", rule, self.task.name, "Name another split.")
+            if int(labels.max()) >= len(self.task.labels):
+                raise InvalidInput("task", f"have {len(self.task.labels)} labels", "more", "Check the data.")
 
 
 def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
@@ -82,12 +82,9 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
 def check_public_task(task: Task, public_task: Task) -> None:
     """Refuse a public task whose labels mean something else."""
     if public_task.labels != task.labels:
-        raise InvalidInput(
-            "public_task",
-            f"have the labels of {task.name}: {', '.join(task.labels)}",
-            ", ".join(public_task.labels),
-            "Its records train the same head.",
-        )
+        rule = f"have the labels of {task.name}: {', '.join(task.labels)}"
+        found = ", ".join(public_task.labels)
+        raise InvalidInput("public_task", rule, found, "Its records train the same head.")
 
 
 def _refuse_same_texts(private: EncodedTexts, public: EncodedTexts) -> None:
@@ -97,56 +94,38 @@ def _refuse_same_texts(private: EncodedTexts, public: EncodedTexts) -> None:
     is in both. Where many are, the "public" texts are the private ones.
     """
 
-    def rows(texts: EncodedTexts) -> list[bytes]:
-        found = []
-        for start in range(0, len(texts), _AT_ONCE):
-            chosen = range(start, min(start + _AT_ONCE, len(texts)))
-            found += [row.tobytes() for row in texts.batch(chosen)["input_ids"].numpy()]
-        return found
-
-    known, own = set(rows(public)), rows(private)
+    known, own = set(_token_rows(public)), list(_token_rows(private))
     common = sum(row in known for row in own)
     if common > _MOST_IN_COMMON * len(own):
-        raise InvalidInput(
-            "public_task",
-            "have other texts than the task",
-            f"{common} of {len(own)} private texts in it",
-            "They would train the front as they are: name other public data.",
-        )
+        found = f"{common} of {len(own)} private texts in it"
+        remedy = "They would train the front as they are: name other public data."
+        raise InvalidInput("public_task", "have other texts than the task", found, remedy)
+
+
+def _token_rows(texts: EncodedTexts) -> Iterator[bytes]:
+    for start in range(0, len(texts), _AT_ONCE):
+        batch = texts.batch(range(start, min(start + _AT_ONCE, len(texts))))
+        yield from (row.tobytes() for row in batch["input_ids"].numpy())
 
 
 def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:
-    """The model in two halves, its tokens and the spec of a release."""
+    """The model in two halves (or those of the run it starts from), its tokens and the spec of a release."""
     import transformers
 
     task = find_task(plan.task)
     # The head and the maps start from random weights: a run that is continued must meet the same ones.
     transformers.set_seed(plan.seed)
-    pair, tokenizer = _halves(plan, labels=len(task.labels))
+    assert plan.cut is not None
     assert plan.rows is not None
+    published = load_published(plan, labels=len(task.labels))
+    if published is not None:
+        pair, tokenizer = published
+    else:
+        model = load_model(plan.model, labels=len(task.labels))
+        # A checkpoint may be stored in half precision; weights that train are kept in float32.
+        model.to(torch.float32)  # type: ignore[arg-type]
+        pair, tokenizer = split_model(model, plan.cut, width=plan.width or None), load_tokenizer(plan.model)
     front = pair.front
     tokens = FixedLength(tokenizer, plan.rows, causal=front.pads_left, most_positions=front.max_rows)
     spec = ReleaseSpec.of(pair.front, noise=plan.noise, rows=plan.rows, labels=task.labels)
     return pair, tokens, spec
-
-
-def _halves(plan: Plan, *, labels: int) -> tuple[Split, Any]:
-    """The model cut in two, or the halves of a run; and the tokenizer."""
-    assert plan.cut is not None
-    if published_shape(plan.model) is not None:
-        shape: dict[str, Any] = {"cut": plan.cut, "width": plan.width or 0, "labels": labels}
-        return load_published(plan.model, before_releases=starts_before_releases(plan), **shape)
-    model = load_model(plan.model, labels=labels)
-    # A checkpoint may be stored in half precision; weights that train are kept in float32.
-    model.to(torch.float32)  # type: ignore[arg-type]
-    return split_model(model, plan.cut, width=plan.width or None), load_tokenizer(plan.model)
-
-
-def _check_labels(task: Task, *splits: EncodedTexts) -> None:
-    for texts in splits:
-        if texts.labels is None:
-            raise InvalidInput(
-                "task", "have labels in the splits that are used", task.name, "Name another split."
-            )
-        if int(texts.labels.max()) >= len(task.labels):
-            raise InvalidInput("task", f"have {len(task.labels)} labels", "more", "Check the data.")

@@ -52,8 +52,6 @@ from torch.nn import functional
 
 from dp_forward.train.evaluation import Accuracy, accuracy_of
 
-__all__ = ["LabelLoss", "accuracy_of_answers"]
-
 _LARGEST_CONDITION = 1e6
 """Beyond it the inverse is rounding more than it is information."""
 

@@ -24,7 +24,6 @@ Edges:
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,24 +38,10 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import half_digest, load_back, load_provider_side, load_user_side
 from dp_forward.split.halves import Back, NarrowBack
+from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 
-__all__ = [
-    "PUBLIC",
-    "Shape",
-    "StartingPoint",
-    "check_fits",
-    "copy_front",
-    "cut_of_start",
-    "load_published",
-    "load_start",
-    "published_shape",
-    "raw_texts_of",
-    "refuse_front_that_saw",
-    "refuse_seen_texts",
-    "releases_learnt",
-    "starts_before_releases",
-]
+__all__ = ["PUBLIC", "cut_of_start", "refuse_front_that_saw"]
 
 _SEEN = "front_has_seen_raw_texts_of"
 _LEARNT = "back_has_learnt_from_releases_of"
@@ -82,33 +67,31 @@ def published_shape(model: str) -> Shape | None:
     folder = Path(model)
     if not (folder / _SUMMARY).is_file():
         return None
-    half, spec = (_facts(folder / "front" / name) for name in (_SETTINGS, _SPEC))
+    half, spec = (_facts(folder / "front" / name) or {} for name in (_SETTINGS, _SPEC))
     try:
         return Shape(str(half["cut"]), int(half["width"] or 0), int(spec["rows"]))
     except (ValueError, KeyError, TypeError):
-        raise InvalidInput(
-            "model", "be a whole run", model, "Finish it with dpf finetune --resume."
-        ) from None
+        remedy = "Finish it with dpf finetune --resume."
+        raise InvalidInput("model", "be a whole run", model, remedy) from None
 
 
-def load_published(
-    model: str, *, cut: str, width: int, labels: int, before_releases: bool = False
-) -> tuple[Split, Any]:
-    """The halves and the tokenizer; a plan that asks for another shape is refused.
+def load_published(plan: Plan, *, labels: int) -> tuple[Split, Any] | None:
+    """The halves and the tokenizer of the run that a plan starts from; None if its model is no run.
 
-    With ``before_releases`` the back is the one that `public-front` kept from before its releases.
+    A plan that asks for another shape is refused.
     """
-    shape = published_shape(model)
-    assert shape is not None
-    for name, wanted, found in (("cut", cut, shape.cut), ("width", width, shape.width)):
+    shape = published_shape(plan.model)
+    if shape is None:
+        return None
+    for name, wanted, found in (("cut", plan.cut, shape.cut), ("width", plan.width or 0, shape.width)):
         if wanted != found:
             raise InvalidInput(name, f"be {found}, as in the run it starts from", wanted, "Leave it out.")
-    place = Path(model) / PUBLIC if before_releases else Path(model)
-    user, provider = load_user_side(Path(model) / "front"), load_provider_side(place / "back")
-    if len(user.spec.labels) != labels:
-        raise InvalidInput(
-            "task", f"have {len(user.spec.labels)} labels, as the head has", labels, "Name another."
-        )
+    run = Path(plan.model)
+    user = load_user_side(run / "front")
+    provider = load_provider_side((run / PUBLIC if _starts_before_releases(plan) else run) / "back")
+    known = len(user.spec.labels)
+    if known != labels:
+        raise InvalidInput("task", f"have {known} labels, as the head has", labels, "Name another.")
     return Split(user.front, provider.back), user.tokens.tokenizer
 
 
@@ -122,17 +105,12 @@ def raw_texts_of(plan: Plan) -> list[str]:
     return sorted(seen)
 
 
-def starts_before_releases(plan: Plan) -> bool:
-    """Whether this plan starts from the back that a run kept from before it was given these very texts.
-
-    Two releases of one text add up. A run that starts from another one's back has what that one learnt, so
-    where both are on the same task it takes the earlier back, if there is one, and is refused if not.
-    """
-    if not plan.regime.protects_training or published_shape(plan.model) is None:
-        return False
-    kept = (Path(plan.model) / PUBLIC / "back").is_dir()
+def _starts_before_releases(plan: Plan) -> bool:
+    """Whether this plan starts from the back that a run kept from before it was given these very texts."""
     return (
-        kept
+        plan.regime.protects_training
+        and published_shape(plan.model) is not None
+        and (Path(plan.model) / PUBLIC / "back").is_dir()
         and plan.task in _required_note(plan.model, _LEARNT)
         and plan.task not in _required_note(plan.model, _BEFORE)
     )
@@ -142,41 +120,31 @@ def releases_learnt(plan: Plan) -> dict[str, list[str]]:
     """For the report: the tasks from whose releases the back has learnt, before this run and after it."""
     before: set[str] = set()
     if published_shape(plan.model) is not None:
-        before = set(_required_note(plan.model, _BEFORE if starts_before_releases(plan) else _LEARNT))
+        before = set(_required_note(plan.model, _BEFORE if _starts_before_releases(plan) else _LEARNT))
     after = before | ({plan.task} if plan.regime.protects_training else set())
     return {_BEFORE: sorted(before), _LEARNT: sorted(after)}
 
 
 def refuse_seen_texts(plan: Plan) -> None:
-    """No promise for texts that the front was trained on, nor one release counted where there are two."""
-    _refuse_seen_labels(plan)
-    if plan.regime.protects_training and plan.task in releases_learnt(plan)[_BEFORE]:
-        raise InvalidInput(
-            "model",
-            f"not have learnt from releases of {plan.task}",
-            plan.model,
-            "Two releases of a text add up: start from the model before it.",
-        )
-    if plan.regime.protects_training and plan.task in _seen_by(plan.model):
-        raise InvalidInput(
-            "model",
-            f"not have been trained on the raw texts of {plan.task}",
-            plan.model,
-            "No regime can protect them any more: start from the published model.",
-        )
+    """No promise for texts that the front was trained on, nor one release counted where there are two.
 
-
-def _refuse_seen_labels(plan: Plan) -> None:
-    """A label that the model has learnt, raw or by an answer, is not answered for the first time."""
-    if plan.label_epsilon is None or plan.regime.protects_training:
-        return  # where texts are protected, the checks of texts cover their labels
-    if plan.task in {*_seen_by(plan.model), *releases_learnt(plan)[_BEFORE]}:
-        raise InvalidInput(
-            "label_epsilon",
-            f"go with a model that has not learnt labels of {plan.task}",
-            plan.model,
-            "Answers about one label add up: start from the published model.",
-        )
+    Where only labels are randomized, a label that the model has learnt, raw or by an answer, is refused: it
+    is not answered for the first time.
+    """
+    task, model = plan.task, plan.model
+    if not plan.regime.protects_training:
+        learnt = plan.label_epsilon is not None and {*_seen_by(model), *releases_learnt(plan)[_BEFORE]}
+        if learnt and task in learnt:
+            rule = f"go with a model that has not learnt labels of {task}"
+            remedy = "Answers about one label add up: start from the published model."
+            raise InvalidInput("label_epsilon", rule, model, remedy)
+        return
+    if task in releases_learnt(plan)[_BEFORE]:
+        remedy = "Two releases of a text add up: start from the model before it."
+        raise InvalidInput("model", f"not have learnt from releases of {task}", model, remedy)
+    if task in _seen_by(model):
+        remedy = "No regime can protect them any more: start from the published model."
+        raise InvalidInput("model", f"not have been trained on the raw texts of {task}", model, remedy)
 
 
 def refuse_front_that_saw(task: str, front: Path) -> None:
@@ -190,12 +158,8 @@ def refuse_front_that_saw(task: str, front: Path) -> None:
     # A front in the folder of a run that has no report yet is one that nobody can speak for.
     of_a_run = any((run / name).is_file() for name in ("report.json", "plan.json"))
     if of_a_run and task in _required_note(str(run), _SEEN):
-        raise InvalidInput(
-            "front",
-            f"not have been trained on the raw texts of {task}",
-            front.name,
-            "No release can protect them any more: take a front that has not seen them.",
-        )
+        remedy = "No release can protect them any more: take a front that has not seen them."
+        raise InvalidInput("front", f"not have been trained on the raw texts of {task}", front.name, remedy)
 
 
 def _seen_by(model: str) -> list[str]:
@@ -205,11 +169,11 @@ def _seen_by(model: str) -> list[str]:
     folder = Path(model).absolute()
     seen = []
     with contextlib.suppress(ValueError, KeyError, TypeError):  # `dpf pretrain`
-        stored = _facts(folder / "plan.json")
+        stored = _facts(folder / "plan.json") or {}
         corpus = str(stored.get("plan", stored)["corpus"])
         seen += _TASKS_OF_CORPUS.get(corpus, [f"the corpus {Path(corpus).name}"])
     with contextlib.suppress(ValueError, KeyError, TypeError):  # `dpf baseline dpsgd`: RUN/model
-        report = _facts(folder.parent / "report.json")
+        report = _facts(folder.parent / "report.json") or {}
         if folder.name == "model" and report["regime"] == "dp-sgd":
             seen.append(find_task(str(report["plan"]["task"])).name)
     return seen
@@ -225,17 +189,24 @@ def _required_note(model: str, name: str) -> list[str]:
 
 def _note(run: Path, name: str) -> list[str] | None:
     """A list of tasks in the report of a run; None, not an empty list, where it is not known."""
-    found = _facts(run / "report.json").get(name)
+    found = (_facts(run / "report.json") or {}).get(name)
     return [str(task) for task in found] if isinstance(found, list) else None
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is none to read."""
+def _facts(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None where there is none to read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return read_json(path, name="model", remedy="Get it again.")
+    except InvalidInput:
+        return None
+
+
+def _checked_facts(path: Path) -> dict[str, Any] | None:
+    """As `_facts`, but a file that is there must be readable."""
+    found = _facts(path)
+    if found is None and path.is_file():
+        raise InvalidInput("model", f"hold a readable {path.name}", "something else", "Get it again.")
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,27 +230,24 @@ def load_start(model: str) -> StartingPoint:
     """The back in ``model`` or in ``model/back``, checked against its own digests."""
     base, place = _find_places(model)
     summary = _checked_facts(base / _SUMMARY)
-    pinned = None if summary is None else _required_word(summary, "digest_back")
-    back, spec = _load(place, pinned)
-    front = base / "front" if base == Path(model) and (base / "front").is_dir() else None
+    for name in ("digest_back", "digest_front"):
+        if summary is not None and not isinstance(summary.get(name), str):
+            raise InvalidInput("model", f"have {name} in {_SUMMARY}", "none", "Get it again.")
+    known, back, spec = summary or {}, None, None
+    if (place / _SPEC).is_file():  # saved for a provider, and not only split
+        provider = load_provider_side(place, digest=known.get("digest_back"))
+        back, spec = provider.back, provider.spec
+    front = base / "front"
     return StartingPoint(
-        back=back,
+        back=back or load_back(place, digest=known.get("digest_back")),
         digest=half_digest(place),
         spec=spec,
-        front_digest=None if summary is None else _required_word(summary, "digest_front"),
-        front=front,
+        front_digest=known.get("digest_front"),
+        front=front if base == Path(model) and front.is_dir() else None,
         # A report beside a back of unknown front may be about another front.
         seen_raw=None if summary is None else _note(base, _SEEN),
         learnt=None if summary is None else _note(base, _LEARNT),
     )
-
-
-def _load(place: Path, digest: str | None) -> tuple[Back | NarrowBack, ReleaseSpec | None]:
-    """The back, and the spec beside it where it was saved for a provider and not only split."""
-    if not (place / _SPEC).is_file():
-        return load_back(place, digest=digest), None
-    provider = load_provider_side(place, digest=digest)
-    return provider.back, provider.spec
 
 
 def cut_of_start(model: str) -> str:
@@ -304,9 +272,8 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
     """Refuse a corpus that this back cannot learn from, before anything is written."""
     spec, cut = corpus.release, start.back.cut
     if corpus.labels is None:
-        raise InvalidInput(
-            "releases", "hold labels", "none", "Have them released: public, or randomized by --label-epsilon."
-        )
+        remedy = "Have them released: public, or randomized by --label-epsilon."
+        raise InvalidInput("releases", "hold labels", "none", remedy)
     fronts = [start.front_digest] if start.front is None else [start.front_digest, half_digest(start.front)]
     for known in fronts:
         if known is not None and known != corpus.front_digest:
@@ -348,21 +315,3 @@ def _spec_of_front(front: Path | None) -> ReleaseSpec | None:
     found = None if front is None else _checked_facts(front / _SPEC)
     # Compared by noise, rows and labels only, so the width and the cut do not matter.
     return None if found is None else ReleaseSpec.from_dict(found, width=1, cut=None)
-
-
-def _checked_facts(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise InvalidInput("model", f"hold a readable {path.name}", "something else", "Get it again.")
-    return found
-
-
-def _required_word(summary: dict[str, Any], name: str) -> str:
-    if not isinstance(summary.get(name), str):
-        raise InvalidInput("model", f"have {name} in {_SUMMARY}", "none", "Get it again.")
-    return str(summary[name])

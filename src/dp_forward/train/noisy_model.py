@@ -1,4 +1,4 @@
-"""The modules that train: front, bound, noise and back with their loss, or the back alone on releases.
+"""The modules that train: front, bound, noise and back with their loss, or the back alone on releases (LoRA).
 
     loss = loss(back(noise(bound(front(text))))) + weight * loss(auxiliary(pooled clean hidden at the cut))
 
@@ -15,17 +15,23 @@ Edges:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import apply_bound
+from dp_forward.privacy import checks
 from dp_forward.split import Split
 from dp_forward.split.halves import Back, NarrowBack, NarrowFront
 from dp_forward.train.label_debiasing import LabelLoss
 
-__all__ = ["AuxiliaryHead", "NoisyModel", "ReleaseReader", "pooled_rows"]
+__all__ = ["NoisyModel"]
 
 
 class NoisyModel(nn.Module):
@@ -66,28 +72,34 @@ class NoisyModel(nn.Module):
         """Logits, and the loss where labels are given; ``draws`` noisy matrices per text while training."""
         wide, hidden = self._read(input_ids, attention_mask, token_type_ids)
         times = self.draws if self.training and self.sanitizer is not None and not self.clean else 1
-        logits: Tensor = self.back(self.crossed(hidden, times=times)).logits
+        logits: Tensor = self.back(self.add_noise(hidden, times=times)).logits
         if labels is None:
             return {"logits": logits}
         repeated = labels.repeat_interleave(times, dim=0) if times > 1 else labels
         loss = self.loss(logits, repeated)
         if self.training and self.auxiliary is not None:
             inside = hidden if self.sanitizer is None else apply_bound(hidden, self.sanitizer.bound)
-            told = self.auxiliary(wide, inside, attention_mask)
-            loss = loss + self.auxiliary_weight * self.loss(told, labels)
+            loss = loss + self.auxiliary_weight * self.loss(
+                self.auxiliary(wide, inside, attention_mask), labels
+            )
         return {"loss": loss, "logits": logits}
 
-    def hidden(self, input_ids: Tensor | None, mask: Tensor | None, types: Tensor | None) -> Tensor:
+    def hidden(self, **texts: Tensor) -> Tensor:
         """The front's matrix, with all ``rows`` rows."""
-        return self._read(input_ids, mask, types)[1]
+        return self._read(**texts)[1]
 
     def _read(
-        self, input_ids: Tensor | None, mask: Tensor | None, types: Tensor | None
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The hidden matrix before the map M1 (where there is one), and after it with all ``rows`` rows."""
         front = self.front
         inner = front.front if isinstance(front, NarrowFront) else front
-        wide: Tensor = inner(input_ids=input_ids, attention_mask=mask, token_type_ids=types)
+        wide: Tensor = inner(
+            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
+        )
         crossing = wide.detach() if self.auxiliary_alone and self.training else wide
         hidden: Tensor = front.narrow(crossing) if isinstance(front, NarrowFront) else crossing
         missing = self.rows - hidden.shape[1]
@@ -100,7 +112,7 @@ class NoisyModel(nn.Module):
             found += list(self.front.narrow.parameters())
         return found + _new_parameters(self.back)
 
-    def crossed(self, hidden: Tensor, *, times: int = 1) -> Tensor:
+    def add_noise(self, hidden: Tensor, *, times: int = 1) -> Tensor:
         """What the back reads: ``times`` noisy matrices for each text."""
         if self.sanitizer is None:
             return hidden
@@ -162,3 +174,30 @@ def _new_parameters(back: Back | NarrowBack) -> list[nn.Parameter]:
     model = back.back.model if isinstance(back, NarrowBack) else back.model
     body = f"{getattr(model, 'base_model_prefix', '')}."
     return found + [value for name, value in model.named_parameters() if not name.startswith(body)]
+
+
+@contextmanager
+def low_rank(back: Any, *, rank: int) -> Iterator[None]:
+    """Within the block only low-rank maps beside the back's linear layers train, and its head.
+
+    At the end they are added to the weights that they stand beside. A rank of 0 changes nothing.
+    """
+    if not rank:
+        yield
+        return
+    try:
+        import peft
+    except ImportError:
+        raise InvalidInput(
+            "lora_rank", "be 0 without peft", rank, "pip install 'dp-forward[train]'."
+        ) from None
+    checks.count("lora_rank", rank, remedy="Try 8.")
+    plain = back.back if isinstance(back, NarrowBack) else back
+    if plain.cut.place == "output":
+        raise InvalidInput("lora_rank", "be 0 at the cut output", rank, "The back is only a head there.")
+    settings = peft.LoraConfig(
+        task_type="SEQ_CLS", r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear"
+    )
+    plain.model = peft.get_peft_model(plain.model, settings)
+    yield
+    plain.model = plain.model.merge_and_unload()

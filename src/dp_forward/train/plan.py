@@ -7,7 +7,7 @@ releases (`dpf finetune --from-releases`). What is left out is chosen by `defaul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, Self, get_args
@@ -27,7 +27,7 @@ from dp_forward.train.plan_base import (
 )
 from dp_forward.train.regimes import Regime
 
-__all__ = ["Plan", "Precision", "ReleasesPlan"]
+__all__ = ["Plan", "ReleasesPlan"]
 
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -35,9 +35,8 @@ _PRECISION = choice_of(*get_args(Precision), remedy="Use auto.")
 _AVERAGE = share("Use 0 for none, or 0.999.")
 _AVERAGE_HELP = "Decay of the moving average of the weights that is kept; 0 keeps the last weights."
 _HEAD_RATE_HELP = "Learning rate of what starts from random weights: head, maps, auxiliary head."
-_ONLY_PUBLIC = "go with public-front"
 _WITHOUT_NOISE = ("epsilon", "delta", "threshold_share", "training_epsilon", "training_threshold_share")
-_FRONT_SETTINGS: Mapping[str, object] = {
+FRONT_SETTINGS: Mapping[str, object] = {
     "draws": 1,
     "warm_up_epochs": 0,
     "auxiliary_weight": 0,
@@ -46,6 +45,7 @@ _FRONT_SETTINGS: Mapping[str, object] = {
     "training_threshold_share": None,
 }
 """What belongs to a front that trains, each with the value that means nothing is done."""
+_MEASURED_ELSEWHERE = "The back is measured on held-out records: --set held_out=0.1."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,10 @@ class Plan(PlanBase):
         from dp_forward.data.tasks import find_task
         from dp_forward.split.cut import parse_cut
 
-        object.__setattr__(self, "regime", _regime(self.regime))
+        if self.regime not in list(Regime):
+            rule, remedy = f"be one of {', '.join(Regime)}", "release-once is the default."
+            raise InvalidInput("regime", rule, repr(self.regime), remedy)
+        object.__setattr__(self, "regime", Regime(self.regime))
         # One spelling of a task: what a front has seen is noted, and compared, by name.
         for name in ("task", "public_task"):
             if getattr(self, name) is not None:
@@ -160,16 +163,11 @@ class Plan(PlanBase):
             parse_cut(self.cut)
         self._check_noise()
         super().__post_init__()
-        if self.average and self.early_stopping:
-            raise InvalidInput(
-                "average",
-                "be 0 with early_stopping",
-                self.average,
-                "One keeps the best weights, one the mean.",
-            )
         if self.label_epsilon is None and self.label_prior is not None:
             raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
-        self._check_regime()
+        for name, broken, rule, remedy in self._rules():
+            if broken:
+                raise InvalidInput(name, rule, getattr(self, name), remedy)
 
     @property
     def noise(self) -> NoiseSpec | None:
@@ -194,12 +192,11 @@ class Plan(PlanBase):
         noise = self.noise
         if noise is None or not self.regime.trains_front:
             return noise
-        changes: dict[str, Any] = {}
-        if self.training_epsilon is not None:
-            changes["epsilon"] = self.training_epsilon
-        if self.training_threshold_share is not None:
-            changes["threshold_share"] = self.training_threshold_share
-        return replace(noise, **changes)
+        changes: dict[str, Any] = {
+            "epsilon": self.training_epsilon,
+            "threshold_share": self.training_threshold_share,
+        }
+        return replace(noise, **{name: value for name, value in changes.items() if value is not None})
 
     def _check_noise(self) -> None:
         if self.mechanism == "none":
@@ -208,56 +205,37 @@ class Plan(PlanBase):
                     raise InvalidInput(name, "be left out without noise", getattr(self, name), "Drop it.")
             return
         if self.epsilon is None:
-            raise InvalidInput(
-                "epsilon", "be given", None, "There is no default for a promise; try --epsilon 8."
-            )
+            remedy = "There is no default for a promise; try --epsilon 8."
+            raise InvalidInput("epsilon", "be given", None, remedy)
         assert self.training_noise is not None  # makes the choice, which refuses what means nothing
 
-    def _check_regime(self) -> None:
-        """What the regime does not allow is refused, not ignored."""
-        if self.mechanism == "none" and self.regime is not Regime.END_TO_END:
-            raise InvalidInput(
-                "regime",
-                "be end-to-end without noise",
-                self.regime,
-                "Nothing is released: --regime end-to-end.",
-            )
-        if not self.regime.trains_front:
-            for name, idle in _FRONT_SETTINGS.items():
-                if getattr(self, name) not in (None, idle):
-                    raise InvalidInput(
-                        name,
-                        f"be left out in {self.regime}",
-                        getattr(self, name),
-                        "The front is frozen there and sees no private text without noise.",
-                    )
-        self._check_public_data()
-
-    def _check_public_data(self) -> None:
-        """What is read as it is must not be what is protected."""
+    def _rules(self) -> Iterator[tuple[str, bool, str, str]]:
+        """(setting, whether it is broken, rule, remedy): what cannot go together is refused, not ignored."""
         from dp_forward.data.tasks import split_name
 
+        remedy = "One keeps the best weights, one the mean."
+        yield "average", bool(self.average and self.early_stopping), "be 0 with early_stopping", remedy
+        undefended = self.mechanism == "none" and self.regime is not Regime.END_TO_END
+        remedy = "Nothing is released: --regime end-to-end."
+        yield "regime", undefended, "be end-to-end without noise", remedy
+        remedy = "The front is frozen there and sees no private text without noise."
+        for name, idle in FRONT_SETTINGS.items():
+            given = not self.regime.trains_front and getattr(self, name) not in (None, idle)
+            yield name, given, f"be left out in {self.regime}", remedy
+        # What is read as it is must not be what is protected.
         private = self.regime.protects_training or self.label_epsilon is not None
-        if private and split_name(self.evaluation_split) == "train":
-            raise InvalidInput(
-                "evaluation_split",
-                "be another than train where training records are protected",
-                self.evaluation_split,
-                "What is measured on is read as it is: name a public split.",
-            )
-        if self.regime is not Regime.PUBLIC_FRONT:
-            for item in fields(self):
-                value = getattr(self, item.name)
-                if item.name.startswith("public_") and value is not None:
-                    raise InvalidInput(item.name, _ONLY_PUBLIC, value, "Use --regime public-front.")
-        elif self.public_task is None:
-            raise InvalidInput(
-                "public_task", "be given in public-front", None, "Name public data: --public-task imdb."
-            )
-        elif self.public_task == self.task:
-            raise InvalidInput(
-                "public_task", "differ from the task", self.task, "The task's texts are the private ones."
-            )
+        rule = "be another than train where training records are protected"
+        remedy = "What is measured on is read as it is: name a public split."
+        yield "evaluation_split", private and split_name(self.evaluation_split) == "train", rule, remedy
+        if self.regime is Regime.PUBLIC_FRONT:
+            remedy = "Name public data: --public-task imdb."
+            yield "public_task", self.public_task is None, "be given in public-front", remedy
+            remedy = "The task's texts are the private ones."
+            yield "public_task", self.public_task == self.task, "differ from the task", remedy
+            return
+        for item in fields(self):
+            given = item.name.startswith("public_") and getattr(self, item.name) is not None
+            yield item.name, given, "go with public-front", "Use --regime public-front."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,30 +276,13 @@ class ReleasesPlan(PlanBase):
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
         """As every plan; what the corpus says already is refused too."""
         known = {item.name for item in fields(cls)}
-        for item in fields(Plan):
-            if item.name in settings and item.name not in known:
-                name = item.name.replace("_", "-")
-                raise InvalidInput(
-                    name, "be left out with --from-releases", settings[item.name], _why_refused(item.name)
-                )
+        for name in [item.name for item in fields(Plan) if item.name not in known]:
+            if name in settings:
+                measured = name == "early_stopping" or name.startswith("evaluation_")
+                remedy = _MEASURED_ELSEWHERE if measured else "It was decided when the texts were released."
+                rule = "be left out with --from-releases"
+                raise InvalidInput(name.replace("_", "-"), rule, settings[name], remedy)
         if settings.get("model") is None:
-            raise InvalidInput(
-                "model", "be given with --from-releases", None, "Name the run or back folder to start from."
-            )
+            remedy = "Name the run or back folder to start from."
+            raise InvalidInput("model", "be given with --from-releases", None, remedy)
         return super().from_dict(settings)
-
-
-def _regime(name: str) -> Regime:
-    try:
-        return Regime(name)
-    except ValueError:
-        known = ", ".join(Regime)
-        raise InvalidInput(
-            "regime", f"be one of {known}", repr(name), "release-once is the default."
-        ) from None
-
-
-def _why_refused(name: str) -> str:
-    if name in ("early_stopping", "evaluation_split", "evaluation_limit", "evaluation_draws"):
-        return "The back is measured on held-out records: --set held_out=0.1."
-    return "It was decided when the texts were released."

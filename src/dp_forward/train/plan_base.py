@@ -24,21 +24,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.storage.digests import settings_digest
 
-__all__ = [
-    "COUNT",
-    "COUNT_OR_ZERO",
-    "NONNEGATIVE",
-    "POSITIVE",
-    "Check",
-    "PlanBase",
-    "Setting",
-    "choice_of",
-    "kind_of",
-    "read_settings",
-    "setting",
-    "setting_of",
-    "share",
-]
+__all__ = ["Check", "PlanBase", "Setting", "kind_of", "read_settings", "setting", "setting_of", "share"]
 
 Check = Callable[[str, Any], object]
 """Takes the name and the value of a setting; raises `InvalidInput`."""
@@ -136,11 +122,6 @@ class PlanBase:
         """From JSON, TOML or flags; an unknown key, a wrong type or a missing setting is an error."""
         _check_settings(cls, settings)
         return cls(**dict(settings))
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> Self:
-        """From a TOML file (or none), with the flags that were given on top."""
-        return cls.from_dict(read_settings(path, flags))
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values, for JSON."""

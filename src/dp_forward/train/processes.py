@@ -8,13 +8,7 @@ import sys
 
 import torch
 
-__all__ = [
-    "is_first_process",
-    "peak_memory_mib",
-    "process_count",
-    "start_counting_memory",
-    "wait_for_everyone",
-]
+__all__ = ["peak_memory_mib"]
 
 _PROCESS_UNIT = 2**20 if sys.platform == "darwin" else 2**10
 """The system counts kilobytes on Linux and bytes on macOS."""

@@ -40,15 +40,11 @@ from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.regimes import Promises, Regime
 from dp_forward.train.report import build_report, write_report
-from dp_forward.train.run_folder import RunFolder
-from dp_forward.train.training_loop import FitSettings, train_stage
+from dp_forward.train.run import RunFolder
+from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
-__all__ = ["finetune_from_releases", "held_out_records"]
+__all__ = ["finetune_from_releases"]
 
-_STAGE = "task"
-_KEPT = "releases"
-_CURVE_RECORDS = 2000
-"""How many held-out records the learning curve is drawn from; the final accuracy uses all."""
 _READ_AT_ONCE = 512
 _HELD_OUT_STREAM = 7
 
@@ -72,15 +68,16 @@ def finetune_from_releases(
     """
     started = time.perf_counter()
     start = load_start(plan.model)
-    kept = folder / _KEPT
-    collected = exported is not None or (kept / MANIFEST).is_file()
+    kept = folder / "releases"
     source = kept if (kept / MANIFEST).is_file() else exported or Path(plan.releases)
     corpus = ReleasedCorpus.open(source, progress=counter(progress, "checking shards"))
     check_fits(start, corpus)
     plan = effective_releases_plan(plan, str(start.back.cut))
     train, held = held_out_records(len(corpus), share=plan.held_out, seed=plan.seed)
     # A collection grows, so it is known by its place; the records of this run lie in RUN/releases.
-    identity = str(Path(plan.releases).resolve()) if collected else file_digest(source / MANIFEST)
+    identity = (
+        str(Path(plan.releases).resolve()) if source in (kept, exported) else file_digest(source / MANIFEST)
+    )
     digest = plan.digest(back=start.digest, corpus=identity)
     with RunFolder.opened(folder, plan, digest=digest, resume=resume) as place:
         if place.complete:
@@ -91,14 +88,17 @@ def finetune_from_releases(
             wait_for_everyone()
             corpus = ReleasedCorpus.open(kept, verify=False)
         facts = _train(plan, start.back, corpus, train=train, held=held, place=place, progress=progress)
-        report = _report(
+        report = build_report(
             plan,
-            corpus,
-            start,
-            held=held,
-            predicted=_predict(start.back, corpus, held, progress),
-            stages={_STAGE: facts},
+            regime=str(Regime.RELEASE_ONCE),
+            without_noise=None,
+            labels=corpus.release.labels,
+            records=len(train),
+            guarantee=_guarantee(corpus, start),
+            stages={"task": facts},
+            notes=" ".join(_notes(corpus, start)),
             digest=digest,
+            **_measure(plan, corpus, start, held=held, progress=progress),
             seconds=time.perf_counter() - started,
         )
         if is_first_process():
@@ -114,9 +114,8 @@ def held_out_records(records: int, *, share: float, seed: int) -> tuple[NDArray[
     """Which records train and which are held out: by the seed alone, each record in one of the two."""
     held = int(np.ceil(share * records))
     if held >= records:
-        raise InvalidInput(
-            "held_out", f"leave some of the {records} records to train on", share, "Use 0, or collect more."
-        )
+        rule = f"leave some of the {records} records to train on"
+        raise InvalidInput("held_out", rule, share, "Use 0, or collect more.")
     order = np.random.default_rng((seed, _HELD_OUT_STREAM)).permutation(records)
     return np.sort(order[held:]), np.sort(order[:held])
 
@@ -135,11 +134,11 @@ def _train(
     loss = LabelLoss(corpus.label_transition)
     return train_stage(
         place,
-        _STAGE,
+        "task",
         FitSettings.of(plan),
         make_module=lambda step: ReleaseReader(back, loss),
         train=Subset(corpus, train.tolist()),
-        evaluation=Subset(corpus, _for_the_curve(held).tolist()) if len(held) else None,
+        evaluation=Subset(corpus, held[curve_sample(len(held))].tolist()) if len(held) else None,
         halves={"back": back},
         lora_rank=plan.lora_rank,
         progress=progress,
@@ -163,52 +162,30 @@ def _predict(
     return answers
 
 
-def _for_the_curve(held: NDArray[np.int64]) -> NDArray[np.int64]:
-    if len(held) <= _CURVE_RECORDS:
-        return held
-    places = np.linspace(0, len(held) - 1, _CURVE_RECORDS).astype(np.int64)
-    return np.asarray(held[places], dtype=np.int64)
-
-
-def _report(
+def _measure(
     plan: ReleasesPlan,
     corpus: ReleasedCorpus,
     start: StartingPoint,
     *,
     held: NDArray[np.int64],
-    predicted: NDArray[np.int64],
-    stages: dict[str, Any],
-    digest: str,
-    seconds: float,
+    progress: Progress | None,
 ) -> dict[str, Any]:
-    """The accuracy is against the true labels, estimated where they were randomized."""
+    """For the report: the accuracy against the true labels, estimated where they were randomized."""
     accuracy = agreement = None
     if len(held):
         assert corpus.labels is not None
-        released = corpus.labels[held]
+        predicted, released = _predict(start.back, corpus, held, progress), corpus.labels[held]
         accuracy = accuracy_of_answers(predicted, released, corpus.label_transition)
         agreement = float((predicted == released).mean())
-    return build_report(
-        plan,
-        regime=str(Regime.RELEASE_ONCE),
-        accuracy=accuracy,
-        without_noise=None,
-        labels=corpus.release.labels,
-        records=len(corpus) - len(held),
-        guarantee=_guarantee(corpus, start),
-        stages=stages,
-        notes=" ".join(_notes(corpus, start)),
-        seconds=seconds,
-        digest=digest,
-        more={
-            "texts": len(held),
-            "accuracy_on_released_labels": agreement,
-            "central": _central_promise(corpus, plan.central_delta),
-            "front": corpus.front_digest,
-            "front_has_seen_raw_texts_of": start.seen_raw,
-            "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
-        },
-    )
+    more = {
+        "texts": len(held),
+        "accuracy_on_released_labels": agreement,
+        "central": _central_promise(corpus, plan.central_delta),
+        "front": corpus.front_digest,
+        "front_has_seen_raw_texts_of": start.seen_raw,
+        "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
+    }
+    return {"accuracy": accuracy, "more": more}
 
 
 def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:
@@ -223,15 +200,12 @@ def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:
     limits = []
     if start.seen_raw:
         limits.append(f"NOT for texts of {', '.join(start.seen_raw)}: the front was trained on them.")
-    if start.learnt is None:
-        limits.append(
-            "What the back had learnt before is not known: a text in other releases spends there too."
-        )
-    elif start.learnt:
-        already = ", ".join(start.learnt)
-        limits.append(
-            f"The back had learnt from releases of {already} before: a text in both spends in both."
-        )
+    if start.learnt:
+        before = f"The back had learnt from releases of {', '.join(start.learnt)} before"
+        limits.append(f"{before}: a text in both spends in both.")
+    elif start.learnt is None:
+        before = "What the back had learnt before is not known"
+        limits.append(f"{before}: a text in other releases spends there too.")
     said = dict(promised["statements"])
     said["training_texts"] = " ".join([said["training_texts"], *limits])
     return {**promised, "statements": said}
@@ -264,13 +238,12 @@ def _notes(corpus: ReleasedCorpus, start: StartingPoint) -> list[str]:
         "Trained from releases alone; the texts were never here. The promise for them rests on the front "
         f"({corpus.front_digest[:12]}...) not depending on the released texts, which releases cannot show."
     ]
+    seen = ", ".join(start.seen_raw or ())
     if start.seen_raw is None:
         notes.append("What that front was trained on is not known here.")
-    elif start.seen_raw:
-        seen = ", ".join(start.seen_raw)
-        notes.append(
-            f"That front was trained on the raw texts of {seen}: releases of those are promised nothing."
-        )
+    elif seen:
+        promised = "releases of those are promised nothing"
+        notes.append(f"That front was trained on the raw texts of {seen}: {promised}.")
     else:
         notes.append("Its own report says that it was trained on no raw texts of any task.")
     if corpus.label_transition is not None:

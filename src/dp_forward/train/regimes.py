@@ -14,7 +14,7 @@ front, and what was sent while training, may hold anything about it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # a plan names its regime; and a release's description may lo
     from dp_forward.release_spec import ReleaseSpec
     from dp_forward.train.plan import Plan
 
-__all__ = ["Promises", "Regime", "label_mechanism_for", "promises", "promises_of"]
+__all__ = ["label_mechanism_for", "promises", "promises_of"]
 
 
 class Regime(StrEnum):
@@ -73,17 +73,27 @@ class Promises:
 
     def __post_init__(self) -> None:
         if self.training is not None and not self.regime.protects_training:
-            raise InvalidInput(
-                "training", f"be None in {self.regime}", "a guarantee", "The front saw the raw texts."
-            )
+            remedy = "The front saw the raw texts."
+            raise InvalidInput("training", f"be None in {self.regime}", "a guarantee", remedy)
 
     @property
     def statements(self) -> dict[str, str]:
         """One plain sentence for each of them."""
+        unprotected, labels = f"NOT protected: {self.why_none}.", "public, by assumption."
+        if self.regime is Regime.END_TO_END:
+            unprotected = (
+                "NOT protected. The front was trained on the raw texts: its weights and its gradients may "
+                "reveal them, whatever noise was in the forward pass."
+            )
+        if self.labels is not None:
+            labels = self.labels.statement
+            if self.training is not None and self.training.notion is Notion.RECORD_LDP:
+                labels = "randomized, and covered together with their texts."
+        queries = f"Queries are NOT protected: {self.why_none}."
         return {
-            "queries": _or(self.queries, f"Queries are NOT protected: {self.why_none}."),
-            "training_texts": _or(self.training, self._unprotected_training()),
-            "labels": self._label_statement(),
+            "queries": queries if self.queries is None else self.queries.statement,
+            "training_texts": unprotected if self.training is None else self.training.statement,
+            "labels": labels,
         }
 
     @property
@@ -92,28 +102,9 @@ class Promises:
         said = self.statements
         return f"Queries: {said['queries']} Training texts: {said['training_texts']} Labels: {said['labels']}"
 
-    def _unprotected_training(self) -> str:
-        if self.regime is Regime.END_TO_END:
-            return (
-                "NOT protected. The front was trained on the raw texts: its weights and its gradients may "
-                "reveal them, whatever noise was in the forward pass."
-            )
-        return f"NOT protected: {self.why_none}."
-
-    def _label_statement(self) -> str:
-        if self.labels is None:
-            return "public, by assumption."
-        if self.training is not None and self.training.notion is Notion.RECORD_LDP:
-            return "randomized, and covered together with their texts."
-        return self.labels.statement
-
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        parts: Mapping[str, Guarantee | None] = {
-            "queries": self.queries,
-            "training": self.training,
-            "labels": self.labels,
-        }
+        parts = {"queries": self.queries, "training": self.training, "labels": self.labels}
         return {
             "regime": str(self.regime),
             **{name: None if part is None else part.as_dict() for name, part in parts.items()},
@@ -135,9 +126,8 @@ def promises(
         why = "there is no noise" if mechanism is None else f"no theorem covers {mechanism.name} here"
         return Promises(None, None, labels, regime, why)
     queries = Guarantee(mechanism, more_assumptions=assumptions)
-    training = None
-    if regime.protects_training:
-        training = _of_training(mechanism, label_mechanism, assumptions)
+    protected = regime.protects_training
+    training = _of_training(mechanism, label_mechanism, assumptions) if protected else None
     return Promises(queries, training, labels, regime)
 
 
@@ -152,34 +142,26 @@ def _of_training(
         "a text that is in several records spends in each, and another release of it adds to this one",
         "the model that the front comes from was not trained on these texts",
     )
-    if label_mechanism is not None and mechanism.unit is not None and mechanism.unit.kind == "text":
+    text_level = mechanism.unit is not None and mechanism.unit.kind == "text"
+    if label_mechanism is not None and text_level:
         record = compose(mechanism, label_mechanism)
         return Guarantee(record, delta=mechanism.shown_delta, more_assumptions=once)
-    text_level = mechanism.unit is not None and mechanism.unit.kind == "text"
     notion = Notion.SEQ_LDP if text_level else None
     return Guarantee(mechanism, notion=notion, more_assumptions=(*once, "the labels are public"))
 
 
-def _or(guarantee: Guarantee | None, otherwise: str) -> str:
-    return otherwise if guarantee is None else guarantee.statement
-
-
 def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
     """The promises of a run: derived anew from its plan and its kind of release, never read from a file."""
-    return promises(
-        plan.regime,
-        None if spec.noise is None else spec.mechanism(),
-        label_mechanism=label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(spec.labels)),
-        assumptions=tuple(_assumed(plan)),
-    )
-
-
-def _assumed(plan: Plan) -> list[str]:
     split = f"the {plan.evaluation_split} split, on which the report is measured"
     assumed = [f"{split}{' and which says when to stop,' if plan.early_stopping else ','} is public"]
     if plan.public_task is not None:
         assumed.append(f"the texts of {plan.public_task} are public")
-    return assumed
+    return promises(
+        plan.regime,
+        None if spec.noise is None else spec.mechanism(),
+        label_mechanism=label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(spec.labels)),
+        assumptions=tuple(assumed),
+    )
 
 
 def label_mechanism_for(

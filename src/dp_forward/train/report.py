@@ -1,4 +1,4 @@
-"""The report of every kind of run: numbers, promises in words, the plan, the learning curve.
+"""The report of every kind of run: numbers, promises in words, the plan, the learning curve, provenance.
 
 ``report.json`` is for programs, ``report.md`` for people, ``curve.png`` is drawn from the first. The JSON is
 written last: where it is, the run is complete.
@@ -6,17 +6,24 @@ written last: where it is, the run is complete.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+from dp_forward.storage.files import draft_of
 from dp_forward.train.evaluation import Accuracy
-from dp_forward.train.learning_curve import draw_curve
 from dp_forward.train.plan_base import PlanBase
-from dp_forward.train.provenance import provenance
 from dp_forward.train.regimes import Regime
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.run import RunFolder
 
-__all__ = ["build_report", "markdown", "weakness", "with_subjects", "write_report"]
+__all__ = ["draw_accuracies", "markdown", "provenance", "weakness", "with_subjects"]
 
 
 def build_report(
@@ -69,7 +76,7 @@ def build_report(
 
 def write_report(report: Mapping[str, Any], place: RunFolder) -> None:
     """All three files; a missing matplotlib costs only the figure."""
-    drawn = draw_curve(report["stages"], place.path / "curve.png", title=_title(report))
+    drawn = _draw_curve(report["stages"], place.path / "curve.png", title=_title(report))
     place.write_report(report, markdown(report, figure="curve.png" if drawn else None))
 
 
@@ -97,7 +104,9 @@ def markdown(report: Mapping[str, Any], *, figure: str | None) -> str:
         lines += ["## Note", "", *[line for note in notes for line in (note, "")]]
     if figure is not None:
         lines += ["## Learning curve", "", f"![loss and accuracy over the steps]({figure})", ""]
-    lines += ["## Plan", "", "```toml", *_toml(plan), "```", "", "## Made with", ""]
+    given = {name: value for name, value in plan.items() if value is not None and name != "data"}
+    settings = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in given.items()]
+    lines += ["## Plan", "", "```toml", *settings, "```", "", "## Made with", ""]
     return "\n".join(lines + [f"* {name}: {value}" for name, value in report["provenance"].items()]) + "\n"
 
 
@@ -168,20 +177,19 @@ def weakness(report: Mapping[str, Any]) -> str | None:
 
 def with_subjects(statements: Mapping[str, str]) -> list[str]:
     """Statements as sentences that say what each is about: "Training texts: ..."."""
-    return [f"{name.replace('_', ' ').capitalize()}: {said}" for name, said in statements.items()]
+    return [f"{_subject(name)}: {said}" for name, said in statements.items()]
+
+
+def _subject(name: str) -> str:
+    return name.replace("_", " ").capitalize()
 
 
 def _promises(guarantee: Mapping[str, Any]) -> list[str]:
     """The promises in lines of Markdown, with what they rest on."""
-    said = guarantee["statements"]
-    lines = [
-        "## What is promised",
-        "",
-        f"* **Queries.** {said['queries']}",
-        f"* **Training texts.** {said['training_texts']}",
-        f"* **Labels.** {said['labels']}",
-        "",
-    ]
+    lines = ["## What is promised", ""]
+    for name in ("queries", "training_texts", "labels"):
+        lines.append(f"* **{_subject(name)}.** {guarantee['statements'][name]}")
+    lines.append("")
     parts = [guarantee.get(name) for name in ("queries", "training", "labels")]
     assumed = dict.fromkeys(assumption for part in parts if part for assumption in part["assumptions"])
     if assumed:
@@ -189,15 +197,102 @@ def _promises(guarantee: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _toml(plan: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for name, value in plan.items():
-        if value is None or name == "data":
-            continue
-        shown = (
-            f'"{value}"'
-            if isinstance(value, str)
-            else str(list(value) if isinstance(value, tuple) else value)
+def _draw_curve(stages: Mapping[str, Mapping[str, Any]], path: Path, *, title: str) -> bool:
+    """Loss (left) and evaluation accuracy (right) over the steps of every stage; False without matplotlib."""
+
+    def paint(figure: Any) -> None:
+        left, right = figure.subplots(1, 2)
+        for name, stage in stages.items():
+            history = stage["history"]
+            loss = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
+            accuracy = [(entry["step"], entry["accuracy"]) for entry in history if "accuracy" in entry]
+            if loss:
+                left.plot(*zip(*loss, strict=True), label=name)
+            if accuracy:
+                right.plot(*zip(*accuracy, strict=True), marker="o", label=name)
+        left.set(xlabel="step", ylabel="training loss", title=title)
+        right.set(xlabel="step", ylabel="accuracy, one draw of the noise", title="held-out texts")
+        for axes in (left, right):
+            axes.grid(alpha=0.3)
+            if len(stages) > 1:
+                axes.legend()
+
+    return _draw(paint, path, size=(8, 3))
+
+
+def draw_accuracies(
+    bars: Sequence[tuple[str, float, float, float]], path: Path, *, title: str, chance: float
+) -> bool:
+    """(name, accuracy, low, high) as bars with intervals; False without matplotlib."""
+    names, heights, lows, highs = zip(*bars, strict=True)
+    below = [height - low for height, low in zip(heights, lows, strict=True)]
+    above = [high - height for height, high in zip(heights, highs, strict=True)]
+
+    def paint(figure: Any) -> None:
+        axes, colours = figure.subplots(), ["#999999", "#c46a4a", "#3b7ea1"]
+        drawn = axes.bar(names, heights, yerr=[below, above], capsize=4, color=colours)
+        labels = [f"{height:.3f}" for height in heights]
+        axes.bar_label(drawn, labels=labels, label_type="center", color="white")
+        axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="a guess")
+        axes.set(ylim=(0, 1), ylabel="accuracy on held-out texts", title=title)
+        axes.legend(loc="upper right")
+
+    return _draw(paint, path, size=(6, 3.2))
+
+
+def _draw(paint: Callable[[Any], None], path: Path, *, size: tuple[float, float]) -> bool:
+    """Store a figure as PNG; False without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=size, layout="constrained")
+    paint(figure)
+    with draft_of(path) as draft:
+        figure.savefig(draft, dpi=110, format="png")
+    return True
+
+
+@lru_cache(maxsize=1)
+def provenance() -> dict[str, Any]:
+    """Versions, hardware, commit and time, for a result file."""
+    import torch
+    import transformers
+
+    return {
+        "dp_forward": _version(),
+        "commit": _commit(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version() -> str | None:
+    try:
+        return version("dp-forward")
+    except PackageNotFoundError:  # a source tree that was not installed
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of a source checkout, with a + where sources were changed; None if installed."""
+    head = _git("rev-parse", "--short", "HEAD")
+    return f"{head}+" if head and _git("status", "--porcelain", "--", ".") else head
+
+
+def _git(*words: str) -> str | None:
+    try:
+        result = subprocess.run(  # noqa: S603
+            ["git", "-C", str(Path(__file__).parents[1]), *words],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
         )
-        lines.append(f"{name} = {shown.lower() if isinstance(value, bool) else shown}")
-    return lines
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None

@@ -1,12 +1,36 @@
-"""A finished run: both halves, what they promise and what they reach."""
+"""A run: its folder (plan, stages, result) and what a finished one holds.
+
+Nothing in the folder is ever overwritten by another plan.
+
+    RUN/plan.json            the effective plan and its digest
+    RUN/stages/NAME/         Trainer's checkpoints while a stage trains
+    RUN/stages/NAME.json, NAME.safetensors   what a finished stage left
+    RUN/releases/            the stored releases and their ledger (release-once, public-front)
+    RUN/front/, RUN/back/    what is handed to each party
+    RUN/report.json, report.md, curve.png
+
+Guarantees:
+    A stage counts as finished when its .json is there, which is written after its weights and by renaming a
+    whole file. A kill at any point leaves the last finished stage and checkpoint.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
@@ -14,11 +38,140 @@ from dp_forward.privacy import Guarantee
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import load_provider_side, load_user_side, save_sides
+from dp_forward.storage.files import draft_of, write_file
 from dp_forward.storage.json_files import write_json
 from dp_forward.train.plan import Plan
+from dp_forward.train.plan_base import PlanBase
+from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.regimes import Promises, promises_of
 
 __all__ = ["Halves", "Run"]
+
+_PLAN, _REPORT, _LOCK, _STAGES = "plan.json", "report.json", "lock", "stages"
+
+
+class RunFolder:
+    """One run on disk; see the module. Use `opened`. Of several processes only the first writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(
+        cls, path: Path, plan: PlanBase, *, resume: bool, digest: str | None = None
+    ) -> Iterator[RunFolder]:
+        """The folder for this plan, new or continued, held so that no second process works in it.
+
+        ``digest`` is the plan's own, unless the plan names inputs only by place.
+
+        Edges:
+            A folder that holds another plan, an unfinished run without ``resume``, or anything that is not a
+            run, is refused and left as it is.
+        """
+        run = cls(path)
+        if not is_first_process():
+            wait_for_everyone()
+            yield run
+            return
+        try:
+            run._claim(plan, plan.digest() if digest is None else digest, resume)
+            lock = (path / _LOCK).open("w")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                rule, remedy = "be used by one process at a time", "Wait for the other run."
+                raise InvalidInput("out", rule, path, remedy) from None
+        finally:
+            # The others come on also after a refusal: they then fail by themselves, and do not wait for ever.
+            wait_for_everyone()
+        with lock:
+            yield run
+
+    def _claim(self, plan: PlanBase, digest: str, resume: bool) -> None:
+        known = self.path / _PLAN
+        if not known.is_file():
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise InvalidInput("out", "be a new folder or a run of this plan", self.path, "Name another.")
+            if resume:
+                raise InvalidInput(
+                    "out", "hold a run to resume", self.path, "Leave out --resume to start one."
+                )
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(known, {"digest": digest, "plan": plan.as_dict()})
+            return
+        try:
+            stored = json.loads(known.read_text(encoding="utf-8"))["digest"]
+        except (ValueError, KeyError, TypeError):
+            raise InvalidInput("out", f"hold a readable {_PLAN}", known, "Name another folder.") from None
+        if stored != digest:
+            raise InvalidInput("out", "hold no other plan", self.path, "Name another folder.")
+        if not resume and not self.complete:
+            raise InvalidInput("out", "hold no unfinished run", self.path, "Add --resume to continue it.")
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run has its report."""
+        return (self.path / _REPORT).is_file()
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The report of a complete run."""
+        report: dict[str, Any] = json.loads((self.path / _REPORT).read_text(encoding="utf-8"))
+        return report
+
+    def write_report(self, report: Mapping[str, Any], readable: str) -> None:
+        """The report for people, then the one that makes the run complete; stages are not needed any more."""
+        if is_first_process():
+            write_file(self.path / "report.md", readable)
+            write_json(self.path / _REPORT, report)
+            shutil.rmtree(self.path / _STAGES, ignore_errors=True)
+
+    def checkpoints(self, stage: str) -> Path:
+        """Where a stage keeps its checkpoints."""
+        return self.path / _STAGES / stage
+
+    def stage_result(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Weights and facts of a finished stage; None while it is not finished."""
+        facts = self.path / _STAGES / f"{stage}.json"
+        if not facts.is_file():
+            return None
+        weights = load_file(facts.with_suffix(".safetensors"))
+        return weights, json.loads(facts.read_text(encoding="utf-8"))
+
+    def finish_stage(self, stage: str, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Store what a stage left, then drop its checkpoints."""
+        if not is_first_process():
+            return
+        place = self.path / _STAGES
+        place.mkdir(parents=True, exist_ok=True)
+        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
+        with draft_of(place / f"{stage}.safetensors") as draft:
+            save_file(tensors, draft)
+        write_json(place / f"{stage}.json", facts)
+        shutil.rmtree(self.checkpoints(stage), ignore_errors=True)
+
+    def drop_stage(self, stage: str) -> None:
+        """Drop what one stage left, if it is there."""
+        for suffix in (".json", ".safetensors"):
+            (self.path / _STAGES / f"{stage}{suffix}").unlink(missing_ok=True)
+
+    def stored_array(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """An array of a stage or of the run, made once and read from here when the run is resumed.
+
+        Edges:
+            Every process makes it, so what is random is made by the first one alone, before the others ask.
+        """
+        path = self.path / name
+        if not path.is_file():
+            made = make()
+            if not is_first_process():
+                return made
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with draft_of(path) as draft, draft.open("wb") as file:
+                np.save(file, made, allow_pickle=False)
+        stored: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return stored
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +212,12 @@ class Run:
     pair: Split
     spec: ReleaseSpec
     tokens: FixedLength
-    promises: Promises
     report: dict[str, Any]
+
+    @cached_property
+    def promises(self) -> Promises:
+        """What is promised: derived from the plan and the kind of release, never read."""
+        return promises_of(self.plan, self.spec)
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -84,7 +241,7 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Run:
-        """A complete run from its folder; the promises are derived anew, not read."""
+        """A complete run from its folder."""
         root = Path(folder)
         for name in ("plan.json", "report.json"):
             if not (root / name).is_file():
@@ -94,11 +251,9 @@ class Run:
         user = load_user_side(root / "front")
         pair = Split(user.front, load_provider_side(root / "back").back)
         if user.spec.noise != plan.noise:
-            raise InvalidInput(
-                "run", "have the noise of its plan", "other noise in its front", "Get it again."
-            )
-        said = promises_of(plan, user.spec)
-        return cls(plan, pair, user.spec, user.tokens, said, report)
+            found = "other noise in its front"
+            raise InvalidInput("run", "have the noise of its plan", found, "Get it again.")
+        return cls(plan, pair, user.spec, user.tokens, report)
 
     def __repr__(self) -> str:
         return f"Run({self.plan.task}, {self.plan.cut}, {self.plan.regime}) -> {self.guarantee!r}"

@@ -6,19 +6,19 @@ batches of texts of like length, clean epochs at the start, a moving average of 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
@@ -28,16 +28,15 @@ from dp_forward.data import EncodedTexts
 from dp_forward.progress import Progress
 from dp_forward.split.pretrained import quiet_transformers
 from dp_forward.storage.files import draft_of
-from dp_forward.train.lora import low_rank
+from dp_forward.train.noisy_model import low_rank
 from dp_forward.train.processes import peak_memory_mib, process_count, start_counting_memory
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.run import RunFolder
 
 if TYPE_CHECKING:
     from dp_forward.train.plan import Plan, Precision, ReleasesPlan
 
-__all__ = ["Fit", "FitSettings", "fit", "last_checkpoint", "step_of", "train_stage"]
-
 _LOGS_PER_EPOCH = 20
+_CURVE_RECORDS = 2000
 _WARM_UP_SHARE = 0.06
 """The share of steps in which the learning rate rises; as BERT was fine-tuned."""
 
@@ -60,25 +59,12 @@ class FitSettings:
     early_stopping: int = 0
     seed: int = 0
     precision: Precision = "auto"
-    trim: bool = False
-    """Cut batches to their longest text and put texts of like length together."""
 
     @classmethod
     def of(cls, plan: Plan | ReleasesPlan, **changes: Any) -> FitSettings:
         """The settings of an effective plan, but for some."""
         known = {item.name: getattr(plan, item.name) for item in fields(cls) if hasattr(plan, item.name)}
         return cls(**{**known, "average": plan.average or 0.0, **changes})
-
-
-@dataclass
-class Fit:
-    """What came of it."""
-
-    steps: int
-    epochs: float
-    seconds: float
-    peak_memory_mib: float
-    history: list[dict[str, float]] = field(default_factory=list)
 
 
 def fit(
@@ -90,10 +76,11 @@ def fit(
     stage: str,
     folder: Path | None = None,
     progress: Progress | None = None,
-) -> Fit:
+) -> dict[str, Any]:
     """Train ``module`` in place. With a ``folder``, checkpoints go there and an earlier one is continued.
 
     ``train`` and ``evaluation`` (or None) are datasets: texts, a released corpus, or a list of records.
+    Returns steps, epochs, seconds, peak memory and the history of losses and accuracies.
     """
     transformers.set_seed(settings.seed)
     started = time.perf_counter()
@@ -106,14 +93,15 @@ def fit(
         callbacks.append(_MovingAverage(module, decay=settings.average))
     if settings.early_stopping:
         callbacks.append(transformers.EarlyStoppingCallback(settings.early_stopping))
-    with _place(folder) as place, quiet_transformers():
+    with tempfile.TemporaryDirectory() as temporary, quiet_transformers():
+        place = folder or Path(temporary)
         trainer = _Trainer(
             model=module,
             args=_arguments(
                 settings, place=place, per_epoch=per_epoch, saves=saves, evaluates=evaluation is not None
             ),
-            train_dataset=_dataset(train, settings),
-            eval_dataset=_dataset(evaluation, settings),
+            train_dataset=_dataset(train),
+            eval_dataset=_dataset(evaluation),
             data_collator=_collate,
             compute_metrics=_accuracy,
             callbacks=callbacks,
@@ -121,17 +109,17 @@ def fit(
         trainer.head_learning_rate = settings.head_learning_rate
         # Trainer prints its numbers on stdout, which is for results.
         trainer.remove_callback(transformers.PrinterCallback)
-        earlier = last_checkpoint(place) if folder is not None else None
+        earlier = last_checkpoint(place)
         start_counting_memory()
         outcome = trainer.train(resume_from_checkpoint=None if earlier is None else str(earlier))
     history = [_numbers(entry) for entry in trainer.state.log_history]
-    return Fit(
-        steps=int(outcome.global_step),
-        epochs=float(trainer.state.epoch or 0.0),
-        seconds=time.perf_counter() - started,
-        peak_memory_mib=peak_memory_mib(),
-        history=[entry for entry in history if "loss" in entry or "accuracy" in entry],
-    )
+    return {
+        "steps": int(outcome.global_step),
+        "epochs": float(trainer.state.epoch or 0.0),
+        "seconds": time.perf_counter() - started,
+        "peak_memory_mib": peak_memory_mib(),
+        "history": [entry for entry in history if "loss" in entry or "accuracy" in entry],
+    }
 
 
 def train_stage(
@@ -154,23 +142,21 @@ def train_stage(
         halves: what the stage changes; ``back`` is the one that LoRA is put on.
         checkpoints: whether a kill costs less than the whole stage.
     """
-    done = place.stage_result(stage)
+    trained, done = nn.ModuleDict(halves), place.stage_result(stage)
     if done is not None:
-        for side, half in halves.items():
-            prefix = f"{side}."
-            own = {k.removeprefix(prefix): v for k, v in done[0].items() if k.startswith(prefix)}
-            half.load_state_dict(own)
+        trained.load_state_dict(done[0])
         return done[1]
     folder = place.checkpoints(stage) if checkpoints else None
     with low_rank(halves["back"], rank=lora_rank):
         module = make_module(0 if folder is None else step_of(last_checkpoint(folder)))
-        outcome = fit(module, train, evaluation, settings, stage=stage, folder=folder, progress=progress)
-    weights = {
-        f"{side}.{name}": value for side, half in halves.items() for name, value in half.state_dict().items()
-    }
-    facts = asdict(outcome)
-    place.finish_stage(stage, weights, facts)
+        facts = fit(module, train, evaluation, settings, stage=stage, folder=folder, progress=progress)
+    place.finish_stage(stage, trained.state_dict(), facts)
     return facts
+
+
+def curve_sample(records: int) -> NDArray[np.int64]:
+    """Which held-out records the learning curve is drawn from: evenly spread; the final accuracy uses all."""
+    return np.linspace(0, records - 1, min(records, _CURVE_RECORDS)).astype(np.int64)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -260,17 +246,18 @@ class _Watcher(transformers.TrainerCallback):
             self._module.clean = (state.epoch or 0.0) < self._clean_epochs  # type: ignore[assignment]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._progress is not None:
-            self._progress(self._stage, state.global_step, state.max_steps, {})
+        self._show(state, {})
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._progress is not None:
-            entry = _numbers(state.log_history[-1])
-            self._progress(self._stage, state.global_step, state.max_steps, entry)
+        self._show(state, _numbers(state.log_history[-1]))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._clean_epochs:
             self._module.clean = False  # type: ignore[assignment]
+
+    def _show(self, state: Any, numbers: dict[str, float]) -> None:
+        if self._progress is not None:
+            self._progress(self._stage, state.global_step, state.max_steps, numbers)
 
 
 def _groups(module: Any, args: Any, head_learning_rate: float | None) -> list[dict[str, Any]]:
@@ -339,8 +326,9 @@ class _TrimmedTexts(Dataset[Any]):
         return self._texts.batch(indices, trim=True)
 
 
-def _dataset(records: Any, settings: FitSettings) -> Any:
-    return _TrimmedTexts(records) if settings.trim and records is not None else records
+def _dataset(records: Any) -> Any:
+    is_trimmed = isinstance(records, EncodedTexts) and not records.pads_left
+    return _TrimmedTexts(records) if is_trimmed else records
 
 
 def _collate(batch: Any) -> Any:
@@ -409,13 +397,3 @@ def _bf16(precision: str) -> bool:
     if precision == "auto":
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     return precision == "bf16"
-
-
-@contextlib.contextmanager
-def _place(folder: Path | None) -> Iterator[Path]:
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        yield Path(temporary)

@@ -25,7 +25,7 @@ from dp_forward.train.dpsgd.accounting import epsilon_of, noise_multiplier_for
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.dpsgd_training import DpSgdOutcome, run_dpsgd, train_dpsgd
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.run import RunFolder
 from reproduction.runs.smoke import smoke_data, smoke_model
 
 PLAN = DpSgdPlan(task="sst2", epsilon=8.0, epochs=2, batch=8, micro_batch=3)

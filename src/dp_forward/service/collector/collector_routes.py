@@ -66,16 +66,13 @@ class RecordReader:
         self._check_noise = NoiseCheck.of(
             manifest.mechanism(), shape=manifest.release.shape, step=manifest.step, bits=manifest.release.bits
         )
+        self.tells = self._check_noise.tells
+        """Whether a record without noise is always noticed."""
 
     @property
     def spec(self) -> CollectionSpec:
         """What is read."""
         return self._spec
-
-    @property
-    def tells(self) -> bool:
-        """Whether a record without noise is always noticed."""
-        return self._check_noise.tells
 
     def one(self, data: bytes) -> Record:
         """One record, or `WireError` (its bytes) or `Refused` (its noise)."""

@@ -15,6 +15,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -113,12 +114,10 @@ def _rows(moment: sqlite3.Connection, corpus: CorpusSpec) -> Iterator[tuple[byte
 
 
 def _piece(rows: Iterator[tuple[bytes, int | None]], span: range) -> Piece:
-    noisy, labels = bytearray(), []
-    for _, (values, label) in zip(span, rows, strict=False):
-        noisy += values
-        if label is not None:
-            labels.append(label)
-    return Piece(span.start, len(span), bytes(noisy), np.asarray(labels, dtype="<i8").tobytes())
+    taken = list(islice(rows, len(span)))
+    noisy = b"".join(values for values, _ in taken)
+    labels = [label for _, label in taken if label is not None]
+    return Piece(span.start, len(span), noisy, np.asarray(labels, dtype="<i8").tobytes())
 
 
 def _batches(moment: sqlite3.Connection, spec: CollectionSpec) -> list[ShuffledBatch] | None:

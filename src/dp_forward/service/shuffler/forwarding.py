@@ -159,18 +159,15 @@ class Forwarder:
                 return
             try:
                 self.once()
+                continue
             except ServerUnavailable:
-                self._failed("the collector gives no answer")
+                why = "the collector gives no answer"
             except DpForwardError as error:
-                self._failed(str(error))
+                why = str(error)
             except Exception as error:  # its message could hold anything
-                self._failed(type(error).__name__)
-
-    def _failed(self, why: str) -> None:
-        """The batch is on disk, and tried again after a while."""
-        if self._collector.stopping.is_set():
-            return
-        self.failures += 1
-        _log.warning("a batch waits to be sent: %s", why)
-        self._collector.stopping.wait(_RETRY_SECONDS)
-        self._due.set()
+                why = type(error).__name__
+            if not self._collector.stopping.is_set():  # the batch is on disk, and tried again after a while
+                self.failures += 1
+                _log.warning("a batch waits to be sent: %s", why)
+                self._collector.stopping.wait(_RETRY_SECONDS)
+                self._due.set()

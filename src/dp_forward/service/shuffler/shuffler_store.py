@@ -135,7 +135,8 @@ class ShufflerStore:
             raise InvalidInput("store", "be for this collection", found, "Use another folder.")
         self._waiting = int(connection.execute("SELECT count(*) FROM waiting").fetchone()[0])
         batch = connection.execute("SELECT name, records, acknowledged FROM batch").fetchone()
-        self._batch = None if batch is None else Batch(*batch)
+        self.batch = None if batch is None else Batch(*batch)
+        """The batch that is being sent."""
         if self._waiting and self.least < row[2]:
             raise InvalidInput(
                 "least",
@@ -156,14 +157,9 @@ class ShufflerStore:
         return self._waiting
 
     @property
-    def batch(self) -> Batch | None:
-        """The batch that is being sent."""
-        return self._batch
-
-    @property
     def outgoing(self) -> int:
         """How many records are being sent."""
-        return 0 if self._batch is None else self._batch.records
+        return 0 if self.batch is None else self.batch.records
 
     def add(self, records: Sequence[Record], *, most: int) -> tuple[int, int]:
         """Store checked records: how many are new, and how many were known. All of them, or none.
@@ -200,11 +196,11 @@ class ShufflerStore:
     def make_batch(self) -> bool:
         """Turn all that waits into a batch, if at least `least` wait and no other is being sent."""
         with self._database.lock:
-            if self._batch is not None or self._waiting < self.least:
+            if self.batch is not None or self._waiting < self.least:
                 return False
             with self._database.transaction(write=True) as connection:
                 batch = self._shuffle(connection)
-            self._batch, self._waiting = batch, 0
+            self.batch, self._waiting = batch, 0
             self._database.empty_log()
         return True
 
@@ -226,17 +222,17 @@ class ShufflerStore:
         """The next records of the batch that are not acknowledged, ``most`` at once; empty at its end."""
         query = "SELECT data FROM outgoing WHERE request > ? ORDER BY request LIMIT ?"
         with self._database.transaction(write=False) as connection:
-            after = b"" if self._batch is None else self._batch.acknowledged
+            after = b"" if self.batch is None else self.batch.acknowledged
             return [row[0] for row in connection.execute(query, (after, most))]
 
     def acknowledge(self, request: bytes) -> None:
         """Store that the collector has all records up to this new id."""
         with self._database.lock:
-            if self._batch is None:
+            if self.batch is None:
                 raise AssertionError("a batch is acknowledged while it is being sent")
             with self._database.transaction(write=True) as connection:
                 connection.execute("UPDATE batch SET acknowledged = ?", (request,))
-            self._batch = replace(self._batch, acknowledged=request)
+            self.batch = replace(self.batch, acknowledged=request)
 
     def finish(self) -> None:
         """Delete the batch that the collector has sealed."""
@@ -244,7 +240,7 @@ class ShufflerStore:
             with self._database.transaction(write=True) as connection:
                 connection.execute("DELETE FROM outgoing")
                 connection.execute("DELETE FROM batch")
-            self._batch = None
+            self.batch = None
             self._database.empty_log()
 
     def close(self) -> None:

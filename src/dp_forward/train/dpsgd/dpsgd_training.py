@@ -48,7 +48,7 @@ from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, set_traina
 from dp_forward.train.evaluation import accuracy_of, commonest_share
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 from dp_forward.train.report import build_report, with_subjects, write_report
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.run import RunFolder
 
 __all__ = ["run_dpsgd", "train_dpsgd"]
 

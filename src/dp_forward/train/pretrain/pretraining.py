@@ -50,8 +50,8 @@ from dp_forward.train.processes import (
     start_counting_memory,
     wait_for_everyone,
 )
-from dp_forward.train.provenance import provenance
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.report import provenance
+from dp_forward.train.run import RunFolder
 from dp_forward.train.training_loop import last_checkpoint, step_of
 
 __all__ = ["pretrain"]

@@ -9,7 +9,7 @@ import torch
 
 from dp_forward.errors import InvalidInput
 from dp_forward.train.plan import Plan
-from dp_forward.train.run_folder import RunFolder
+from dp_forward.train.run import RunFolder
 
 PLAN = Plan(task="sst2", epsilon=8.0)
 
