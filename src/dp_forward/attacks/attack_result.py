@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["AttackResult", "exact_interval", "require_texts"]
+__all__ = ["AttackResult", "exact_interval"]
 
 _FEWEST_TEXTS: Final = 20
 

@@ -45,7 +45,7 @@ from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
 
-__all__ = ["GENRES", "Pool", "attribute_attack", "keyword_genres", "read_labelled"]
+__all__ = ["GENRES", "attribute_attack", "keyword_genres", "read_labelled"]
 
 GENRES: Final = ("action", "comedy", "drama", "horror")
 """The paper's four genres; a label is a place in this tuple."""

@@ -54,8 +54,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import RECORD, TEXT, Mechanism
 from dp_forward.privacy.rounding import nudge_up
 
-__all__ = ["attribute_ceiling", "guess_ceiling"]
-
 _LOOKED_AT: Final = 257
 _FURTHEST: Final = 60.0
 """From this epsilon on every ceiling is 1 for a prior that can be measured."""

@@ -31,7 +31,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, finite_array
 from dp_forward.progress import Count
 
-__all__ = ["halves", "likelihood_ratios", "lira", "logit_confidence", "score_shadows"]
+__all__ = ["halves", "lira", "logit_confidence", "score_shadows"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

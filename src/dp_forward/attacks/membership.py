@@ -40,7 +40,7 @@ from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import Back, NarrowBack
 
-__all__ = ["SCORES", "answers", "confidence", "drop_words", "entropy", "modified_entropy", "threshold_attack"]
+__all__ = ["SCORES", "answers", "drop_words", "entropy", "threshold_attack"]
 
 Floats = NDArray[np.float64]
 Direction = Literal["high", "low"]

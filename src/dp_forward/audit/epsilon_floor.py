@@ -29,8 +29,6 @@ from scipy.stats import beta
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 
-__all__ = ["epsilon_floor", "largest_floor"]
-
 _THRESHOLDS = 400
 
 Floats = NDArray[np.float64]

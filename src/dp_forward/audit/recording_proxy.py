@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 from dp_forward.audit.service_audit import Sent
 from dp_forward.errors import DpForwardError
 from dp_forward.ledger import LARGEST_CAP
-from dp_forward.service.client.client import Client, RetryPolicy
+from dp_forward.service.client.client import Client
+from dp_forward.service.protocol.sansio import RetryPolicy
 from dp_forward.split.artifacts import UserSide
 
 __all__ = ["record_client"]

@@ -46,7 +46,7 @@ from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
 
-__all__ = ["REPORTED", "ReleasedAudit", "audit_matrices", "audit_released", "opposed", "shared_noise"]
+__all__ = ["REPORTED", "ReleasedAudit", "audit_released"]
 
 REPORTED: Final = 0.95
 REFUTING: Final = 0.9999

@@ -37,7 +37,7 @@ from dp_forward.progress import Count
 from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["Wire", "audit_service", "far_apart", "hidden_matrix"]
+__all__ = ["audit_service", "far_apart", "hidden_matrix"]
 
 CANDIDATES: Final = (
     "a",

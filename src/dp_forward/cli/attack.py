@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dp_forward.attacks.inversion.recall import TokenPrior
     from dp_forward.data import EncodedTexts, Record
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Attack a run: success, chance, 95 % interval, and the ceiling that its promise allows.",
     no_args_is_help=True,

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from dp_forward.split.halves import Back, NarrowBack
     from dp_forward.train.plan import Plan
 
-__all__ = ["membership"]
-
 _FEWEST: Final = 20
 _EVALUATED: Final = 64
 

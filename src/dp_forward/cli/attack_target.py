@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from dp_forward.privacy import Mechanism
     from dp_forward.release_spec import ReleaseSpec
 
-__all__ = ["Outcome", "Target", "attack_verb"]
-
 _BROKEN: Final = 1
 _SHARED: Final[Mapping[str, Any]] = {
     "run": Annotated[Path, typer.Argument(help="The folder of a run.")],

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from dp_forward.audit.released_bytes import ReleasedAudit
     from dp_forward.privacy import Mechanism
 
-__all__ = ["audit"]
-
 _DRAWS: Final = 4000
 _FRAMES: Final = 40
 _MOST_ENTRIES: Final = 1 << 22

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dp_forward.privacy import Mechanism
     from dp_forward.train.run import Halves
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],

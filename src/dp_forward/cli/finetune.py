@@ -17,8 +17,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.progress import counter
 from dp_forward.train.plan import Plan, ReleasesPlan
 
-__all__ = ["finetune"]
-
 _ACCURACY, _COST = ("accuracy", "accuracy_low", "accuracy_high"), ("seconds", "peak_memory_mib")
 _NUMBERS = ("draws", "texts", "accuracy_without_noise", "accuracy_of_commonest_label")
 _NUMBERS_FROM_RELEASES = ("accuracy_on_released_labels", "texts", "records")

@@ -32,6 +32,8 @@ from dp_forward.cli import (
 )
 from dp_forward.cli.plan_options import PlanCommand
 
+__all__ = ["app"]
+
 app = typer.Typer(
     name="dpf",
     help="Use a language model run by someone you do not trust.",

@@ -11,6 +11,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+__all__ = ["Json"]
+
 
 class MechanismName(StrEnum):
     """The mechanisms by their names on the command line."""

@@ -15,6 +15,8 @@ from rich.table import Table
 
 from dp_forward.errors import DpForwardError
 
+__all__ = ["print_fields", "print_json", "print_table", "run_app", "warn", "working"]
+
 
 def print_json(result: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """One JSON object or list on stdout; what is not finite becomes null, as JSON has no word for it."""

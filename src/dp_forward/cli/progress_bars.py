@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+__all__ = ["Bars"]
+
 _EVERY = 10.0
 """Seconds between two lines of one stage where there is no terminal."""
 

@@ -15,7 +15,7 @@ from dp_forward.cli import options
 
 if TYPE_CHECKING:
     from dp_forward.attacks.inversion.nearest_token import NearestTokens
-    from dp_forward.service.client.client import Preview
+    from dp_forward.service.client.session import Preview
 
 _INNER_VOCABULARY: Final = 8000
 """Where every candidate goes through blocks of the front: some ten seconds on two cores for a small model."""
@@ -57,7 +57,8 @@ def ui(
     Example: dpf ui run/front --server http://127.0.0.1:8765 --ledger my.ledger --budget 50
     """
     from dp_forward.attacks.inversion.nearest_token import NearestTokens
-    from dp_forward.service.client.client import Client, RetryPolicy
+    from dp_forward.service.client.client import Client
+    from dp_forward.service.protocol.sansio import RetryPolicy
     from dp_forward.service.webui.ui_app import run_ui
     from dp_forward.service.webui.ui_service import UiService
     from dp_forward.split.artifacts import load_user_side

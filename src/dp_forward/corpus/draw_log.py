@@ -31,7 +31,7 @@ from typing import Any, Final
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.storage.database import Database, Problem, create_database
 
-__all__ = ["DrawLog", "Piece", "Shard"]
+__all__ = ["Piece", "Shard"]
 
 _FORMAT: Final = 1
 _CHECKPOINT_EVERY: Final = 16

@@ -20,8 +20,6 @@ from dp_forward.noise.released.released_matrix import release_batch, serialise
 from dp_forward.privacy import Mechanism
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["ReleaseDrawer"]
-
 _FRONT_BATCH: Final = 64
 _NOISE_ENTRIES: Final = 1 << 16
 """What a thread draws at a time."""

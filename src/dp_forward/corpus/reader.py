@@ -46,13 +46,7 @@ from dp_forward.privacy import Guarantee
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.storage.digests import file_digest, settings_digest
 
-__all__ = [
-    "MANIFEST",
-    "ReleasedCorpus",
-    "manifest_bytes",
-    "shard_bytes",
-    "shard_name",
-]
+__all__ = ["MANIFEST", "ReleasedCorpus", "manifest_bytes", "shard_bytes", "shard_name"]
 
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 2

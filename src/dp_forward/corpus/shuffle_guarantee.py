@@ -54,7 +54,7 @@ from dp_forward.privacy.checks import count
 from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuffled_mechanism
 from dp_forward.privacy.shuffling.central_epsilon import NOBODY
 
-__all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement", "check_batches"]
+__all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement"]
 
 ASSUMPTIONS: Final = (
     "the shuffler is honest: it mixes each batch, forgets who sent what, and does not collude with whoever "

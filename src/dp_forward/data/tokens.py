@@ -19,8 +19,6 @@ from torch import Tensor
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["FixedLength"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedLength:

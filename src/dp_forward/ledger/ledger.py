@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from dp_forward.storage.database import Database
 
-__all__ = ["Ledger"]
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from dp_forward.privacy.units import Unit
 
-__all__ = ["Release"]
-
 KEY_BYTES: Final = range(16, 65)
 LARGEST_CAP: Final = 1000.0
 """The error of the Gaussian curve is proved up to this epsilon."""

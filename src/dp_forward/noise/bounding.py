@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dp_forward.privacy.bounds import NormBound
 
-__all__ = ["SHRINK", "apply_bound"]
+__all__ = ["apply_bound"]
 
 SHRINK = 1 - 1e-6
 """More than the float32 error of a norm over a hundred thousand entries."""

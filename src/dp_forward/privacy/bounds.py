@@ -42,16 +42,7 @@ from dp_forward.privacy.rounding import nudge_up
 from dp_forward.privacy.spectral import spectral_norm_upper
 from dp_forward.privacy.units import Unit
 
-__all__ = [
-    "Bound",
-    "LinearImage",
-    "NormBound",
-    "Sensitivity",
-    "clip",
-    "clip_rows",
-    "normalise",
-    "normalise_rows",
-]
+__all__ = ["NormBound", "normalise_rows"]
 
 # A float sum of squares of up to a billion terms is off by far less than this.
 _SHRINK = 1 - 1e-13

@@ -20,8 +20,6 @@ from dp_forward.privacy.privunit import PrivUnit
 from dp_forward.privacy.response import RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.units import TEXT, Unit
 
-__all__ = ["calibrate"]
-
 
 class _Calibrated(Protocol):
     """A mechanism that can be made for a budget."""

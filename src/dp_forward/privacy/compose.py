@@ -37,8 +37,6 @@ from dp_forward.privacy.rounding import nudge_up
 from dp_forward.privacy.solve import last_safe
 from dp_forward.privacy.units import LABEL, RECORD, TEXT, Unit
 
-__all__ = ["compose"]
-
 _MOST_ATOMS = 4096
 _ROUNDING = 1e-11
 

@@ -34,7 +34,7 @@ from scipy.special import erfcx, log_ndtr, ndtri
 
 from dp_forward.privacy.solve import last_safe
 
-__all__ = ["delta", "epsilon", "hockey_stick", "largest_mu"]
+__all__ = ["epsilon", "hockey_stick", "largest_mu"]
 
 LOG_SLACK: Final = 2e-12
 """An upper bound on the error of `log_delta` where epsilon is at most 1000; it is added, and grown beyond

@@ -26,7 +26,7 @@ from dp_forward.privacy.mechanism import Budget, Mechanism, scope_of
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import Unit
 
-__all__ = ["AnalyticGaussian", "ClassicalGaussian", "GaussianNoise", "apply_bound", "settle"]
+__all__ = ["GaussianNoise"]
 
 _RELEASES = "Count every fresh release of the same text."
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from dp_forward.privacy.charge import Charge
     from dp_forward.privacy.pure_loss import ThreeLevelLoss
 
-__all__ = ["Budget", "Mechanism"]
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:

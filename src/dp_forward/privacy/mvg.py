@@ -42,8 +42,6 @@ from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 
-__all__ = ["MVG"]
-
 Floats = NDArray[np.float64]
 
 

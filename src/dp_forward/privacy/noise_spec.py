@@ -23,7 +23,7 @@ from dp_forward.privacy.mvg import MVG
 from dp_forward.privacy.privunit import PrivUnit, best_threshold
 from dp_forward.privacy.units import Unit, parse_unit
 
-__all__ = ["DEFAULT_DELTA", "NoiseSpec", "bound_for", "calibrate_by_name"]
+__all__ = ["DEFAULT_DELTA", "bound_for", "calibrate_by_name"]
 
 _KINDS: Final[Mapping[str, type[Mechanism]]] = {
     kind.name: kind for kind in (PrivUnit, MatrixGaussian, AnalyticGaussian, ClassicalGaussian, MVG)

@@ -33,8 +33,6 @@ from dp_forward.privacy.units import LABEL, Unit
 if TYPE_CHECKING:
     from dp_forward.privacy.guarantee import Guarantee
 
-__all__ = ["Prior", "RandomizedResponse"]
-
 _ONCE = "Draw a label once and keep it: 1."
 _LABELS = "There must be something to choose from: 2 labels or more."
 

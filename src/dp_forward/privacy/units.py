@@ -24,17 +24,7 @@ from typing import Final, Literal
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 
-__all__ = [
-    "LABEL",
-    "RECORD",
-    "TEXT",
-    "TOKEN",
-    "Unit",
-    "format_unit",
-    "parse_unit",
-    "phrase",
-    "refuse_where_rows_mix",
-]
+__all__ = ["RECORD", "TEXT", "Unit", "format_unit", "parse_unit", "phrase", "refuse_where_rows_mix"]
 
 _REMEDY = "Use text, token, phrase:c (c tokens, such as phrase:5), label or record."
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from dp_forward.split.halves import Split
 
-__all__ = ["LeakReport", "check_split", "sample_inputs"]
+__all__ = ["check_split"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["POINTS", "Cut", "nearest", "parse_cut"]
+__all__ = ["parse_cut"]
 
 POINTS = ("attention", "attention_norm", "ffn", "ffn_norm", "qkv")
 """The places inside a block."""

@@ -18,8 +18,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 
 from dp_forward.split.families import Wiring
 
-__all__ = ["BlockHead", "BlockTail", "Passage", "Pick", "PooledBase", "QkvHead", "Repeats", "projected_width"]
-
 Pick = Callable[[str], nn.Module]
 """From a path below a block to a private copy of what stands there."""
 

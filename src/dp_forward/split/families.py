@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["FAMILIES", "Family", "Head", "Wiring", "base_of", "family_of", "head_of", "readout_of"]
+__all__ = ["FAMILIES"]
 
 Head = Literal["bare", "classifier", "masked_lm"]
 Readout = Literal["pooler", "first", "mean", "last", "config"]

@@ -22,16 +22,7 @@ from dp_forward.split.cut import Cut
 from dp_forward.split.families import Family, Head, Readout
 from dp_forward.split.legal_cuts import CutInfo
 
-__all__ = [
-    "Back",
-    "Front",
-    "NarrowBack",
-    "NarrowFront",
-    "Origin",
-    "Split",
-    "add_width_maps",
-    "remove_width_maps",
-]
+__all__ = ["Back", "Front", "NarrowBack", "NarrowFront", "Split", "remove_width_maps"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dp_forward.split.cut import POINTS, Cut, nearest, parse_cut
 from dp_forward.split.cut_modules import projected_width
 from dp_forward.split.families import base_of, family_of, readout_of
 
-__all__ = ["CutInfo", "blocks_of", "check_cut", "legal_cuts"]
+__all__ = ["check_cut"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.split.cut_modules import QkvHead
 from dp_forward.split.halves import Front, Split
 
-__all__ = ["PrivateModel", "join", "join_qkv", "open_at_qkv"]
+__all__ = ["PrivateModel", "join", "join_qkv"]
 
 
 class PrivateModel(nn.Module):

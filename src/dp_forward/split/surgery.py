@@ -21,8 +21,6 @@ from dp_forward.split.families import Family, base_of, family_of, head_of, reado
 from dp_forward.split.halves import Back, Front, Origin, Split, add_width_maps
 from dp_forward.split.legal_cuts import blocks_of, check_cut
 
-__all__ = ["split_model"]
-
 Memo = dict[int, Any]
 
 

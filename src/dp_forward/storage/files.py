@@ -18,14 +18,7 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 
-__all__ = [
-    "SECRET_BYTES",
-    "create_file",
-    "draft_of",
-    "make_secret",
-    "read_secret",
-    "write_file",
-]
+__all__ = ["create_file", "draft_of", "make_secret", "read_secret", "write_file"]
 
 SECRET_BYTES: Final = 32
 _OWNER_ONLY: Final = 0o600

@@ -21,7 +21,7 @@ from dp_forward.train.lineage import published_shape
 from dp_forward.train.plan import FRONT_SETTINGS, Plan, ReleasesPlan
 from dp_forward.train.regimes import Regime
 
-__all__ = ["Recipe", "effective_plan", "effective_releases_plan", "recipe"]
+__all__ = ["effective_plan", "effective_releases_plan"]
 
 
 @dataclass(frozen=True, kw_only=True)

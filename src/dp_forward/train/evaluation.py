@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dp_forward.data import EncodedTexts
     from dp_forward.train.noisy_model import NoisyModel
 
-__all__ = ["Accuracy", "accuracy_of", "accuracy_over_draws", "commonest_share", "wilson"]
+__all__ = ["accuracy_over_draws", "commonest_share", "wilson"]
 
 _MOST_AT_ONCE = 1024
 _Z = 1.959963984540054

@@ -41,7 +41,7 @@ from dp_forward.split.halves import Back, NarrowBack
 from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 
-__all__ = ["PUBLIC", "cut_of_start", "refuse_front_that_saw"]
+__all__ = ["cut_of_start", "refuse_front_that_saw"]
 
 _SEEN = "front_has_seen_raw_texts_of"
 _LEARNT = "back_has_learnt_from_releases_of"

@@ -24,7 +24,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.storage.digests import settings_digest
 
-__all__ = ["Check", "PlanBase", "Setting", "kind_of", "read_settings", "setting", "setting_of", "share"]
+__all__ = ["PlanBase", "kind_of", "read_settings", "setting_of"]
 
 Check = Callable[[str, Any], object]
 """Takes the name and the value of a setting; raises `InvalidInput`."""

@@ -8,8 +8,6 @@ import sys
 
 import torch
 
-__all__ = ["peak_memory_mib"]
-
 _PROCESS_UNIT = 2**20 if sys.platform == "darwin" else 2**10
 """The system counts kilobytes on Linux and bytes on macOS."""
 

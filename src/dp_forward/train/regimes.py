@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # a plan names its regime; and a release's description may lo
     from dp_forward.release_spec import ReleaseSpec
     from dp_forward.train.plan import Plan
 
-__all__ = ["label_mechanism_for", "promises", "promises_of"]
+__all__ = ["label_mechanism_for", "promises_of"]
 
 
 class Regime(StrEnum):

@@ -23,7 +23,7 @@ from dp_forward.train.plan_base import PlanBase
 from dp_forward.train.regimes import Regime
 from dp_forward.train.run import RunFolder
 
-__all__ = ["draw_accuracies", "markdown", "provenance", "weakness", "with_subjects"]
+__all__ = ["draw_accuracies", "provenance", "weakness", "with_subjects"]
 
 
 def build_report(

@@ -28,10 +28,10 @@ from dp_forward.ledger import Ledger
 from dp_forward.noise.released.released_matrix import release
 from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client import session as session_module
-from dp_forward.service.client.client import AsyncClient, Client, RetryPolicy
+from dp_forward.service.client.client import AsyncClient, Client
 from dp_forward.service.protocol.frame import HEADER_BYTES, parse_frame
 from dp_forward.service.protocol.policy import Policy, ProtocolMismatch
-from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
+from dp_forward.service.protocol.sansio import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.split.artifacts import UserSide, load_provider_side, load_user_side
 from tiny_user import SERVER, Network, texts
 

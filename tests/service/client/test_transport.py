@@ -22,10 +22,17 @@ import tiny_user
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
 from dp_forward.ledger import Ledger
 from dp_forward.privacy import NoiseSpec
-from dp_forward.service.client.client import AsyncClient, Client, RetryPolicy
+from dp_forward.service.client.client import AsyncClient, Client
 from dp_forward.service.client.transport import AsyncTransport, Transport
 from dp_forward.service.protocol.frame import parse_frame
-from dp_forward.service.protocol.sansio import Call, NoReply, Reply, ServerRefused, ServerUnavailable
+from dp_forward.service.protocol.sansio import (
+    Call,
+    NoReply,
+    Reply,
+    RetryPolicy,
+    ServerRefused,
+    ServerUnavailable,
+)
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings

@@ -43,7 +43,7 @@ from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count, positive
 from dp_forward.progress import Count
 
-__all__ = ["Decoder", "invert_with", "train_decoder"]
+__all__ = ["invert_with", "train_decoder"]
 
 _WARM_UP: Final = 0.05
 _RAREST: Final = -20.0

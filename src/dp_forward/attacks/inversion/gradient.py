@@ -44,7 +44,7 @@ from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count, positive
 from dp_forward.progress import Count
 
-__all__ = ["RowMap", "invert_by_gradient", "refuse_front", "soft_tokens"]
+__all__ = ["invert_by_gradient", "refuse_front"]
 
 _TINY: Final = 1e-30
 

@@ -66,7 +66,7 @@ from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["NearestTokens", "Reading", "invert_nearest"]
+__all__ = ["NearestTokens", "invert_nearest"]
 
 Scale = Literal["known", "matrix", "row"]
 """What a reader knows of the scale: all of it (no bound), one number per matrix, or one per row."""

@@ -27,8 +27,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.exact_normal import Entropy, fresh_bytes, series_bounds
 from dp_forward.privacy import checks
 
-__all__ = ["chance_floor", "choices", "coins", "words"]
-
 _WORD = 64
 _LONGEST = 450
 _MOST_CHOICES = 1 << 32

@@ -38,7 +38,7 @@ from scipy.special import ndtri
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 
-__all__ = ["LARGEST_SCALE", "Entropy", "fresh_bytes", "rounded_normal", "series_bounds", "threshold"]
+__all__ = ["Entropy", "rounded_normal"]
 
 Entropy = Callable[[int], bytes]
 """``entropy(n)`` gives n fresh, secret, uniform bytes."""

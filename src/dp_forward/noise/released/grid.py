@@ -33,7 +33,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound
 
-__all__ = ["Grid", "Integers", "held", "largest_square", "quantise", "shrunk_to", "sums_of_squares"]
+__all__ = ["Grid", "quantise"]
 
 _FINER = 20
 _MOST_NORM = 256

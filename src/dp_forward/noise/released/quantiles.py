@@ -20,8 +20,6 @@ from scipy.special import ndtri
 
 from dp_forward.noise.released.exact_normal import threshold
 
-__all__ = ["LEAST_PRECISION", "quantile", "twice_tail"]
-
 LEAST_PRECISION = 64
 _START = 60
 """Binary places of the first z0: more than a float has, fewer than any precision."""

@@ -11,8 +11,6 @@ from dp_forward.noise.released.exact_normal import Entropy, rounded_normal
 from dp_forward.noise.released.grid import Grid, Integers, quantise
 from dp_forward.privacy import NormBound
 
-__all__ = ["GaussianRelease"]
-
 
 @dataclass(frozen=True, slots=True)
 class GaussianRelease:

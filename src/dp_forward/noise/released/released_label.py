@@ -32,7 +32,7 @@ from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
 from dp_forward.privacy import Guarantee, RandomizedResponse, ResponseWithPrior
 
-__all__ = ["ReleasedLabels", "release_labels"]
+__all__ = ["release_labels"]
 
 _BY_RELEASE = object()
 

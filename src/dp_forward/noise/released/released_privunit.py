@@ -58,8 +58,6 @@ from dp_forward.noise.released.quantiles import LEAST_PRECISION, quantile, twice
 from dp_forward.privacy import NormBound, PrivUnit
 from dp_forward.privacy.bounds import normalise_rows
 
-__all__ = ["PER_UNIT", "Law", "PrivUnitRelease", "directions", "rounded_privunit"]
-
 PER_UNIT = 8
 """Cells per unit of V: rounding adds 1/768 of the variance."""
 

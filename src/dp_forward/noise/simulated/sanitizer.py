@@ -58,8 +58,6 @@ from dp_forward.privacy import (
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.gaussian import GaussianNoise
 
-__all__ = ["ProjectedSanitizer", "Sanitizer"]
-
 
 class _Noise(nn.Module):
     """Bound and noise for batches of hidden matrices [batch, rows, width]."""

@@ -19,8 +19,6 @@ from dp_forward.privacy.factor import Factor
 from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.privunit import PrivUnit
 
-__all__ = ["Generators", "add_gaussian", "add_shaped", "draw_privunit"]
-
 
 class Generators:
     """One random stream per device, started from a seed and the rank of this process.

@@ -26,7 +26,7 @@ from dp_forward.privacy.shuffling.lower_bound import (
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
 
-__all__ = ["NOBODY", "shuffled_gaussian", "shuffled_mechanism", "shuffled_pure"]
+__all__ = ["NOBODY"]
 
 Kind = Literal["proved", "attack", "estimate"]
 

@@ -50,8 +50,6 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.shuffling.local_curve import Curve, binomial_tail, curve_epsilon
 from dp_forward.privacy.solve import last_safe
 
-__all__ = ["shuffled_epsilon"]
-
 _TAIL_SLACK: Final = 1e-14
 """Float error of a binomial tail per square root of its trials, ten times what was measured."""
 

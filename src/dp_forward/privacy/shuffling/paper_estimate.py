@@ -14,8 +14,6 @@ from typing import Final
 
 from dp_forward.privacy import checks
 
-__all__ = ["paper_estimate"]
-
 _COARSE: Final = 1e-3
 _SHARE: Final = 5e-5
 """The discretisation interval, as a share of the epsilon it is to resolve."""

@@ -37,8 +37,6 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.shuffling.local_curve import Curve
 from dp_forward.privacy.solve import last_safe
 
-__all__ = ["sampler_epsilon"]
-
 Floats = NDArray[np.float64]
 
 _POINTS: Final = 2**20

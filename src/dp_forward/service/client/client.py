@@ -27,7 +27,7 @@ from dp_forward.service.protocol.policy import Policy
 from dp_forward.service.protocol.sansio import RetryPolicy, Steps
 from dp_forward.split.artifacts import UserSide, load_user_side
 
-__all__ = ["Answer", "AsyncClient", "Client", "Preview", "RetryPolicy", "Text"]
+__all__ = ["AsyncClient", "Client"]
 
 L = TypeVar("L", bound=Transport | AsyncTransport)
 

@@ -57,7 +57,7 @@ from dp_forward.service.protocol.sansio import (
 )
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["Answer", "Text"]
+__all__ = ["Preview"]
 
 Text = str | tuple[str, str]
 """What is asked about: one text, or a pair of them in one release."""

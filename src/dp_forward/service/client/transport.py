@@ -26,7 +26,7 @@ from dp_forward.service.protocol.sansio import Call, Done, NoReply, Pause, Reply
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["AsyncTransport", "Transport"]
+__all__ = ["AsyncTransport"]
 
 T = TypeVar("T")
 

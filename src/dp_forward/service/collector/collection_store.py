@@ -34,7 +34,7 @@ from dp_forward.storage.database import Database, Problem, create_database
 from dp_forward.storage.files import create_file
 from dp_forward.storage.json_files import read_json
 
-__all__ = ["RECORDS", "Collection", "counts"]
+__all__ = ["Collection"]
 
 _SPEC: Final = "collection.json"
 RECORDS: Final = "records.sqlite"

@@ -45,8 +45,6 @@ from dp_forward.service.server.request_limits import (
 )
 from dp_forward.service.server.settings import ServerSettings
 
-__all__ = ["RecordIntake", "RecordReader", "collector_routes"]
-
 _AT_ONCE: Final = 16
 """So many bodies are read and stored at a time; each may take 8 MiB."""
 _RETRY_SECONDS: Final = 1

@@ -31,7 +31,7 @@ from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.frame import HEADER_BYTES, Frame, Header, Values, WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 
-__all__ = ["CollectionSpec", "Record"]
+__all__ = ["CollectionSpec"]
 
 MOST_BODY_BYTES: Final = 8 << 20
 """No body of records is longer."""

@@ -29,7 +29,7 @@ from dp_forward.errors import DpForwardError, InvalidInput
 if TYPE_CHECKING:
     from dp_forward.noise.released.released_matrix import Released
 
-__all__ = ["HEADER_BYTES", "VERSION", "Header", "WireError", "frame_of", "parse_frame"]
+__all__ = ["HEADER_BYTES", "frame_of"]
 
 HEADER_BYTES: Final = 128
 MAGIC: Final = b"DPFW"

@@ -28,8 +28,6 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["Policy", "ProtocolMismatch", "shown"]
-
 _LONGEST_SHOWN: Final = 60
 
 

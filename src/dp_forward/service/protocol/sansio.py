@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from dp_forward.errors import DpForwardError
 
-__all__ = ["Call", "NoReply", "Reply", "RetryPolicy", "ServerRefused", "ServerUnavailable", "Steps", "send"]
+__all__ = ["Call", "NoReply", "RetryPolicy"]
 
 _LATER: Final = (408, 429)
 """Too slow, too many: the same bytes may be taken later."""

@@ -30,8 +30,6 @@ from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
 
-__all__ = ["Noisy"]
-
 _log = logging.getLogger("dp_forward.service")
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

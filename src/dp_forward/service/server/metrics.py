@@ -13,8 +13,6 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, Metric, gener
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-__all__ = ["Metrics"]
-
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 

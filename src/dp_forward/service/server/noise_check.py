@@ -50,8 +50,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism, NormBound, PrivUnit
 from dp_forward.service.server.request_limits import Refused
 
-__all__ = ["Limits"]
-
 MOST_FALSE_REFUSALS: Final = 1e-9
 _FOR_TESTS: Final = 4e-10
 """What the tests may use up; the rest is left for clamping."""

@@ -23,8 +23,6 @@ from starlette.responses import Response
 
 from dp_forward.errors import DpForwardError
 
-__all__ = ["Refused", "refusal"]
-
 OCTETS: Final = "application/octet-stream"
 _STATUS: Final = {
     "token": 401,

@@ -35,7 +35,7 @@ from dp_forward.service.protocol.sansio import (
 )
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
-__all__ = ["CollectorClient", "Forwarder", "batch_steps"]
+__all__ = ["CollectorClient", "Forwarder"]
 
 _log = logging.getLogger("dp_forward.service")
 

@@ -53,7 +53,7 @@ from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
 
-__all__ = ["Batch", "ShufflerStore", "fresh_ids"]
+__all__ = ["ShufflerStore"]
 
 _FORMAT: Final = 1
 _FILE: Final = "shuffle.sqlite"

@@ -43,7 +43,7 @@ from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, ru
 from dp_forward.service.webui.ui_security import AccessControl
 from dp_forward.service.webui.ui_service import UiService
 
-__all__ = ["MOST_BYTES", "make_ui_app", "run_ui"]
+__all__ = ["run_ui"]
 
 MOST_BYTES: Final = 1 << 18
 _HOST: Final = "127.0.0.1"

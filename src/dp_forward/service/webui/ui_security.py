@@ -25,8 +25,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dp_forward.service.server.request_limits import Refused, json_response
 
-__all__ = ["HEADERS", "AccessControl"]
-
 _KEY_HEADER: Final = "x-dpf-key"
 HEADERS: Final = {
     "content-security-policy": (

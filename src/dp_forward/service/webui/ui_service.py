@@ -13,10 +13,11 @@ from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Summary
 from dp_forward.privacy.guarantee import Guarantee, percent_up
 from dp_forward.privacy.rounding import shown_down, shown_up
-from dp_forward.service.client.client import Client, Preview
+from dp_forward.service.client.client import Client
+from dp_forward.service.client.session import Preview
 from dp_forward.service.server.request_limits import Refused
 
-__all__ = ["Reconstructor", "UiService"]
+__all__ = ["UiService"]
 
 
 class Reconstructor(Protocol):
