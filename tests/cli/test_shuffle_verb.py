@@ -26,6 +26,7 @@ from dp_forward.cli.shuffle import shuffle
 from dp_forward.cli.ui import ui
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.server.settings import ServerSettings
+from service.collector.collect_cases import summary
 from service.shuffler.shuffle_cases import OCTETS, TOKEN, collector_app, content, made, running, stored
 
 LOCAL = ServerSettings(port=0)
@@ -82,19 +83,19 @@ def test_a_shuffler_that_is_killed_goes_on_and_one_that_is_stopped_ends_in_order
         assert post(address, records[40:45]) == {"stored": 5, "known": 0}
         first.send_signal(signal.SIGKILL)
         first.wait(10)
-        assert Collection.open(folder).summary() == {"records": 0, "waiting": 40, "batches": 0}
+        assert summary(Collection.open(folder)) == {"records": 0, "waiting": 40, "batches": 0}
         shut.clear()
         second, address = started(*words)
         assert post(address, records) == {"stored": 10, "known": 45}
         until = time.monotonic() + 30
-        while not Collection.open(folder).summary()["batches"] and time.monotonic() < until:
+        while not summary(Collection.open(folder))["batches"] and time.monotonic() < until:
             time.sleep(0.05)
         second.send_signal(signal.SIGTERM)
         assert second.wait(30) == 0
         assert second.stdout is not None
         assert json.loads(second.stdout.read()) == {"batches": 1, "records": 40, "waiting": 15}
     assert Counter(inside for _, inside, _ in stored(folder)) == Counter(map(content, records[:40]))
-    assert Collection.open(folder).summary() == {"records": 40, "waiting": 0, "batches": 1}
+    assert summary(Collection.open(folder)) == {"records": 40, "waiting": 0, "batches": 1}
 
 
 @pytest.mark.parametrize(
