@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from dp_forward.cli.attack_membership import membership
 from dp_forward.cli.attack_target import Outcome, Target, attack_verb
@@ -42,7 +43,7 @@ class Pooled(StrEnum):
 _STEPS: Final = {How.GRADIENT: 150, How.DECODER: 3000}
 _FEWEST_LABELLED: Final = 40
 
-Split = Annotated[str | None, typer.Option("--split", help="Which split [the run's evaluation split].")]
+Split = Annotated[str | None, Option(help="Which split [the run's evaluation split].")]
 
 
 @attack_verb
@@ -51,24 +52,18 @@ def inversion(
     *,
     split: Split = None,
     how: Annotated[
-        How | None,
-        typer.Option("--how", help="[nearest where a row is its own token's, decoder elsewhere]."),
+        How | None, Option(help="[nearest where a row is its own token's, decoder elsewhere].")
     ] = None,
     with_prior: Annotated[
-        bool, typer.Option("--with-prior", help="nearest: weigh tokens by how frequent they are.")
+        bool, Option("--with-prior", help="nearest: weigh tokens by how frequent they are.")
     ] = False,
-    releases: Annotated[
-        int, typer.Option("--releases", "-k", help="Fresh releases of each text, averaged.")
-    ] = 1,
-    steps: Annotated[
-        int | None, typer.Option("--steps", help="Of the fit [150] or of the decoder's training [3000].")
-    ] = None,
+    releases: Annotated[int, Option("--releases", "-k", help="Fresh releases of each text, averaged.")] = 1,
+    steps: Annotated[int | None, Option(help="Of the fit [150] or of the decoder's training [3000].")] = None,
     public: Annotated[
-        str | None,
-        typer.Option("--public", help="The task whose training texts the attacker knows [the same task]."),
+        str | None, Option(help="The task whose training texts the attacker knows [the same task].")
     ] = None,
-    public_limit: Annotated[int, typer.Option("--public-limit", help="A sample of those.")] = 20000,
-    limit: Annotated[int, typer.Option("--limit", help="How many texts are attacked.")] = 200,
+    public_limit: Annotated[int, Option(help="A sample of those.")] = 20000,
+    limit: Annotated[int, Option(help="How many texts are attacked.")] = 200,
 ) -> Outcome:
     """Which tokens did a text have? The share that is named at its place; at `output`, the share of a bag.
 
@@ -150,19 +145,14 @@ def attribute(
     *,
     split: Split = None,
     labelled: Annotated[
-        Path | None,
-        typer.Option("--labelled", help="Texts with an attribute, in a file [genres by keywords]."),
+        Path | None, Option(help="Texts with an attribute, in a file [genres by keywords].")
     ] = None,
-    text: Annotated[str, typer.Option("--text", help="Its column of texts.")] = "text",
-    column: Annotated[str, typer.Option("--attribute", help="Its column of attributes.")] = "attribute",
-    share: Annotated[
-        float, typer.Option("--share", help="Of the texts, how many the attacker knows and learns from.")
-    ] = 0.5,
-    epochs: Annotated[int, typer.Option("--epochs", help="Of the attacker's training.")] = 20,
-    pool: Annotated[
-        Pooled | None, typer.Option("--pool", help="[flatten up to 4,096 numbers, mean above].")
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", help="A sample of the labelled texts.")] = None,
+    text: Annotated[str, Option(help="Its column of texts.")] = "text",
+    column: Annotated[str, Option("--attribute", help="Its column of attributes.")] = "attribute",
+    share: Annotated[float, Option(help="Of the texts, how many the attacker knows and learns from.")] = 0.5,
+    epochs: Annotated[int, Option(help="Of the attacker's training.")] = 20,
+    pool: Annotated[Pooled | None, Option(help="[flatten up to 4,096 numbers, mean above].")] = None,
+    limit: Annotated[int | None, Option(help="A sample of the labelled texts.")] = None,
 ) -> Outcome:
     """What else does a release tell? A genre of the text by keywords, or any attribute of a labelled file.
 

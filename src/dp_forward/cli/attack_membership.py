@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
+from typer import Option
 
 from dp_forward.cli.attack_target import Outcome, Target, attack_verb
 from dp_forward.errors import InvalidInput
@@ -47,25 +47,22 @@ def membership(
     *,
     others: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--others",
             "--split",
             help="The split of texts that were not trained on [the rest of train, or the evaluation split].",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Members, and others, at most so many each.")] = 2000,
-    draws: Annotated[int, typer.Option("--draws", help="Noisy queries of each text, averaged.")] = 1,
+    limit: Annotated[int, Option(help="Members, and others, at most so many each.")] = 2000,
+    draws: Annotated[int, Option(help="Noisy queries of each text, averaged.")] = 1,
     noiseless: Annotated[
-        bool, typer.Option("--noiseless", help="The attacker holds the back and feeds it without noise.")
+        bool, Option("--noiseless", help="The attacker holds the back and feeds it without noise.")
     ] = False,
-    score: Annotated[Score, typer.Option("--score", help="The one that is reported on top.")] = Score.ENTROPY,
+    score: Annotated[Score, Option(help="The one that is reported on top.")] = Score.ENTROPY,
     drop_words: Annotated[
-        float | None,
-        typer.Option("--drop-words", help="The paper's others: members with this share of words left out."),
+        float | None, Option(help="The paper's others: members with this share of words left out.")
     ] = None,
-    shadows: Annotated[
-        int, typer.Option("--shadows", help="LiRA: train so many models like the run on random halves.")
-    ] = 0,
+    shadows: Annotated[int, Option(help="LiRA: train so many models like the run on random halves.")] = 0,
 ) -> Outcome:
     """Was this text in the training set? Guessed from the run's answers; 0.5 is a coin.
 

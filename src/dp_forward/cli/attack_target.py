@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
+from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import Data, data_paths
@@ -28,14 +29,12 @@ if TYPE_CHECKING:
 
 _BROKEN: Final = 1
 _SHARED: Final[Mapping[str, Any]] = {
-    "run": Annotated[Path, typer.Argument(help="The folder of a run.")],
-    "task": Annotated[str | None, typer.Option("--task", help="Whose texts [the run's task].")],
+    "run": Annotated[Path, Argument(help="The folder of a run.")],
+    "task": Annotated[str | None, Option(help="Whose texts [the run's task].")],
     "data": Data,
-    "seed": Annotated[int, typer.Option("--seed", help="For draws of texts and weights; never for noise.")],
+    "seed": Annotated[int, Option(help="For draws of texts and weights; never for noise.")],
     "device": options.Device,
-    "figure": Annotated[
-        Path | None, typer.Option("--figure", help="Draw it into this file (.png, .svg or .pdf).")
-    ],
+    "figure": Annotated[Path | None, Option(help="Draw it into this file (.png, .svg or .pdf).")],
     "json": options.Json,
 }
 """The options of every attack verb."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
@@ -27,24 +28,23 @@ _REFUTED: Final = 1
 
 
 def audit(
-    run: Annotated[Path | None, typer.Argument(help="The folder of a run: its service is audited.")] = None,
+    run: Annotated[Path | None, Argument(help="The folder of a run: its service is audited.")] = None,
     mechanism: Annotated[
-        options.MechanismName | None, typer.Option("--mechanism", "-m", help="Which noise, without a run.")
+        options.MechanismName | None, Option("--mechanism", "-m", help="Which noise, without a run.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", "-e", help="The budget that the noise claims to meet.")
+        float | None, Option("--epsilon", "-e", help="The budget that the noise claims to meet.")
     ] = None,
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     draws: Annotated[
-        int | None,
-        typer.Option("--draws", help=f"Releases of each input [{_DRAWS}; {_FRAMES} over the wire of a run]."),
+        int | None, Option(help=f"Releases of each input [{_DRAWS}; {_FRAMES} over the wire of a run].")
     ] = None,
-    rows: Annotated[int, typer.Option("--rows", help="n, the rows that cross.")] = 8,
-    columns: Annotated[int, typer.Option("--cols", help="d, the width that crosses.")] = 16,
-    bits: Annotated[int, typer.Option("--bits", help="Bits per integer: 16 or 8.")] = 16,
+    rows: Annotated[int, Option(help="n, the rows that cross.")] = 8,
+    columns: Annotated[int, Option("--cols", help="d, the width that crosses.")] = 16,
+    bits: Annotated[int, Option(help="Bits per integer: 16 or 8.")] = 16,
     text: Annotated[
-        list[str] | None, typer.Option("--text", help="With a run: one of the two texts to tell apart.")
+        list[str] | None, Option("--text", help="With a run: one of the two texts to tell apart.")
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import Data, data_paths
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    task: Annotated[str | None, typer.Option("--task", help="Another task than the run's.")] = None,
+    run: Annotated[Path, Argument(help="The folder of a run.")],
+    task: Annotated[str | None, Option(help="Another task than the run's.")] = None,
     data: Data = None,
-    split: Annotated[str, typer.Option("--split", help="Which split.")] = "validation",
+    split: Annotated[str, Option(help="Which split.")] = "validation",
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", "-e", help="Noise for another budget than the run's.")
+        float | None, Option("--epsilon", "-e", help="Noise for another budget than the run's.")
     ] = None,
-    draws: Annotated[int, typer.Option("--draws", help="Draws of the noise per text.")] = 10,
-    limit: Annotated[int | None, typer.Option("--limit", help="A sample of the texts.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="For noise that can be drawn again.")] = None,
+    draws: Annotated[int, Option(help="Draws of the noise per text.")] = 10,
+    limit: Annotated[int | None, Option(help="A sample of the texts.")] = None,
+    seed: Annotated[int | None, Option(help="For noise that can be drawn again.")] = None,
     json: options.Json = False,
 ) -> None:
     """Measure how often a run is right, over repeated draws of the noise, with a 95 % interval.

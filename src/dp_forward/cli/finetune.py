@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import OWN_LEDGER, plan_options, print_plan, warn_if_finished
@@ -26,23 +26,20 @@ _NUMBERS_FROM_RELEASES = ("accuracy_on_released_labels", "texts", "records")
 def finetune(
     settings: dict[str, Any],
     *,
-    out: Annotated[Path, typer.Option("--out", help="The folder of the run.")],
+    out: Annotated[Path, Option(help="The folder of the run.")],
     from_releases: Annotated[
         Path | None,
-        typer.Option(
-            "--from-releases",
-            help="As the provider: train the back of --model on a corpus of releases, or on a collection.",
+        Option(
+            help="As the provider: train the back of --model on a corpus of releases, or on a collection."
         ),
     ] = None,
     ledger: Annotated[
-        Path | None,
-        typer.Option("--ledger", help="Where the release of the texts is charged [one of its own]."),
+        Path | None, Option(help="Where the release of the texts is charged [one of its own].")
     ] = None,
     budget: Annotated[
-        float | None,
-        typer.Option("--budget", help="What each record may spend in all, for a new ledger [this release]."),
+        float | None, Option(help="What each record may spend in all, for a new ledger [this release].")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was killed.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue a run that was killed.")] = False,
     json: options.Json = False,
 ) -> None:
     """Train a model through the noise; what each regime protects is said in the report.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput, LedgerCorrupt
@@ -16,7 +16,7 @@ from dp_forward.privacy.units import parse_unit
 
 app = typer.Typer(help="What has been spent, and is the file sound.", no_args_is_help=True)
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The ledger.", show_default=False)]
+File = Annotated[Path, Argument(metavar="FILE", help="The ledger.", show_default=False)]
 
 
 @app.command()
