@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -17,7 +18,7 @@ from dp_forward.progress import counter
 if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
     from dp_forward.attacks.inversion.recall import TokenPrior
-    from dp_forward.data import EncodedTexts, Record
+    from dp_forward.data import EncodedTexts
 
 app = typer.Typer(
     help="Attack a run: success, chance, 95 % interval, and the ceiling that its promise allows.",
@@ -79,13 +80,10 @@ def inversion(
         raise InvalidInput("steps", "go with gradient or decoder", steps, "nearest takes none.")
     if with_prior and chosen is not How.NEAREST:
         raise InvalidInput("with-prior", "go with nearest", chosen, "A decoder learns it anyway.")
-    attacked = target.task()
-    known = target.task(public)
-    part = target.split if split is None else split
+    attacked, known, part = target.task(), target.task(public), target.split(split)
     if known.name == attacked.name and part == "train":
-        raise InvalidInput(
-            "split", "not be the attacker's own public texts", part, "Name other texts with --public."
-        )
+        rule = "not be the attacker's own public texts"
+        raise InvalidInput("split", rule, part, "Name other texts with --public.")
     own = target.encoded(target.records(known, "train", public_limit))
     texts = target.encoded(target.records(attacked, part, limit))
     special, tokens = target.tokens.tokenizer.all_special_ids, int(table.num_embeddings)  # type: ignore[arg-type]
@@ -117,26 +115,15 @@ def _invert(
     from dp_forward.attacks.inversion.gradient import invert_by_gradient
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
 
-    front, mechanism = target.front, target.mechanism
-    shown: dict[str, Any] = {
-        "device": target.device,
-        "progress": counter(target.bars, "attacking", len(texts)),
-    }
+    front, noise = target.front, target.mechanism
+    settings |= {"prior": prior, "device": target.device}
+    progress = counter(target.bars, "attacking", len(texts))
     if how is not How.DECODER:
         invert = invert_nearest if how is How.NEAREST else invert_by_gradient
-        return invert(front, mechanism, texts, prior=prior, releases=releases, **settings, **shown)
-    decoder = train_decoder(
-        front,
-        mechanism,
-        public,
-        prior=prior,
-        average=releases,
-        seed=target.seed,
-        device=target.device,
-        progress=counter(target.bars, "training the decoder", settings["steps"]),
-        **settings,
-    )
-    return invert_with(decoder, front, mechanism, texts, **shown)
+        return invert(front, noise, texts, releases=releases, progress=progress, **settings)
+    settings["progress"] = counter(target.bars, "training the decoder", settings["steps"])
+    decoder = train_decoder(front, noise, public, average=releases, seed=target.seed, **settings)
+    return invert_with(decoder, front, noise, texts, device=target.device, progress=progress)
 
 
 @attack_verb
@@ -160,10 +147,13 @@ def attribute(
 
     Example: dpf attack attribute run --task imdb --split test --share 0.5
     """
-    from dp_forward.attacks.attribute import attribute_attack, read_labelled
+    from dp_forward.attacks.attribute import GENRES, attribute_attack, keyword_genres, read_labelled
 
+    values: Sequence[str] = GENRES
     if labelled is None:
-        values, records, source = _genres(target, split)
+        task, part = target.task(), target.split(split)
+        records = list(keyword_genres(record.text for record in target.records(task, part)))
+        source = f"{task.name} {part}, keywords"
     else:
         if target.task_name is not None or split is not None:
             raise InvalidInput("labelled", "go without --task and --split", "both", "The file has the texts.")
@@ -192,15 +182,6 @@ def attribute(
     )
     facts = {"source": source, "attribute_values": list(values)[:50], "pool": found.details["pool"]}
     return Outcome(result=found, facts=facts)
-
-
-def _genres(target: Target, split: str | None) -> tuple[tuple[str, ...], list[Record], str]:
-    """The genres, the texts that have one by keywords, and where they come from."""
-    from dp_forward.attacks.attribute import GENRES, keyword_genres
-
-    task, part = target.task(), target.split if split is None else split
-    texts = (record.text for record in target.records(task, part))
-    return GENRES, list(keyword_genres(texts)), f"{task.name} {part}, keywords"
 
 
 for _verb in (membership, inversion, attribute):

@@ -97,7 +97,7 @@ def membership(
         "accuracy_on_others": float(right[game.size :].mean()),
         "scores": more,
     }
-    return Outcome(result=top, facts=facts, more=more, comparable=game.drawn_alike)
+    return Outcome(result=top, facts=facts, comparable=game.drawn_alike)
 
 
 def _plan(target: Target) -> Plan:
@@ -108,12 +108,8 @@ def _plan(target: Target) -> Plan:
     if not (target.folder / "back").is_dir():
         raise InvalidInput("run", "hold a back", "none", "Membership is told by its answers.")
     if "task" not in target.plan:
-        raise InvalidInput(
-            "run",
-            "say which texts it was trained on",
-            "a run without a task",
-            "A back from collected releases never saw them: attack a run of dpf finetune.",
-        )
+        rule, remedy = "say which texts it was trained on", "A back from collected releases never saw them"
+        raise InvalidInput("run", rule, "a run without a task", f"{remedy}: attack a run of dpf finetune.")
     plan = replace(Plan.from_dict(target.plan), data=dict(target.data))
     asked = target.task_name
     if asked is not None and find_task(asked).name != plan.task:
@@ -137,8 +133,10 @@ class _Game:
     @classmethod
     def gather(cls, target: Target, *, others: str | None, limit: int, drop_words: float | None) -> _Game:
         """Read what is needed."""
+        from dp_forward.privacy import RECORD, TEXT
         from dp_forward.privacy.checks import count
         from dp_forward.split.artifacts import load_provider_side
+        from dp_forward.train.regimes import promises_of
 
         plan = _plan(target)
         provider = load_provider_side(target.folder / "back")
@@ -148,17 +146,16 @@ class _Game:
         members, rest, source, alike = _members_and_others(target, plan, others, drop_words)
         size = min(len(members), len(rest), limit)
         if size < _FEWEST:
-            raise InvalidInput(
-                "texts",
-                f"be {_FEWEST} members and {_FEWEST} others or more",
-                size,
-                "An interval needs more.",
-            )
+            rule = f"be {_FEWEST} members and {_FEWEST} others or more"
+            raise InvalidInput("texts", rule, size, "An interval needs more.")
         drawn = [*_draw(members, size, target.seed), *_draw(rest, size, target.seed + 1)]
         texts = target.encoded(drawn)
         if texts.labels is None:
             raise InvalidInput("others", "have labels", source, "Name another split.")
-        return cls(target, plan, provider.back, texts, size, source, alike, _ceiling(target, plan))
+        said = promises_of(plan, target.spec).training
+        # A promise per token or phrase says little about a whole text, and gives no ceiling.
+        ceiling = said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
+        return cls(target, plan, provider.back, texts, size, source, alike, ceiling)
 
     def ask(
         self, front: AnyFront, back: Back | NarrowBack, stage: str, query: Mapping[str, Any]
@@ -209,18 +206,6 @@ def _draw(records: list[Record], size: int, seed: int) -> list[Record]:
 
     chosen = np.random.default_rng(seed).permutation(len(records))[:size]
     return [records[number] for number in chosen]
-
-
-def _ceiling(target: Target, plan: Plan) -> float | None:
-    """The best guess that the promise about training texts allows; None where there is no such promise.
-
-    A promise per token or phrase says little about a whole text, and gives none.
-    """
-    from dp_forward.privacy import RECORD, TEXT
-    from dp_forward.train.regimes import promises_of
-
-    said = promises_of(plan, target.spec).training
-    return said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
 
 
 def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mapping[str, Any]) -> AttackResult:

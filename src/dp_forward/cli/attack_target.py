@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
@@ -21,11 +21,9 @@ from dp_forward.storage.json_files import read_json
 
 if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
-    from dp_forward.attacks.observations import AnyFront
-    from dp_forward.data import EncodedTexts, FixedLength, Record
+    from dp_forward.data import EncodedTexts, Record
     from dp_forward.data.tasks import Task
     from dp_forward.privacy import Mechanism
-    from dp_forward.release_spec import ReleaseSpec
 
 _BROKEN: Final = 1
 _SHARED: Final[Mapping[str, Any]] = {
@@ -41,30 +39,48 @@ _SHARED: Final[Mapping[str, Any]] = {
 _DEFAULTS: Final[Mapping[str, Any]] = {"run": inspect.Parameter.empty, "seed": 0, "json": False}
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Target:
-    """A front as an attacker has it, the noise that it is used with, and what its run says of texts."""
+    """A front as an attacker has it, the noise that it is used with, and what its run says of texts.
 
-    folder: Path
-    front: AnyFront
-    tokens: FixedLength
-    spec: ReleaseSpec
-    plan: Mapping[str, Any]
-    data: Mapping[str, str]
-    task_name: str | None
-    seed: int
-    device: str
-    bars: Bars
+    Edges:
+        A folder without plan.json (of `dpf split`, or a user's own) has no task of its own.
+    """
+
+    def __init__(
+        self,
+        bars: Bars,
+        *,
+        run: Path,
+        task: str | None,
+        data: list[str] | None,
+        seed: int,
+        device: str | None,
+    ) -> None:
+        from dp_forward.split.artifacts import load_user_side
+        from dp_forward.split.device import pick_device
+
+        self.bars, self.folder, self.task_name, self.seed = bars, run, task, seed
+        self.device = str(pick_device(device))
+        if not (run / "front").is_dir():
+            remedy = "A back alone reads no text: name a folder of dpf finetune."
+            raise InvalidInput("run", "hold a front", "none", remedy)
+        user = load_user_side(run / "front")
+        self.front, self.tokens, self.spec = user.front, user.tokens, user.spec
+        self.plan: Any = {}
+        if (run / "plan.json").is_file():
+            self.plan = read_json(run / "plan.json", name="run", remedy="Get it again.").get("plan")
+            if not isinstance(self.plan, dict):
+                raise InvalidInput("run", "hold a readable plan.json", "no plan in it", "Get it again.")
+        self.data: dict[str, str] = {**dict(self.plan.get("data") or {}), **(data_paths(data) or {})}
 
     @property
     def mechanism(self) -> Mechanism | None:
         """The noise, calibrated now; None for an undefended model."""
         return None if self.spec.noise is None else self.spec.mechanism()
 
-    @property
-    def split(self) -> str:
-        """The split that the run was measured on."""
-        return str(self.plan.get("evaluation_split") or "validation")
+    def split(self, given: str | None) -> str:
+        """The split that is given, else the one that the run was measured on."""
+        return str(self.plan.get("evaluation_split") or "validation") if given is None else given
 
     def task(self, name: str | None = None) -> Task:
         """The task of this name, else the one asked for, else the run's own."""
@@ -95,14 +111,13 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a verb found: its main result, further attacks on the same target, and facts to print.
+    """What a verb found: its main result, and facts to print; ``scores`` are further attacks on the target.
 
     ``comparable=False`` says that a success above the ceiling would have another reason than the noise.
     """
 
     result: AttackResult
     facts: Mapping[str, Any]
-    more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     comparable: bool = True
 
 
@@ -123,7 +138,7 @@ def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
             check_figure(figure)  # before anything takes its time
         shared = {name: given.pop(name) for name in ("run", "task", "data", "seed", "device")}
         with Bars() as bars:
-            target = _load(bars=bars, **shared)
+            target = Target(bars, **shared)
             outcome = verb(target, **given)
         _show(target, outcome, json=json, figure=figure)
 
@@ -138,47 +153,11 @@ def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
     return command
 
 
-def _load(
-    *, run: Path, task: str | None, data: list[str] | None, seed: int, device: str | None, bars: Bars
-) -> Target:
-    """The front of a run; its back is not needed here.
-
-    Edges:
-        A folder without plan.json (of `dpf split`, or a user's own) has no task of its own.
-    """
-    from dp_forward.split.artifacts import load_user_side
-    from dp_forward.split.device import pick_device
-
-    place = str(pick_device(device))
-    if not (run / "front").is_dir():
-        raise InvalidInput(
-            "run", "hold a front", "none", "A back alone reads no text: name a folder of dpf finetune."
-        )
-    user = load_user_side(run / "front")
-    plan: Any = {}
-    if (run / "plan.json").is_file():
-        plan = read_json(run / "plan.json", name="run", remedy="Get it again.").get("plan")
-        if not isinstance(plan, dict):
-            raise InvalidInput("run", "hold a readable plan.json", "no plan in it", "Get it again.")
-    return Target(
-        folder=run,
-        front=user.front,
-        tokens=user.tokens,
-        spec=user.spec,
-        plan=plan,
-        data={**dict(plan.get("data") or {}), **(data_paths(data) or {})},
-        task_name=task,
-        seed=seed,
-        device=place,
-        bars=bars,
-    )
-
-
 def _show(target: Target, outcome: Outcome, *, json: bool, figure: Path | None) -> None:
     """Print the outcome, draw it, and end with 1 where the promise is broken."""
     first, made, cut = outcome.result.as_dict(), target.mechanism, str(target.front.cut)
     promise = "none" if made is None else made.promise()
-    rows = {outcome.result.attack: first, **outcome.more}
+    rows = {outcome.result.attack: first, **outcome.facts.get("scores", {})}
     above = [name for name, found in rows.items() if not found["within_ceiling"]]
     refuted = outcome.comparable and bool(above)
     if not outcome.comparable:
@@ -194,7 +173,15 @@ def _show(target: Target, outcome: Outcome, *, json: bool, figure: Path | None) 
         facts = {"run": str(target.folder), "cut": cut, **noise, **outcome.facts}
         output.print_json({**first, **facts, "refuted": refuted})
     else:
-        _print(f"{target.folder}: {cut}, {promise}", rows)
+        columns: dict[str, Callable[[Any], str]] = {
+            "attack": lambda row: row["attack"],
+            "success": lambda row: f"{row['success']:.3f}",
+            "95 %": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
+            "chance": lambda row: f"{row['chance']:.3f}",
+            "ceiling": lambda row: "nothing promised" if row["ceiling"] is None else f"{row['ceiling']:.4f}",
+            "trials": lambda row: str(row["trials"]),
+        }
+        output.print_rows(f"{target.folder}: {cut}, {promise}", rows.values(), columns)
         shown = {name: value for name, value in outcome.facts.items() if not isinstance(value, Mapping)}
         output.print_fields("", shown)
         if above:
@@ -202,21 +189,3 @@ def _show(target: Target, outcome: Outcome, *, json: bool, figure: Path | None) 
             typer.echo(f"{reason}: above the ceiling: {', '.join(above)}.")
     if refuted:
         raise typer.Exit(_BROKEN)
-
-
-def _print(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    output.print_table(
-        title,
-        ("attack", "success", "95 %", "chance", "ceiling", "trials"),
-        [
-            (
-                name,
-                f"{found['success']:.3f}",
-                f"{found['low']:.3f} to {found['high']:.3f}",
-                f"{found['chance']:.3f}",
-                "nothing promised" if found["ceiling"] is None else f"{found['ceiling']:.4f}",
-                str(found["trials"]),
-            )
-            for name, found in rows.items()
-        ],
-    )

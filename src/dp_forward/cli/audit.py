@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -59,9 +59,8 @@ def audit(
 
     started = time.perf_counter()
     if (run is None) == (mechanism is None):
-        raise InvalidInput(
-            "run", "be given, or else --mechanism", "both or none", "Try: dpf audit -m privunit -e 8."
-        )
+        remedy = "Try: dpf audit -m privunit -e 8."
+        raise InvalidInput("run", "be given, or else --mechanism", "both or none", remedy)
     if run is not None:
         if epsilon is not None or delta is not None:
             raise InvalidInput("epsilon", "be left out with a run", epsilon, "A run claims its own.")
@@ -156,24 +155,18 @@ def _result(made: Mechanism, audits: dict[str, ReleasedAudit], findings: Sequenc
 
 
 def _print(result: dict[str, Any]) -> None:
-    rows = [(name, finding) for name, one in result["audits"].items() for finding in one["findings"]] + [
-        ("service" if "run" in result else "releases", finding) for finding in result["findings"]
-    ]
-    output.print_table(
-        f"{result['mechanism']}: {result['promise']}",
-        ("audit", "measured", "claimed", "found", "z", "verdict"),
-        [
-            (
-                name,
-                finding["what"],
-                output.number(finding["claimed"], 4),
-                output.number(finding["measured"], 4),
-                "" if finding["z"] is None else f"{finding['z']:+.1f}",
-                "REFUTED" if finding["refuted"] else "not refuted",
-            )
-            for name, finding in rows
-        ],
-    )
+    found = [{"audit": name, **row} for name, one in result["audits"].items() for row in one["findings"]]
+    last = "service" if "run" in result else "releases"
+    columns: dict[str, Callable[[Any], str]] = {
+        "audit": lambda row: row["audit"],
+        "measured": lambda row: row["what"],
+        "claimed": lambda row: output.number(row["claimed"], 4),
+        "found": lambda row: output.number(row["measured"], 4),
+        "z": lambda row: "" if row["z"] is None else f"{row['z']:+.1f}",
+        "verdict": lambda row: "REFUTED" if row["refuted"] else "not refuted",
+    }
+    found += [{"audit": last, **row} for row in result["findings"]]
+    output.print_rows(f"{result['mechanism']}: {result['promise']}", found, columns)
     for name, one in result["audits"].items():
         typer.echo(
             f"{name}: epsilon is at least {one['epsilon_lower_bound']:.3f} (95 %), claimed is "

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dp_forward.cli import options, output
+from dp_forward.cli import options
 from dp_forward.cli.finetune import print_report
 from dp_forward.cli.plan_options import PlanCommand, Resume, plan_options, print_plan, warn_if_finished
 from dp_forward.cli.progress_bars import Bars
@@ -40,7 +40,4 @@ def dpsgd(
     print_plan(plan.as_dict())
     with warn_if_finished(out, "report.json"), Bars() as bars:
         report = run_dpsgd(plan, folder=out, resume=resume, progress=bars)
-    if json:
-        output.print_json({**report, "out": str(out)})
-        return
-    print_report(report, out)
+    print_report(report, out, json=json)

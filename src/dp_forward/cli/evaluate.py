@@ -15,7 +15,6 @@ from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dp_forward.data.tasks import Task
-    from dp_forward.privacy import Mechanism
     from dp_forward.train.run import Halves
 
 
@@ -45,7 +44,12 @@ def evaluate(
     from dp_forward.train.run import Halves
 
     done = Halves.load(run)
-    chosen, mechanism = _task_of(done, task), _mechanism_of(done, epsilon)
+    chosen, noise = _task_of(done, task), done.spec.noise
+    if epsilon is not None:
+        if noise is None:
+            raise InvalidInput("epsilon", "go with a run that has noise", epsilon, "Leave it out.")
+        noise = replace(noise, epsilon=epsilon)
+    mechanism = None if noise is None else noise.build()
     source = {**done.data, **(data_paths(data) or {})}.get(chosen.name)
     sanitizer = None if mechanism is None else Sanitizer(mechanism, seed=seed)
     module = NoisyModel(done.pair, sanitizer, rows=done.spec.rows, labels=len(done.spec.labels))
@@ -69,11 +73,8 @@ def evaluate(
         "mechanism": "none" if mechanism is None else mechanism.name,
         "promise": "none" if mechanism is None else mechanism.promise(),
     }
-    if json:
-        output.print_json(result)
-        return
     notes = [note for note in (weakness(result), chosen.notes) if note]
-    output.print_fields(f"{run} on {chosen.name}", result, notes)
+    output.print_result(result, json=json, title=f"{run} on {chosen.name}", sentences=notes)
 
 
 def _task_of(run: Halves, name: str | None) -> Task:
@@ -85,17 +86,6 @@ def _task_of(run: Halves, name: str | None) -> Task:
         raise InvalidInput("task", "be given for a run that has none", "nothing", "Such as --task sst2.")
     task = find_task(known)
     if task.labels != run.spec.labels:
-        raise InvalidInput(
-            "task", f"have the labels of the run: {', '.join(run.spec.labels)}", task.name, "Name another."
-        )
+        rule = f"have the labels of the run: {', '.join(run.spec.labels)}"
+        raise InvalidInput("task", rule, task.name, "Name another.")
     return task
-
-
-def _mechanism_of(run: Halves, epsilon: float | None) -> Mechanism | None:
-    """The run's noise, for another epsilon where one is given."""
-    noise = run.spec.noise
-    if noise is None:
-        if epsilon is not None:
-            raise InvalidInput("epsilon", "go with a run that has noise", epsilon, "Leave it out.")
-        return None
-    return (noise if epsilon is None else replace(noise, epsilon=epsilon)).build()

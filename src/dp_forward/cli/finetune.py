@@ -11,7 +11,14 @@ from typing import Annotated, Any
 from typer import Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.plan_options import OWN_LEDGER, plan_options, print_plan, warn_if_finished
+from dp_forward.cli.plan_options import (
+    OWN_LEDGER,
+    RecordBudget,
+    Resume,
+    plan_options,
+    print_plan,
+    warn_if_finished,
+)
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import counter
@@ -19,7 +26,6 @@ from dp_forward.train.plan import Plan, ReleasesPlan
 
 _ACCURACY, _COST = ("accuracy", "accuracy_low", "accuracy_high"), ("seconds", "peak_memory_mib")
 _NUMBERS = ("draws", "texts", "accuracy_without_noise", "accuracy_of_commonest_label")
-_NUMBERS_FROM_RELEASES = ("accuracy_on_released_labels", "texts", "records")
 
 
 @plan_options(Plan)
@@ -36,10 +42,8 @@ def finetune(
     ledger: Annotated[
         Path | None, Option(help="Where the release of the texts is charged [one of its own].")
     ] = None,
-    budget: Annotated[
-        float | None, Option(help="What each record may spend in all, for a new ledger [this release].")
-    ] = None,
-    resume: Annotated[bool, Option("--resume", help="Continue a run that was killed.")] = False,
+    budget: RecordBudget = None,
+    resume: Resume = False,
     json: options.Json = False,
 ) -> None:
     """Train a model through the noise; what each regime protects is said in the report.
@@ -62,11 +66,9 @@ def finetune(
     print_plan(plan.as_dict())
     with warn_if_finished(out, "report.json"), Bars() as bars:
         run = run_plan(plan, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget)
-    if json:
-        output.print_json({**run.report, "out": str(out)})
-        return
     # By the file and not by the flag: a run that was finished before may have been charged in a shared one.
-    print_report(run.report, out, more=[OWN_LEDGER] if ledger_of(out / "releases").exists() else [])
+    more = [OWN_LEDGER] if ledger_of(out / "releases").exists() else []
+    print_report(run.report, out, json=json, more=more)
 
 
 def _finetune_releases(
@@ -84,14 +86,11 @@ def _finetune_releases(
     print_plan(plan.as_dict())
     with warn_if_finished(out, "report.json"), Bars() as bars, _exported(releases, out, bars) as exported:
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
-    if json:
-        output.print_json({**report, "out": str(out)})
-        return
     central = report["central"]
     shuffled = [] if central is None else [" ".join(["Through the shuffler:", *central["statements"]])]
-    print_report(
-        report, out, kind=", from releases", numbers=_NUMBERS_FROM_RELEASES, more=[*shuffled, report["notes"]]
-    )
+    numbers = ("accuracy_on_released_labels", "texts", "records")
+    more = [*shuffled, report["notes"]]
+    print_report(report, out, json=json, kind=", from releases", numbers=numbers, more=more)
 
 
 @contextmanager
@@ -113,13 +112,17 @@ def print_report(
     report: Mapping[str, Any],
     out: Path,
     *,
+    json: bool,
     kind: str = "",
     numbers: Sequence[str] = _NUMBERS,
     more: Sequence[str] = (),
 ) -> None:
-    """The numbers and the promises of a run, for people."""
+    """The whole report as JSON, or the numbers and the promises of a run, for people."""
     from dp_forward.train.report import weakness, with_subjects
 
+    if json:
+        output.print_json({**report, "out": str(out)})
+        return
     names = (*_ACCURACY, *numbers, *_COST)
     shown = {name: report[name] for name in names if name in report} | {"report": out / "report.md"}
     weak = weakness(report)

@@ -30,6 +30,9 @@ Data = Annotated[
 ]
 LabelEpsilon = Annotated[float | None, Option(help="Randomize labels with this budget [public labels].")]
 LabelPrior = Annotated[str | None, Option(help="A public prior over the labels: 0.5,0.5.")]
+RecordBudget = Annotated[
+    float | None, Option(help="What each record may spend in all, for a new ledger [this release].")
+]
 Resume = Annotated[bool, Option("--resume", help="Continue a run that was killed.")]
 
 OWN_LEDGER = (

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from dp_forward.split.artifacts import UserSide
 
 _Ledger = Annotated[Path | None, Option(help="Where the release is charged [OUT.private/ledger].")]
-_Budget = Annotated[
-    float | None, Option(help="What each record may spend in all, for a new ledger [this release].")
-]
 _Server = Annotated[str | None, Option(help="Push the stored release to this collector or shuffler, too.")]
 
 
@@ -39,7 +36,7 @@ def release(
     no_labels: Annotated[bool, Option("--no-labels", help="Store no labels.")] = False,
     bits: Annotated[int, Option(help="8 or 16 per number; both are as private.")] = 8,
     ledger: _Ledger = None,
-    budget: _Budget = None,
+    budget: plan_options.RecordBudget = None,
     resume: Annotated[bool, Option("--resume", help="Continue a release that was killed.")] = False,
     server: _Server = None,
     token_file: Annotated[Path | None, Option(help="The server's token.")] = None,
