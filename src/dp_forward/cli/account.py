@@ -59,7 +59,16 @@ def account(
         if users is not None:
             who = {"users": users, "delta": at_delta, "label_epsilon": label_epsilon, "labels": labels or 2}
             reading = _central(text, whole, releases, sampled=sampler is not None, **who)
-            result |= {"delta": at_delta, **_central_fields(reading)}
+            result |= {
+                "delta": at_delta,
+                "central_epsilon_upper": reading.upper.epsilon,
+                "central_epsilon_lower": reading.lower.epsilon,
+                "paper_estimate": reading.estimate.epsilon,
+                "central": {
+                    name: {"kind": bound.kind, "trusted": bound.trusted, "statement": bound.statement}
+                    for name, bound in vars(reading).items()
+                },
+            }
             sentences += [bound.statement for bound in vars(reading).values()]
         if paper:
             result["paper"], more = _paper(request, text, at_delta, users, reading)
@@ -127,18 +136,6 @@ def _central(
     if sampled:
         return c.sampled_gaussian(mu=mu, epochs=releases, **shared)
     return c.shuffled_gaussian(mu=mu, releases=releases, label_once=True, **shared)
-
-
-def _central_fields(reading: c.CentralBounds) -> dict[str, Any]:
-    return {
-        "central_epsilon_upper": reading.upper.epsilon,
-        "central_epsilon_lower": reading.lower.epsilon,
-        "paper_estimate": reading.estimate.epsilon,
-        "central": {
-            name: {"kind": bound.kind, "trusted": bound.trusted, "statement": bound.statement}
-            for name, bound in vars(reading).items()
-        },
-    }
 
 
 def _paper(

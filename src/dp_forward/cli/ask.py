@@ -17,16 +17,6 @@ _STILL_FREE = (
     "A text that was asked before is still free. More noise costs less (--epsilon), where the server "
     "offers it."
 )
-_PerDay = Annotated[
-    float | None,
-    Option(help="A second cap, for each day of UTC; alone, the first is the largest there is."),
-]
-_Epsilon = Annotated[
-    float | None, Option("--epsilon", "-e", help="More noise than the front says, if the server offers it.")
-]
-_Pair = Annotated[
-    bool, Option("--pair", help="Ask about pairs of texts; in a file, with a tab between the two.")
-]
 
 
 def ask(
@@ -35,12 +25,20 @@ def ask(
     server: options.Server = "http://127.0.0.1:8765",
     ledger: options.LedgerFile = Path("budget.ledger"),
     budget: options.Budget = None,
-    budget_per_day: _PerDay = None,
-    epsilon: _Epsilon = None,
+    budget_per_day: Annotated[
+        float | None,
+        Option(help="A second cap, for each day of UTC; alone, the first is the largest there is."),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        Option("--epsilon", "-e", help="More noise than the front says, if the server offers it."),
+    ] = None,
     file: Annotated[
         Path | None, Option(help="Ask about every line of a file; answered ones are kept.")
     ] = None,
-    pair: _Pair = False,
+    pair: Annotated[
+        bool, Option("--pair", help="Ask about pairs of texts; in a file, with a tab between the two.")
+    ] = False,
     token_file: options.ProviderToken = None,
     json: options.Json = False,
 ) -> None:
@@ -53,7 +51,13 @@ def ask(
     """
     from dp_forward.service.client.client import Client
 
-    given = list(texts or []) if file is None else _lines(file)
+    given = list(texts or [])
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            raise InvalidInput("file", "be readable UTF-8", file, "Check the path.") from None
+        given = [line for line in lines if line.strip()]
     if not given or (texts and file is not None):
         raise InvalidInput("texts", "be given, or a --file, and not both", len(given), "Say what to ask.")
     asked = _pairs(given, lines=file is not None) if pair else given
@@ -106,11 +110,3 @@ def _pairs(given: list[str], *, lines: bool) -> list[tuple[str, str]]:
             found = f"{len(parts) - 1} tabs in text {number}"
             raise InvalidInput("file", "have one tab in each line under --pair", found, "FIRST, tab, SECOND.")
     return [(first, second) for first, second in halves]
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise InvalidInput("file", "be readable UTF-8", file, "Check the path.") from None
-    return [line for line in lines if line.strip()]

@@ -17,7 +17,6 @@ from dp_forward.progress import counter
 
 if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
-    from dp_forward.attacks.inversion.recall import TokenPrior
     from dp_forward.data import EncodedTexts
 
 app = typer.Typer(
@@ -90,7 +89,7 @@ def inversion(
     prior = TokenPrior.learn(own, special=special, vocabulary=tokens)
     prior.check(texts)
     more = {"use_prior": with_prior} if chosen is How.NEAREST else {"steps": steps or _STEPS[chosen]}
-    found = _invert(target, chosen, own, texts, prior, releases=releases, **more)
+    found = _invert(target, chosen, own, texts, releases, prior=prior, **more)
     facts = {
         "task": attacked.name,
         "split": part,
@@ -98,25 +97,18 @@ def inversion(
         "public_texts": len(own),
         "bag_recall": found.details["bag_recall"],
     }
-    return Outcome(result=found, facts=facts)
+    return Outcome(found, facts)
 
 
 def _invert(
-    target: Target,
-    how: How,
-    public: EncodedTexts,
-    texts: EncodedTexts,
-    prior: TokenPrior,
-    *,
-    releases: int,
-    **settings: Any,
+    target: Target, how: How, public: EncodedTexts, texts: EncodedTexts, releases: int, **settings: Any
 ) -> AttackResult:
     from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
     from dp_forward.attacks.inversion.gradient import invert_by_gradient
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
 
     front, noise = target.front, target.mechanism
-    settings |= {"prior": prior, "device": target.device}
+    settings["device"] = target.device
     progress = counter(target.bars, "attacking", len(texts))
     if how is not How.DECODER:
         invert = invert_nearest if how is How.NEAREST else invert_by_gradient
@@ -181,7 +173,7 @@ def attribute(
         progress=counter(target.bars, "learning the attribute", epochs + 1),
     )
     facts = {"source": source, "attribute_values": list(values)[:50], "pool": found.details["pool"]}
-    return Outcome(result=found, facts=facts)
+    return Outcome(found, facts)
 
 
 for _verb in (membership, inversion, attribute):

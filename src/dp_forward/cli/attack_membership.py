@@ -9,10 +9,11 @@ ceiling is shown there too, but a success above it refutes nothing, and the exit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import numpy as np
 from typer import Option
 
 from dp_forward.cli.attack_target import Outcome, Target, attack_verb
@@ -20,12 +21,11 @@ from dp_forward.errors import InvalidInput
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from dp_forward.attacks.attack_result import AttackResult
     from dp_forward.attacks.observations import AnyFront
-    from dp_forward.data import EncodedTexts, Record
+    from dp_forward.data import Record
     from dp_forward.split.halves import Back, NarrowBack
     from dp_forward.train.plan import Plan
 
@@ -74,7 +74,7 @@ def membership(
 
     if shadows and drop_words is not None:
         raise InvalidInput("shadows", "go without --drop-words", shadows, "Leave one of them out.")
-    game = _Game.gather(target, others=others, limit=limit, drop_words=drop_words)
+    game = _Game(target, others=others, limit=limit, drop_words=drop_words)
     query = {"draws": draws, "noiseless": noiseless}
     answers = game.ask(target.front, game.back, "asking the run", query)
     found = {name: game.attack_by(name, answers) for name in SCORES}
@@ -97,65 +97,52 @@ def membership(
         "accuracy_on_others": float(right[game.size :].mean()),
         "scores": more,
     }
-    return Outcome(result=top, facts=facts, comparable=game.drawn_alike)
+    return Outcome(top, facts)
 
 
-def _plan(target: Target) -> Plan:
-    """The plan of the run; where none was trained on texts, no texts are members."""
-    from dp_forward.data.tasks import find_task
-    from dp_forward.train.plan import Plan
-
-    if not (target.folder / "back").is_dir():
-        raise InvalidInput("run", "hold a back", "none", "Membership is told by its answers.")
-    if "task" not in target.plan:
-        rule, remedy = "say which texts it was trained on", "A back from collected releases never saw them"
-        raise InvalidInput("run", rule, "a run without a task", f"{remedy}: attack a run of dpf finetune.")
-    plan = replace(Plan.from_dict(target.plan), data=dict(target.data))
-    asked = target.task_name
-    if asked is not None and find_task(asked).name != plan.task:
-        raise InvalidInput("task", f"be the one that the run was trained on, {plan.task}", asked, "Drop it.")
-    return plan
-
-
-@dataclass(frozen=True, eq=False)
 class _Game:
     """The run, and the texts to tell apart: first the members, then as many others."""
 
-    target: Target
-    plan: Plan
-    back: Back | NarrowBack
-    texts: EncodedTexts
-    size: int
-    others_from: str
-    drawn_alike: bool
-    ceiling: float | None
-
-    @classmethod
-    def gather(cls, target: Target, *, others: str | None, limit: int, drop_words: float | None) -> _Game:
-        """Read what is needed."""
+    def __init__(self, target: Target, *, others: str | None, limit: int, drop_words: float | None) -> None:
+        from dp_forward.data.tasks import find_task
         from dp_forward.privacy import RECORD, TEXT
         from dp_forward.privacy.checks import count
         from dp_forward.split.artifacts import load_provider_side
+        from dp_forward.train.plan import Plan
         from dp_forward.train.regimes import promises_of
 
-        plan = _plan(target)
+        if not (target.folder / "back").is_dir():
+            raise InvalidInput("run", "hold a back", "none", "Membership is told by its answers.")
+        if "task" not in target.plan:  # where none was trained on texts, no texts are members
+            rule, found = "say which texts it was trained on", "a run without a task"
+            remedy = "A back from collected releases never saw them: attack a run of dpf finetune."
+            raise InvalidInput("run", rule, found, remedy)
+        self.target, asked = target, target.task_name
+        self.plan = replace(Plan.from_dict(target.plan), data=dict(target.data))
+        if asked is not None and find_task(asked).name != self.plan.task:
+            rule = f"be the one that the run was trained on, {self.plan.task}"
+            raise InvalidInput("task", rule, asked, "Drop it.")
         provider = load_provider_side(target.folder / "back")
+        self.back = provider.back
         if replace(provider.spec, front=target.spec.front) != target.spec:
             raise InvalidInput("run", "have one form of release", "two in its halves", "Get it again.")
         limit = count("limit", limit, remedy="Use 2000.")
-        members, rest, source, alike = _members_and_others(target, plan, others, drop_words)
-        size = min(len(members), len(rest), limit)
-        if size < _FEWEST:
+        told_apart = _members_and_others(target, self.plan, others, drop_words)
+        members, rest, self.others_from, self.drawn_alike = told_apart
+        self.size = min(len(members), len(rest), limit)
+        if self.size < _FEWEST:
             rule = f"be {_FEWEST} members and {_FEWEST} others or more"
-            raise InvalidInput("texts", rule, size, "An interval needs more.")
-        drawn = [*_draw(members, size, target.seed), *_draw(rest, size, target.seed + 1)]
-        texts = target.encoded(drawn)
-        if texts.labels is None:
-            raise InvalidInput("others", "have labels", source, "Name another split.")
-        said = promises_of(plan, target.spec).training
+            raise InvalidInput("texts", rule, self.size, "An interval needs more.")
+        drawn: list[Record] = []
+        for seed, records in enumerate((members, rest), start=target.seed):
+            chosen = np.random.default_rng(seed).permutation(len(records))[: self.size]
+            drawn += [records[number] for number in chosen]
+        self.texts = target.encoded(drawn)
+        if self.texts.labels is None:
+            raise InvalidInput("others", "have labels", self.others_from, "Name another split.")
+        said = promises_of(self.plan, target.spec).training
         # A promise per token or phrase says little about a whole text, and gives no ceiling.
-        ceiling = said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
-        return cls(target, plan, provider.back, texts, size, source, alike, ceiling)
+        self.ceiling = said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
 
     def ask(
         self, front: AnyFront, back: Back | NarrowBack, stage: str, query: Mapping[str, Any]
@@ -201,20 +188,11 @@ def _members_and_others(
     return members, target.records(task, part), part, False
 
 
-def _draw(records: list[Record], size: int, seed: int) -> list[Record]:
-    import numpy as np
-
-    chosen = np.random.default_rng(seed).permutation(len(records))[:size]
-    return [records[number] for number in chosen]
-
-
 def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mapping[str, Any]) -> AttackResult:
     """Shadows: the run's own plan, carried out on random halves of the texts.
 
     They start from the weights that the run started from, and know its front where it is frozen.
     """
-    import numpy as np
-
     from dp_forward.attacks.lira import lira, logit_confidence, score_shadows
     from dp_forward.train.finetune import finetune
     from dp_forward.train.inputs import cut_model, load_inputs

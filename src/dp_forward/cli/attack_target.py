@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from typer import Argument, Option
@@ -25,18 +24,16 @@ if TYPE_CHECKING:
     from dp_forward.data.tasks import Task
     from dp_forward.privacy import Mechanism
 
-_BROKEN: Final = 1
-_SHARED: Final[Mapping[str, Any]] = {
-    "run": Annotated[Path, Argument(help="The folder of a run.")],
-    "task": Annotated[str | None, Option(help="Whose texts [the run's task].")],
-    "data": Data,
-    "seed": Annotated[int, Option(help="For draws of texts and weights; never for noise.")],
-    "device": options.Device,
-    "figure": Annotated[Path | None, Option(help="Draw it into this file (.png, .svg or .pdf).")],
-    "json": options.Json,
+_SHARED: Final[Mapping[str, tuple[Any, Any]]] = {
+    "run": (Annotated[Path, Argument(help="The folder of a run.")], inspect.Parameter.empty),
+    "task": (Annotated[str | None, Option(help="Whose texts [the run's task].")], None),
+    "data": (Data, None),
+    "seed": (Annotated[int, Option(help="For draws of texts and weights; never for noise.")], 0),
+    "device": (options.Device, None),
+    "figure": (Annotated[Path | None, Option(help="Draw it into this file (.png, .svg or .pdf).")], None),
+    "json": (options.Json, False),
 }
-"""The options of every attack verb."""
-_DEFAULTS: Final[Mapping[str, Any]] = {"run": inspect.Parameter.empty, "seed": 0, "json": False}
+"""The options of every attack verb, with their defaults."""
 
 
 class Target:
@@ -109,16 +106,15 @@ class Target:
         return EncodedTexts.from_records(records, self.tokens, progress=progress)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a verb found: its main result, and facts to print; ``scores`` are further attacks on the target.
+class Outcome(NamedTuple):
+    """What a verb found: its main result, and facts to print.
 
-    ``comparable=False`` says that a success above the ceiling would have another reason than the noise.
+    Of the facts, ``scores`` are further attacks on the target. Where ``drawn_alike`` is False, a success
+    above the ceiling would have another reason than the noise.
     """
 
     result: AttackResult
     facts: Mapping[str, Any]
-    comparable: bool = True
 
 
 def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
@@ -127,8 +123,6 @@ def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
     The function declares only its own options, after the target. The command ends with 1 where the success is
     above what the promise allows.
     """
-    own = list(inspect.signature(verb).parameters.values())[1:]
-    hints = get_type_hints(verb, include_extras=True)
 
     @functools.wraps(verb)
     def command(*, figure: Path | None, json: bool, **given: Any) -> None:
@@ -142,14 +136,7 @@ def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
             outcome = verb(target, **given)
         _show(target, outcome, json=json, figure=figure)
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [item.replace(kind=keyword, annotation=hints[item.name]) for item in own]
-    parameters += [
-        inspect.Parameter(name, keyword, default=_DEFAULTS.get(name), annotation=kind)
-        for name, kind in _SHARED.items()
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {item.name: item.annotation for item in parameters}
+    options.declare(command, verb, _SHARED)
     return command
 
 
@@ -159,8 +146,9 @@ def _show(target: Target, outcome: Outcome, *, json: bool, figure: Path | None) 
     promise = "none" if made is None else made.promise()
     rows = {outcome.result.attack: first, **outcome.facts.get("scores", {})}
     above = [name for name, found in rows.items() if not found["within_ceiling"]]
-    refuted = outcome.comparable and bool(above)
-    if not outcome.comparable:
+    comparable = outcome.facts.get("drawn_alike", True)
+    refuted = comparable and bool(above)
+    if not comparable:
         output.warn(
             "members and others are not drawn alike: a success may tell how they differ, not who trained."
         )
@@ -188,4 +176,4 @@ def _show(target: Target, outcome: Outcome, *, json: bool, figure: Path | None) 
             reason = "The promise is BROKEN" if refuted else "Not a fair comparison, so nothing is refuted"
             typer.echo(f"{reason}: above the ceiling: {', '.join(above)}.")
     if refuted:
-        raise typer.Exit(_BROKEN)
+        raise typer.Exit(1)

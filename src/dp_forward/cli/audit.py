@@ -24,7 +24,6 @@ _DRAWS: Final = 4000
 _FRAMES: Final = 40
 _MOST_ENTRIES: Final = 1 << 22
 """Integers released in this process: a few seconds on one core."""
-_REFUTED: Final = 1
 
 
 def audit(
@@ -80,7 +79,7 @@ def audit(
     else:
         _print(result)
     if result["refuted"]:
-        raise typer.Exit(_REFUTED)
+        raise typer.Exit(1)
 
 
 def _alone(made: Mechanism, draws: int, shape: dict[str, Any]) -> dict[str, Any]:

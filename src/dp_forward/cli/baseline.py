@@ -9,8 +9,7 @@ import typer
 
 from dp_forward.cli import options
 from dp_forward.cli.finetune import print_report
-from dp_forward.cli.plan_options import PlanCommand, Resume, plan_options, print_plan, warn_if_finished
-from dp_forward.cli.progress_bars import Bars
+from dp_forward.cli.plan_options import PlanCommand, Resume, carry_out, plan_options
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 
 app = typer.Typer(help="What others do, on the same task.", no_args_is_help=True)
@@ -37,7 +36,6 @@ def dpsgd(
     from dp_forward.train.dpsgd.dpsgd_training import run_dpsgd
 
     plan = DpSgdPlan.from_dict(settings)
-    print_plan(plan.as_dict())
-    with warn_if_finished(out, "report.json"), Bars() as bars:
+    with carry_out(plan, out) as bars:
         report = run_dpsgd(plan, folder=out, resume=resume, progress=bars)
     print_report(report, out, json=json)

@@ -84,27 +84,23 @@ def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -
         result |= {"labels": made.labels, "keep_probability": made.keep}
         del result["norm"]
     if not made.guaranteed:
-        return result | _without_guarantee(made)
+        # The classical formula beyond its theorem: no epsilon is printed that nobody proved.
+        assert isinstance(made, privacy.ClassicalGaussian)
+        exact = privacy.AnalyticGaussian(made.sigma, made.sensitivity, at_delta=made.at_delta)
+        return result | {
+            "wanted_epsilon": made.wanted.epsilon,
+            "epsilon": None,
+            "guarantee": "none",
+            "analytic_epsilon": exact.epsilon(made.at_delta),
+            "statement": (
+                f"No guarantee: the classical formula is proved for epsilon below 1 only, not for "
+                f"{made.wanted.epsilon:g}. By the analytic curve this sigma is worth {exact.promise()}."
+            ),
+        }
     guarantee = privacy.Guarantee(made, delta=result["delta"])
     return result | {
         "guarantee": guarantee.promise,
         "against": guarantee.against,
         "assumptions": list(guarantee.assumptions),
         "statement": guarantee.statement,
-    }
-
-
-def _without_guarantee(made: privacy.Mechanism) -> dict[str, Any]:
-    """The classical formula beyond its theorem: no epsilon is printed that nobody proved."""
-    assert isinstance(made, privacy.ClassicalGaussian)
-    exact = privacy.AnalyticGaussian(made.sigma, made.sensitivity, at_delta=made.at_delta)
-    return {
-        "wanted_epsilon": made.wanted.epsilon,
-        "epsilon": None,
-        "guarantee": "none",
-        "analytic_epsilon": exact.epsilon(made.at_delta),
-        "statement": (
-            f"No guarantee: the classical formula is proved for epsilon below 1 only, not for "
-            f"{made.wanted.epsilon:g}. By the analytic curve this sigma is worth {exact.promise()}."
-        ),
     }

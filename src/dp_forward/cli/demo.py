@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from dp_forward.train.plan import Plan
     from dp_forward.train.run import Run
 
-_TASK = "rotten-tomatoes"
 _SENTENCES = (
     "a quiet, generous film that earns its tears",
     "loud, lazy and far too long",
@@ -36,7 +36,6 @@ _SENTENCES = (
 )
 """Ours, and public; what a real user asks is shown nowhere."""
 
-_EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _DELTA = 1e-5
 _SHAPE = (16, 24)
 _USERS = 67_349
@@ -62,6 +61,8 @@ def demo(
     if proof:
         _show_proof(json=json)
         return
+    from dp_forward.service.client.client import Client
+
     started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     with Bars() as bars:
@@ -69,8 +70,15 @@ def demo(
         same_front = _plan(epsilon, mechanism="matrix-gaussian", model=str(out / "privunit"))
         gaussian = _run(same_front, out / "gaussian", bars)
     result = _result(private, gaussian, epsilon, out)
-    with output.working("asking a server"):
-        result["answers"] = _ask(out / "privunit", out / "my.ledger", epsilon=epsilon)
+    # One release more than is asked for: the cap of a ledger is never changed.
+    own: dict[str, Any] = {"ledger": out / "my.ledger", "budget": (len(_SENTENCES) + 1) * epsilon}
+    run = out / "privunit"
+    with (
+        output.working("asking a server"),
+        serve_locally(run) as at,
+        Client(run / "front", server=at, **own) as client,  # asked again, it costs nothing
+    ):
+        result["answers"] = [{"text": text, **client.ask(text).as_dict()} for text in _SENTENCES]
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
@@ -82,7 +90,7 @@ def _plan(epsilon: float, *, mechanism: str = "privunit", model: str | None = No
     """Small enough for two cores; what is not said here is by rule."""
     from dp_forward.train.plan import Plan
 
-    task = {"task": _TASK, "epsilon": epsilon, "evaluation_split": "test", "train_limit": 2000}
+    task = {"task": "rotten-tomatoes", "epsilon": epsilon, "evaluation_split": "test", "train_limit": 2000}
     if model is not None:
         return Plan.from_dict(task | {"model": model, "mechanism": mechanism})
     public = {
@@ -108,16 +116,6 @@ def _run(plan: Plan, folder: Path, bars: Bars) -> Run:
         resume=(folder / "plan.json").exists(),
         progress=lambda stage, *counts: bars(f"{folder.name}: {stage}", *counts),
     )
-
-
-def _ask(run: Path, ledger: Path, *, epsilon: float) -> list[dict[str, Any]]:
-    """Serve the back of a run over loopback and ask through its front; asked again, it costs nothing."""
-    from dp_forward.service.client.client import Client
-
-    # One release more than is asked for: the cap of a ledger is never changed.
-    budget = (len(_SENTENCES) + 1) * epsilon
-    with serve_locally(run) as at, Client(run / "front", server=at, ledger=ledger, budget=budget) as client:
-        return [{"text": text, **client.ask(text).as_dict()} for text in _SENTENCES]
 
 
 def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str, Any]:
@@ -182,7 +180,7 @@ def _print(result: dict[str, Any]) -> None:
 def _show_proof(*, json: bool) -> None:
     """What a promise costs in noise, whether it is kept, and what is left of a budget."""
     with output.working("calibrating"):
-        noise = [noise_for(epsilon) for epsilon in _EPSILONS]
+        noise = [noise_for(epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0, 16.0)]
     with output.working("drawing releases and measuring them"):
         audits = _audits(8.0)
     with output.working("spending a budget"):
@@ -192,8 +190,28 @@ def _show_proof(*, json: bool) -> None:
         found = {"noise": noise, "audits": audits, "ledger": spending}
         output.print_json({**found, "guarantee": guarantee.as_dict()})
         return
-    _print_noise(noise)
-    _print_audits(audits)
+    columns: dict[str, Callable[[Any], str]] = {
+        "epsilon": lambda row: f"{row['epsilon']:g}",
+        "Gaussian sigma": lambda row: shown_up(row["gaussian_sigma"], 5),
+        "PrivUnit 1/m": lambda row: shown_up(row["privunit_sigma"], 5),
+        "ratio": lambda row: f"{row['gaussian_sigma'] / row['privunit_sigma']:.2f}",
+        "best guess, Gaussian": lambda row: percent_up(row["gaussian_guess_rate"]),
+        "best guess, PrivUnit": lambda row: percent_up(row["privunit_guess_rate"]),
+        f"PrivUnit, {_USERS:,} shuffled": lambda row: shown_up(row["privunit_shuffled"], 3),
+        'the paper\'s "epsilon" is really': lambda row: shown_up(row["paper_really"], 3),
+    }
+    title = "1. Noise per entry for a private text (C = 1, delta 1e-5 for the Gaussian, 0 for PrivUnit)"
+    output.print_rows(title, noise, columns)
+    columns = {
+        "sampler": lambda row: row["sampler"],
+        "measured": lambda row: row["measures"],
+        "claimed": lambda row: f"{row['claimed']:.3f}",
+        "found": lambda row: f"{row['measured']:.3f}",
+        "z": lambda row: f"{row['z']:+.1f}",
+        "verdict": lambda row: "REFUTED" if row["refuted"] else "not refuted",
+    }
+    title = "2. Is the promise kept? 4,000 releases of two opposed inputs at a claimed epsilon of 8"
+    output.print_rows(title, audits, columns)
     typer.echo(
         f"3. A ledger with a cap of {spending['cap']:g}: {spending['releases']} releases at epsilon 2 "
         f"spent {shown_up(spending['spent'])}; the next one was refused:\n   {spending['refused']}\n\n"
@@ -266,31 +284,3 @@ def _spend(*, cap: float, each: float) -> dict[str, Any]:
             noisy = mechanism.sample(rng.standard_normal(_SHAPE), rng)
             ledger.ready(release.id, noisy.astype("<f4").tobytes())
             ledger.delivered(release.id)
-
-
-def _print_noise(noise: list[dict[str, Any]]) -> None:
-    columns = {
-        "epsilon": lambda row: f"{row['epsilon']:g}",
-        "Gaussian sigma": lambda row: shown_up(row["gaussian_sigma"], 5),
-        "PrivUnit 1/m": lambda row: shown_up(row["privunit_sigma"], 5),
-        "ratio": lambda row: f"{row['gaussian_sigma'] / row['privunit_sigma']:.2f}",
-        "best guess, Gaussian": lambda row: percent_up(row["gaussian_guess_rate"]),
-        "best guess, PrivUnit": lambda row: percent_up(row["privunit_guess_rate"]),
-        f"PrivUnit, {_USERS:,} shuffled": lambda row: shown_up(row["privunit_shuffled"], 3),
-        'the paper\'s "epsilon" is really': lambda row: shown_up(row["paper_really"], 3),
-    }
-    title = "1. Noise per entry for a private text (C = 1, delta 1e-5 for the Gaussian, 0 for PrivUnit)"
-    output.print_rows(title, noise, columns)
-
-
-def _print_audits(audits: list[dict[str, Any]]) -> None:
-    columns = {
-        "sampler": lambda row: row["sampler"],
-        "measured": lambda row: row["measures"],
-        "claimed": lambda row: f"{row['claimed']:.3f}",
-        "found": lambda row: f"{row['measured']:.3f}",
-        "z": lambda row: f"{row['z']:+.1f}",
-        "verdict": lambda row: "REFUTED" if row["refuted"] else "not refuted",
-    }
-    title = "2. Is the promise kept? 4,000 releases of two opposed inputs at a claimed epsilon of 8"
-    output.print_rows(title, audits, columns)

@@ -10,11 +10,9 @@ import typer
 from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
 from dp_forward.errors import Unproved
-from dp_forward.privacy import Budget, Guarantee, Mechanism
+from dp_forward.privacy import Budget, Guarantee
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up
-
-_COUNTS = (1, 2, 3, 10, 30, 100)
 
 
 def explain(
@@ -41,7 +39,11 @@ def explain(
             f"{epsilon:g} has none. Use gaussian."
         )
     guarantee = Guarantee(made, delta=0.0 if made.shown_delta == 0 else delta)
-    table = [_row(made, count, guarantee.delta) for count in _COUNTS]
+    table: list[dict[str, Any]] = []
+    for count in (1, 2, 3, 10, 30, 100):
+        many: Any = dataclasses.replace(made, releases=count)  # type: ignore[type-var]
+        epsilons = {"epsilon": many.epsilon(guarantee.delta), "guess_rate": many.guess_rate()}
+        table.append({"releases": count, **epsilons})
     if json:
         output.print_json(guarantee.as_dict() | {"mechanism": made.name, "repeated": table})
         return
@@ -55,8 +57,3 @@ def explain(
         ("k", "epsilon", "best guess of any attacker"),
         [(str(r["releases"]), shown_up(r["epsilon"], 4), percent_up(r["guess_rate"])) for r in table],
     )
-
-
-def _row(made: Mechanism, releases: int, delta: float) -> dict[str, Any]:
-    many: Any = dataclasses.replace(made, releases=releases)  # type: ignore[type-var]
-    return {"releases": releases, "epsilon": many.epsilon(delta), "guess_rate": many.guess_rate()}

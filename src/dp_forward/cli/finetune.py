@@ -11,14 +11,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.plan_options import (
-    OWN_LEDGER,
-    RecordBudget,
-    Resume,
-    plan_options,
-    print_plan,
-    warn_if_finished,
-)
+from dp_forward.cli.plan_options import OWN_LEDGER, RecordBudget, Resume, carry_out, plan_options
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import counter
@@ -63,8 +56,7 @@ def finetune(
         _finetune_releases(from_releases, settings, out=out, resume=resume, json=json)
         return
     plan = effective_plan(Plan.from_dict(settings))
-    print_plan(plan.as_dict())
-    with warn_if_finished(out, "report.json"), Bars() as bars:
+    with carry_out(plan, out) as bars:
         run = run_plan(plan, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget)
     # By the file and not by the flag: a run that was finished before may have been charged in a shared one.
     more = [OWN_LEDGER] if ledger_of(out / "releases").exists() else []
@@ -83,8 +75,7 @@ def _finetune_releases(
     renamed = {"central_delta" if name == "delta" else name: value for name, value in settings.items()}
     wanted = ReleasesPlan.from_dict({**renamed, "releases": str(releases)})
     plan = effective_releases_plan(wanted, cut_of_start(wanted.model))
-    print_plan(plan.as_dict())
-    with warn_if_finished(out, "report.json"), Bars() as bars, _exported(releases, out, bars) as exported:
+    with carry_out(plan, out) as bars, _exported(releases, out, bars) as exported:
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
     central = report["central"]
     shuffled = [] if central is None else [" ".join(["Through the shuffler:", *central["statements"]])]

@@ -5,58 +5,47 @@ Exit codes: 0 ok, 1 unsound or refuted, 2 usage, 3 budget exhausted, 4 protocol 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 import dp_forward
-from dp_forward.cli import (
-    account,
-    ask,
-    attack,
-    audit,
-    baseline,
-    calibrate,
-    demo,
-    evaluate,
-    explain,
-    finetune,
-    ledger,
-    output,
-    pretrain,
-    release,
-    serve,
-    shuffle,
-    split,
-    ui,
-)
+from dp_forward.cli import attack, baseline, ledger, output
+from dp_forward.cli.account import account
+from dp_forward.cli.ask import ask
+from dp_forward.cli.audit import audit
+from dp_forward.cli.calibrate import calibrate
+from dp_forward.cli.demo import demo
+from dp_forward.cli.evaluate import evaluate
+from dp_forward.cli.explain import explain
+from dp_forward.cli.finetune import finetune
 from dp_forward.cli.plan_options import PlanCommand
+from dp_forward.cli.pretrain import pretrain
+from dp_forward.cli.release import release
+from dp_forward.cli.serve import serve
+from dp_forward.cli.shuffle import shuffle
+from dp_forward.cli.split import cuts, split
+from dp_forward.cli.ui import ui
 
 __all__ = ["app"]
 
 app = typer.Typer(
     name="dpf",
-    help="Use a language model run by someone you do not trust.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("calibrate")(calibrate.calibrate)
-app.command("account")(account.account)
-app.command("explain")(explain.explain)
-app.command("cuts")(split.cuts)
-app.command("split")(split.split)
-app.command("finetune", cls=PlanCommand)(finetune.finetune)
-app.command("evaluate")(evaluate.evaluate)
-app.command("release")(release.release)
-app.command("pretrain", cls=PlanCommand)(pretrain.pretrain)
-app.command("serve")(serve.serve)
-app.command("shuffle")(shuffle.shuffle)
-app.command("ask")(ask.ask)
-app.command("ui")(ui.ui)
-app.command("audit")(audit.audit)
-app.command("demo")(demo.demo)
+_verb: Callable[..., None]
+for _verb in (calibrate, account, explain, cuts, split):
+    app.command()(_verb)
+app.command(cls=PlanCommand)(finetune)
+app.command()(evaluate)
+app.command()(release)
+app.command(cls=PlanCommand)(pretrain)
+for _verb in (serve, shuffle, ask, ui, audit, demo):
+    app.command()(_verb)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")
 app.add_typer(attack.app, name="attack")

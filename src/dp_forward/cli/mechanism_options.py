@@ -56,7 +56,14 @@ class MechanismRequest:
 
     def for_budget(self, budget: privacy.Budget) -> privacy.Mechanism:
         """The least noise that meets the budget."""
-        self._refuse_stray_options()
+        only_for = {
+            "threshold": (self.threshold, MechanismName.PRIVUNIT),
+            "cap-probability": (self.cap_probability, MechanismName.PRIVUNIT),
+            "prior": (self.prior, MechanismName.RANDOMIZED_RESPONSE),
+        }
+        for name, (value, owner) in only_for.items():  # what would be ignored is a misunderstanding
+            if value is not None and self.mechanism is not owner:
+                raise InvalidInput(name, f"go with {owner}", value, f"Use --mechanism {owner}.")
         if self.mechanism is MechanismName.RANDOMIZED_RESPONSE:
             return self._response(budget)
         own: dict[str, Any] = {"releases": self.releases}
@@ -97,14 +104,3 @@ class MechanismRequest:
         return privacy.calibrate(
             privacy.RandomizedResponse, budget, labels=self.labels, releases=self.releases
         )
-
-    def _refuse_stray_options(self) -> None:
-        """An option that would be ignored is a misunderstanding; say so."""
-        only_for = {
-            "threshold": (self.threshold, MechanismName.PRIVUNIT),
-            "cap-probability": (self.cap_probability, MechanismName.PRIVUNIT),
-            "prior": (self.prior, MechanismName.RANDOMIZED_RESPONSE),
-        }
-        for name, (value, owner) in only_for.items():
-            if value is not None and self.mechanism is not owner:
-                raise InvalidInput(name, f"go with {owner}", value, f"Use --mechanism {owner}.")

@@ -5,9 +5,11 @@ An option without a name of its own takes that of the parameter: `server: option
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 from typer import Argument, Option
 
@@ -58,6 +60,19 @@ Server = Annotated[str, Option(help="The provider's address.")]
 LedgerFile = Annotated[Path, Option(help="What you have spent; made if there is none.")]
 Budget = Annotated[float | None, Option(help="The cap of a new ledger: epsilon over all texts.")]
 ProviderToken = Annotated[Path | None, Option(help="The provider's token.")]
+
+
+def declare(
+    command: Callable[..., None], verb: Callable[..., Any], added: Mapping[str, tuple[Any, Any]]
+) -> None:
+    """Let ``command`` take the options of ``verb``, all but its first, then ``added``: kind and default."""
+    hints, keyword = get_type_hints(verb, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    own = list(inspect.signature(verb).parameters.values())[1:]
+    parameters = [item.replace(annotation=hints[item.name]) for item in own]
+    for name, (kind, default) in added.items():
+        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in parameters}
 
 
 def optional_token(file: Path | None) -> str | None:

@@ -9,19 +9,19 @@ app.command("finetune", cls=PlanCommand)(finetune)
 from __future__ import annotations
 
 import functools
-import inspect
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from dp_forward.cli import output
+from dp_forward.cli import options, output
+from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 from dp_forward.train.plan_base import PlanBase, kind_of, read_settings, setting_of
 
@@ -78,9 +78,6 @@ def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callab
     kinds = {item.name: kind_of(item) for item in fields(plan)}
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(verb).parameters.values())[1:]
-        hints = get_type_hints(verb, include_extras=True)
-
         @functools.wraps(verb)
         def command(plan_file: Path | None, more: list[str] | None, **given: Any) -> None:
             settings = _settings(more)
@@ -95,13 +92,7 @@ def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callab
             verb(read_settings(plan_file, settings), **given)
 
         added = {"plan_file": _PLAN_FILE, **flags, "more": _SET}
-        parameters = [item.replace(annotation=hints[item.name]) for item in own]
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters += [
-            inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in added.items()
-        ]
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {item.name: item.annotation for item in parameters}
+        options.declare(command, verb, {name: (kind, None) for name, kind in added.items()})
         return command
 
     return decorate
@@ -155,14 +146,6 @@ def numbers(name: str, text: str | None, *, remedy: str = "Try 0.5,0.5.") -> lis
         raise InvalidInput(name, "be numbers with commas between", repr(text), remedy) from None
 
 
-def print_plan(plan: Mapping[str, Any]) -> None:
-    """The effective plan on stderr, before anything runs."""
-    typer.echo("The plan:", err=True)
-    for name, value in plan.items():
-        if value is not None and value != {}:
-            typer.echo(f"  {name} = {value}", err=True)
-
-
 @contextmanager
 def warn_if_finished(out: Path, mark: str) -> Iterator[None]:
     """Say afterwards, on stderr, that ``out`` was finished before; ``mark`` is the file that it ends with."""
@@ -170,3 +153,14 @@ def warn_if_finished(out: Path, mark: str) -> Iterator[None]:
     yield
     if finished:
         output.warn(f"{out} was finished before: nothing was trained, released or charged now.")
+
+
+@contextmanager
+def carry_out(plan: PlanBase, out: Path) -> Iterator[Bars]:
+    """Bars for a run in ``out``; the effective plan is on stderr before anything runs."""
+    typer.echo("The plan:", err=True)
+    for name, value in plan.as_dict().items():
+        if value is not None and value != {}:
+            typer.echo(f"  {name} = {value}", err=True)
+    with warn_if_finished(out, "report.json"), Bars() as bars:
+        yield bars

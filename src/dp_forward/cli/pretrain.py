@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.plan_options import Resume, plan_options, print_plan, warn_if_finished
-from dp_forward.cli.progress_bars import Bars
+from dp_forward.cli.plan_options import Resume, carry_out, plan_options
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 
 _NOT_SHOWN = ("history", "statement", "plan", "plan_digest", "provenance")
@@ -30,8 +29,7 @@ def pretrain(
     from dp_forward.train.pretrain.pretraining import pretrain as run_plan
 
     plan = PretrainPlan.from_dict(settings)
-    print_plan(plan.as_dict())
-    with warn_if_finished(out, "report.json"), Bars() as bars:
+    with carry_out(plan, out) as bars:
         report = run_plan(plan, folder=out, resume=resume, progress=bars)
     title, said = f"{out}: an ordinary checkpoint", [str(report["statement"])]
     result = {**report, "out": str(out)}

@@ -35,19 +35,15 @@ class Bars(Progress):
             f"{name} {value:.4g}" for name, value in numbers.items() if name not in ("step", "epoch")
         )
         if self.disable:
-            self._print_line(stage, done, total, more)
+            now = time.monotonic()
+            due = now - self._said.get(stage, now - _EVERY / 2) >= _EVERY
+            if due or more or (total and done == total):
+                self._said[stage] = now
+                out_of = f" of {total}" if total else ""
+                typer.echo(f"{stage}: {done}{out_of} {more}".rstrip(), err=True)
+            self._said.setdefault(stage, now - _EVERY / 2)
             return
         if stage not in self._stages:
             self._stages[stage] = self.add_task(stage, total=total or None, more="")
         shown: dict[str, Any] = {"more": more} if more else {}  # the last numbers stay until there are others
         self.update(self._stages[stage], completed=done, total=total or None, **shown)
-
-    def _print_line(self, stage: str, done: int, total: int, more: str) -> None:
-        now = time.monotonic()
-        due = now - self._said.get(stage, now - _EVERY / 2) >= _EVERY
-        if not (due or more or (total and done == total)):
-            self._said.setdefault(stage, now - _EVERY / 2)
-            return
-        self._said[stage] = now
-        out_of = f" of {total}" if total else ""
-        typer.echo(f"{stage}: {done}{out_of} {more}".rstrip(), err=True)

@@ -58,7 +58,10 @@ def release(
     from dp_forward.split.device import pick_device
     from dp_forward.train.regimes import label_mechanism_for
 
-    to, place = _destination(server, token_file), pick_device(device)
+    if server is None and token_file is not None:
+        raise InvalidInput("token-file", "go with --server", "alone", "Say where to push.")
+    to = None if server is None else {"server": server, "token": options.optional_token(token_file)}
+    place = pick_device(device)
     chosen, user = find_task(task), load_user_side(front)
     _check_task(chosen, split, front, user, no_labels=no_labels)
     prior = plan_options.numbers("label-prior", label_prior)
@@ -109,15 +112,6 @@ def _check_task(task: TaskSpec, split: str, front: Path, user: UserSide, *, no_l
     if task.labels != user.spec.labels and not no_labels:
         rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
         raise InvalidInput("task", rule, task.name, "Or --no-labels.")
-
-
-def _destination(server: str | None, token_file: Path | None) -> dict[str, Any] | None:
-    """Where to push, checked before anything else is done."""
-    if server is not None:
-        return {"server": server, "token": options.optional_token(token_file)}
-    if token_file is not None:
-        raise InvalidInput("token-file", "go with --server", "alone", "Say where to push.")
-    return None
 
 
 def _report(

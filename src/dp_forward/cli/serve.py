@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dp_forward.cli import options
-from dp_forward.cli.options import optional_token
 from dp_forward.cli.plan_options import numbers
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.storage.json_files import read_json
@@ -72,7 +71,7 @@ def serve(
     settings = ServerSettings(
         host=host,
         port=port,
-        token=optional_token(token_file),
+        token=options.optional_token(token_file),
         tls_cert=tls_cert,
         tls_key=tls_key,
         also_epsilons=None if also_epsilon is None else tuple(sorted(also_epsilon, reverse=True)),
@@ -88,7 +87,7 @@ def serve(
         collection = Collection.open_or_create(collect, spec)
     elif any(x is not None for x in (collect_labels, label_epsilon, label_prior, shuffler_token_file)):
         raise InvalidInput("collect", "be given to collect records", "nothing", "Name a folder for them.")
-    word = optional_token(shuffler_token_file)
+    word = options.optional_token(shuffler_token_file)
     app = make_app(
         provider, front_digest=digest, settings=settings, collection=collection, shuffler_token=word
     )

@@ -87,6 +87,7 @@ class TokenReconstructor:
 
     def __init__(self, nearest: NearestTokens, *, by_row: bool) -> None:
         self._nearest, self._by_row = nearest, by_row
+        self.pooled = nearest.pooled  # then words near one vector are shown
         self._failed, self._stopping = False, threading.Event()
         self._thread = threading.Thread(target=self.prepare, daemon=True)
 
@@ -94,14 +95,9 @@ class TokenReconstructor:
     def how(self) -> str:
         """What is done, and where it falls short."""
         many = f"{self._nearest.size:,} tokens".replace(",", " ")
-        if self._nearest.pooled:
+        if self.pooled:
             return _POOLED.format(many=many)
         return (_EXACT if self._nearest.exact else _APPROXIMATE).format(many=many)
-
-    @property
-    def pooled(self) -> bool:
-        """Whether words near one vector are shown."""
-        return self._nearest.pooled
 
     @property
     def prepared(self) -> float | None:
