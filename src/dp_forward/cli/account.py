@@ -16,8 +16,6 @@ from dp_forward.privacy import shuffling as c
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 from dp_forward.privacy.rounding import shown_down, shown_up
 
-_Sampler = Annotated[int | None, Option(help="N users behind a trusted sampler, one fresh draw a step.")]
-
 
 def account(
     mechanism: options.MechanismOption,
@@ -35,7 +33,9 @@ def account(
     label_epsilon: Annotated[float | None, Option(help="A randomized label goes along, once.")] = None,
     labels: options.LabelCount = None,
     shuffle: Annotated[int | None, Option(help="N users behind a trusted shuffler.")] = None,
-    sampler: _Sampler = None,
+    sampler: Annotated[
+        int | None, Option(help="N users behind a trusted sampler, one fresh draw a step.")
+    ] = None,
     paper: options.Paper = False,
     json: options.Json = False,
 ) -> None:

@@ -120,8 +120,7 @@ class Outcome(NamedTuple):
 def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
     """Make a command of a function that attacks a `Target`: adds the shared options, shows the outcome.
 
-    The function declares only its own options, after the target. The command ends with 1 where the success is
-    above what the promise allows.
+    The function declares only its own options, after the target.
     """
 
     @functools.wraps(verb)

@@ -54,6 +54,8 @@ def audit(
 
     Example: dpf audit --mechanism matrix-gaussian --epsilon 8
     """
+    from dp_forward.audit.draw_checks import audit_draws
+    from dp_forward.audit.released_bytes import audit_released
     from dp_forward.privacy import NoiseSpec
 
     started = time.perf_counter()
@@ -71,8 +73,12 @@ def audit(
         spec = NoiseSpec(
             mechanism=mechanism.value, epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=columns
         )
-        shape = {"rows": rows, "width": columns, "bits": bits}
-        result = _alone(spec.build(), _DRAWS if draws is None else draws, shape)
+        shape: dict[str, Any] = {"rows": rows, "width": columns, "bits": bits}
+        made, many = spec.build(), _DRAWS if draws is None else draws
+        findings = audit_draws(made, **shape)
+        with Bars() as bars:
+            found = audit_released(made, draws=many, progress=counter(bars, "releasing", 2 * many), **shape)
+        result = _result(made, {"opposed inputs": found}, findings)
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
@@ -80,17 +86,6 @@ def audit(
         _print(result)
     if result["refuted"]:
         raise typer.Exit(1)
-
-
-def _alone(made: Mechanism, draws: int, shape: dict[str, Any]) -> dict[str, Any]:
-    """A mechanism's releases, without a model."""
-    from dp_forward.audit.draw_checks import audit_draws
-    from dp_forward.audit.released_bytes import audit_released
-
-    findings = audit_draws(made, **shape)
-    with Bars() as bars:
-        found = audit_released(made, draws=draws, progress=counter(bars, "releasing", 2 * draws), **shape)
-    return _result(made, {"opposed inputs": found}, findings)
 
 
 def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:

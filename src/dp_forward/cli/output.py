@@ -46,8 +46,7 @@ def print_fields(title: str, fields: Mapping[str, object], sentences: Sequence[s
         shown = number(value) if isinstance(value, float) else value
         typer.echo(f"  {name:<{width}}  {'none' if shown is None else shown}")
     for sentence in sentences:
-        typer.echo("")
-        typer.echo(sentence)
+        typer.echo(f"\n{sentence}")
 
 
 def print_result(

@@ -1,10 +1,4 @@
-"""Command-line options made from the fields of a plan, and what the training verbs share.
-
-@plan_options(Plan)
-def finetune(settings: dict[str, Any], *, out: Annotated[Path, typer.Option(...)]) -> None: ...
-
-app.command("finetune", cls=PlanCommand)(finetune)
-"""
+"""Command-line options made from the fields of a plan, and what the training verbs share."""
 
 from __future__ import annotations
 
@@ -71,8 +65,8 @@ class PlanCommand(TyperCommand):
 def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a verb whose first parameter, ``settings``, is to hold what its plan file and flags say.
 
-    The verb declares only what is no part of the plan. It gets: an argument PLAN (a TOML file), one option
-    for every setting that has a group, and ``--set`` for the others.
+    The verb, a `PlanCommand`, declares only what is no part of the plan. It gets: an argument PLAN (a TOML
+    file), one option for every setting that has a group, and ``--set`` for the others.
     """
     flags = {item.name: _option(item) for item in fields(plan) if setting_of(item).group is not None}
     kinds = {item.name: kind_of(item) for item in fields(plan)}

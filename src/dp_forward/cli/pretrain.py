@@ -11,8 +11,6 @@ from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import Resume, carry_out, plan_options
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 
-_NOT_SHOWN = ("history", "statement", "plan", "plan_digest", "provenance")
-
 
 @plan_options(PretrainPlan)
 def pretrain(
@@ -33,4 +31,5 @@ def pretrain(
         report = run_plan(plan, folder=out, resume=resume, progress=bars)
     title, said = f"{out}: an ordinary checkpoint", [str(report["statement"])]
     result = {**report, "out": str(out)}
-    output.print_result(result, json=json, title=title, sentences=said, only_json=_NOT_SHOWN)
+    hidden = ("history", "statement", "plan", "plan_digest", "provenance")
+    output.print_result(result, json=json, title=title, sentences=said, only_json=hidden)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,8 +146,6 @@ def _report(
 
 def _shuffler_report(upload: UploadResult, spec: CorpusSpec) -> tuple[dict[str, Any], str]:
     """What a shuffler adds; a central epsilon only where it hides a record."""
-    from dataclasses import replace
-
     from dp_forward.corpus import shuffle_guarantee as central
     from dp_forward.privacy import TEXT
     from dp_forward.privacy.noise_spec import DEFAULT_DELTA

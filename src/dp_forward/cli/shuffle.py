@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json as json_text
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,7 @@ import typer
 from typer import Option
 
 from dp_forward.cli import options, output
+from dp_forward.errors import InvalidInput
 
 
 def shuffle(
@@ -31,10 +34,6 @@ def shuffle(
 
     Example: dpf shuffle --collector http://127.0.0.1:8765 --collector-token-file word --store box --least 500
     """
-    import contextlib
-    import json as json_text
-
-    from dp_forward.errors import InvalidInput
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.settings import ServerSettings
     from dp_forward.service.server.uvicorn_runner import run_server

@@ -42,8 +42,7 @@ def cuts(
         if check:
             with output.working(f"checking {info.cut}"):
                 pair = split_model(whole, info.cut, allow_vocabulary_head=True)
-                report = check_split(pair, whole)
-            row["problems"] = list(report.problems)
+                row["problems"] = list(check_split(pair, whole).problems)
         rows.append(row)
     if json:
         output.print_json(rows)
