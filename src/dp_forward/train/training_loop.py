@@ -6,6 +6,7 @@ batches of texts of like length, clean epochs at the start, a moving average of 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import tempfile
@@ -167,8 +168,9 @@ def last_checkpoint(folder: Path) -> Path | None:
     """
     found = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdigit()]
     for path in sorted(found, key=step_of, reverse=True):
-        if _has_state(path):
-            return path
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads((path / "trainer_state.json").read_text(encoding="utf-8")):
+                return path
     return None
 
 
@@ -177,15 +179,11 @@ def step_of(checkpoint: Path | None) -> int:
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
-def _has_state(checkpoint: Path) -> bool:
-    try:
-        return bool(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return False
-
-
 def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: bool, evaluates: bool) -> Any:
     steps = math.ceil(settings.epochs * per_epoch)
+    bf16 = settings.precision == "bf16"
+    if settings.precision == "auto":
+        bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     return transformers.TrainingArguments(
         output_dir=str(place),
         num_train_epochs=settings.epochs,
@@ -195,7 +193,7 @@ def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: boo
         weight_decay=settings.weight_decay,
         lr_scheduler_type="linear",
         warmup_steps=math.ceil(_WARM_UP_SHARE * steps),
-        bf16=_bf16(settings.precision),
+        bf16=bf16,
         # Else several processes without a GPU would each train alone.
         use_cpu=not torch.cuda.is_available(),
         seed=settings.seed,
@@ -219,9 +217,24 @@ class _Trainer(transformers.Trainer):
     head_learning_rate: float | None = None
 
     def create_optimizer(self, *_: Any, **__: Any) -> Any:
-        if self.optimizer is None:
-            groups = _groups(self.model, self.args, self.head_learning_rate)
-            self.optimizer = torch.optim.AdamW(groups, fused=torch.cuda.is_available())
+        """Parameters by learning rate, and by whether they decay: matrices do, biases and norms do not."""
+        if self.optimizer is not None:
+            return self.optimizer
+        head_rate, module = self.head_learning_rate, self.model
+        new = set() if head_rate is None else {id(parameter) for parameter in module.new_parameters()}
+        groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                groups.setdefault((id(parameter) in new, parameter.ndim > 1), []).append(parameter)
+        settings = [
+            {
+                "params": parameters,
+                "lr": head_rate if is_new else self.args.learning_rate,
+                "weight_decay": self.args.weight_decay if is_matrix else 0.0,
+            }
+            for (is_new, is_matrix), parameters in groups.items()
+        ]
+        self.optimizer = torch.optim.AdamW(settings, fused=torch.cuda.is_available())
         return self.optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -258,23 +271,6 @@ class _Watcher(transformers.TrainerCallback):
     def _show(self, state: Any, numbers: dict[str, float]) -> None:
         if self._progress is not None:
             self._progress(self._stage, state.global_step, state.max_steps, numbers)
-
-
-def _groups(module: Any, args: Any, head_learning_rate: float | None) -> list[dict[str, Any]]:
-    """Parameters by learning rate, and by whether they decay: matrices do, biases and norms do not."""
-    new = set() if head_learning_rate is None else {id(parameter) for parameter in module.new_parameters()}
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            groups.setdefault((id(parameter) in new, parameter.ndim > 1), []).append(parameter)
-    return [
-        {
-            "params": parameters,
-            "lr": head_learning_rate if is_new else args.learning_rate,
-            "weight_decay": args.weight_decay if is_matrix else 0.0,
-        }
-        for (is_new, is_matrix), parameters in groups.items()
-    ]
 
 
 class _LikeLengths(Sampler[int]):
@@ -391,9 +387,3 @@ def _numbers(entry: dict[str, Any]) -> dict[str, float]:
     names = {"eval_loss": "evaluation_loss", "eval_accuracy": "accuracy", "loss": "loss"}
     kept = {ours: float(entry[theirs]) for theirs, ours in names.items() if theirs in entry}
     return {"step": float(entry.get("step", 0)), "epoch": float(entry.get("epoch") or 0.0), **kept}
-
-
-def _bf16(precision: str) -> bool:
-    if precision == "auto":
-        return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    return precision == "bf16"
