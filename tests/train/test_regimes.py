@@ -67,7 +67,7 @@ def test_a_baseline_outside_its_theorem_promises_nothing() -> None:
     said = promises(Regime.RELEASE_ONCE, classical)
     assert said.queries is None
     assert said.training is None
-    assert "no theorem" in said.statement
+    assert "no theorem" in said.as_dict()["statement"]
 
 
 def test_a_token_level_promise_does_not_cover_the_label() -> None:

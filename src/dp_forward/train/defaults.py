@@ -95,14 +95,9 @@ _PUBLIC_PACE = {
 }
 
 
-def _pace_from_releases(cut: str) -> dict[str, Any]:
-    """Epochs, batch and learning rates of a back that trains from stored releases, by its cut."""
-    return _HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE
-
-
 def effective_releases_plan(plan: ReleasesPlan, cut: str) -> ReleasesPlan:
     """The effective plan of a provider whose back starts at this cut."""
-    pace = _pace_from_releases(cut)
+    pace: dict[str, Any] = _HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE
     return replace(plan, **{name: value for name, value in pace.items() if getattr(plan, name) is None})
 
 
@@ -110,6 +105,7 @@ def effective_plan(plan: Plan) -> Plan:
     """The effective plan: nothing that decides the result is left open."""
     published, regime = published_shape(plan.model), plan.regime
     cut = plan.cut or (published.cut if published else "output")
+    at_output = parse_cut(cut).place == "output"
     rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit)
     chosen = {**rule, "cut": cut}
     if published:
@@ -119,10 +115,10 @@ def effective_plan(plan: Plan) -> Plan:
     elif plan.epsilon is not None:
         chosen["training_epsilon"] = max(plan.epsilon, 4.0)
     if regime.protects_training:
-        chosen |= _pace_from_releases(cut)
+        chosen |= _HEAD_PACE if at_output else _BACK_PACE
     if regime is Regime.PUBLIC_FRONT:
         chosen |= _PUBLIC_PACE
-    if parse_cut(cut).place == "output" and regime.protects_training:
+    if at_output and regime.protects_training:
         # A head that learns from one release per text wants a little less noise than one that has many.
         if plan.mechanism == "privunit":
             chosen["threshold_share"] = max(0.2, rule.get("threshold_share", 0.0))

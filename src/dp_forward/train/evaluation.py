@@ -44,12 +44,7 @@ class Accuracy:
 
 @torch.inference_mode()
 def accuracy_over_draws(
-    module: NoisyModel,
-    records: EncodedTexts,
-    *,
-    draws: int = 10,
-    batch: int = 64,
-    progress: Count | None = None,
+    module: NoisyModel, records: EncodedTexts, *, draws: int = 10, progress: Count | None = None
 ) -> Accuracy:
     """How often the module is right about ``records``; the front reads each text once."""
     checks.count("draws", draws, remedy="Use 10 or more.")
@@ -61,7 +56,7 @@ def accuracy_over_draws(
     module.eval()
     device = next(module.parameters()).device
     right = []
-    for _, texts in length_batches(records, batch, device, progress=progress):
+    for _, texts in length_batches(records, 64, device, progress=progress):
         labels = texts.pop("labels")
         hidden = module.hidden(**texts)
         at_once = max(1, min(draws, 1024 // len(labels)))

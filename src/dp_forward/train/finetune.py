@@ -48,7 +48,6 @@ from dp_forward.train.training_loop import FitSettings, curve_sample, train_stag
 
 __all__ = ["finetune"]
 
-_READ_AT_ONCE = 512
 _EVALUATION_STREAM, _CURVE_STREAM = 1 << 20, 1 << 21
 """Beyond any step: simulated noise that training never met."""
 
@@ -267,7 +266,7 @@ class _Training:
             device, progress = pick_device(), counter(self.progress, "relabelling", len(texts))
             model.to(device).eval()
             answers = np.empty(len(texts), dtype=np.int64)
-            for chosen, batch in length_batches(texts, _READ_AT_ONCE, device, progress=progress):
+            for chosen, batch in length_batches(texts, 512, device, progress=progress):
                 batch.pop("labels")
                 answers[chosen] = model(**batch)["logits"].argmax(dim=-1).cpu().numpy()
             return answers

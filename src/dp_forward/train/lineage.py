@@ -97,12 +97,8 @@ def load_published(plan: Plan, *, labels: int) -> tuple[Split, Any] | None:
 
 def raw_texts_of(plan: Plan) -> list[str]:
     """The tasks whose raw texts, private or declared public, the front of this plan's run will have seen."""
-    seen = set(_seen_by(plan.model))
-    if not plan.regime.protects_training:
-        seen.add(plan.task)
-    if plan.public_task is not None:
-        seen.add(plan.public_task)
-    return sorted(seen)
+    own = None if plan.regime.protects_training else plan.task
+    return sorted({*_seen_by(plan.model), *filter(None, (own, plan.public_task))})
 
 
 def _starts_before_releases(plan: Plan) -> bool:
@@ -246,10 +242,10 @@ def load_start(model: str) -> StartingPoint:
 
 def cut_of_start(model: str) -> str:
     """Where the back in a folder was cut, without loading it."""
-    settings = _facts(_find_places(model)[1] / _SETTINGS, checked=True)
-    if settings is None or not isinstance(settings.get("cut"), str):
+    cut = (_facts(_find_places(model)[1] / _SETTINGS, checked=True) or {}).get("cut")
+    if not isinstance(cut, str):
         raise InvalidInput("model", f"hold a readable {_SETTINGS}", model, "Get it again.")
-    return str(settings["cut"])
+    return cut
 
 
 def _find_places(model: str) -> tuple[Path, Path]:

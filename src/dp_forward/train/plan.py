@@ -21,9 +21,9 @@ from dp_forward.train.plan_base import (
     NONNEGATIVE,
     POSITIVE,
     PlanBase,
+    check_share,
     choice_of,
     setting,
-    share,
 )
 from dp_forward.train.regimes import Regime
 
@@ -32,7 +32,7 @@ __all__ = ["Plan", "ReleasesPlan"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 _PRECISION = choice_of(*get_args(Precision), remedy="Use auto.")
-_AVERAGE = share("Use 0 for none, or 0.999.")
+_AVERAGE = partial(check_share, remedy="Use 0 for none, or 0.999.")
 _AVERAGE_HELP = "Decay of the moving average of the weights that is kept; 0 keeps the last weights."
 _HEAD_RATE_HELP = "Learning rate of what starts from random weights: head, maps, auxiliary head."
 _WITHOUT_NOISE = ("epsilon", "delta", "threshold_share", "training_epsilon", "training_threshold_share")
@@ -256,7 +256,7 @@ class ReleasesPlan(PlanBase):
     held_out: float = setting(
         0.1,
         "The share of the records that is never trained on and tells how good the back is; 0: none.",
-        check=share("Use 0 to train on all."),
+        check=partial(check_share, remedy="Use 0 to train on all."),
     )
     central_delta: float = setting(
         DEFAULT_DELTA,

@@ -38,14 +38,10 @@ POSITIVE: Final[Check] = partial(checks.positive, remedy=_LEFT_OUT)
 NONNEGATIVE: Final[Check] = partial(checks.nonnegative, remedy="Use 0 for none.")
 
 
-def share(remedy: str) -> Check:
-    """A check for a number in [0, 1)."""
-
-    def check(name: str, value: float) -> None:
-        if not 0 <= value < 1:
-            raise InvalidInput(name, "lie in [0, 1)", value, remedy)
-
-    return check
+def check_share(name: str, value: float, *, remedy: str) -> None:
+    """Refuse what is no number in [0, 1)."""
+    if not 0 <= value < 1:
+        raise InvalidInput(name, "lie in [0, 1)", value, remedy)
 
 
 def choice_of(*names: str, remedy: str) -> Check:

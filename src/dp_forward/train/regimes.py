@@ -95,20 +95,16 @@ class Promises:
             "labels": labels,
         }
 
-    @property
-    def statement(self) -> str:
-        """All of it, in one paragraph."""
-        said = self.statements
-        return f"Queries: {said['queries']} Training texts: {said['training_texts']} Labels: {said['labels']}"
-
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """For JSON; ``statement`` is all of it, in one paragraph."""
+        said = self.statements
+        text = f"Queries: {said['queries']} Training texts: {said['training_texts']} Labels: {said['labels']}"
         parts = {"queries": self.queries, "training": self.training, "labels": self.labels}
         return {
             "regime": str(self.regime),
             **{name: None if part is None else part.as_dict() for name, part in parts.items()},
-            "statements": self.statements,
-            "statement": self.statement,
+            "statements": said,
+            "statement": text,
         }
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Sampler
 
 from dp_forward.data import EncodedTexts
 from dp_forward.progress import Progress
@@ -35,11 +35,6 @@ from dp_forward.train.run import RunFolder
 
 if TYPE_CHECKING:
     from dp_forward.train.plan import Plan, Precision, ReleasesPlan
-
-_LOGS_PER_EPOCH = 20
-_CURVE_RECORDS = 2000
-_WARM_UP_SHARE = 0.06
-"""The share of steps in which the learning rate rises; as BERT was fine-tuned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +49,6 @@ class FitSettings:
     """For ``module.new_parameters()``; None means: as all others."""
     weight_decay: float = 0.01
     average: float = 0.0
-    """Decay of the moving average of the weights that is kept in the end; 0 keeps the last weights."""
     clean_epochs: float = 0.0
     """Epochs at the start in which the module's noise is left out (``module.clean``)."""
     early_stopping: int = 0
@@ -157,7 +151,7 @@ def train_stage(
 
 def curve_sample(records: int) -> NDArray[np.int64]:
     """Which held-out records the learning curve is drawn from: evenly spread; the final accuracy uses all."""
-    return np.linspace(0, records - 1, min(records, _CURVE_RECORDS)).astype(np.int64)
+    return np.linspace(0, records - 1, min(records, 2000)).astype(np.int64)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -192,7 +186,7 @@ def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: boo
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
         lr_scheduler_type="linear",
-        warmup_steps=math.ceil(_WARM_UP_SHARE * steps),
+        warmup_steps=math.ceil(0.06 * steps),  # as BERT was fine-tuned
         bf16=bf16,
         # Else several processes without a GPU would each train alone.
         use_cpu=not torch.cuda.is_available(),
@@ -202,7 +196,7 @@ def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: boo
         save_total_limit=2 if settings.early_stopping else 1,
         load_best_model_at_end=settings.early_stopping > 0,
         metric_for_best_model="accuracy" if settings.early_stopping else None,
-        logging_steps=max(1, per_epoch // _LOGS_PER_EPOCH),
+        logging_steps=max(1, per_epoch // 20),
         remove_unused_columns=False,
         label_names=["labels"],
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -220,7 +214,8 @@ class _Trainer(transformers.Trainer):
         """Parameters by learning rate, and by whether they decay: matrices do, biases and norms do not."""
         if self.optimizer is not None:
             return self.optimizer
-        head_rate, module = self.head_learning_rate, self.model
+        module: Any = self.model
+        head_rate = self.head_learning_rate
         new = set() if head_rate is None else {id(parameter) for parameter in module.new_parameters()}
         groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
         for parameter in module.parameters():
@@ -294,37 +289,25 @@ class _LikeLengths(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         random = np.random.default_rng((self._seed, self._epoch))
         order = random.permutation(len(self._lengths))
-        batches: list[Any] = []
-        size = self._batch * self._pool
+        size, full = self._batch * self._pool, len(order) // self._batch
         for start in range(0, len(order), size):
             block = order[start : start + size]
-            block = block[np.argsort(self._lengths[block], kind="stable")]
-            batches += [block[i : i + self._batch] for i in range(0, len(block), self._batch)]
+            order[start : start + size] = block[np.argsort(self._lengths[block], kind="stable")]
         # The one short batch stays last: a sampler hands out single records, and the loader cuts them anew.
-        full = [batch for batch in batches if len(batch) == self._batch]
-        short = [batch for batch in batches if len(batch) < self._batch]
-        for i in random.permutation(len(full)):
-            yield from full[i].tolist()
-        for batch in short:
-            yield from batch.tolist()
+        for i in [*random.permutation(full), full]:
+            yield from order[i * self._batch : (i + 1) * self._batch].tolist()
 
 
-class _TrimmedTexts(Dataset[Any]):
+class _TrimmedTexts(EncodedTexts):
     """Texts in batches that are cut to their longest text."""
 
-    def __init__(self, texts: EncodedTexts) -> None:
-        self._texts, self.lengths = texts, texts.lengths
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        return self._texts.batch(indices, trim=True)
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        return self.batch(indices, trim=True)
 
 
 def _dataset(records: Any) -> Any:
     is_trimmed = isinstance(records, EncodedTexts) and not records.pads_left
-    return _TrimmedTexts(records) if is_trimmed else records
+    return _TrimmedTexts(records.columns, pads_left=False) if is_trimmed else records
 
 
 def _collate(batch: Any) -> Any:
