@@ -31,7 +31,7 @@ from dp_forward.service.protocol.collection import CollectionSpec, Record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
-from dp_forward.storage.files import create_file
+from dp_forward.storage.files import write_file
 from dp_forward.storage.json_files import read_json
 
 __all__ = ["Collection"]
@@ -83,7 +83,8 @@ class Collection:
             if len(found):
                 raise taken
         try:
-            create_file(place / _SPEC, json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n")
+            settings = json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n"
+            write_file(place / _SPEC, settings, private=True, new=True)
         except FileExistsError:
             raise taken from None
         return cls.open(place)
