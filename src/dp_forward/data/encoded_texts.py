@@ -134,8 +134,9 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             batch["labels"] = _long(part["labels"])
         return batch
 
-    __getitems__ = batch
-    """What torch's loader calls."""
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """What torch's loader calls."""
+        return self.batch(indices)
 
     def _take(self, indices: Sequence[int] | NDArray[Any]) -> dict[str, NDArray[Any]]:
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
