@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec
+from dp_forward.service.protocol.collection import ID_AT, CollectionSpec
 from dp_forward.service.protocol.sansio import (
     Call,
     RetryPolicy,
@@ -41,7 +41,6 @@ _log = logging.getLogger("dp_forward.service")
 
 _SPEC_BYTES: Final = 1 << 20
 _REPLY_BYTES: Final = 1 << 16
-_ID_AT: Final = slice(96, 96 + ID_BYTES)
 _RETRY_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
 
@@ -55,7 +54,7 @@ def batch_steps(store: ShufflerStore, *, at_once: int, retry: RetryPolicy) -> St
     while piece := store.piece(most=at_once):
         call = Call("POST", f"{place}/records", _REPLY_BYTES, b"".join(piece))
         _check_counts(parse_json((yield from send(call, retry))), len(piece))
-        store.acknowledge(piece[-1][_ID_AT])
+        store.acknowledge(piece[-1][ID_AT])
     seal = json.dumps({"records": batch.records}).encode()
     try:
         call = Call("POST", f"{place}/seal", _REPLY_BYTES, seal, "application/json")
@@ -84,7 +83,8 @@ class CollectorClient:
     ) -> None:
         self.retry = retry or RetryPolicy(longest=10.0, timeout=30.0)
         self.stopping = threading.Event()
-        own = Transport(address, token=token, retry=self.retry, transport=transport, pause=self._wait)
+        own = Transport(address, token=token, retry=self.retry, transport=transport)
+        own.pause = self._wait
         self.drive, self.close = own.drive, own.close
 
     def spec(self) -> CollectionSpec:
