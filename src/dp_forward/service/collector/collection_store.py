@@ -181,14 +181,14 @@ def counts(connection: sqlite3.Connection) -> dict[str, int]:
 def _add(connection: sqlite3.Connection, record: Record, batch: bytes | None, *, sealed: bool) -> int:
     """1 where the record is new, 0 where it is known."""
     query = "SELECT digest, batch FROM records WHERE request = ?"
-    known = connection.execute(query, (record.request,)).fetchone()
+    known = connection.execute(query, (record.header.request,)).fetchone()
     if known == (record.digest, batch):
         return 0
     if known is not None:
         raise Refused("replayed", "An id of this body is there already, with another record or place.")
     if sealed:
         raise Refused("batch", "The batch is sealed: it takes no new records.")
-    row = (record.request, record.digest, record.label, record.noisy, batch)
+    row = (record.header.request, record.digest, record.label, record.noisy, batch)
     connection.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?)", row)
     return 1
 

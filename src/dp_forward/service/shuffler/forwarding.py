@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec
+from dp_forward.service.protocol.collection import ID_AT, CollectionSpec
 from dp_forward.service.protocol.sansio import (
     Call,
     RetryPolicy,
@@ -40,7 +40,6 @@ __all__ = ["CollectorClient", "Forwarder"]
 _log = logging.getLogger("dp_forward.service")
 
 _REPLY_BYTES: Final = 1 << 16
-_ID_AT: Final = slice(96, 96 + ID_BYTES)
 _RETRY_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
 
@@ -58,7 +57,7 @@ def batch_steps(store: ShufflerStore, *, at_once: int, retry: RetryPolicy) -> St
         counts = [number for number in found if type(number) is int and number >= 0]
         if len(counts) != 2 or sum(counts) != len(piece):
             raise ServerRefused("The collector's answer to records makes no sense.")
-        store.acknowledge(piece[-1][_ID_AT])
+        store.acknowledge(piece[-1][ID_AT])
     seal = json.dumps({"records": batch.records}).encode()
     try:
         call = Call("POST", f"{place}/seal", _REPLY_BYTES, seal, "application/json")
@@ -80,7 +79,8 @@ class CollectorClient:
     ) -> None:
         self.retry = retry or RetryPolicy(longest=10.0, timeout=30.0)
         self.stopping = threading.Event()
-        own = Transport(address, token=token, retry=self.retry, transport=transport, pause=self._wait)
+        own = Transport(address, token=token, retry=self.retry, transport=transport)
+        own.pause = self._wait
         self.drive, self.close = own.drive, own.close
 
     def spec(self) -> CollectionSpec:

@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -53,7 +54,7 @@ def make_shuffler_app(
     Edges:
         Not more than ``most`` records lie in its store.
     """
-    spec = spec.with_shuffler(store.least)
+    spec = replace(spec, shuffler_least=store.least)
     if count("most", most, remedy="Leave it out for the default.") < store.least:
         raise InvalidInput("most", f"be at least the {store.least} of a batch", most, "Raise it.")
     guard, counters = Guard(settings.token), Metrics()

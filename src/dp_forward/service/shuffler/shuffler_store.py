@@ -120,7 +120,7 @@ class ShufflerStore:
             `InvalidInput` for the store of another collection, or one that a process has open; and for a
             smaller ``least`` than before while records wait, since their senders were told the larger one.
         """
-        spec.with_shuffler(least)  # refuses what hides nobody
+        replace(spec, shuffler_least=least)  # refuses what hides nobody
         place = Path(folder)
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = place / _FILE
@@ -181,7 +181,7 @@ class ShufflerStore:
 
     def _add(self, connection: sqlite3.Connection, record: Record) -> int:
         """1 where the record is new, 0 where it is known."""
-        request, content = record.request, record.data[HEADER_BYTES:]
+        request, content = record.header.request, record.data[HEADER_BYTES:]
         query = "SELECT 1 FROM shuffled WHERE tag = ?"
         if connection.execute(query, (self._tag(request),)).fetchone() is not None:
             return 0
