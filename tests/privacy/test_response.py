@@ -76,7 +76,7 @@ def test_a_certain_prior_answers_without_looking() -> None:
 
 def test_a_prior_says_where_it_came_from() -> None:
     guarantee = Guarantee(RandomizedResponse(1.0, 2))
-    noisy = Prior.from_noisy([0.4, 0.6], guarantee=guarantee)
+    noisy = Prior(np.array([0.4, 0.6]), "noisy", guarantee.promise)
     assert noisy.source == "noisy"
     assert noisy.where == "1.0-LDP per label"
     assert "source='public'" in repr(Prior.public([0.5, 0.5], where="the data sheet"))

@@ -174,14 +174,12 @@ def read_mechanism(column: str) -> tuple[str, Unit | None]:
     if between:
         return name, parse_unit(unit)
     old = _OLD_NAME.fullmatch(name)
-    return name, None if old is None else _old_unit(*old.groups())
-
-
-def _old_unit(unit: str, tokens: str | None, label: str | None) -> Unit | None:
-    found = parse_unit(unit) if tokens is None else phrase(int(tokens))
-    if label is None:
-        return found
-    return RECORD if found == TEXT else None
+    if old is None:
+        return name, None
+    found = parse_unit(old[1]) if old[2] is None else phrase(int(old[2]))
+    if old[3] is None:
+        return name, found
+    return name, RECORD if found == TEXT else None
 
 
 def locate(path: str | os.PathLike[str]) -> Path:

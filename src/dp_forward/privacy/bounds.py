@@ -110,9 +110,7 @@ class Sensitivity:
     @property
     def window(self) -> int | None:
         """How many consecutive rows neighbours differ in; None where all of them may."""
-        if self.bound is None or self.unit is None:
-            return None
-        return self.bound.changed_rows(self.unit)
+        return None if self.bound is None or self.unit is None else self.bound.changed_rows(self.unit)
 
     def __str__(self) -> str:
         return f"{self.value:g}" if self.unit is None else f"{self.value:g} per {self.unit}"
@@ -173,10 +171,6 @@ class NormBound(Bound):
         if self.rows is not None and len(matrix) != self.rows:
             raise InvalidInput("hidden", f"have {self.rows} rows", len(matrix), "Pad to the length n.")
         vectors = matrix.reshape(1, -1) if self.over == "matrix" else matrix
-        bounded = self._bounded(vectors)
-        return bounded.reshape(matrix.shape)
-
-    def _bounded(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
         clean = np.where(np.isfinite(vectors), vectors, 0.0)
         peak = np.max(np.abs(clean), axis=1, keepdims=True)
         nonzero = peak > 0
@@ -186,10 +180,10 @@ class NormBound(Bound):
         unit = np.divide(unit, length, out=unit, where=nonzero)
         if self.how == "normalise":
             unit[~nonzero[:, 0], 0] = 1.0
-            return np.asarray(unit * (self.norm * _SHRINK))
+            return np.asarray(unit * (self.norm * _SHRINK)).reshape(matrix.shape)
         with np.errstate(over="ignore"):
             inside = peak * length <= self.norm * _SHRINK
-        return np.where(inside, clean, unit * (self.norm * _SHRINK))
+        return np.where(inside, clean, unit * (self.norm * _SHRINK)).reshape(matrix.shape)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -240,8 +234,7 @@ class LinearImage(Bound):
             raise InvalidInput(
                 "hidden", f"have {len(self.weight)} columns", bounded.shape[1], "Check the cut."
             )
-        image: NDArray[np.float64] = bounded @ self.weight
-        return image
+        return np.asarray(bounded @ self.weight)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -11,28 +11,16 @@ Guarantees:
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.bounds import Bound, Sensitivity
-from dp_forward.privacy.mechanism import Budget
+from dp_forward.privacy.mechanism import Budget, Mechanism
 from dp_forward.privacy.privunit import PrivUnit
 from dp_forward.privacy.response import RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.units import TEXT, Unit
 
-
-class _Calibrated(Protocol):
-    """A mechanism that can be made for a budget."""
-
-    @classmethod
-    def for_budget(cls, budget: Budget, **settings: Any) -> Self: ...
-
-    def epsilon(self, delta: float = 0.0) -> float: ...
-
-    def delta(self, epsilon: float) -> float: ...
-
-
-M = TypeVar("M")
+M = TypeVar("M", bound=Mechanism)
 
 
 def calibrate(
@@ -57,10 +45,16 @@ def calibrate(
         settings |= {"bound": bound, "unit": TEXT if unit is None else unit}
     else:
         settings["sensitivity"] = _sensitivity(bound, unit, sensitivity)
-    maker: type[_Calibrated] = mechanism  # type: ignore[assignment]
-    made = maker.for_budget(budget, **settings)
-    _check(made, budget)
-    return made  # type: ignore[return-value]
+    maker: Any = mechanism
+    made: M = maker.for_budget(budget, **settings)
+    # The result of the root finder is checked by accounting for it.
+    if budget.delta:
+        holds = made.delta(budget.epsilon) <= budget.delta
+    else:
+        holds = made.epsilon(0.0) <= budget.epsilon
+    if not holds:  # pragma: no cover - a bug in this package, not bad input
+        raise AssertionError(f"{made!r} does not meet {budget!r}")
+    return made
 
 
 def _refuse(name: str, **given: object) -> None:
@@ -80,13 +74,3 @@ def _sensitivity(
             "bound", "say how large a matrix may be", None, "Use bound=normalise(1.0), unit=TEXT."
         )
     return bound.sensitivity(TEXT if unit is None else unit)
-
-
-def _check(made: _Calibrated, budget: Budget) -> None:
-    """Check the result of the root finder by accounting for it."""
-    if budget.delta:
-        holds = made.delta(budget.epsilon) <= budget.delta
-    else:
-        holds = made.epsilon(0.0) <= budget.epsilon
-    if not holds:  # pragma: no cover - a bug in this package, not bad input
-        raise AssertionError(f"{made!r} does not meet {budget!r}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import SupportsFloat, SupportsIndex
 
 import numpy as np
@@ -20,37 +21,32 @@ __all__ = ["count", "delta", "epsilon", "finite_array", "nonnegative", "positive
 _SMALL_DELTA = "Use something below 1 / number of records, such as 1e-5."
 
 
-def _number(name: str, value: object, remedy: str) -> float:
+def _number(name: str, value: object, rule: str, remedy: str, fits: Callable[[float], bool]) -> float:
+    refusal = InvalidInput(name, "be a number", type(value).__name__, remedy)
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
-        raise InvalidInput(name, "be a number", type(value).__name__, remedy)
+        raise refusal
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
-        raise InvalidInput(name, "be a number", type(value).__name__, remedy) from None
+        raise refusal from None
+    if not fits(number):
+        raise InvalidInput(name, rule, number, remedy)
+    return number
 
 
 def positive(name: str, value: object, *, remedy: str) -> float:
     """A finite number above zero."""
-    number = _number(name, value, remedy)
-    if not (math.isfinite(number) and number > 0):
-        raise InvalidInput(name, "be a finite number above 0", number, remedy)
-    return number
+    return _number(name, value, "be a finite number above 0", remedy, lambda x: 0 < x < math.inf)
 
 
 def nonnegative(name: str, value: object, *, remedy: str) -> float:
     """A finite number, zero included."""
-    number = _number(name, value, remedy)
-    if not (math.isfinite(number) and number >= 0):
-        raise InvalidInput(name, "be a finite number, 0 or above", number, remedy)
-    return number
+    return _number(name, value, "be a finite number, 0 or above", remedy, lambda x: 0 <= x < math.inf)
 
 
 def probability(name: str, value: object, *, remedy: str) -> float:
     """A number strictly between 0 and 1."""
-    number = _number(name, value, remedy)
-    if not 0 < number < 1:
-        raise InvalidInput(name, "lie in (0, 1)", number, remedy)
-    return number
+    return _number(name, value, "lie in (0, 1)", remedy, lambda x: 0 < x < 1)
 
 
 def epsilon(value: object, *, name: str = "epsilon") -> float:
@@ -60,10 +56,9 @@ def epsilon(value: object, *, name: str = "epsilon") -> float:
 
 def delta(value: object, *, zero: bool, name: str = "delta") -> float:
     """A budget's delta: in (0, 1), or in [0, 1) where ``zero`` is allowed."""
-    number = _number(name, value, _SMALL_DELTA)
-    if not (0 < number < 1 or (zero and number == 0)):
-        raise InvalidInput(name, "lie in [0, 1)" if zero else "lie in (0, 1)", number, _SMALL_DELTA)
-    return number
+    if not zero:
+        return probability(name, value, remedy=_SMALL_DELTA)
+    return _number(name, value, "lie in [0, 1)", _SMALL_DELTA, lambda x: 0 <= x < 1)
 
 
 def count(name: str, value: object, *, at_least: int = 1, remedy: str) -> int:

@@ -56,9 +56,9 @@ class Composition(Mechanism):
     name: ClassVar[str] = "composition"
 
     parts: tuple[Mechanism, ...]
-    protects: Unit | None = field(init=False)
+    unit: Unit | None = field(init=False)
     mu: float = field(init=False)
-    losses: tuple[ThreeLevelLoss, ...] = field(init=False)
+    pure_losses: tuple[ThreeLevelLoss, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -70,19 +70,24 @@ class Composition(Mechanism):
         mu = math.sqrt(math.fsum(part.gaussian_mu**2 for part in self.parts))
         losses = itertools.chain(*(part.pure_losses for part in self.parts))
         object.__setattr__(self, "mu", nudge_up(mu) if mu else 0.0)
-        object.__setattr__(self, "losses", tuple(losses))
-        object.__setattr__(self, "protects", _common_unit({part.unit for part in self.parts}))
+        object.__setattr__(self, "pure_losses", tuple(losses))
+        object.__setattr__(self, "unit", _common_unit({part.unit for part in self.parts}))
 
     @property
     def pure_total(self) -> float:
         """The sum of the pure parts' epsilons."""
-        total = math.fsum(loss.total for loss in self.losses)
-        return nudge_up(total) if len(self.losses) > 1 else total
+        total = math.fsum(loss.total for loss in self.pure_losses)
+        return nudge_up(total) if len(self.pure_losses) > 1 else total
 
     def delta_curve(self, epsilon: ArrayLike) -> NDArray[np.float64]:
         """delta at every real epsilon, for the accountants; without slack."""
         eps = np.atleast_1d(np.asarray(epsilon, dtype=np.float64))
-        levels, weights = self._atoms()
+        # The total loss of the pure parts and its probabilities.
+        levels, weights = np.array([0.0]), np.array([1.0])
+        for loss in self.pure_losses:
+            more, mass = loss.atoms()
+            levels = (levels[:, None] + more).ravel()
+            weights = (weights[:, None] * mass).ravel()
         if self.mu == 0:
             above = np.maximum(0.0, -np.expm1(np.minimum(0.0, eps[:, None] - levels)))
             return np.asarray(above @ weights)
@@ -91,19 +96,10 @@ class Composition(Mechanism):
         )
         return np.asarray(sum(parts))
 
-    def _atoms(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The total loss of the pure parts and its probabilities."""
-        levels, weights = np.array([0.0]), np.array([1.0])
-        for loss in self.losses:
-            more, mass = loss.atoms()
-            levels = (levels[:, None] + more).ravel()
-            weights = (weights[:, None] * mass).ravel()
-        return levels, weights
-
     @property
     def _exact(self) -> bool:
         """Whether the mixture is small enough to be summed."""
-        return math.prod(2 * loss.copies + 1 for loss in self.losses) <= _MOST_ATOMS
+        return math.prod(2 * loss.copies + 1 for loss in self.pure_losses) <= _MOST_ATOMS
 
     def delta(self, epsilon: float) -> float:
         checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more.")
@@ -119,7 +115,7 @@ class Composition(Mechanism):
         checks.delta(delta, zero=True)
         if delta == 0:
             return self.pure_total if self.mu == 0 else math.inf
-        if not self.losses:
+        if not self.pure_losses:
             return curve.epsilon(delta, self.mu)
         high = nudge_up(self.pure_total + (curve.epsilon(delta, self.mu) if self.mu else 0.0))
         if not self._exact:
@@ -133,10 +129,6 @@ class Composition(Mechanism):
         return (1 + self.delta(0.0)) / 2
 
     @property
-    def unit(self) -> Unit | None:
-        return self.protects
-
-    @property
     def assumptions(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(itertools.chain(*(part.assumptions for part in self.parts))))
 
@@ -148,16 +140,12 @@ class Composition(Mechanism):
     def scope(self) -> str:
         # Without a unit the promise is about a distance, and each part has its own: none may go unsaid.
         bare = dict.fromkeys(part.scope for part in self.parts if part.unit is None)
-        what = " and ".join(bare) if self.protects is None else f"per {self.protects}"
+        what = " and ".join(bare) if self.unit is None else f"per {self.unit}"
         return f"{what}, {len(self.parts)} mechanisms together"
 
     @property
     def gaussian_mu(self) -> float:
         return self.mu
-
-    @property
-    def pure_losses(self) -> tuple[ThreeLevelLoss, ...]:
-        return self.losses
 
     def __repr__(self) -> str:
         names = " + ".join(type(part).__name__ for part in self.parts)

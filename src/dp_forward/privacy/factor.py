@@ -53,10 +53,6 @@ class Factor:
         elif entries.ndim != 2 or entries.shape[0] != entries.shape[1]:
             raise InvalidInput("factor", "be square", f"shape {entries.shape}", "Reshape it.")
         object.__setattr__(self, "entries", entries)
-        self._refuse_singular(entries)
-
-    @staticmethod
-    def _refuse_singular(entries: Floats) -> None:
         values = entries if entries.ndim == 1 else np.linalg.svd(entries, compute_uv=False)
         if values.min() * _WORST_CONDITION <= values.max():
             raise InvalidInput(
@@ -82,16 +78,12 @@ class Factor:
             return 1.0
         if self.entries.ndim == 1:
             return nudge_up(1 / float(self.entries.min()))
-        return self._dense_gain(self.entries, window)
-
-    @staticmethod
-    def _dense_gain(entries: Floats, window: int | None) -> float:
-        size = len(entries)
-        values = np.linalg.svd(entries, compute_uv=False)
+        size = len(self.entries)
+        values = np.linalg.svd(self.entries, compute_uv=False)
         if window is None or window >= size:
             # The computed singular values are off by at most a modest multiple of eps * largest.
             return nudge_up(1 / (float(values[-1]) - 8 * size * _EPS * float(values[0])))
-        inverse = np.linalg.inv(entries)
+        inverse = np.linalg.inv(self.entries)
         slack = 1 + 8 * size * _EPS * float(values[0] / values[-1])
         columns = range(size - window + 1)
         widest = max(spectral_norm_upper(inverse[:, i : i + window]) for i in columns)

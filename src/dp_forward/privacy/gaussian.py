@@ -37,6 +37,7 @@ class GaussianNoise(Mechanism):
     sensitivity: Sensitivity
     releases: int
     at_delta: float
+    sigma: float
     mu: float
     """The Gaussian-DP parameter of all releases together, rounded up; set when the object is made."""
 
@@ -72,6 +73,18 @@ class GaussianNoise(Mechanism):
     def gaussian_mu(self) -> float:
         return self.mu
 
+    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> NDArray[np.float64]:
+        """One reference release: bound (without one the matrix stays as it is), then noise."""
+        bound = self.sensitivity.bound
+        bounded = np.array(hidden, dtype=np.float64, ndmin=2) if bound is None else bound.apply(hidden)
+        return bounded + self._noise(bounded.shape, rng)
+
+    def _noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float64]:
+        return self.sigma * rng.standard_normal(shape)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(sigma={shown_up(self.sigma)}) -> {self.promise()}"
+
 
 def settle(mechanism: GaussianNoise, *, sigma: float, gain: float = 1.0) -> None:
     """Validate the common fields of a Gaussian mechanism and set its mu."""
@@ -80,13 +93,6 @@ def settle(mechanism: GaussianNoise, *, sigma: float, gain: float = 1.0) -> None
     checks.delta(mechanism.at_delta, zero=False, name="at_delta")
     mu = math.sqrt(mechanism.releases) * mechanism.sensitivity.value * gain / sigma
     object.__setattr__(mechanism, "mu", checks.positive("mu", nudge_up(mu), remedy="Lower sigma."))
-
-
-def apply_bound(sensitivity: Sensitivity, hidden: ArrayLike) -> NDArray[np.float64]:
-    """The hidden matrix inside its bound; without a bound, as it is."""
-    if sensitivity.bound is not None:
-        return sensitivity.bound.apply(hidden)
-    return np.array(hidden, dtype=np.float64, ndmin=2)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -117,14 +123,6 @@ class AnalyticGaussian(GaussianNoise):
         root = math.sqrt(checks.count("releases", releases, remedy=_RELEASES))
         sigma = nudge_up(root * sensitivity.value / curve.largest_mu(budget.epsilon, delta))
         return cls(sigma, sensitivity, releases, delta)
-
-    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> NDArray[np.float64]:
-        """One reference release: bound, then noise."""
-        bounded = apply_bound(self.sensitivity, hidden)
-        return bounded + self.sigma * rng.standard_normal(bounded.shape)
-
-    def __repr__(self) -> str:
-        return f"AnalyticGaussian(sigma={shown_up(self.sigma)}) -> {self.promise()}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -182,11 +180,3 @@ class ClassicalGaussian(GaussianNoise):
     @property
     def guaranteed(self) -> bool:
         return self.wanted.epsilon < 1
-
-    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> NDArray[np.float64]:
-        """One reference release: bound, then noise."""
-        bounded = apply_bound(self.sensitivity, hidden)
-        return bounded + self.sigma * rng.standard_normal(bounded.shape)
-
-    def __repr__(self) -> str:
-        return f"ClassicalGaussian(sigma={shown_up(self.sigma)}) -> {self.promise()}"

@@ -1,8 +1,4 @@
-"""Guarantee: a proved promise with its unit, observer, assumptions and plain sentence.
-
-A `Guarantee` is made from a mechanism and takes every number from it: no epsilon can be passed in. A
-mechanism that no theorem covers gets none.
-"""
+"""Guarantee: a proved promise with its unit, observer, assumptions and plain sentence."""
 
 from __future__ import annotations
 
@@ -51,7 +47,7 @@ _BY_UNIT = {
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Guarantee:
-    """A proved promise.
+    """A proved promise, made from a mechanism: no epsilon can be passed in.
 
     Guarantees:
         ``epsilon`` is ``mechanism.epsilon(delta)``, computed here; the notion fits the mechanism's
@@ -75,7 +71,8 @@ class Guarantee:
             object.__setattr__(self, "delta", self.mechanism.shown_delta)
         checks.delta(self.delta, zero=True)
         object.__setattr__(self, "epsilon", self.mechanism.epsilon(self.delta))
-        allowed = self._fitting_notions()
+        unit = self.mechanism.unit
+        allowed = (Notion.DISTANCE,) if unit is None else _BY_UNIT[unit.kind]
         if self.notion is None:
             object.__setattr__(self, "notion", allowed[0])
         elif self.notion not in allowed:
@@ -85,10 +82,6 @@ class Guarantee:
                 self.notion,
                 "Leave it out, or bound for another unit.",
             )
-
-    def _fitting_notions(self) -> tuple[Notion, ...]:
-        unit = self.mechanism.unit
-        return (Notion.DISTANCE,) if unit is None else _BY_UNIT[unit.kind]
 
     @property
     def unit(self) -> Unit | None:

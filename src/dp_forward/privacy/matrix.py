@@ -32,19 +32,17 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.factor import UNIFORM, Factor
-from dp_forward.privacy.gaussian import GaussianNoise, apply_bound, settle
+from dp_forward.privacy.factor import UNIFORM, Factor, Floats
+from dp_forward.privacy.gaussian import GaussianNoise, settle
 from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 
 __all__ = ["MatrixGaussian"]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -100,11 +98,9 @@ class MatrixGaussian(GaussianNoise):
         shaped = self.row_factor.left(rng.standard_normal((rows, columns)))
         return self.sigma * self.column_factor.left(shaped.T).T
 
-    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
-        """One reference release: bound, then noise."""
-        bounded = apply_bound(self.sensitivity, hidden)
-        rows, columns = bounded.shape
-        return bounded + self.noise(rows, columns, rng)
+    def _noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
+        rows, columns = shape
+        return self.noise(rows, columns, rng)
 
     def whiten(self, difference: ArrayLike) -> Floats:
         """``U^-1 difference V^-T / sigma``: the same thing seen where the noise is N(0, I)."""

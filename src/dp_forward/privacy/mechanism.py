@@ -1,13 +1,8 @@
 """Base class of all mechanisms (noise, privacy map, promise), and the budget they are calibrated for.
 
-A mechanism answers three questions about *all* the releases it covers (``releases`` of one input):
-
-* ``epsilon(delta)``  the epsilon proved at this delta,
-* ``delta(epsilon)``  the delta proved at this epsilon,
-* ``guess_rate()``    how often the best attacker picks the right one of two candidate inputs.
-
-and draws one release with ``sample`` (a reference in NumPy, for tests and experiments: floating
-point noise is not safe to release, see docs/adr/0002).
+A mechanism answers for *all* the releases it covers (``releases`` of one input), and draws one release with
+``sample`` (a reference in NumPy, for tests and experiments: floating point noise is not safe to release, see
+docs/adr/0002).
 """
 
 from __future__ import annotations

@@ -31,18 +31,16 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.factor import from_weights
+from dp_forward.privacy.factor import Floats, from_weights
 from dp_forward.privacy.gaussian import GaussianNoise
 from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.mechanism import Budget
-from dp_forward.privacy.rounding import nudge_up, shown_up
-
-Floats = NDArray[np.float64]
+from dp_forward.privacy.rounding import nudge_up
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -63,6 +61,8 @@ class MVG(GaussianNoise):
     sensitivity: Sensitivity
     releases: int = 1
     at_delta: float = 1e-5
+    sigma: float = field(init=False)
+    """The smallest standard deviation of a row (that of every row for equal shares)."""
     mu: float = field(init=False)
     exact: MatrixGaussian = field(init=False)
 
@@ -71,6 +71,7 @@ class MVG(GaussianNoise):
         checks.count("columns", self.columns, remedy="It is the hidden width d.")
         checks.positive("largest_norm", self.largest_norm, remedy="Take it from bound.radius().")
         object.__setattr__(self, "deviations", deviations)
+        object.__setattr__(self, "sigma", float(deviations.min()))
         object.__setattr__(self, "sensitivity", Sensitivity.of(self.sensitivity))
         exact = MatrixGaussian(
             1.0,
@@ -105,7 +106,9 @@ class MVG(GaussianNoise):
         wanted = budget.epsilon / checks.count("releases", releases, remedy="Count releases.")
         # Any deviations will do to build the object whose constants give the allowed precision.
         draft = cls(np.ones(rows), columns, largest_norm, sensitivity, releases, delta)
-        precision = draft._allowed_precision(wanted, delta / releases)
+        alpha, beta = draft._alpha(), draft._beta_per_zeta() * draft._zeta(delta / releases)
+        root = 4 * wanted / (beta + math.sqrt(beta * beta + 8 * alpha * wanted))
+        precision = root * root
         variances = math.sqrt(columns) / (np.sqrt(shares) * precision)
         deviations = np.sqrt(variances) * (1 + 1e-10)
         return cls(deviations, columns, largest_norm, sensitivity, releases, delta)
@@ -114,11 +117,6 @@ class MVG(GaussianNoise):
     def rows(self) -> int:
         """n."""
         return len(self.deviations)
-
-    @property
-    def sigma(self) -> float:
-        """The smallest standard deviation of a row (that of every row for equal shares)."""
-        return float(self.deviations.min())
 
     @property
     def precision(self) -> float:
@@ -134,20 +132,14 @@ class MVG(GaussianNoise):
         first, _ = _harmonics(min(self.rows, self.columns))
         return 2 * math.sqrt(math.sqrt(self.rows * self.columns)) * first * self.sensitivity.value
 
-    def _allowed_precision(self, epsilon: float, delta: float) -> float:
-        size = self.rows * self.columns
-        log_tail = -math.log(delta)
-        zeta = 2 * math.sqrt(size * log_tail) + 2 * log_tail + size
-        alpha, beta = self._alpha(), self._beta_per_zeta() * zeta
-        root = 4 * epsilon / (beta + math.sqrt(beta * beta + 8 * alpha * epsilon))
-        return root * root
+    def _zeta(self, delta: float) -> float:
+        size, log_tail = self.rows * self.columns, -math.log(delta)
+        return 2 * math.sqrt(size * log_tail) + 2 * log_tail + size
 
     def epsilon(self, delta: float = 0.0) -> float:
         if delta == 0:
             return math.inf
-        size = self.rows * self.columns
-        log_tail = -math.log(checks.delta(delta, zero=False) / self.releases)
-        zeta = 2 * math.sqrt(size * log_tail) + 2 * log_tail + size
+        zeta = self._zeta(checks.delta(delta, zero=False) / self.releases)
         precision = self.precision
         once = (self._alpha() * precision + self._beta_per_zeta() * zeta * math.sqrt(precision)) / 2
         return nudge_up(self.releases * once)
@@ -163,12 +155,8 @@ class MVG(GaussianNoise):
         y = gap / (math.sqrt(size) + math.sqrt(size + 2 * gap))
         return min(1.0, self.releases * math.exp(-y * y) * (1 + 1e-10))
 
-    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
-        """One reference release: bound, then noise."""
-        return self.exact.sample(hidden, rng)
-
-    def __repr__(self) -> str:
-        return f"MVG(sigma={shown_up(self.sigma)}) -> {self.promise()}"
+    def _noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
+        return self.exact._noise(shape, rng)
 
 
 def _harmonics(r: int) -> tuple[float, float]:

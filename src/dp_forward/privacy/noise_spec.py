@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
@@ -109,7 +109,7 @@ class NoiseSpec:
 
     @property
     def bound(self) -> NormBound:
-        """Over the whole matrix for a text, row by row for tokens and phrases."""
+        """Made by `bound_for`."""
         return bound_for(self.protects, norm=self.norm, how=self.how, rows=self.rows)
 
     @property
@@ -143,4 +143,4 @@ class NoiseSpec:
         unknown = sorted(set(settings) - known)
         if unknown:
             raise InvalidInput("noise", f"have only the keys {', '.join(sorted(known))}", unknown, "Update.")
-        return cls(**cast("dict[str, Any]", dict(settings)))
+        return cls(**settings)

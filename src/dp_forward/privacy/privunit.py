@@ -96,23 +96,14 @@ class PrivUnit(PureNoise):
         if not isinstance(self.bound, NormBound) or self.bound.how != "normalise":
             raise InvalidInput("bound", "normalise for PrivUnit", str(self.bound), "Use normalise(norm).")
         checks.count("releases", self.releases, remedy="Count every fresh release.")
-        once = checks.nonnegative(
-            "epsilon", self._epsilon_per_vector(), remedy="Raise threshold or cap_log_odds."
-        )
-        vectors = self.bound.changed_rows(self.protects) or 1
-        object.__setattr__(self, "loss", ThreeLevelLoss(once, self._mass(), vectors * self.releases))
-
-    def _epsilon_per_vector(self) -> float:
         odds = self.cap_log_odds
         inside, outside = float(log_ndtr(-self.threshold)), float(log_ndtr(self.threshold))
-        slack = _ROUNDING * (abs(odds) + abs(inside) + abs(outside))
-        return odds + outside - inside + slack
-
-    def _mass(self) -> float:
-        """The most weight the level +epsilon can have: the cap, or what its mirror leaves of it."""
-        log_p = float(log_expit(self.cap_log_odds))
-        excess = float(log_ndtr(self.threshold)) - float(log_ndtr(-self.threshold))
-        return math.exp(log_p + min(0.0, excess))
+        once = odds + outside - inside + _ROUNDING * (abs(odds) + abs(inside) + abs(outside))
+        once = checks.nonnegative("epsilon", once, remedy="Raise threshold or cap_log_odds.")
+        # The most weight the level +epsilon can have: the cap, or what its mirror leaves of it.
+        mass = math.exp(float(log_expit(odds)) + min(0.0, outside - inside))
+        vectors = self.bound.changed_rows(self.protects) or 1
+        object.__setattr__(self, "loss", ThreeLevelLoss(once, mass, vectors * self.releases))
 
     @classmethod
     def for_budget(
@@ -132,7 +123,12 @@ class PrivUnit(PureNoise):
         epsilon = budget.epsilon / copies
         # Four times the slack that `epsilon` adds, so that the promise never passes the budget.
         if threshold is None:
-            threshold = cls._threshold(epsilon, cap_probability)
+            if cap_probability is None:
+                threshold = best_threshold(epsilon)
+            else:
+                wanted = checks.probability("cap_probability", cap_probability, remedy="Try 0.9.")
+                # logit(q) = epsilon - logit(p); through 1 - q, which keeps its digits for large t.
+                threshold = -float(ndtri(expit(float(logit(wanted)) - epsilon)))
         elif cap_probability is not None:
             raise InvalidInput("cap_probability", "stand alone", cap_probability, "Leave out threshold.")
         _check_threshold(threshold)
@@ -140,14 +136,6 @@ class PrivUnit(PureNoise):
         odds = epsilon - (outside - inside)
         odds -= 4 * _ROUNDING * (abs(odds) + abs(inside) + abs(outside) + epsilon)
         return cls(threshold, odds, bound, unit, releases)
-
-    @staticmethod
-    def _threshold(epsilon: float, cap_probability: float | None) -> float:
-        if cap_probability is None:
-            return best_threshold(epsilon)
-        wanted = checks.probability("cap_probability", cap_probability, remedy="Try 0.9.")
-        # logit(q) = epsilon - logit(p); through 1 - q, which keeps its digits for large t.
-        return -float(ndtri(expit(float(logit(wanted)) - epsilon)))
 
     @property
     def cap_probability(self) -> float:
@@ -182,7 +170,12 @@ class PrivUnit(PureNoise):
         vectors = bounded.reshape(1, -1) if self.bound.over == "matrix" else bounded
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         noise = rng.standard_normal(unit.shape)
-        along = self._signal(len(unit), rng)[:, None]
+        # s: N(0, 1) above t with probability p, else below, by inverse CDF in log space.
+        log_uniform = np.log1p(-rng.random(len(unit)))
+        above = -ndtri_exp(log_uniform + log_ndtr(-self.threshold))
+        below = ndtri_exp(log_uniform + log_ndtr(self.threshold))
+        in_cap = rng.random(len(unit)) < self.cap_probability
+        along = np.where(in_cap, np.maximum(above, self.threshold), below)[:, None]
         across = noise - np.sum(unit * noise, axis=1, keepdims=True) * unit
         raw: Floats = along * unit + across
         return raw.reshape(bounded.shape)
@@ -190,23 +183,6 @@ class PrivUnit(PureNoise):
     def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
         """One reference release, unbiased for the bounded matrix: bound, then ``norm / m * V``."""
         return self.sigma * self.raw(hidden, rng)
-
-    def _signal(self, size: int, rng: np.random.Generator) -> Floats:
-        """s: N(0, 1) above t with probability p, else below, by inverse CDF in log space."""
-        log_uniform = np.log1p(-rng.random(size))
-        above = -ndtri_exp(log_uniform + log_ndtr(-self.threshold))
-        below = ndtri_exp(log_uniform + log_ndtr(self.threshold))
-        in_cap = rng.random(size) < self.cap_probability
-        return np.asarray(np.where(in_cap, np.maximum(above, self.threshold), below))
-
-    def log_density(self, raw: ArrayLike, hidden: ArrayLike) -> float:
-        """The log density of V at ``raw`` when one vector (a matrix, flattened) goes in."""
-        v = np.ravel(checks.finite_array("raw", raw, ndim=np.ndim(raw)))
-        x = np.ravel(self.bound.apply(hidden))
-        normal = -0.5 * float(v @ v) - len(v) * _HALF_LOG_2PI
-        if float(x @ v) >= self.threshold * float(np.linalg.norm(x)):
-            return normal + float(log_expit(self.cap_log_odds) - log_ndtr(-self.threshold))
-        return normal + float(log_expit(-self.cap_log_odds) - log_ndtr(self.threshold))
 
     def __repr__(self) -> str:
         t, p = self.threshold, self.cap_probability

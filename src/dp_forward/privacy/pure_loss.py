@@ -94,6 +94,7 @@ class PureNoise(Mechanism):
 
     loss: ThreeLevelLoss
     """The loss of all releases together; set when the object is made."""
+    shown_delta = 0.0
 
     def epsilon(self, delta: float = 0.0) -> float:
         return self.loss.epsilon_at(checks.delta(delta, zero=True))
@@ -108,10 +109,6 @@ class PureNoise(Mechanism):
     def own_guess_rate(self) -> float:
         """What the best attacker reaches against this very mechanism: (1 + delta(0)) / 2."""
         return (1 + self.delta(0.0)) / 2
-
-    @property
-    def shown_delta(self) -> float:
-        return 0.0
 
     @property
     def pure_losses(self) -> tuple[ThreeLevelLoss, ...]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,10 +28,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.mechanism import Budget, scope_of
 from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
-from dp_forward.privacy.units import LABEL, Unit
-
-if TYPE_CHECKING:
-    from dp_forward.privacy.guarantee import Guarantee
+from dp_forward.privacy.units import LABEL
 
 _ONCE = "Draw a label once and keep it: 1."
 _LABELS = "There must be something to choose from: 2 labels or more."
@@ -54,18 +51,12 @@ class _Response(PureNoise):
     label_epsilon: float
     labels: int
     releases: int
+    unit = LABEL
+    assumptions = ("the set of labels is public",)
 
     @abstractmethod
     def transition(self) -> NDArray[np.float64]:
         """Row y: the probabilities of what is answered for the label y."""
-
-    @property
-    def unit(self) -> Unit:
-        return LABEL
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ("the set of labels is public",)
 
     @property
     def scope(self) -> str:
@@ -131,8 +122,8 @@ class RandomizedResponse(_Response):
 class Prior:
     """How common each label is believed to be, and where that belief came from.
 
-    Made by `public` (known beforehand) or `from_noisy` (computed from releases that already carry a
-    guarantee: post-processing). There is no way to make one from raw labels on purpose.
+    Its source is "public" (known beforehand, see `public`) or "noisy" (computed from releases that already
+    carry a guarantee: post-processing). There is no way to make one from raw labels on purpose.
     """
 
     weights: NDArray[np.float64]
@@ -159,11 +150,6 @@ class Prior:
     def public(cls, weights: ArrayLike, *, where: str) -> Prior:
         """A prior that anybody may know, such as a published class balance."""
         return cls(np.asarray(weights, dtype=np.float64), "public", where)
-
-    @classmethod
-    def from_noisy(cls, weights: ArrayLike, *, guarantee: Guarantee) -> Prior:
-        """A prior estimated from releases that a guarantee covers."""
-        return cls(np.asarray(weights, dtype=np.float64), "noisy", guarantee.promise)
 
     def __repr__(self) -> str:
         return f"Prior(labels={len(self.weights)}, source={self.source!r}, where={self.where!r})"

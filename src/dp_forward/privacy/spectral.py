@@ -35,16 +35,13 @@ def spectral_norm_upper(matrix: ArrayLike) -> float:
     largest = float(np.max(np.abs(w)))
     if largest == 0:
         return 0.0
-    return nudge_up(largest * _certified(w / largest))
-
-
-def _certified(w: NDArray[np.float64]) -> float:
+    w = w / largest
     u, s, vt = np.linalg.svd(w, full_matrices=False)
     gamma = 2 * (max(w.shape) + 8) * _UNIT_ROUNDOFF
     size = float(np.linalg.norm(u) * s[0] * np.linalg.norm(vt))
     residual = float(np.linalg.norm(w - (u * s) @ vt)) + gamma * (size + float(np.linalg.norm(w)))
     stretch = _norm_upper(u.T @ u, u, gamma) * _norm_upper(vt @ vt.T, vt, gamma)
-    return nudge_up(float(s[0]) * stretch + residual)
+    return nudge_up(largest * nudge_up(float(s[0]) * stretch + residual))
 
 
 def _norm_upper(gram: NDArray[np.float64], factor: NDArray[np.float64], gamma: float) -> float:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dp_forward.privacy import curve
-from dp_forward.privacy.shuffling import amplified_epsilon, record_curve, shuffled_delta
+from dp_forward.privacy.shuffling import amplified_epsilon, record_curve
 from dp_forward.privacy.shuffling.local_curve import curve_epsilon, response_probabilities
+from shuffling_deltas import shuffled_delta
 
 PAPER_NOISE = {
     25_000: (0.4942, 0.4196, 0.3358),

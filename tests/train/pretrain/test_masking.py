@@ -7,14 +7,14 @@ import torch
 import transformers
 
 from dp_forward.data.public_text import pack_blocks
-from dp_forward.train.pretrain.masking import IGNORED, MaskedBlocks, Masking
+from dp_forward.train.pretrain.masked_lm import IGNORED, MaskedBlocks, Masking
 from tiny_corpus import WORDS, any_words
 
 
 def test_masking_hides_fifteen_in_a_hundred_by_the_rule_of_eighty_ten_ten(checkpoint: str) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     blocks = pack_blocks(any_words(), tokenizer, length=16)
-    items = MaskedBlocks(blocks, Masking.of(tokenizer, rate=0.15), seed=(3,), items=4 * len(blocks))
+    items = MaskedBlocks(blocks, Masking(tokenizer, rate=0.15), seed=(3,), items=4 * len(blocks))
     pairs = [items[number] for number in range(len(items))]
     ids, labels = (torch.stack([pair[name] for pair in pairs]) for name in ("input_ids", "labels"))
     chosen = labels != IGNORED

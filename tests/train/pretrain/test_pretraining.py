@@ -17,10 +17,9 @@ from dp_forward.noise import Sanitizer
 from dp_forward.split import split_model
 from dp_forward.split.pretrained import load_model
 from dp_forward.split.private_model import join
-from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
-from dp_forward.train.pretrain.mlm_trainer import masked_loss
+from dp_forward.train.pretrain.masked_lm import MaskedBlocks, Masking
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
-from dp_forward.train.pretrain.pretraining import pretrain
+from dp_forward.train.pretrain.pretraining import masked_loss, pretrain
 from dp_forward.train.training_loop import last_checkpoint
 from tiny_corpus import WORDS, any_words, one_word_each
 from tiny_models import tiny
@@ -99,7 +98,7 @@ def test_the_result_is_an_ordinary_checkpoint_that_can_be_fine_tuned(learned) ->
     whole = load_model(str(folder))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     blocks = pack_blocks(one_word_each(), tokenizer, length=16)[-report["held_out_blocks"] :]
-    items = MaskedBlocks(blocks, Masking.of(tokenizer, rate=0.15), seed=(0, 2), items=len(blocks))
+    items = MaskedBlocks(blocks, Masking(tokenizer, rate=0.15), seed=(0, 2), items=len(blocks))
     found = masked_loss(whole, items, batch=16)
     assert found == pytest.approx(report["held_out_loss_without_noise"], rel=1e-6)
 

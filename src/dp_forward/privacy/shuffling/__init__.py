@@ -7,8 +7,6 @@ replace-one neighbours: the number of releases is public.
 each), `lower_bound` (attacks), `paper_estimate`, and `local_curve` (the curve of what one user sends).
 """
 
-from __future__ import annotations
-
 from dp_forward.privacy.shuffling.central_epsilon import (
     CentralBound,
     CentralBounds,
@@ -17,7 +15,7 @@ from dp_forward.privacy.shuffling.central_epsilon import (
     shuffled_mechanism,
     shuffled_pure,
 )
-from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_delta, shuffled_epsilon
+from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_epsilon
 from dp_forward.privacy.shuffling.local_curve import record_curve
 from dp_forward.privacy.shuffling.lower_bound import (
     attack_epsilon,
@@ -25,7 +23,7 @@ from dp_forward.privacy.shuffling.lower_bound import (
     shuffled_pure_lower,
 )
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
-from dp_forward.privacy.shuffling.sampler import sampler_delta, sampler_epsilon
+from dp_forward.privacy.shuffling.sampler import sampler_epsilon
 
 __all__ = [
     "CentralBound",
@@ -36,9 +34,7 @@ __all__ = [
     "record_curve",
     "sampled_gaussian",
     "sampler_attack_epsilon",
-    "sampler_delta",
     "sampler_epsilon",
-    "shuffled_delta",
     "shuffled_epsilon",
     "shuffled_gaussian",
     "shuffled_mechanism",

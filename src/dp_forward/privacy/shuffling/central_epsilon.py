@@ -81,6 +81,11 @@ class CentralBounds:
                 raise InvalidInput(name, f"be of kind {kind}", found, "Do not swap the bounds.")
 
 
+def _proved(epsilon: float, delta: float, trusted: str, remark: str = "") -> CentralBound:
+    statement = f"Through {trusted}, epsilon {shown_up(epsilon, 4)} at delta {delta:.4g} is proved.{remark}"
+    return CentralBound("proved", epsilon, delta, trusted, statement)
+
+
 def _attacked(epsilon: float, delta: float, trusted: str) -> CentralBound:
     statement = "The attack that was tried finds nothing here."
     if epsilon > 0:
@@ -89,29 +94,22 @@ def _attacked(epsilon: float, delta: float, trusted: str) -> CentralBound:
 
 
 def _estimated(
-    delta: float, *, mu: float, users: int, epochs: int, labelled: bool, wanted: bool
+    delta: float, label_epsilon: float | None, *, wanted: bool, mu: float, users: int, epochs: int
 ) -> CentralBound:
     if not wanted:
         statement = "The paper's estimate was not asked for."
         return CentralBound("estimate", None, delta, NOBODY, statement)
     epsilon = paper_estimate(delta, mu=mu, users=users, epochs=epochs)
     statement = f"The paper would print {epsilon:.4g} here; it is an estimate without a theorem"
-    statement += ", and it leaves the labels out." if labelled else "."
+    statement += "." if label_epsilon is None else ", and it leaves the labels out."
     return CentralBound("estimate", epsilon, delta, NOBODY, statement)
-
-
-def _checked_label(label_epsilon: float | None, labels: int) -> None:
-    if label_epsilon is not None:
-        checks.epsilon(label_epsilon, name="label_epsilon")
-        checks.count("labels", labels, at_least=2, remedy="Two labels or more.")
 
 
 def _amplified(delta: float, users: int, bundle: Curve) -> CentralBound:
     """The best proof for shuffled Gaussian bundles: the clones, or what holds without them."""
     epsilon = amplified_epsilon(delta, users=users, local_delta=bundle)
     if epsilon is not None:
-        statement = f"Through {SHUFFLER}, epsilon {shown_up(epsilon, 4)} at delta {delta:.4g} is proved."
-        return CentralBound("proved", epsilon, delta, SHUFFLER, statement)
+        return _proved(epsilon, delta, SHUFFLER)
     epsilon = curve_epsilon(delta, bundle)
     statement = (
         f"No amplification is proved; the local epsilon {shown_up(epsilon, 4)} at delta {delta:.4g} "
@@ -145,13 +143,6 @@ def shuffled_gaussian(
     mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
     users = checks.count("users", users, remedy="Pass the number of people who are shuffled.")
     releases = checks.count("releases", releases, remedy="Pass the releases of each user.")
-    _checked_label(label_epsilon, labels)
-    bundle = record_curve(
-        mu=math.sqrt(releases) * mu,
-        label_epsilon=label_epsilon,
-        labels=labels,
-        draws=1 if label_once else releases,
-    )
     lower = attack_epsilon(
         delta,
         mu=mu,
@@ -161,17 +152,17 @@ def shuffled_gaussian(
         labels=labels,
         label_once=label_once,
     )
+    bundle = record_curve(
+        mu=math.sqrt(releases) * mu,
+        label_epsilon=label_epsilon,
+        labels=labels,
+        draws=1 if label_once else releases,
+    )
+    estimate = _estimated(delta, label_epsilon, wanted=with_estimate, mu=mu, users=users, epochs=releases)
     return CentralBounds(
         upper=_amplified(delta, users, bundle),
         lower=_attacked(lower, delta, SHUFFLER),
-        estimate=_estimated(
-            delta,
-            mu=mu,
-            users=users,
-            epochs=releases,
-            labelled=label_epsilon is not None,
-            wanted=with_estimate,
-        ),
+        estimate=estimate,
     )
 
 
@@ -188,21 +179,17 @@ def shuffled_pure(
     """
     delta = checks.delta(delta, zero=True)
     upper = shuffled_epsilon(delta, local_epsilon=local_epsilon, users=users)
-    proved = f"Through {SHUFFLER}, epsilon {shown_up(upper, 4)} at delta {delta:.4g} is proved."
-    if shown_up(upper, 4) == shown_up(local_epsilon, 4):
-        proved += " That is the local epsilon: the shuffler gains nothing here."
+    same = shown_up(upper, 4) == shown_up(local_epsilon, 4)
+    remark = " That is the local epsilon: the shuffler gains nothing here." if same else ""
     if cap_mass is None:
         unknown = "No attack was computed: that would need the cap mass of the mechanism."
         lower = CentralBound("attack", None, delta, SHUFFLER, unknown)
     else:
-        lower = _attacked(
-            shuffled_pure_lower(delta, local_epsilon=local_epsilon, cap_mass=cap_mass, users=users),
-            delta,
-            SHUFFLER,
-        )
+        found = shuffled_pure_lower(delta, local_epsilon=local_epsilon, cap_mass=cap_mass, users=users)
+        lower = _attacked(found, delta, SHUFFLER)
     none = "The paper has no estimate for pure releases."
     return CentralBounds(
-        upper=CentralBound("proved", upper, delta, SHUFFLER, proved),
+        upper=_proved(upper, delta, SHUFFLER, remark),
         lower=lower,
         estimate=CentralBound("estimate", None, delta, NOBODY, none),
     )
@@ -234,30 +221,20 @@ def sampled_gaussian(
     mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
     users = checks.count("users", users, remedy="Pass the number of people who may be drawn.")
     epochs = checks.count("epochs", epochs, remedy="Pass the passes over the data.")
-    _checked_label(label_epsilon, labels)
     steps = epochs * users
-    release = record_curve(mu=mu, label_epsilon=label_epsilon, labels=labels)
-    epsilon = sampler_epsilon(delta, users=users, steps=steps, local_delta=release)
     lower = sampler_attack_epsilon(
         delta, mu=mu, users=users, steps=steps, label_epsilon=label_epsilon, labels=labels
     )
-    return CentralBounds(
-        upper=_sampled(epsilon, delta),
-        lower=_attacked(lower, delta, SAMPLER),
-        estimate=_estimated(
-            delta,
-            mu=mu,
-            users=users,
-            epochs=epochs,
-            labelled=label_epsilon is not None,
-            wanted=with_estimate,
-        ),
-    )
-
-
-def _sampled(epsilon: float, delta: float) -> CentralBound:
-    if not math.isfinite(epsilon):
+    release = record_curve(mu=mu, label_epsilon=label_epsilon, labels=labels)
+    epsilon = sampler_epsilon(delta, users=users, steps=steps, local_delta=release)
+    if math.isfinite(epsilon):
+        upper = _proved(epsilon, delta, SAMPLER)
+    else:
         none = f"No finite epsilon is proved at delta {delta:.4g}."
-        return CentralBound("proved", None, delta, NOBODY, none)
-    statement = f"Through {SAMPLER}, epsilon {shown_up(epsilon, 4)} at delta {delta:.4g} is proved."
-    return CentralBound("proved", epsilon, delta, SAMPLER, statement)
+        upper = CentralBound("proved", None, delta, NOBODY, none)
+    estimate = _estimated(delta, label_epsilon, wanted=with_estimate, mu=mu, users=users, epochs=epochs)
+    return CentralBounds(
+        upper=upper,
+        lower=_attacked(lower, delta, SAMPLER),
+        estimate=estimate,
+    )

@@ -44,10 +44,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dp_forward.privacy import checks
-from dp_forward.privacy.shuffling.local_curve import Curve, binomial_tail, curve_epsilon
+from dp_forward.privacy.shuffling.local_curve import Curve, Floats, binomial_tail, curve_epsilon
 from dp_forward.privacy.solve import last_safe
 
 _TAIL_SLACK: Final = 1e-14
@@ -69,9 +68,6 @@ _SHARES: Final = tuple(10.0 ** (-step / 4) for step in range(25))
 _SMALLEST: Final = 1e-290
 _MOST_USERS: Final = 10**9
 _MOST_POINTS: Final = 4096
-_USERS: Final = "Pass the number of people whose releases are shuffled together."
-
-Floats = NDArray[np.float64]
 
 
 def _clone_counts(trials: int, chance: float, log_tail: float) -> tuple[Floats, Floats]:
@@ -142,26 +138,6 @@ class Clones:
         return min(1.0, float(self.weights @ given) + self.left_out + _ABSOLUTE_SLACK)
 
 
-def shuffled_delta(epsilon: float, *, local_epsilon: float, users: int) -> float:
-    """The delta proved at ``epsilon`` for the shuffled releases of ``users`` people.
-
-    Guarantees:
-        Never below the divergence of the clones' pair: float error and the part of ``K`` that is
-        left out are added.
-    Edges:
-        0 from ``local_epsilon`` on; a single user gets no amplification.
-    """
-    epsilon = checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more.")
-    local_epsilon = checks.epsilon(local_epsilon, name="local_epsilon")
-    users = checks.count("users", users, remedy=_USERS)
-    # A wide window first; its answer says how narrow, and so how fine, the second may be.
-    wide = Clones.of(local_epsilon=local_epsilon, users=users, log_tail=_LOG_SMALLEST_TAIL).delta(epsilon)
-    if wide == 0:
-        return 0.0
-    log_tail = math.log(wide) + _LOG_LEFT_OUT
-    return min(wide, Clones.of(local_epsilon=local_epsilon, users=users, log_tail=log_tail).delta(epsilon))
-
-
 def shuffled_epsilon(delta: float, *, local_epsilon: float, users: int) -> float:
     """The least central epsilon proved at ``delta`` for shuffled pure releases, rounded up.
 
@@ -174,7 +150,9 @@ def shuffled_epsilon(delta: float, *, local_epsilon: float, users: int) -> float
     """
     delta = checks.delta(delta, zero=True)
     local_epsilon = checks.epsilon(local_epsilon, name="local_epsilon")
-    users = checks.count("users", users, remedy=_USERS)
+    users = checks.count(
+        "users", users, remedy="Pass the number of people whose releases are shuffled together."
+    )
     if delta == 0:
         return local_epsilon
     log_delta = math.log(delta)

@@ -31,14 +31,11 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betainc, gammaln, log_ndtr, logsumexp
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.shuffling.local_curve import binomial_tail, response_probabilities
-
-Floats = NDArray[np.float64]
+from dp_forward.privacy.shuffling.local_curve import Floats, binomial_tail, response_probabilities
 
 _GRID: Final = 2001
 _REFINEMENTS: Final = 4
@@ -49,7 +46,6 @@ _TINY: Final = -1e-12
 """Above this logarithm of "none" the union bound on "one of them" is right to 1e-12."""
 
 _USERS: Final = "Pass the number of people in the data set."
-_MU: Final = "Pass sensitivity / sigma."
 
 
 def _log1mexp(log_value: Floats) -> Floats:
@@ -94,7 +90,7 @@ class _Report:
     """The log-likelihood ratio of one release: a normal, shifted by its label."""
 
     def __init__(self, mu: float, label_epsilon: float | None, labels: int) -> None:
-        self.mu = checks.positive("mu", mu, remedy=_MU)
+        self.mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
         self.shifts, self.log_weights = np.zeros((1, 1)), np.zeros((1, 1))
         if label_epsilon is not None:
             label_epsilon = checks.epsilon(label_epsilon, name="label_epsilon")
@@ -120,7 +116,7 @@ class _Report:
         """
         scores = self._scores(threshold, side)
         none = times * log_ndtr(scores)
-        caught = np.where(none > _TINY, math.log(times) + log_ndtr(-scores), _log1mexp(none))
+        caught = _log_caught(none, math.log(times) + log_ndtr(-scores))
         return np.asarray(logsumexp(self.log_weights + caught, axis=0))
 
     def log_none(self, threshold: Floats, side: int, times: int = 1) -> Floats:

@@ -36,22 +36,16 @@ def paper_estimate(delta: float, *, mu: float, users: int, epochs: int) -> float
     mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
     users = checks.count("users", users, remedy="Pass the number of training records.")
     epochs = checks.count("epochs", epochs, remedy="Pass the passes over the data.")
+    from dp_accounting.pld import privacy_loss_distribution as pld  # slow to import
+
     interval = _COARSE
     for _ in range(4):
-        estimate = _with_interval(interval, delta=delta, mu=mu, users=users, epochs=epochs)
+        step = pld.from_gaussian_mechanism(
+            standard_deviation=1 / mu, sampling_prob=1 / users, value_discretization_interval=interval
+        )
+        estimate = float(step.self_compose(epochs * users).get_epsilon_for_delta(delta))
         wanted = max(_SHARE * estimate, _FINEST * min(1.0, mu * mu))
         if estimate == 0 or 0.5 * interval <= wanted:
             break
         interval = wanted
     return estimate
-
-
-def _with_interval(interval: float, *, delta: float, mu: float, users: int, epochs: int) -> float:
-    from dp_accounting.pld import privacy_loss_distribution as pld  # slow to import
-
-    step = pld.from_gaussian_mechanism(
-        standard_deviation=1 / mu,
-        sampling_prob=1 / users,
-        value_discretization_interval=interval,
-    )
-    return float(step.self_compose(epochs * users).get_epsilon_for_delta(delta))

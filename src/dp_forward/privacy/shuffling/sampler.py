@@ -31,13 +31,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dp_forward.privacy import checks
-from dp_forward.privacy.shuffling.local_curve import Curve
+from dp_forward.privacy.shuffling.local_curve import Curve, Floats
 from dp_forward.privacy.solve import last_safe
-
-Floats = NDArray[np.float64]
 
 _POINTS: Final = 2**20
 _COARSE_POINTS: Final = 4096
@@ -50,7 +47,6 @@ _ROUNDING: Final = 2.0**-49
 _LOG_OUTSIDE: Final = math.log(1e-12)
 _MOST_LOSS: Final = 1e5
 _SMALLEST: Final = 1e-280
-_MOST_PASSES: Final = 8
 
 
 @dataclass(frozen=True)
@@ -212,13 +208,6 @@ def _compose(local_delta: Curve, *, users: int, steps: int, delta: float) -> _Co
     )
 
 
-def _checked(users: object, steps: object) -> tuple[int, int]:
-    return (
-        checks.count("users", users, remedy="Pass the number of people who may be drawn."),
-        checks.count("steps", steps, remedy="Pass epochs * users."),
-    )
-
-
 def sampler_epsilon(delta: float, *, users: int, steps: int, local_delta: Curve) -> float:
     """The least central epsilon proved at ``delta`` after ``steps`` draws, rounded up.
 
@@ -233,7 +222,8 @@ def sampler_epsilon(delta: float, *, users: int, steps: int, local_delta: Curve)
         comes down far enough.
     """
     delta = checks.delta(delta, zero=False)
-    users, steps = _checked(users, steps)
+    users = checks.count("users", users, remedy="Pass the number of people who may be drawn.")
+    steps = checks.count("steps", steps, remedy="Pass epochs * users.")
     composed = _compose(local_delta, users=users, steps=steps, delta=max(delta, _SMALLEST))
 
     def slack(epsilon: float) -> float:
@@ -242,24 +232,3 @@ def sampler_epsilon(delta: float, *, users: int, steps: int, local_delta: Curve)
     if slack(composed.losses[-1]) < 0:
         return math.inf
     return last_safe(slack, safe=float(composed.losses[-1]), unsafe=0.0, tolerance=1e-9)
-
-
-def sampler_delta(epsilon: float, *, users: int, steps: int, local_delta: Curve) -> float:
-    """The delta proved at ``epsilon`` after ``steps`` draws, rounded up.
-
-    Guarantees:
-        As `sampler_epsilon`. The composition is repeated with its accuracy moved until it lies
-        where the answer is; every pass is a bound, and the least is returned.
-    """
-    epsilon = checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more.")
-    users, steps = _checked(users, steps)
-    guess, best = 1e-3, 1.0
-    for _ in range(_MOST_PASSES):
-        composed = _compose(local_delta, users=users, steps=steps, delta=guess)
-        reached = composed.delta(epsilon)
-        best = min(best, reached)
-        if 0.1 * guess <= reached <= 10 * guess or guess == _SMALLEST:
-            break
-        # Where next to nothing but the cut is left, the answer lies far below.
-        guess = max(reached if reached > 10 * _CUT * guess else guess**3, _SMALLEST)
-    return best

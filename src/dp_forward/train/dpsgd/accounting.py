@@ -21,9 +21,6 @@ from dp_forward.privacy import checks
 
 __all__ = ["as_replace_one"]
 
-History = Sequence[tuple[float, float, int]]
-"""What an accountant of Opacus has seen: noise multiplier, sampling rate and number of steps, in order."""
-
 # PRV asks RDP only for how far to look; that RDP could be tighter does not matter there.
 _LOOSE_RDP = "Optimal order is the"
 
@@ -34,9 +31,8 @@ def sampling(records: int, batch: int) -> tuple[float, int]:
     The rate is ``1 / ceil(records / batch)``, close to batch / records, as its data loader has it.
     """
     if batch >= records:
-        raise InvalidInput(
-            "batch", f"be smaller than the number of records, {records}", batch, "Use a smaller batch."
-        )
+        rule = f"be smaller than the number of records, {records}"
+        raise InvalidInput("batch", rule, batch, "Use a smaller batch.")
     rate = 1 / math.ceil(records / batch)
     return rate, int(1 / rate)
 
@@ -55,32 +51,31 @@ def noise_multiplier_for(epsilon: float, *, delta: float, sample_rate: float, st
     from opacus.accountants.utils import get_noise_multiplier  # type: ignore[import-untyped]
 
     target, delta = checks.epsilon(epsilon), checks.delta(delta, zero=False)
+    band = _error_band(target)
     try:
         with ignore_warning(_LOOSE_RDP):
-            found = float(
-                get_noise_multiplier(
-                    target_epsilon=target,
-                    target_delta=delta,
-                    sample_rate=sample_rate,
-                    steps=steps,
-                    accountant="prv",
-                    epsilon_tolerance=_error_band(target),
-                    eps_error=_error_band(target),
-                )
+            found = get_noise_multiplier(
+                target_epsilon=target,
+                target_delta=delta,
+                sample_rate=sample_rate,
+                steps=steps,
+                accountant="prv",
+                epsilon_tolerance=band,
+                eps_error=band,
             )
     except ValueError:
         found = 0.0
     if not epsilon_of([(found, sample_rate, steps)], delta=delta, near=target) <= target:
-        raise InvalidInput(
-            "epsilon", "be within reach of DP-SGD here", target, "Ask for more, or train less."
-        )
-    return found
+        rule, remedy = "be within reach of DP-SGD here", "Ask for more, or train less."
+        raise InvalidInput("epsilon", rule, target, remedy)
+    return float(found)
 
 
-def epsilon_of(history: History, *, delta: float, near: float = 1.0) -> float:
-    """The epsilon of the steps of a history by Opacus's accountant; infinite without noise.
+def epsilon_of(history: Sequence[tuple[float, float, int]], *, delta: float, near: float = 1.0) -> float:
+    """The epsilon of some steps by Opacus's accountant; infinite without noise.
 
-    ``near`` is the epsilon expected: below 0.5 the accountant is asked for a narrower error band.
+    ``history`` has noise multiplier, sampling rate and number of steps, in order. ``near`` is the epsilon
+    expected: below 0.5 the accountant is asked for a narrower error band.
     """
     from opacus.accountants import PRVAccountant  # type: ignore[import-untyped]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 from dp_forward.privacy import checks
 from dp_forward.train.plan_base import PlanBase, choice_of, setting
@@ -15,7 +15,12 @@ __all__ = ["DpSgdPlan"]
 Mode = Literal["hooks", "ghost"]
 Trainable = Literal["frozen-embeddings", "lora"]
 
+_MODE = choice_of(*get_args(Mode), remedy="Use hooks.")
+_PARTS = choice_of(*get_args(Trainable), remedy="Use frozen-embeddings.")
 _COUNT = partial(checks.count, remedy="Use 1 or more.")
+_SEED = partial(checks.count, at_least=0, remedy="Use 0.")
+_RATE = partial(checks.positive, remedy="Use something near 5e-4.")
+_NORM = partial(checks.positive, remedy="Use 1.0.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,7 @@ class DpSgdPlan(PlanBase):
     task: str = setting(
         help="sst2, imdb, qqp or rotten-tomatoes.", group="usual", missing="Try --task rotten-tomatoes."
     )
-    model: str = setting("minilm", help="A Hugging Face name or folder.", group="usual")
+    model: str = setting("minilm", "A Hugging Face name or folder.", "usual")
     epsilon: float = setting(
         help="Central epsilon; there is no default.",
         group="usual",
@@ -39,57 +44,30 @@ class DpSgdPlan(PlanBase):
         missing="There is no default for a promise; try --epsilon 8.",
     )
     delta: float = setting(
-        1e-5,
-        help="The budget's delta.",
-        group="usual",
-        short="-d",
-        check=lambda name, value: checks.delta(value, zero=False),
+        1e-5, "The budget's delta.", "usual", lambda _, value: checks.delta(value, zero=False), short="-d"
     )
     mode: Mode = setting(
-        "hooks",
-        help="hooks (a gradient per record in memory) or ghost (their norms only).",
-        group="usual",
-        check=choice_of("hooks", "ghost", remedy="Use hooks."),
+        "hooks", "hooks (a gradient per record in memory) or ghost (their norms only).", "usual", _MODE
     )
     trainable: Trainable = setting(
         "frozen-embeddings",
-        help="What trains: frozen-embeddings (all but the tables) or lora.",
-        group="usual",
-        check=choice_of("frozen-embeddings", "lora", remedy="Use frozen-embeddings."),
+        "What trains: frozen-embeddings (all but the tables) or lora.",
+        "usual",
+        _PARTS,
     )
-    lora_rank: int = setting(8, help="Rank of the LoRA maps.", group="advanced", check=_COUNT)
-    epochs: int = setting(3, help="Passes over the records.", group="usual", check=_COUNT)
-    batch: int = setting(256, help="Expected texts per step.", group="usual", check=_COUNT)
-    micro_batch: int = setting(
-        32, help="Most texts in memory at once.", group="advanced", check=_COUNT, decides=False
-    )
-    learning_rate: float = setting(
-        5e-4,
-        help="AdamW's learning rate.",
-        group="advanced",
-        check=partial(checks.positive, remedy="Use something near 5e-4."),
-    )
-    clip_norm: float = setting(
-        1.0,
-        help="Norm to which a record's gradient is clipped.",
-        group="advanced",
-        check=partial(checks.positive, remedy="Use 1.0."),
-    )
-    rows: int = setting(64, help="Tokens of every text.", group="advanced")
-    train_limit: int | None = setting(None, help="A sample of the training texts.", group="advanced")
-    evaluation_limit: int | None = setting(None, help="A sample of the evaluation texts.", group="advanced")
-    evaluation_split: str = setting("validation", help="The split to measure on.", group="advanced")
-    seed: int = setting(
-        0,
-        help="Of what is public, never of the noise.",
-        group="advanced",
-        check=partial(checks.count, at_least=0, remedy="Use 0."),
-    )
+    lora_rank: int = setting(8, "Rank of the LoRA maps.", "advanced", _COUNT)
+    epochs: int = setting(3, "Passes over the records.", "usual", _COUNT)
+    batch: int = setting(256, "Expected texts per step.", "usual", _COUNT)
+    micro_batch: int = setting(32, "Most texts in memory at once.", "advanced", _COUNT, decides=False)
+    learning_rate: float = setting(5e-4, "AdamW's learning rate.", "advanced", _RATE)
+    clip_norm: float = setting(1.0, "Norm to which a record's gradient is clipped.", "advanced", _NORM)
+    rows: int = setting(64, "Tokens of every text.", "advanced")
+    train_limit: int | None = setting(None, "A sample of the training texts.", "advanced")
+    evaluation_limit: int | None = setting(None, "A sample of the evaluation texts.", "advanced")
+    evaluation_split: str = setting("validation", "The split to measure on.", "advanced")
+    seed: int = setting(0, "Of what is public, never of the noise.", "advanced", _SEED)
     data: Mapping[str, str] = setting(
-        dict,
-        help="Where a task's files lie, TASK=PATH; can be given several times.",
-        group="usual",
-        decides=False,
+        dict, "Where a task's files lie, TASK=PATH; can be given several times.", "usual", decides=False
     )
 
     def __post_init__(self) -> None:

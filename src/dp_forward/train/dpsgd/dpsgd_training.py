@@ -52,10 +52,7 @@ from dp_forward.train.run import RunFolder
 
 __all__ = ["run_dpsgd", "train_dpsgd"]
 
-_STAGE = "dp-sgd"
-
-Stored = tuple[dict[str, Tensor], dict[str, Any]]
-"""Tensors and facts of a finished epoch, as the run folder holds them."""
+_STAGE, _EPOCH_STAGE = "dp-sgd", "dpsgd-epoch-{:04d}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,13 +151,12 @@ def train_dpsgd(
     rate, per_epoch = sampling(len(train), plan.batch)
     steps = plan.epochs * per_epoch
     run = {"model": _digest(model.state_dict()), "records": len(train)}
-    earlier = None if place is None else _stored_epoch(place, run, plan.epochs)
-    if earlier is None:
-        taken = 0
-        noise = noise_multiplier_for(plan.epsilon, delta=plan.delta, sample_rate=rate, steps=steps)
+    tensors, facts = ({}, {}) if place is None else _stored_epoch(place, run, plan.epochs)
+    if facts:
+        noise = facts["noise_multiplier"]
     else:
-        noise, taken = earlier[1]["noise_multiplier"], earlier[1]["steps"]
-    torch.manual_seed(plan.seed + taken)
+        noise = noise_multiplier_for(plan.epsilon, delta=plan.delta, sample_rate=rate, steps=steps)
+    torch.manual_seed(plan.seed + facts.get("steps", 0))
     trained = set_trainable(model, plan.trainable, lora_rank=plan.lora_rank)
     weights = [parameter for parameter in trained.parameters() if parameter.requires_grad]
     private = PrivateTraining(
@@ -172,7 +168,7 @@ def train_dpsgd(
         noise_multiplier=noise,
         clip_norm=plan.clip_norm,
     )
-    history = [] if earlier is None else _restore(earlier, private)
+    history = _restore(private, tensors, facts) if facts else []
     start_counting_memory(private.device)
     for epoch in range(len(history) + 1, plan.epochs + 1):
         loss = _train_epoch(private, plan, progress)
@@ -240,10 +236,7 @@ def _check_labels(name: str, records: EncodedTexts, model: Any) -> None:
 
 
 def _store_epoch(
-    place: RunFolder,
-    run: Mapping[str, object],
-    private: PrivateTraining,
-    history: list[dict[str, float]],
+    place: RunFolder, run: Mapping[str, object], private: PrivateTraining, history: list[dict[str, float]]
 ) -> None:
     """Store the end of an epoch; then the one before goes."""
     tensors = {f"weights.{name}": p for name, p in private.model.named_parameters() if p.requires_grad}
@@ -257,18 +250,20 @@ def _store_epoch(
         "accountant_history": private.accountant.history,
         "history": history,
     }
-    place.finish_stage(_epoch_stage(len(history)), tensors, facts)
-    place.drop_stage(_epoch_stage(len(history) - 1))
+    place.finish_stage(_EPOCH_STAGE.format(len(history)), tensors, facts)
+    place.drop_stage(_EPOCH_STAGE.format(len(history) - 1))
 
 
-def _stored_epoch(place: RunFolder, run: Mapping[str, object], epochs: int) -> Stored | None:
-    """Tensors and facts of the last stored epoch; another run's, or a damaged one, is refused."""
+def _stored_epoch(
+    place: RunFolder, run: Mapping[str, object], epochs: int
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts of the last stored epoch, or nothing; another run's, or a damaged one, is refused."""
     found = "something else"
     try:
-        numbers = range(epochs, 0, -1)
-        stored = next(filter(None, (place.stage_result(_epoch_stage(number)) for number in numbers)), None)
+        stages = (place.stage_result(_EPOCH_STAGE.format(number)) for number in range(epochs, 0, -1))
+        stored = next(filter(None, stages), None)
         if stored is None:
-            return None
+            return {}, {}
         tensors, facts = stored
         other = [name for name, value in run.items() if facts[name] != value]
         spent, noise = facts["accountant_history"], facts["noise_multiplier"]
@@ -288,9 +283,10 @@ def _stored_epoch(place: RunFolder, run: Mapping[str, object], epochs: int) -> S
     raise InvalidInput("out", "hold a checkpoint as it was written", found, "Start in a new folder.")
 
 
-def _restore(stored: Stored, private: PrivateTraining) -> list[dict[str, float]]:
+def _restore(
+    private: PrivateTraining, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> list[dict[str, float]]:
     """Put back weights, optimizer and what was spent; returns the learning curve so far."""
-    tensors, facts = stored
     state: dict[int, dict[str, Tensor]] = {}
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -304,10 +300,6 @@ def _restore(stored: Stored, private: PrivateTraining) -> list[dict[str, float]]
     private.optimizer.load_state_dict({"state": state, "param_groups": groups})
     private.accountant.history = [tuple(entry) for entry in facts["accountant_history"]]
     return list(facts["history"])
-
-
-def _epoch_stage(epoch: int) -> str:
-    return f"dpsgd-epoch-{epoch:04d}"
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

@@ -1,10 +1,8 @@
 """Per-record clipping and noise: a model, its optimizer and its batches under Opacus.
 
 Everything that decides the privacy of a step is here: which weights train, how batches are drawn, where the
-noise comes from, and the one step that both modes share.
-
-* "hooks" keeps the gradient of every record (memory grows with the batch);
-* "ghost" computes only their norms, then a second backward pass of the clipped loss.
+noise comes from, and the one step that both modes share: "hooks" keeps the gradient of every record (memory
+grows with the batch), "ghost" computes only their norms, then a second backward pass of the clipped loss.
 
 Guarantees:
     Each record enters a step with probability ``sample_rate``, by itself (Poisson); an empty batch is a step
@@ -129,7 +127,12 @@ class PrivateTraining:
         _, steps = sampling(len(records), batch)
         if len(self.loader) != steps:
             raise InvalidInput("opacus", f"draw {steps} batches an epoch", len(self.loader), "Use 1.6.")
-        _check_clipping(self)
+        try:
+            error = clipping_error(self)
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as problem:
+            raise _unsupported(f"one it cannot ({type(problem).__name__})", mode) from problem
+        if not error <= _MOST_ERROR:
+            raise _unsupported(f"clipped gradients wrong by {error:.2g} of the norm", mode)
 
     @property
     def steps(self) -> int:
@@ -148,8 +151,15 @@ class PrivateTraining:
         The loss is computed from raw records: no promise covers it.
         """
         self.optimizer.zero_grad()
-        texts = len(part["labels"])
-        loss = self.backward(part) if texts else self._empty()
+        texts, loss = len(part["labels"]), torch.zeros((), device=self.device)
+        if texts:
+            loss = self.backward(part)
+        else:  # no gradients, so that the step is noise alone
+            for parameter in self.optimizer.params:
+                if self.mode == "ghost":
+                    parameter.grad = torch.zeros_like(parameter)
+                else:
+                    parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
         self.optimizer.step()
         return loss * texts, texts
 
@@ -160,15 +170,6 @@ class PrivateTraining:
             loss.backward()
         value: Tensor = loss.detach()
         return value
-
-    def _empty(self) -> Tensor:
-        """The gradients of an empty batch, so that the step is noise alone."""
-        for parameter in self.optimizer.params:
-            if self.mode == "ghost":
-                parameter.grad = torch.zeros_like(parameter)
-            else:
-                parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
-        return torch.zeros((), device=self.device)
 
     def remove_hooks(self) -> Any:
         """The trained module as it was before Opacus; `step` cannot be used after it."""
@@ -198,7 +199,6 @@ class _ByLength(Sampler[list[int]]):
 
 
 def _logits(module: Any, part: Batch) -> tuple[Tensor, Tensor]:
-    """The module's answers for a batch, and its labels."""
     inputs = {name: tensor for name, tensor in part.items() if name != "labels"}
     return module(**inputs).logits, part["labels"]
 
@@ -225,10 +225,15 @@ def clipping_error(private: PrivateTraining) -> float:
         # Opacus's hooks work in training only. Dropout has no weights of its own, and stays off.
         part.training = any(parameter.requires_grad for parameter in part.parameters(recurse=False))
     try:
-        alone = [
-            _autograd_gradient(private, {name: value[i : i + 1] for name, value in trial.items()})
-            for i in range(_TRIAL_TEXTS)
-        ]
+        alone = []
+        module.disable_hooks()
+        with ignore_warning(_NO_INPUT_GRADIENT):
+            for i in range(_TRIAL_TEXTS):
+                record = {name: value[i : i + 1] for name, value in trial.items()}
+                loss = nn.functional.cross_entropy(*_logits(module, record))
+                gradients = torch.autograd.grad(loss, optimizer.params)
+                alone.append(torch.cat([gradient.flatten() for gradient in gradients]))
+        module.enable_hooks()
         norms = [float(torch.linalg.vector_norm(gradient)) for gradient in alone]
         clip = min(norms) / 2
         if not clip > 0:
@@ -239,6 +244,7 @@ def clipping_error(private: PrivateTraining) -> float:
         optimizer.accumulate() if private.mode == "ghost" else optimizer.clip_and_accumulate()
         found = torch.cat([parameter.summed_grad.flatten() for parameter in optimizer.params])
     finally:
+        module.enable_hooks()
         for holder in clips:
             holder.max_grad_norm = before
         optimizer.zero_grad(set_to_none=True)
@@ -262,18 +268,6 @@ def _trial_batch(private: PrivateTraining) -> Batch:
     return {name: tensor.to(private.device) for name, tensor in made.items()}
 
 
-def _autograd_gradient(private: PrivateTraining, record: Batch) -> Tensor:
-    """The gradient of one record by autograd alone."""
-    private.module.disable_hooks()
-    try:
-        with ignore_warning(_NO_INPUT_GRADIENT):
-            loss = nn.functional.cross_entropy(*_logits(private.module, record))
-            found = torch.autograd.grad(loss, private.optimizer.params)
-    finally:
-        private.module.enable_hooks()
-    return torch.cat([gradient.flatten() for gradient in found])
-
-
 def _check_model(model: nn.Module, mode: Mode) -> None:
     from opacus.validators import ModuleValidator  # type: ignore[import-untyped]
 
@@ -285,19 +279,6 @@ def _check_model(model: nn.Module, mode: Mode) -> None:
         raise InvalidInput("model", "have weights to train", "none", "Use set_trainable().")
 
 
-def _check_clipping(private: PrivateTraining) -> None:
-    try:
-        error = clipping_error(private)
-    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as problem:
-        raise _unsupported(f"one it cannot ({type(problem).__name__})", private.mode) from problem
-    if not error <= _MOST_ERROR:
-        raise _unsupported(f"clipped gradients wrong by {error:.2g} of the norm", private.mode)
-
-
 def _unsupported(found: str, mode: Mode) -> InvalidInput:
-    return InvalidInput(
-        "model",
-        f"be one whose gradients Opacus can clip per record in mode {mode}",
-        found,
-        "Use trainable=lora, the other mode, or a BERT-like model.",
-    )
+    rule = f"be one whose gradients Opacus can clip per record in mode {mode}"
+    return InvalidInput("model", rule, found, "Use trainable=lora, the other mode, or a BERT-like model.")

@@ -1,110 +1,137 @@
-"""Masked language models: load a checkpoint, score the masked tokens alone, save an ordinary checkpoint."""
+"""Masked language models: load a checkpoint, hide tokens, score those alone, save an ordinary checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import transformers
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from dp_forward.errors import InvalidInput
 from dp_forward.split.families import FAMILIES
 from dp_forward.split.pretrained import model_folder, quiet_transformers
 from dp_forward.split.private_model import PrivateModel
-from dp_forward.train.pretrain.masking import IGNORED
+
+IGNORED = -100
+"""The label of a token that was not chosen: torch's cross entropy passes it over."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class MaskedLM:
-    """A whole model with a masked-LM head, and its tokenizer."""
-
-    model: Any
-    tokenizer: Any
-    has_head: bool
-    """Whether the checkpoint had the head; else it starts from random weights."""
-    unused: dict[str, nn.Module]
-    """Parts of the checkpoint that masked LM does not read (BERT's pooler): kept for who comes after."""
-
-
-def load_masked_lm(name: str) -> MaskedLM:
     """The model of a folder, of a Hugging Face name or `minilm`, in float32, with a masked-LM head.
 
     Edges:
         Refused are families without a masked LM (causal models, images), a checkpoint that lacks weights
-        below the head, and a tokenizer with more tokens than the model has rows for.
+        below the head, and a tokenizer with more tokens than the model has rows for. Where the checkpoint has
+        no head (``has_head``), it starts from random weights.
     """
-    import transformers
 
-    folder = model_folder(name)
-    try:
-        with quiet_transformers():
-            settings = transformers.AutoConfig.from_pretrained(folder)
-            _check_family(settings)
-            loader: Any = transformers.AutoModelForMaskedLM
-            model, found = loader.from_pretrained(
-                folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-            )
-            unused = _unread_parts(folder, model)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InvalidInput):
+    def __init__(self, name: str) -> None:
+        self._folder = model_folder(name)
+        kept: dict[str, Any] = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+        try:
+            with quiet_transformers():
+                family = transformers.AutoConfig.from_pretrained(self._folder).model_type
+                known = [row.model_type for row in FAMILIES.values() if row.masked_lm]
+                if family not in known:
+                    rule = f"be of a family with a masked LM ({', '.join(known)})"
+                    raise InvalidInput("model", rule, family, "A causal model has none.")
+                loader: Any = transformers.AutoModelForMaskedLM
+                self.model, found = loader.from_pretrained(self._folder, **kept)
+                bare, found_bare = transformers.AutoModel.from_pretrained(self._folder, **kept)
+                self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(self._folder)
+        except InvalidInput:
             raise
-        rule = "be a folder or a name that Hugging Face can load, with its tokenizer"
-        raise InvalidInput("model", rule, name, "Check the spelling, or go online.") from None
-    missing = set(found["missing_keys"])
-    below = sorted(key for key in missing if key.startswith(f"{model.base_model_prefix}."))
-    if below:
-        raise InvalidInput("model", "hold all weights below its head", f"no {below[0]}", "Get it again.")
-    if len(tokenizer) > model.config.vocab_size:
-        rule = f"know at most the model's {model.config.vocab_size} tokens"
-        raise InvalidInput("tokenizer", rule, len(tokenizer), "Use the tokenizer of the checkpoint.")
-    return MaskedLM(model=model, tokenizer=tokenizer, has_head=not missing, unused=unused)
+        except (OSError, ValueError):
+            rule = "be a folder or a name that Hugging Face can load, with its tokenizer"
+            raise InvalidInput("model", rule, name, "Check the spelling, or go online.") from None
+        self.has_head = not found["missing_keys"]
+        base, rows = f"{self.model.base_model_prefix}.", self.model.config.vocab_size
+        below = sorted(key for key in found["missing_keys"] if key.startswith(base))
+        if below:
+            raise InvalidInput("model", "hold all weights below its head", f"no {below[0]}", "Get it again.")
+        if len(self.tokenizer) > rows:
+            rule, remedy = f"know at most the model's {rows} tokens", "Use the tokenizer of the checkpoint."
+            raise InvalidInput("tokenizer", rule, len(self.tokenizer), remedy)
+        # What the checkpoint holds and masked LM does not read (BERT's pooler): kept for who comes after.
+        missing = {key.split(".")[0] for key in found_bare["missing_keys"]}
+        self._unread = {
+            part_name: part
+            for part_name, part in bare.named_children()
+            if getattr(self.model.base_model, part_name, None) is None and part_name not in missing
+        }
+
+    def save(self, folder: Path) -> None:
+        """An ordinary checkpoint: model.safetensors, config.json and the tokenizer. It comes last."""
+        for name, part in self._unread.items():
+            setattr(self.model.base_model, name, part)
+        self.model.save_pretrained(folder)
+        # Loaded anew: the one that was used remembers how it was called last.
+        transformers.AutoTokenizer.from_pretrained(self._folder).save_pretrained(folder)
 
 
-def save_checkpoint(masked_lm: MaskedLM, folder: Path, *, tokenizer: str) -> None:
-    """An ordinary checkpoint: model.safetensors, config.json and the tokenizer of ``tokenizer``."""
-    import transformers
+class Masking:
+    """BERT's rule: of the chosen tokens 80 % become [MASK], 10 % another token, 10 % stay.
 
-    base = masked_lm.model.base_model
-    for name, part in masked_lm.unused.items():
-        setattr(base, name, part)
-    masked_lm.model.save_pretrained(folder)
-    for name in masked_lm.unused:
-        delattr(base, name)
-        setattr(base, name, None)
-    # Loaded anew: the one that was used remembers how it was called last.
-    transformers.AutoTokenizer.from_pretrained(model_folder(tokenizer)).save_pretrained(folder)
+    Guarantees:
+        [CLS], [SEP] and the other special tokens are never chosen and never put in. At least one token of a
+        block is chosen, so that the loss is a number.
+    """
+
+    def __init__(self, tokenizer: Any, *, rate: float) -> None:
+        if tokenizer.mask_token_id is None:
+            raise InvalidInput("tokenizer", "have a [MASK] token", "none", "Use a masked-LM checkpoint.")
+        self.rate, self.mask = rate, int(tokenizer.mask_token_id)
+        self.special = np.unique(np.array(tokenizer.all_special_ids, np.int64))
+        self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), self.special)
+
+    def __call__(
+        self, block: NDArray[np.int32], rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The block with some tokens hidden, and the labels: the true token where chosen, else `IGNORED`."""
+        ids = block.astype(np.int64)
+        candidates = np.flatnonzero(~np.isin(ids, self.special))
+        chosen = candidates[rng.random(len(candidates)) < self.rate]
+        if not len(chosen):
+            chosen = rng.choice(candidates, 1)
+        labels = np.full_like(ids, IGNORED)
+        labels[chosen] = ids[chosen]
+        fate = rng.random(len(chosen))
+        ids[chosen[fate < 0.8]] = self.mask
+        swapped = chosen[(fate >= 0.8) & (fate < 0.9)]
+        ids[swapped] = rng.choice(self.ordinary, len(swapped))
+        return ids, labels
 
 
-def _check_family(settings: Any) -> None:
-    family = FAMILIES.get(settings.model_type)
-    if family is None or not family.masked_lm:
-        known = ", ".join(row.model_type for row in FAMILIES.values() if row.masked_lm)
-        raise InvalidInput(
-            "model",
-            f"be of a family with a masked LM ({known})",
-            settings.model_type,
-            "A causal model has none.",
-        )
+class MaskedBlocks(Dataset[dict[str, Tensor]]):
+    """``items`` masked blocks: pass after pass over the blocks, each in a new order, with new masks.
 
+    Which tokens are hidden depends on the seed and on the number of the item alone: not on the process, the
+    batch or on how often a run was stopped. So a resumed run sees what the run without a stop would have
+    seen. This is why Transformers' collator is not used: it draws from one generator, batch after batch.
+    """
 
-def _unread_parts(folder: str, model: Any) -> dict[str, nn.Module]:
-    """Modules that the bare model has and the base of the masked LM has not, if the checkpoint holds them."""
-    import transformers
+    def __init__(self, blocks: NDArray[np.int32], masking: Masking, *, seed: tuple[int, ...], items: int):
+        self._blocks, self._masking, self._seed, self._items = blocks, masking, seed, items
+        self._order: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))
 
-    bare, found = transformers.AutoModel.from_pretrained(
-        folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-    )
-    missing = {key.split(".")[0] for key in found["missing_keys"]}
-    return {
-        name: part
-        for name, part in bare.named_children()
-        if getattr(model.base_model, name, None) is None and name not in missing
-    }
+    def __len__(self) -> int:
+        return self._items
+
+    def __getitem__(self, item: int) -> dict[str, Tensor]:
+        turn, place = divmod(item, len(self._blocks))
+        if self._order[0] != turn:
+            shuffle = np.random.default_rng((*self._seed, 0, turn))
+            self._order = (turn, shuffle.permutation(len(self._blocks)))
+        block = self._blocks[self._order[1][place]]
+        ids, labels = self._masking(block, np.random.default_rng((*self._seed, 1, item)))
+        return {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
 
 
 @contextmanager
@@ -122,7 +149,11 @@ def score_masked_tokens_only(model: nn.Module) -> Iterator[None]:
         Only for one draw of the noise per text; a batch in which nothing is masked is left as it is. A model
         whose head is not found computes all scores.
     """
-    head = _first_of_head(model)
+    inner: Any = model.back.model if isinstance(model, PrivateModel) else model
+    base = getattr(inner, "base_model_prefix", None)
+    beside = [part for name, part in inner.named_children() if base is not None and name != base]
+    # What the hidden rows reach first of the head: its first child with weights beside the base.
+    head = next((part for part in beside if [*part.parameters()]), None)
     if head is None or (isinstance(model, PrivateModel) and model.draws > 1):
         yield
         return
@@ -143,13 +174,3 @@ def score_masked_tokens_only(model: nn.Module) -> Iterator[None]:
     labels_hook = model.register_forward_pre_hook(keep_labels, with_kwargs=True)
     with labels_hook, head.register_forward_pre_hook(keep_rows):
         yield
-
-
-def _first_of_head(model: nn.Module) -> nn.Module | None:
-    """The part of the head that the hidden rows reach first: its first child with weights beside the base."""
-    inner: Any = model.back.model if isinstance(model, PrivateModel) else model
-    base = getattr(inner, "base_model_prefix", None)
-    if base is None:
-        return None
-    beside = (part for name, part in inner.named_children() if name != base)
-    return next((part for part in beside if any(True for _ in part.parameters())), None)

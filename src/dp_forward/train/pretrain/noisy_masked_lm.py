@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -11,8 +12,38 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import apply_bound
 from dp_forward.privacy import Guarantee
-from dp_forward.split import Split
+from dp_forward.split import Split, split_model
 from dp_forward.split.private_model import PrivateModel
+
+
+def split_tied(model: Any, cut: str) -> Split:
+    """The two halves of a masked LM, whose parameters are those of the model: training them trains it.
+
+    Cutting copies a tied table (the masked-LM decoder is the token table) into both halves, where training
+    would move the copies apart, and an ordinary checkpoint has room for one. So each tensor of the whole
+    model is put into the halves again, in however many places it stands. Which one went where is not written
+    down for each family and cut: a copy of the model whose n-th tensor holds the number n is cut in the same
+    way, and the halves are read.
+
+    Guarantees:
+        A tensor of the model that both halves need is one parameter of both, so the halves train as the whole
+        model would. Without noise the model computes what the halves do, bit for bit, at every cut that drops
+        no residual.
+    Edges:
+        Not for a provider: the back holds the token table, and shares it with the front. ALBERT's one block
+        is likewise shared by both halves.
+    """
+    numbered = copy.deepcopy(model).float()
+    with torch.no_grad():
+        for number, parameter in enumerate(numbered.parameters()):
+            parameter.fill_(number)  # float32 counts exactly beyond any model's number of tensors
+    own, pair = list(model.parameters()), split_model(model, cut, allow_vocabulary_head=True)
+    places = split_model(numbered, cut, allow_vocabulary_head=True)
+    for half, found in ((pair.front, places.front), (pair.back, places.back)):
+        for place, parameter in found.named_parameters(remove_duplicate=False):
+            owner, _, name = place.rpartition(".")
+            setattr(half.get_submodule(owner), name, own[int(parameter.flatten()[0])])
+    return pair
 
 
 class NoisyMaskedLM(PrivateModel):
@@ -62,12 +93,9 @@ class NoisyMaskedLM(PrivateModel):
     def guarantee(self, **details: Any) -> Guarantee:
         """As everywhere, but softened noise promises nothing."""
         if self._least_noise < 1:
-            raise InvalidInput(
-                "least_noise",
-                "be 1 for a guarantee, which needs all of the noise",
-                self._least_noise,
-                "Cut the finished checkpoint and join it with a Sanitizer.",
-            )
+            rule = "be 1 for a guarantee, which needs all of the noise"
+            remedy = "Cut the finished checkpoint and join it with a Sanitizer."
+            raise InvalidInput("least_noise", rule, self._least_noise, remedy)
         return super().guarantee(**details)
 
     def train(self, mode: bool = True) -> NoisyMaskedLM:

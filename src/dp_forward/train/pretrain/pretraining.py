@@ -22,6 +22,7 @@ Paper: L*_MLM, the noise-aware pre-training.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,21 +30,29 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import DataLoader
 
 from dp_forward.data.public_text import pack_blocks, read_public_texts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.progress import Progress
 from dp_forward.split import Split
+from dp_forward.split.device import pick_device
 from dp_forward.split.legal_cuts import check_cut
 from dp_forward.split.private_model import join
-from dp_forward.train.pretrain.masked_lm import load_masked_lm, save_checkpoint
-from dp_forward.train.pretrain.masking import MaskedBlocks, Masking
-from dp_forward.train.pretrain.mlm_trainer import masked_loss, train_phase
-from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM
+from dp_forward.train.pretrain.masked_lm import (
+    IGNORED,
+    MaskedBlocks,
+    MaskedLM,
+    Masking,
+    score_masked_tokens_only,
+)
+from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM, split_tied
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
-from dp_forward.train.pretrain.tied_halves import split_tied
 from dp_forward.train.processes import (
     is_first_process,
     peak_memory_mib,
@@ -75,11 +84,9 @@ def pretrain(
         beyond the model's positions, a mechanism that does not fit the cut, a corpus that is too small. A
         finished run gives its report again.
     """
-    from transformers import set_seed
-
     began = time.monotonic()
     start_counting_memory()
-    set_seed(plan.seed)
+    transformers.set_seed(plan.seed)
     job = _Job(plan, progress)
     job.check(corpus=not folder.exists())
     with RunFolder.opened(folder, plan, resume=resume) as place:
@@ -97,7 +104,7 @@ def pretrain(
         if is_first_process():
             # Saved aside and then moved, so that a kill leaves no file half written.
             aside = place.checkpoints("result")
-            save_checkpoint(job.start, aside, tokenizer=plan.model)
+            job.start.save(aside)
             for file in sorted(aside.iterdir()):
                 file.replace(place.path / file.name)
             place.write_report(report, _markdown(report))
@@ -111,9 +118,9 @@ class _Job:
     def __init__(self, plan: PretrainPlan, progress: Progress | None) -> None:
         self.plan, self.progress = plan, progress
         self.mechanism = None if plan.noise is None else plan.noise.build()
-        self.start = load_masked_lm(plan.model)
+        self.start = MaskedLM(plan.model)
         check_cut(self.start.model, plan.cut)
-        self.masking = Masking.of(self.start.tokenizer, rate=plan.mask_rate)
+        self.masking = Masking(self.start.tokenizer, rate=plan.mask_rate)
 
     def check(self, *, corpus: bool) -> None:
         """Everything that can be refused before a file is written; the ``corpus`` is read for two blocks."""
@@ -121,9 +128,8 @@ class _Job:
         noisy = join(pair, self._noise(1), draws=self.plan.draws)
         most = pair.front.max_rows
         if most is not None and self.plan.length > most:
-            raise InvalidInput(
-                "length", f"fit the model's {most} positions", self.plan.length, "Use a smaller one."
-            )
+            rule = f"fit the model's {most} positions"
+            raise InvalidInput("length", rule, self.plan.length, "Use a smaller one.")
         # One pass over any block: noise that does not fit the cut shows now, not after an hour.
         ids = torch.full((1, self.plan.length), self.masking.mask)
         with torch.no_grad():
@@ -133,29 +139,27 @@ class _Job:
 
     def train(self, place: RunFolder) -> dict[str, Any]:
         """Train the loaded model in both phases; the numbers of the report."""
-        plan = self.plan
+        plan, model = self.plan, self.start.model
+        history: list[dict[str, Any]] = []
         blocks, held_out, steps = self._blocks(place)
         kept = MaskedBlocks(held_out, self.masking, seed=(plan.seed, 2), items=len(held_out))
         head_steps = 0 if self.start.has_head else plan.head_steps
-        history = self._train_head(place.checkpoints("head"), blocks) if head_steps else []
-        pair = split_tied(self.start.model, plan.cut)
+        if head_steps:
+            if plan.head_alone or plan.freeze_front:
+                # A decoder that is tied to the token table is the base model's.
+                base = {id(parameter) for parameter in model.base_model.parameters()}
+                for parameter in model.parameters():
+                    parameter.requires_grad_(id(parameter) not in base)
+            history += self._train_phase("head", model, blocks, place, steps=head_steps)
+            model.requires_grad_(True)
+        pair = split_tied(model, plan.cut)
         before = self._both_losses(pair, kept)
         if steps:
             noise = self._noise(2 * step_of(last_checkpoint(place.checkpoints("noisy"))))
             noisy = NoisyMaskedLM(
                 pair, noise, plan.draws, freeze_front=plan.freeze_front, least_noise=plan.least_noise
             )
-            history += train_phase(
-                noisy,
-                blocks,
-                self.masking,
-                plan,
-                phase="noisy",
-                steps=steps,
-                learning_rate=plan.learning_rate,
-                folder=place.checkpoints("noisy"),
-                progress=self.progress,
-            )
+            history += self._train_phase("noisy", noisy, blocks, place, steps=steps)
         after = self._both_losses(pair, kept)
         return {
             "steps": steps,
@@ -170,52 +174,78 @@ class _Job:
             "history": history,
         }
 
+    def _train_phase(
+        self, phase: str, model: nn.Module, blocks: NDArray[np.int32], place: RunFolder, *, steps: int
+    ) -> list[dict[str, Any]]:
+        """Train for so many steps, from the last complete checkpoint of the phase; the losses by step.
+
+        Guarantees:
+            A step that a checkpoint holds is not taken again, and the items of later steps are those that a
+            run without a stop would have seen. The noise of a resumed run is drawn anew.
+        """
+        plan, folder = self.plan, place.checkpoints(phase)
+        start = last_checkpoint(folder)
+        if start is not None:
+            state = json.loads((start / "trainer_state.json").read_text(encoding="utf-8"))
+            if state["global_step"] >= steps:
+                # Not strict: a tied tensor is stored under one of its names.
+                loaded = model.load_state_dict(load_file(start / "model.safetensors"), strict=False)
+                assert not loaded.unexpected_keys, "a checkpoint of another model"
+                return _losses(phase, state["log_history"])
+        arguments = transformers.TrainingArguments(
+            output_dir=str(folder),
+            max_steps=steps,
+            per_device_train_batch_size=plan.batch,
+            learning_rate=plan.head_learning_rate if phase == "head" else plan.learning_rate,
+            weight_decay=0.01,
+            warmup_steps=steps // 20,
+            lr_scheduler_type="linear",
+            bf16=plan.bf16,
+            use_cpu=not torch.cuda.is_available(),
+            seed=plan.seed,
+            # The items come shuffled; a second shuffle would only cost memory.
+            train_sampling_strategy="sequential",
+            logging_steps=max(1, steps // 100),
+            save_strategy="steps",
+            save_steps=plan.save_every,
+            save_total_limit=2,
+            label_names=["labels"],
+            remove_unused_columns=False,
+            disable_tqdm=True,
+            report_to=[],
+        )
+        items = steps * arguments.train_batch_size * arguments.world_size
+        trainer = transformers.Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=MaskedBlocks(blocks, self.masking, seed=(plan.seed, *phase.encode()), items=items),
+            callbacks=[] if self.progress is None else [_ShowProgress(phase, self.progress)],
+        )
+        trainer.remove_callback(transformers.PrinterCallback)  # it would write to stdout, where results go
+        with score_masked_tokens_only(model):
+            trainer.train(resume_from_checkpoint=None if start is None else str(start))
+        return _losses(phase, trainer.state.log_history)
+
     def _blocks(self, place: RunFolder) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
         """Blocks to train on, held-out blocks, and the number of steps."""
-        plan, most = self.plan, None
-        if plan.steps is not None:
-            # No more text is read than is used: a corpus may be far larger than the run.
-            most = (plan.steps + plan.head_steps) * plan.batch + _MOST_HELD_OUT
+        plan, steps = self.plan, self.plan.steps
+        # No more text is read than is used: a corpus may be far larger than the run.
+        most = None if steps is None else (steps + plan.head_steps) * plan.batch + _MOST_HELD_OUT
         blocks = place.stored_array("stages/blocks.npy", lambda: self._pack(most=most))
         held_out = min(_MOST_HELD_OUT, max(1, len(blocks) // 50))
         blocks, kept = blocks[:-held_out], blocks[-held_out:]
-        steps = plan.steps
         if steps is None:
             assert plan.epochs is not None
             steps = -(-plan.epochs * len(blocks) // plan.batch)
         return blocks, kept, steps
 
     def _pack(self, *, most: int | None) -> NDArray[np.int32]:
-        length = self.plan.length
-        blocks = pack_blocks(
-            read_public_texts(self.plan.corpus), self.start.tokenizer, length=length, most=most
-        )
+        texts, length = read_public_texts(self.plan.corpus), self.plan.length
+        blocks = pack_blocks(texts, self.start.tokenizer, length=length, most=most)
         if len(blocks) < 2:
             rule = f"fill two blocks of {length} tokens, one to train on and one held out"
             raise InvalidInput("corpus", rule, len(blocks), "Use more text, or a smaller length.")
         return blocks
-
-    def _train_head(self, folder: Path, blocks: NDArray[np.int32]) -> list[dict[str, Any]]:
-        """Phase `head`: gives the model a head that can be used; returns the losses on the way."""
-        plan, model = self.plan, self.start.model
-        if plan.head_alone or plan.freeze_front:
-            # A decoder that is tied to the token table is the base model's.
-            base = {id(parameter) for parameter in model.base_model.parameters()}
-            for parameter in model.parameters():
-                parameter.requires_grad_(id(parameter) not in base)
-        history = train_phase(
-            model,
-            blocks,
-            self.masking,
-            plan,
-            phase="head",
-            steps=plan.head_steps,
-            learning_rate=plan.head_learning_rate,
-            folder=folder,
-            progress=self.progress,
-        )
-        model.requires_grad_(True)
-        return history
 
     def _noise(self, stream: int) -> Sanitizer | None:
         """The noise in one of its streams: 1 for every evaluation, an even one for each start of training."""
@@ -227,6 +257,38 @@ class _Job:
         """On held-out text: through the noise, and as the ordinary model."""
         noisy = masked_loss(join(pair, self._noise(1)), kept, batch=self.plan.batch)
         return noisy, masked_loss(self.start.model, kept, batch=self.plan.batch)
+
+
+@torch.no_grad()
+def masked_loss(model: nn.Module, items: MaskedBlocks, *, batch: int) -> float:
+    """The mean masked-LM loss per masked token, in evaluation mode."""
+    device = pick_device()
+    was_training = model.training
+    model.to(device).eval()
+    total, tokens = 0.0, 0
+    with score_masked_tokens_only(model):
+        for some in DataLoader(items, batch_size=batch):
+            masked = int((some["labels"] != IGNORED).sum())
+            total += masked * float(model(**{name: value.to(device) for name, value in some.items()}).loss)
+            tokens += masked
+    model.train(was_training)
+    return total / tokens
+
+
+class _ShowProgress(transformers.TrainerCallback):
+    """Reports every step, with the loss that was logged last."""
+
+    def __init__(self, phase: str, progress: Progress) -> None:
+        self._phase, self._progress = phase, progress
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            losses = [{"loss": row["loss"]} for row in state.log_history if "loss" in row]
+            self._progress(self._phase, state.global_step, state.max_steps, losses[-1] if losses else {})
+
+
+def _losses(phase: str, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"phase": phase, "step": row["step"], "loss": row["loss"]} for row in log if "loss" in row]
 
 
 def _statement(plan: PretrainPlan, mechanism: object | None) -> str:
