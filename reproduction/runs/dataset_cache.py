@@ -56,7 +56,7 @@ class DatasetCache:
             default=None,
         )
         chosen = find_task(task)
-        if wider is not None and not chosen.is_pair and not self._read[wider].pads_left:
+        if wider is not None and len(chosen.text_fields) == 1 and not self._read[wider].pads_left:
             self._read[key] = shorten_texts(self._read[wider], rows)
         else:
             tokens = FixedLength(self._tokenizer(model), rows)

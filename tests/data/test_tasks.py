@@ -10,7 +10,6 @@ def test_every_task_is_whole() -> None:
     assert set(TASKS) == {"sst2", "imdb", "qqp", "rotten-tomatoes"}
     for name, task in TASKS.items():
         assert task.name == name
-        assert task.is_pair == (len(task.text_fields) == 2)
         assert all(split_name(split) == split for split in (*task.splits, *task.unlabelled))
         assert [task.label_of(label) for label in task.labels] == list(range(len(task.labels)))
         assert all(word in task.labels for word in task.label_words.values())

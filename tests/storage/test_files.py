@@ -10,7 +10,7 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import bytes_digest, file_digest, settings_digest
-from dp_forward.storage.files import create_file, draft_of, make_secret, read_secret, write_file
+from dp_forward.storage.files import draft_of, make_secret, read_secret, write_file
 from dp_forward.storage.json_files import read_json, write_json
 
 
@@ -40,9 +40,9 @@ def test_a_file_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: p
 
 
 def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path) -> None:
-    create_file(tmp_path / "x", b"first")
+    write_file(tmp_path / "x", b"first", private=True, new=True)
     with pytest.raises(FileExistsError):
-        create_file(tmp_path / "x", b"second")
+        write_file(tmp_path / "x", b"second", private=True, new=True)
     assert (tmp_path / "x").read_bytes() == b"first"
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
 

@@ -35,7 +35,7 @@ def _module(epsilon: float) -> NoisyModel:
 
 
 def test_every_text_is_answered_once_per_draw() -> None:
-    found = accuracy_over_draws(_module(8.0), _Records(70), draws=7, batch=32)
+    found = accuracy_over_draws(_module(8.0), _Records(70), draws=7)
     assert (found.draws, found.texts, len(found.by_draw)) == (7, 70, 7)
     assert len(set(found.by_draw)) > 1, "the draws differ"
     assert found.low <= found.mean <= found.high

@@ -7,7 +7,7 @@ import tiny_models
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import NoiseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.train.noisy_model import NoisyModel
+from dp_forward.train.noisy_model import AuxiliaryHead, NoisyModel
 
 ROWS = 10
 TEXTS = {
@@ -75,12 +75,12 @@ def test_the_auxiliary_loss_trains_the_front_and_is_gone_in_evaluation() -> None
 
 
 def test_rows_of_pad_do_not_count_in_the_pooled_hidden() -> None:
-    from dp_forward.train.noisy_model import pooled_rows
-
-    hidden = torch.ones(2, 6, 3)
+    pair = _pair(width=None)
+    head, hidden = AuxiliaryHead(pair, 3), torch.ones(2, 6, pair.front.width)
     hidden[1, 2:] = 0
     mask = torch.tensor([[1] * 6, [1, 1, 0, 0, 0, 0]])
-    torch.testing.assert_close(pooled_rows(hidden, mask), torch.ones(2, 3))
+    expected = head.read(torch.ones(2, pair.front.width))
+    torch.testing.assert_close(head(hidden, hidden, mask), expected)
 
 
 def test_the_undefended_model_is_the_whole_model() -> None:

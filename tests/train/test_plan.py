@@ -133,14 +133,15 @@ def test_rows_that_are_bounded_one_by_one_have_a_rule_of_their_own() -> None:
     text, token = (
         recipe("embeddings", epsilon=8.0, mechanism="privunit", unit=unit) for unit in ("text", "token")
     )
-    assert (text.width, text.norm, text.learning_rate) == (4, 8.0, 2e-4)
-    assert (token.width, token.norm, token.learning_rate) == (2, 1.0, 5e-5)
+    names = ("width", "norm", "learning_rate")
+    assert [text[name] for name in names] == [4, 8.0, 2e-4]
+    assert [token[name] for name in names] == [2, 1.0, 5e-5]
     plan = {"task": "sst2", "cut": "embeddings", "regime": "end-to-end", "epsilon": 8.0, "unit": "token"}
     assert effective_plan(Plan.from_dict(plan)).learning_rate == 5e-5
 
 
 def test_the_rule_puts_the_label_before_the_cut_only_inside_the_model() -> None:
     inside, outside = (recipe(cut, epsilon=8.0, mechanism="privunit") for cut in ("encoder.3", "output"))
-    assert inside.auxiliary_weight > 0
-    assert outside.auxiliary_weight == 0
-    assert recipe("output", epsilon=8.0, mechanism="matrix-gaussian").threshold_share is None
+    assert inside["auxiliary_weight"] > 0
+    assert outside["auxiliary_weight"] == 0
+    assert "threshold_share" not in recipe("output", epsilon=8.0, mechanism="matrix-gaussian")

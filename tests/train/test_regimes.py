@@ -1,13 +1,28 @@
 """Each regime says what is true of it: nobody may read a promise where there is none."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Budget, Guarantee, NoiseSpec, Notion, RandomizedResponse, calibrate
-from dp_forward.train.regimes import Promises, Regime, label_mechanism_for, promises
+from dp_forward.privacy import Guarantee, Mechanism, NoiseSpec, Notion
+from dp_forward.train.regimes import Promises, Regime, label_mechanism_for, promises_of
 
 NOISE = NoiseSpec(epsilon=4.0).build()
-LABELS = calibrate(RandomizedResponse, Budget(2.0), labels=2)
+
+
+def promises(regime: Regime, mechanism: Mechanism | None, *, label_epsilon: float | None = None) -> Promises:
+    plan: Any = SimpleNamespace(
+        regime=regime,
+        label_epsilon=label_epsilon,
+        label_prior=None,
+        evaluation_split="validation",
+        early_stopping=0,
+        public_task=None,
+    )
+    spec: Any = SimpleNamespace(noise=mechanism, mechanism=lambda: mechanism, labels=("no", "yes"))
+    return promises_of(plan, spec)
 
 
 @pytest.mark.parametrize("regime", [Regime.RELEASE_ONCE, Regime.PUBLIC_FRONT])
@@ -20,8 +35,8 @@ def test_frozen_fronts_protect_training_texts_given_public_labels(regime: Regime
 
 
 def test_end_to_end_never_claims_anything_for_training_texts() -> None:
-    for labels in (None, LABELS):
-        said = promises(Regime.END_TO_END, NOISE, label_mechanism=labels)
+    for label_epsilon in (None, 2.0):
+        said = promises(Regime.END_TO_END, NOISE, label_epsilon=label_epsilon)
         assert said.training is None
         assert said.statements["training_texts"].startswith("NOT protected")
         assert said.as_dict()["training"] is None
@@ -34,7 +49,7 @@ def test_no_promises_can_be_made_for_raw_training_texts_by_hand() -> None:
 
 
 def test_a_randomized_label_makes_the_promise_one_about_the_record() -> None:
-    said = promises(Regime.RELEASE_ONCE, NOISE, label_mechanism=LABELS)
+    said = promises(Regime.RELEASE_ONCE, NOISE, label_epsilon=2.0)
     assert said.training is not None
     assert said.training.notion is Notion.RECORD_LDP
     assert said.training.epsilon == pytest.approx(6.0)
@@ -52,12 +67,12 @@ def test_a_baseline_outside_its_theorem_promises_nothing() -> None:
     said = promises(Regime.RELEASE_ONCE, classical)
     assert said.queries is None
     assert said.training is None
-    assert "no theorem" in said.statement
+    assert "no theorem" in said.as_dict()["statement"]
 
 
 def test_a_token_level_promise_does_not_cover_the_label() -> None:
     token = NoiseSpec(mechanism="matrix-gaussian", epsilon=4.0, unit="token", rows=8).build()
-    said = promises(Regime.RELEASE_ONCE, token, label_mechanism=LABELS)
+    said = promises(Regime.RELEASE_ONCE, token, label_epsilon=2.0)
     assert said.training is not None
     assert said.training.notion is Notion.TOKEN_SEQ_LDP
     assert "per label" in said.statements["labels"]

@@ -137,16 +137,14 @@ class CorpusSpec:
 
 def labels_as_dict(labels: Labels) -> dict[str, Any]:
     """For JSON: how labels are stored."""
-    match labels:
-        case RandomizedResponse():
-            return {"how": "randomized", "epsilon": labels.label_epsilon, "releases": labels.releases}
-        case ResponseWithPrior():
-            prior = labels.prior
-            belief = {"weights": prior.weights.tolist(), "source": prior.source, "where": prior.where}
-            plain = {"epsilon": labels.label_epsilon, "releases": labels.releases}
-            return {"how": "randomized-with-prior", **plain, "prior": belief}
-        case _:
-            return {"how": labels}
+    if not isinstance(labels, LabelMechanism):
+        return {"how": labels}
+    plain = {"epsilon": labels.label_epsilon, "releases": labels.releases}
+    if isinstance(labels, RandomizedResponse):
+        return {"how": "randomized", **plain}
+    prior = labels.prior
+    belief = {"weights": prior.weights.tolist(), "source": prior.source, "where": prior.where}
+    return {"how": "randomized-with-prior", **plain, "prior": belief}
 
 
 def labels_from_dict(settings: dict[str, Any], labels: int) -> Labels:

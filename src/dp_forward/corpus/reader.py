@@ -54,6 +54,8 @@ _KEYS: Final = {"format", "name", "corpus", "form", "shards", "shuffled", "guara
 _FIRST_KEYS: Final = _KEYS - {"shuffled"}
 """Of format 1: its budget is spent, so it is still read."""
 
+_Batches = tuple[ShuffledBatch, ...] | None
+
 
 def shard_name(number: int) -> str:
     """The file of a shard."""
@@ -93,6 +95,10 @@ def manifest_bytes(
         }
         for shard in shards
     ]
+    versions = {}
+    for package in ("dp-forward", "torch", "numpy", "safetensors"):
+        with contextlib.suppress(PackageNotFoundError):  # run from its sources
+            versions[package] = version(package)
     content: dict[str, Any] = {
         "format": _FORMAT,
         "name": name,
@@ -101,18 +107,10 @@ def manifest_bytes(
         "shards": listed,
         "shuffled": None if shuffled is None else [batch.as_dict() for batch in shuffled],
         "guarantee": spec.guarantee().as_dict(),
-        "versions": _versions(),
+        "versions": versions,
     }
     content["sha256"] = _digest(content)
     return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("dp-forward", "torch", "numpy", "safetensors"):
-        with contextlib.suppress(PackageNotFoundError):  # run from its sources
-            found[package] = version(package)
-    return found
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -134,7 +132,9 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         Safe in loader workers, forked or spawned: each maps the files for itself.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], spec: CorpusSpec, *, raw: bool) -> None:
+    def __init__(
+        self, folder: Path, manifest: dict[str, Any], spec: CorpusSpec, shuffled: _Batches, *, raw: bool
+    ) -> None:
         self.folder = folder
         self._spec = spec
         self.raw = raw
@@ -142,7 +142,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         """A random name of this release."""
         self.key: str = manifest["corpus"]
         """What its maker knows it by; a ledger has it under this key."""
-        self._shuffled = _read_batches(manifest)
+        self._shuffled = shuffled
         self._guarantee = spec.guarantee()
         one = np.ones((1, 1), dtype=spec.release.integers)
         self.scale = float(dequantise(one, spec.release.mechanism(), spec.release.bits)[0, 0])
@@ -169,8 +169,8 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         ``progress`` is called with the number of shards checked so far.
         """
         place = Path(folder)
-        manifest, spec = _read_manifest(place)
-        corpus = cls(place, manifest, spec, raw=raw)
+        manifest, spec, shuffled = _read_manifest(place)
+        corpus = cls(place, manifest, spec, shuffled, raw=raw)
         labels = []
         for number, listed in enumerate(manifest["shards"]):
             labels.append(_check_shard(place, number, listed, spec, verify=verify))
@@ -179,7 +179,8 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         if spec.labels != "none":
             corpus.labels = np.concatenate(labels)
             corpus.labels.setflags(write=False)
-        _check_shuffled(corpus)
+        if shuffled is not None:
+            _check_shuffled(corpus, shuffled)
         return corpus
 
     def __len__(self) -> int:
@@ -196,7 +197,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         return self._guarantee
 
     @property
-    def shuffled(self) -> tuple[ShuffledBatch, ...] | None:
+    def shuffled(self) -> _Batches:
         """The sealed batches of a shuffler in which all records came; None where they did not."""
         return self._shuffled
 
@@ -220,24 +221,31 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
         """A ready batch; torch's loader calls this one."""
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
-        values = torch.from_numpy(self._fetch(chosen))
+        shards, places = np.divmod(chosen, self.spec.shard_records)
+        found = np.empty((len(chosen), *self.release.shape), dtype=self.release.integers)
+        for shard in np.unique(shards):
+            here = shards == shard
+            found[here] = self._maps[shard][places[here]]
+        values = torch.from_numpy(found)
         batch = {"values": values} if self.raw else {"hidden": values.to(torch.float32).mul_(self.scale)}
         if self.labels is not None:
             batch["labels"] = torch.from_numpy(self.labels[chosen])
         return batch
 
-    def _fetch(self, chosen: NDArray[np.int64]) -> NDArray[Any]:
-        spec, maps = self.spec, self._maps
-        shards, places = np.divmod(chosen, spec.shard_records)
-        found = np.empty((len(chosen), *spec.release.shape), dtype=spec.release.integers)
-        for shard in np.unique(shards):
-            here = shards == shard
-            found[here] = maps[shard][places[here]]
-        return found
-
     @cached_property
     def _maps(self) -> list[NDArray[Any]]:
-        return [_map_values(self.folder, number, self.spec) for number in range(self.spec.shards)]
+        """The values of every shard, not read yet."""
+        maps, release = [], self.release
+        for number in range(self.spec.shards):
+            path = self.folder / shard_name(number)
+            shape = (len(self.spec.span(number)), *release.shape)
+            with open(path, "rb") as file:
+                header = int.from_bytes(file.read(8), "little")
+                start, stop = json.loads(file.read(header))["values"]["data_offsets"]
+            if stop - start != shape[0] * release.payload_bytes:
+                _refuse(path.name, f"hold integers of {release.bits} bits", "others")
+            maps.append(np.asarray(np.memmap(path, release.integers, "r", 8 + header + start, shape)))
+        return maps
 
     def __getstate__(self) -> dict[str, Any]:
         # A memory map would be pickled as all of its numbers.
@@ -249,7 +257,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         return f"ReleasedCorpus({shape}) -> {self.guarantee.promise}"
 
 
-def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusSpec]:
+def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusSpec, _Batches]:
     path = place / MANIFEST
     if not path.is_file():
         raise InvalidInput(
@@ -265,7 +273,8 @@ def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusSpec]:
         if not known or manifest["sha256"] != _digest(manifest):
             _refuse(MANIFEST, f"be of format {_FORMAT} and match its own digest", "something else")
         spec = CorpusSpec.from_dict(manifest["form"])
-        _read_batches(manifest)
+        listed = manifest.get("shuffled")
+        shuffled = None if listed is None else tuple(map(ShuffledBatch.from_dict, listed))
         spans = [(shard_name(number), len(spec.span(number))) for number in range(spec.shards)]
         if [(shard["file"], shard["records"]) for shard in manifest["shards"]] != spans:
             _refuse(MANIFEST, f"list {spec.shards} shards of {spec.records} records", "others")
@@ -273,25 +282,18 @@ def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusSpec]:
         if isinstance(error, InvalidInput):
             raise
         _refuse(MANIFEST, "be readable", "something else")
-    return manifest, spec
+    return manifest, spec, shuffled
 
 
-def _read_batches(manifest: dict[str, Any]) -> tuple[ShuffledBatch, ...] | None:
-    listed = manifest.get("shuffled")
-    return None if listed is None else tuple(map(ShuffledBatch.from_dict, listed))
-
-
-def _check_shuffled(corpus: ReleasedCorpus) -> None:
+def _check_shuffled(corpus: ReleasedCorpus, batches: Sequence[ShuffledBatch]) -> None:
     """The batches make up the corpus, label by label where those are public."""
-    if corpus.shuffled is None:
-        return
     try:
-        check_batches(corpus.spec, corpus.shuffled)
+        check_batches(corpus.spec, batches)
     except InvalidInput:
         _refuse(MANIFEST, f"list batches of {len(corpus)} records in all", "others")
     if corpus.spec.labels == "public":
         found = np.bincount(np.asarray(corpus.labels), minlength=len(corpus.release.labels)).tolist()
-        counted = [batch.by_label or () for batch in corpus.shuffled]
+        counted = [batch.by_label or () for batch in batches]
         if [sum(of_one) for of_one in zip(*counted, strict=True)] != found:
             _refuse(MANIFEST, "count the labels of the corpus in its batches", "others")
 
@@ -326,18 +328,6 @@ def _check_shard(
     ):
         _refuse(name, f"hold labels of 0 to {len(spec.release.labels) - 1}", "others")
     return np.asarray(labels, dtype=np.int64)
-
-
-def _map_values(folder: Path, number: int, spec: CorpusSpec) -> NDArray[Any]:
-    """The values of a shard, not read yet."""
-    path = folder / shard_name(number)
-    shape = (len(spec.span(number)), *spec.release.shape)
-    with open(path, "rb") as file:
-        header = int.from_bytes(file.read(8), "little")
-        start, stop = json.loads(file.read(header))["values"]["data_offsets"]
-    if stop - start != shape[0] * spec.release.payload_bytes:
-        _refuse(path.name, f"hold integers of {spec.release.bits} bits", "others")
-    return np.asarray(np.memmap(path, spec.release.integers, "r", 8 + header + start, shape))
 
 
 def _refuse(name: str, rule: str, value: object) -> NoReturn:

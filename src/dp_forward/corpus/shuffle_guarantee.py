@@ -128,7 +128,13 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
         raise InvalidInput("label releases", "be 1", spec.labels.releases, "A record holds one label.")
     if text.gaussian_mu == 0:
         return shuffled_mechanism(spec.guarantee().mechanism, users=users, delta=delta)
-    label_epsilon, labels = _answers(spec)
+    label_epsilon, labels = None, 2
+    if isinstance(spec.labels, LabelMechanism):
+        # A label outside the top k of a prior is answered by a uniform one of them: a mixture of the k
+        # answers, from which a distance (being convex) is at most the largest one between two of them.
+        among = len(spec.labels.top) if isinstance(spec.labels, ResponseWithPrior) else spec.labels.labels
+        if among > 1:  # one answer says nothing
+            label_epsilon, labels = spec.labels.label_epsilon, among
     return shuffled_gaussian(
         mu=text.gaussian_mu,
         users=users,
@@ -177,15 +183,3 @@ def check_batches(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> None:
         if batch.by_label is not None and len(batch.by_label) != len(spec.release.labels):
             rule = f"count {len(spec.release.labels)} labels"
             raise InvalidInput("by_label", rule, len(batch.by_label), "Count every label, 0 included.")
-
-
-def _answers(spec: CorpusSpec) -> tuple[float | None, int]:
-    """The budget of the randomized label and among how many it answers; None where it says nothing.
-
-    A label outside the top k of a prior is answered by a uniform one of them: a mixture of the k answers,
-    from which a distance (being convex) is at most the largest one between two of them.
-    """
-    if not isinstance(spec.labels, LabelMechanism):
-        return None, 2
-    labels = len(spec.labels.top) if isinstance(spec.labels, ResponseWithPrior) else spec.labels.labels
-    return (spec.labels.label_epsilon, labels) if labels > 1 else (None, 2)

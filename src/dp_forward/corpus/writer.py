@@ -114,7 +114,8 @@ def release_corpus(
     place = Path(out).absolute()
     labels = _choose_labels(texts, label_mechanism, publish_labels)
     spec = _make_spec(user, texts, labels, bits, shard_records or _stored_shard_records(place))
-    identity = _identity(spec, texts)
+    # Corpus, front, noise, label mechanism and bits; never leaves memory but under a key.
+    identity = f"{texts.fingerprint()}\n{json.dumps(spec.as_dict(), sort_keys=True)}".encode()
     with contextlib.ExitStack() as open_things:
         log = open_things.enter_context(_open_log(place, spec, identity))
         book, reserved = _reserve(place, spec, log, ledger=ledger, budget=budget, resume=resume)
@@ -133,18 +134,18 @@ def release_corpus(
 
 
 def _choose_labels(texts: EncodedTexts, mechanism: LabelMechanism | None, publish: bool) -> Labels:
-    if mechanism is not None and not publish:
+    if mechanism is None:
+        return "public" if publish and texts.labels is not None else "none"
+    if not publish:
         raise InvalidInput(
             "label_mechanism",
             "be left out where no labels are stored",
             "one",
             "Or publish randomized labels.",
         )
-    if mechanism is not None and texts.labels is None:
+    if texts.labels is None:
         raise InvalidInput("label_mechanism", "have labels to randomize", "none", "Check the task.")
-    if mechanism is not None:
-        return mechanism
-    return "public" if publish and texts.labels is not None else "none"
+    return mechanism
 
 
 def _make_spec(
@@ -188,23 +189,21 @@ def _stored_shard_records(place: Path) -> int | None:
         return int(log.settings["shard_records"])
 
 
-def _identity(spec: CorpusSpec, texts: EncodedTexts) -> bytes:
-    """Corpus, front, noise, label mechanism and bits; never leaves memory but under a key."""
-    settings = json.dumps(spec.as_dict(), sort_keys=True)
-    return f"{texts.fingerprint()}\n{settings}".encode()
-
-
 def _open_log(place: Path, spec: CorpusSpec, identity: bytes) -> DrawLog:
     """The draws of this release, begun now or before; those of another one are refused."""
     path = private_folder(place) / "draws"
     if path.exists():
         log = DrawLog(path)
         try:
-            if not log.charged and not log.is_of(identity):
-                log.discard()  # begun, and neither charged nor drawn
-            else:
-                _check_same(log, spec, identity)
+            if log.is_of(identity):
                 return log
+            if log.charged:
+                settings = spec.as_dict()
+                other = [name for name in settings if log.settings.get(name) != settings[name]]
+                found = f"one of other {', '.join(other)}" if other else "one of another corpus"
+                rule = "be new or hold this same release"
+                raise InvalidInput("out", rule, found, "Choose another folder.")
+            log.discard()  # begun, and neither charged nor drawn
         except BaseException:
             log.close()
             raise
@@ -214,15 +213,6 @@ def _open_log(place: Path, spec: CorpusSpec, identity: bytes) -> DrawLog:
         )
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return DrawLog.create(path, spec.as_dict(), identity)
-
-
-def _check_same(log: DrawLog, spec: CorpusSpec, identity: bytes) -> None:
-    if log.is_of(identity):
-        return
-    settings = spec.as_dict()
-    other = [name for name in settings if log.settings.get(name) != settings[name]]
-    what = f"other {', '.join(other)}" if other else "another corpus"
-    raise InvalidInput("out", "be new or hold this same release", f"one of {what}", "Choose another folder.")
 
 
 def _reserve(
@@ -310,21 +300,16 @@ def _write_shards(
             log.add(source.draw(range(log.next_record, min(log.next_record + step, end))))
             if progress is not None:
                 progress(log.next_record)
-        _finish_shard(place, spec, log, number)
-    return log.shards
-
-
-def _finish_shard(place: Path, spec: CorpusSpec, log: DrawLog, number: int) -> None:
-    """Give a shard its name, once; a crash in here is made good by the same bytes."""
-    path = place / shard_name(number)
-    data = shard_bytes(spec, log.pieces(), name=log.name, number=number)
-    digest = bytes_digest(data)
-    if path.exists():
-        if file_digest(path) != digest:
+        # The shard gets its name, once; a crash from here on is made good by the same bytes.
+        path = place / shard_name(number)
+        data = shard_bytes(spec, log.pieces(), name=log.name, number=number)
+        digest = bytes_digest(data)
+        if not path.exists():
+            write_file(path, data)
+        elif file_digest(path) != digest:
             raise InvalidInput(path.name, "be made of the draws", "something else", "Remove it, and resume.")
-    else:
-        write_file(path, data)
-    log.finish(Shard(number, len(spec.span(number)), len(data), digest))
+        log.finish(Shard(number, len(spec.span(number)), len(data), digest))
+    return log.shards
 
 
 def _deliver(place: Path, book: Ledger, reserved: Release) -> None:

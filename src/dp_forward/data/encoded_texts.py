@@ -71,7 +71,13 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         kinds: set[tuple[bool, bool]] = set()
         while some := list(islice(source, chunk)):
             kinds |= {(record.second is None, record.label is None) for record in some}
-            _check_kinds(kinds)
+            single, unlabelled = (set(kind) for kind in zip(*kinds, strict=True))
+            if len(single) > 1:
+                rule = "be all pairs or all single texts"
+                raise InvalidInput("records", rule, "both", "Read one task at a time.")
+            if len(unlabelled) > 1:
+                rule = "have a label each, or none at all"
+                raise InvalidInput("records", rule, "both kinds", "Fill in the labels.")
             parts.append(_encode(some, fixed))
             done += len(some)
             if progress is not None:
@@ -94,10 +100,6 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         if not -len(self) <= number < len(self):
             raise IndexError("record out of range")
         return {name: value[0] for name, value in self.batch([number]).items()}
-
-    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        """A whole batch; torch's loader calls this one."""
-        return self.batch(indices)
 
     @property
     def length(self) -> int:
@@ -131,6 +133,10 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         if "labels" in part:
             batch["labels"] = _long(part["labels"])
         return batch
+
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        """What torch's loader calls."""
+        return self.batch(indices)
 
     def _take(self, indices: Sequence[int] | NDArray[Any]) -> dict[str, NDArray[Any]]:
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
@@ -215,16 +221,6 @@ def read_texts(
 
 def _long(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
-
-
-def _check_kinds(kinds: set[tuple[bool, bool]]) -> None:
-    single, unlabelled = (set(kind) for kind in zip(*kinds, strict=True))
-    if len(single) > 1:
-        raise InvalidInput("records", "be all pairs or all single texts", "both", "Read one task at a time.")
-    if len(unlabelled) > 1:
-        raise InvalidInput(
-            "records", "have a label each, or none at all", "both kinds", "Fill in the labels."
-        )
 
 
 def _encode(records: list[Record], fixed: FixedLength) -> dict[str, NDArray[Any]]:

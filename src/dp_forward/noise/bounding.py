@@ -39,13 +39,9 @@ def apply_bound(hidden: Tensor, bound: NormBound) -> Tensor:
     length = torch.where(empty, torch.ones_like(squares), squares).sqrt()
     ceiling = bound.norm * SHRINK
     if bound.how == "normalise":
-        return torch.where(empty, ceiling * _fixed_direction(unit, over), unit * (ceiling / length))
+        # The first unit vector, for every text or row that is zero.
+        fixed = torch.zeros_like(unit[:1, :1] if bound.over == "row" else unit[:1])
+        fixed[0, 0, 0] = 1.0
+        return torch.where(empty, ceiling * fixed, unit * (ceiling / length))
     inside = peak.to(torch.float64) * length.detach() <= ceiling
     return torch.where(inside, clean, unit * (ceiling / length))
-
-
-def _fixed_direction(like: Tensor, over: tuple[int, ...]) -> Tensor:
-    """The first unit vector, for every text or row."""
-    fixed = torch.zeros_like(like[:1, :1] if over == (-1,) else like[:1])
-    fixed[0, 0, 0] = 1.0
-    return fixed

@@ -29,7 +29,6 @@ from typing import Any, Final
 
 import transformers
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
@@ -95,8 +94,7 @@ class ProviderSide:
 def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
     """Write both halves and ``split.json``; returns the digests by half."""
     root = Path(folder)
-    halves: dict[str, Half] = {"front": pair.front, "back": pair.back}
-    digests = {side: _save_half(side, half, root / side) for side, half in halves.items()}
+    digests = {side: _save_half(side, getattr(pair, side), root / side) for side in ("front", "back")}
     _save_summary(root, pair.back, digests)
     return digests
 
@@ -153,7 +151,7 @@ def load_back(folder: str | os.PathLike[str], *, digest: str | None = None) -> B
 
 def _load(folder: Path, side: str, digest: str | None) -> Split:
     pair = _rebuild(_check(folder, side, digest))
-    half: nn.Module = pair.front if side == "front" else pair.back
+    half: Half = pair.front if side == "front" else pair.back
     weights = load_file(folder / _WEIGHTS)
     wanted = half.state_dict()
     if weights.keys() != wanted.keys() or any(weights[k].shape != wanted[k].shape for k in wanted):
@@ -248,8 +246,7 @@ def _rebuild(settings: dict[str, Any]) -> Split:
     architecture = getattr(transformers, str(settings["architecture"]), None)
     if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
         raise InvalidInput("architecture", "be a Hugging Face model class", architecture, "Save it again.")
-    shape = transformers.AutoConfig.for_model(**settings["model"])
-    model = architecture(shape)
+    model = architecture(transformers.AutoConfig.for_model(**settings["model"]))
     model.train(False)
     return split_model(
         model,

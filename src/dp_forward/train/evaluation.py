@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["accuracy_over_draws", "commonest_share", "wilson"]
 
-_MOST_AT_ONCE = 1024
 _Z = 1.959963984540054
 
 
@@ -42,17 +41,10 @@ class Accuracy:
     texts: int
     by_draw: tuple[float, ...]
 
-    def __str__(self) -> str:
-        return f"{self.mean:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
-
+@torch.inference_mode()
 def accuracy_over_draws(
-    module: NoisyModel,
-    records: EncodedTexts,
-    *,
-    draws: int = 10,
-    batch: int = 64,
-    progress: Count | None = None,
+    module: NoisyModel, records: EncodedTexts, *, draws: int = 10, progress: Count | None = None
 ) -> Accuracy:
     """How often the module is right about ``records``; the front reads each text once."""
     checks.count("draws", draws, remedy="Use 10 or more.")
@@ -63,8 +55,17 @@ def accuracy_over_draws(
     was_training = module.training
     module.eval()
     device = next(module.parameters()).device
-    batches = length_batches(records, batch, device, progress=progress)
-    right = [_right_answers(module, texts, draws) for _, texts in batches]
+    right = []
+    for _, texts in length_batches(records, 64, device, progress=progress):
+        labels = texts.pop("labels")
+        hidden = module.hidden(**texts)
+        at_once = max(1, min(draws, 1024 // len(labels)))
+        columns = []
+        for done in range(0, draws, at_once):
+            times = min(at_once, draws - done)
+            answers = module.back(module.add_noise(hidden, times=times)).logits.argmax(dim=-1)
+            columns.append((answers.reshape(len(labels), times) == labels[:, None]).double().cpu().numpy())
+        right.append(np.concatenate(columns, axis=1))
     module.train(was_training)
     return accuracy_of(np.concatenate(right))
 
@@ -83,20 +84,6 @@ def length_batches(
         yield chosen, {k: value.to(device) for k, value in texts.batch(chosen, trim=trim).items()}
         if progress is not None:
             progress(start + len(chosen))
-
-
-@torch.inference_mode()
-def _right_answers(module: NoisyModel, batch: dict[str, Tensor], draws: int) -> NDArray[np.float64]:
-    """[texts, draws]: 1 where the answer was right."""
-    labels = batch.pop("labels")
-    hidden = module.hidden(**batch)
-    at_once = max(1, min(draws, _MOST_AT_ONCE // len(labels)))
-    columns = []
-    for done in range(0, draws, at_once):
-        times = min(at_once, draws - done)
-        answers = module.back(module.add_noise(hidden, times=times)).logits.argmax(dim=-1)
-        columns.append((answers.reshape(len(labels), times) == labels[:, None]).double().cpu().numpy())
-    return np.concatenate(columns, axis=1)
 
 
 def accuracy_of(right: NDArray[np.float64]) -> Accuracy:

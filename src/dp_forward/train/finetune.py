@@ -48,10 +48,6 @@ from dp_forward.train.training_loop import FitSettings, curve_sample, train_stag
 
 __all__ = ["finetune"]
 
-_RATE_AFTER_WARM_UP = 1 / 3
-"""A front that has been warmed up learns more slowly through the noise, so as not to forget."""
-_SETTLING_SHARE = 0.2
-_READ_AT_ONCE = 512
 _EVALUATION_STREAM, _CURVE_STREAM = 1 << 20, 1 << 21
 """Beyond any step: simulated noise that training never met."""
 
@@ -119,7 +115,8 @@ class _Training:
     budget: float | None
 
     def __post_init__(self) -> None:
-        plan, self.pair = self.plan, self.inputs.pair
+        plan, self.pair, texts = self.plan, self.inputs.pair, self.inputs.evaluation
+        self.curve_texts = texts.subset(curve_sample(len(texts)))
         self.mechanism = None if plan.noise is None else self.inputs.spec.mechanism()
         self.labels = label_mechanism_for(
             plan.label_epsilon, plan.label_prior, labels=len(self.inputs.task.labels)
@@ -140,7 +137,18 @@ class _Training:
             names = ("epochs", "batch", "learning_rate", "head_learning_rate")
             settings = FitSettings.of(plan, **{name: getattr(plan, f"public_{name}") for name in names})
             stages = self._train_both("public", self.inputs.public, LabelLoss(), settings)
-        return {**stages, "task": self._train_back(self._release())}
+        corpus, back = self._release(), self.pair.back
+        loss = LabelLoss(corpus.label_transition)
+        stages["task"] = self.train_stage(
+            "task",
+            FitSettings.of(plan),
+            make_module=lambda step: ReleaseReader(back, loss),
+            train=corpus,
+            evaluation=self._noisy_records(),
+            halves={"back": back},
+            lora_rank=plan.lora_rank,
+        )
+        return stages
 
     def _train_both(
         self, stage: str, texts: EncodedTexts, loss: LabelLoss, settings: FitSettings
@@ -152,29 +160,30 @@ class _Training:
         """
         plan, stages = self.plan, {}
         if plan.warm_up_epochs:
-            undefended = remove_width_maps(self.pair)
+            # No noise, no bound, no maps: where the regime lets the front see the texts.
+            plain, rows, labels = remove_width_maps(self.pair), self.inputs.spec.rows, self.inputs.task.labels
+            undefended = partial(NoisyModel, plain, None, rows=rows, labels=len(labels), loss=loss)
             stages["warm-up"] = self.train_stage(
                 "warm-up",
                 replace(settings, epochs=plan.warm_up_epochs),
-                make_module=lambda step: self._undefended_model(loss),
+                make_module=lambda step: undefended(),
                 train=texts,
-                evaluation=self._curve_texts(),
-                halves={"front": undefended.front, "back": undefended.back},
+                evaluation=self.curve_texts,
+                halves={"front": plain.front, "back": plain.back},
             )
             if plan.public_relabel:
-                texts = texts.with_labels(self._labels_by_model(texts))
-            settings = replace(
-                settings,
-                learning_rate=settings.learning_rate * _RATE_AFTER_WARM_UP,
-                clean_epochs=_SETTLING_SHARE * settings.epochs,  # new maps settle without noise
-            )
+                texts = texts.with_labels(self._labels_by_model(undefended(), texts))
+            # A front that has been warmed up learns more slowly through the noise, so as not to forget, and
+            # new maps settle without noise.
+            rate, clean = settings.learning_rate * (1 / 3), 0.2 * settings.epochs
+            settings = replace(settings, learning_rate=rate, clean_epochs=clean)
         noise = None if plan.training_noise is None else plan.training_noise.build()
         stages[stage] = self.train_stage(
             stage,
             settings,
             make_module=lambda step: self._noisy_model(noise, step=step, loss=loss),
             train=texts,
-            evaluation=self._curve_texts(),
+            evaluation=self.curve_texts,
             halves={"front": self.pair.front, "back": self.pair.back},
             lora_rank=plan.lora_rank,
         )
@@ -203,19 +212,6 @@ class _Training:
         )
         wait_for_everyone()
         return corpus
-
-    def _train_back(self, corpus: ReleasedCorpus) -> dict[str, Any]:
-        """The back alone, from what was released."""
-        back, loss = self.pair.back, LabelLoss(corpus.label_transition)
-        return self.train_stage(
-            "task",
-            FitSettings.of(self.plan),
-            make_module=lambda step: ReleaseReader(back, loss),
-            train=corpus,
-            evaluation=self._noisy_records(),
-            halves={"back": back},
-            lora_rank=self.plan.lora_rank,
-        )
 
     def report(self, stages: dict[str, Any], *, started: float) -> dict[str, Any]:
         """Accuracy through the noise over repeated draws and without it, and what is promised."""
@@ -262,20 +258,15 @@ class _Training:
             loss=loss,
         )
 
-    def _undefended_model(self, loss: LabelLoss | None = None) -> NoisyModel:
-        """No noise, no bound, no maps: where the regime lets the front see the texts."""
-        labels, rows = len(self.inputs.task.labels), self.inputs.spec.rows
-        return NoisyModel(remove_width_maps(self.pair), None, rows=rows, labels=labels, loss=loss)
-
-    def _labels_by_model(self, texts: EncodedTexts) -> NDArray[Any]:
-        """What the undefended model says of each text."""
+    def _labels_by_model(self, model: NoisyModel, texts: EncodedTexts) -> NDArray[Any]:
+        """What a model says of each text."""
 
         @torch.inference_mode()
         def answer() -> NDArray[np.int64]:
             device, progress = pick_device(), counter(self.progress, "relabelling", len(texts))
-            model = self._undefended_model().to(device).eval()
+            model.to(device).eval()
             answers = np.empty(len(texts), dtype=np.int64)
-            for chosen, batch in length_batches(texts, _READ_AT_ONCE, device, progress=progress):
+            for chosen, batch in length_batches(texts, 512, device, progress=progress):
                 batch.pop("labels")
                 answers[chosen] = model(**batch)["logits"].argmax(dim=-1).cpu().numpy()
             return answers
@@ -297,14 +288,10 @@ class _Training:
         wait_for_everyone()
         return texts.with_labels(self.place.stored_array("labels.npy", draw))
 
-    def _curve_texts(self) -> EncodedTexts:
-        texts = self.inputs.evaluation
-        return texts.subset(curve_sample(len(texts)))
-
     @torch.inference_mode()
     def _noisy_records(self) -> list[dict[str, Tensor]]:
         """Evaluation texts after one simulated draw, for the learning curve of the back."""
-        device, texts, records = pick_device(), self._curve_texts(), []
+        device, texts, records = pick_device(), self.curve_texts, []
         model = self._noisy_model(self.mechanism, step=_CURVE_STREAM).to(device).eval()
         for start in range(0, len(texts), 64):
             batch = texts.batch(range(start, min(start + 64, len(texts))))

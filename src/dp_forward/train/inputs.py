@@ -17,10 +17,6 @@ from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.lineage import load_published
 from dp_forward.train.plan import Plan
 
-_AT_ONCE = 1024
-_MOST_IN_COMMON = 0.1
-"""The share of private texts that may be among the public ones by accident: short phrases."""
-
 __all__ = ["Inputs", "check_public_task", "cut_model", "load_inputs"]
 
 
@@ -43,7 +39,14 @@ class Inputs:
     def __post_init__(self) -> None:
         self.spec.refuse_mixed_rows(row_local=self.pair.front.row_local)
         if self.public is not None:
-            _refuse_same_texts(self.train, self.public)
+            # A front that depends on fixed public texts does not depend on the private ones, also where a
+            # short phrase is in both by accident. Where many are, the "public" texts are the private ones.
+            known, own = set(_token_rows(self.public)), list(_token_rows(self.train))
+            common = sum(row in known for row in own)
+            if common > 0.1 * len(own):
+                found = f"{common} of {len(own)} private texts in it"
+                remedy = "They would train the front as they are: name other public data."
+                raise InvalidInput("public_task", "have other texts than the task", found, remedy)
         for labels in (self.train.labels, self.evaluation.labels):
             if labels is None:
                 rule = "have labels in the splits that are used"
@@ -87,24 +90,9 @@ def check_public_task(task: Task, public_task: Task) -> None:
         raise InvalidInput("public_task", rule, found, "Its records train the same head.")
 
 
-def _refuse_same_texts(private: EncodedTexts, public: EncodedTexts) -> None:
-    """Private texts under the name of a public task are refused; what meets by accident is no harm.
-
-    A front that depends on fixed public texts does not depend on the private ones, also where a short phrase
-    is in both. Where many are, the "public" texts are the private ones.
-    """
-
-    known, own = set(_token_rows(public)), list(_token_rows(private))
-    common = sum(row in known for row in own)
-    if common > _MOST_IN_COMMON * len(own):
-        found = f"{common} of {len(own)} private texts in it"
-        remedy = "They would train the front as they are: name other public data."
-        raise InvalidInput("public_task", "have other texts than the task", found, remedy)
-
-
 def _token_rows(texts: EncodedTexts) -> Iterator[bytes]:
-    for start in range(0, len(texts), _AT_ONCE):
-        batch = texts.batch(range(start, min(start + _AT_ONCE, len(texts))))
+    for start in range(0, len(texts), 1024):
+        batch = texts.batch(range(start, min(start + 1024, len(texts))))
         yield from (row.tobytes() for row in batch["input_ids"].numpy())
 
 

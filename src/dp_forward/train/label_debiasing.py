@@ -52,9 +52,6 @@ from torch.nn import functional
 
 from dp_forward.train.evaluation import Accuracy, accuracy_of
 
-_LARGEST_CONDITION = 1e6
-"""Beyond it the inverse is rounding more than it is information."""
-
 
 def accuracy_of_answers(
     predicted: NDArray[np.int64], answers: NDArray[np.int64], transition: NDArray[np.float64] | None
@@ -62,7 +59,7 @@ def accuracy_of_answers(
     """The accuracy against true labels, with its 95 % interval; no ``transition`` for labels as they are."""
     if transition is None:
         return accuracy_of((predicted == answers).astype(np.float64)[:, None])
-    if np.linalg.cond(transition) > _LARGEST_CONDITION:
+    if np.linalg.cond(transition) > 1e6:  # the inverse is rounding more than it is information
         return None
     worth = np.linalg.inv(transition)
     least, span = float(worth.min()), float(worth.max() - worth.min())

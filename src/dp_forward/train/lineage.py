@@ -97,12 +97,8 @@ def load_published(plan: Plan, *, labels: int) -> tuple[Split, Any] | None:
 
 def raw_texts_of(plan: Plan) -> list[str]:
     """The tasks whose raw texts, private or declared public, the front of this plan's run will have seen."""
-    seen = set(_seen_by(plan.model))
-    if not plan.regime.protects_training:
-        seen.add(plan.task)
-    if plan.public_task is not None:
-        seen.add(plan.public_task)
-    return sorted(seen)
+    own = None if plan.regime.protects_training else plan.task
+    return sorted({*_seen_by(plan.model), *filter(None, (own, plan.public_task))})
 
 
 def _starts_before_releases(plan: Plan) -> bool:
@@ -193,20 +189,14 @@ def _note(run: Path, name: str) -> list[str] | None:
     return [str(task) for task in found] if isinstance(found, list) else None
 
 
-def _facts(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None where there is none to read."""
+def _facts(path: Path, *, checked: bool = False) -> dict[str, Any] | None:
+    """The JSON object in a file; None where there is none to read: if ``checked``, only without a file."""
     try:
         return read_json(path, name="model", remedy="Get it again.")
     except InvalidInput:
-        return None
-
-
-def _checked_facts(path: Path) -> dict[str, Any] | None:
-    """As `_facts`, but a file that is there must be readable."""
-    found = _facts(path)
-    if found is None and path.is_file():
-        raise InvalidInput("model", f"hold a readable {path.name}", "something else", "Get it again.")
-    return found
+        if not checked or not path.is_file():
+            return None
+    raise InvalidInput("model", f"hold a readable {path.name}", "something else", "Get it again.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +219,7 @@ class StartingPoint:
 def load_start(model: str) -> StartingPoint:
     """The back in ``model`` or in ``model/back``, checked against its own digests."""
     base, place = _find_places(model)
-    summary = _checked_facts(base / _SUMMARY)
+    summary = _facts(base / _SUMMARY, checked=True)
     for name in ("digest_back", "digest_front"):
         if summary is not None and not isinstance(summary.get(name), str):
             raise InvalidInput("model", f"have {name} in {_SUMMARY}", "none", "Get it again.")
@@ -252,10 +242,10 @@ def load_start(model: str) -> StartingPoint:
 
 def cut_of_start(model: str) -> str:
     """Where the back in a folder was cut, without loading it."""
-    settings = _checked_facts(_find_places(model)[1] / _SETTINGS)
-    if settings is None or not isinstance(settings.get("cut"), str):
+    cut = (_facts(_find_places(model)[1] / _SETTINGS, checked=True) or {}).get("cut")
+    if not isinstance(cut, str):
         raise InvalidInput("model", f"hold a readable {_SETTINGS}", model, "Get it again.")
-    return str(settings["cut"])
+    return cut
 
 
 def _find_places(model: str) -> tuple[Path, Path]:
@@ -263,7 +253,7 @@ def _find_places(model: str) -> tuple[Path, Path]:
     root = Path(model)
     if (root / "back").is_dir():
         return root, root / "back"
-    if (_checked_facts(root / _SETTINGS) or {}).get("half") == "back":
+    if (_facts(root / _SETTINGS, checked=True) or {}).get("half") == "back":
         return root.resolve().parent, root
     raise InvalidInput("model", "hold a back", model, "Name a run, a result of dpf split, or a back folder.")
 
@@ -279,7 +269,10 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
         if known is not None and known != corpus.front_digest:
             rule = f"come from the front of the model, {known[:12]}..."
             raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
-    for known_spec in (start.spec, _spec_of_front(start.front)):
+    beside = None if start.front is None else _facts(start.front / _SPEC, checked=True)
+    # Compared by noise, rows and labels only, so the width and the cut do not matter.
+    of_front = None if beside is None else ReleaseSpec.from_dict(beside, width=1, cut=None)
+    for known_spec in (start.spec, of_front):
         for name in ("noise", "rows", "labels"):
             if known_spec is not None and getattr(known_spec, name) != getattr(spec, name):
                 rule = f"have the {name} that the model was made for"
@@ -289,15 +282,11 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
     if wanted.shape != spec.shape:
         rule = f"be matrices of {wanted.matrix_rows} x {wanted.width}, which the back reads at {cut}"
         raise InvalidInput("releases", rule, f"{spec.matrix_rows} x {spec.width}", "Name the other model.")
-    _check_answers(start.back, corpus)
-
-
-@torch.inference_mode()
-def _check_answers(back: Back | NarrowBack, corpus: ReleasedCorpus) -> None:
-    logits = getattr(back(torch.zeros(1, *corpus.release.shape)), "logits", None)
+    with torch.inference_mode():
+        logits = getattr(start.back(torch.zeros(1, *spec.shape)), "logits", None)
     found = None if logits is None else tuple(logits.shape)
-    if found != (1, len(corpus.release.labels)):
-        rule = f"answer with one number for each of the {len(corpus.release.labels)} labels of the releases"
+    if found != (1, len(spec.labels)):
+        rule = f"answer with one number for each of the {len(spec.labels)} labels of the releases"
         raise InvalidInput("model", rule, "none" if found is None else found[1:], "Split a classifier.")
 
 
@@ -309,9 +298,3 @@ def copy_front(front: Path, out: Path) -> None:
             shutil.copytree(front / name, out / name, dirs_exist_ok=True)
         elif (front / name).is_file():
             shutil.copyfile(front / name, out / name)
-
-
-def _spec_of_front(front: Path | None) -> ReleaseSpec | None:
-    found = None if front is None else _checked_facts(front / _SPEC)
-    # Compared by noise, rows and labels only, so the width and the cut do not matter.
-    return None if found is None else ReleaseSpec.from_dict(found, width=1, cut=None)

@@ -70,7 +70,8 @@ class NoisyModel(nn.Module):
         labels: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Logits, and the loss where labels are given; ``draws`` noisy matrices per text while training."""
-        wide, hidden = self._read(input_ids, attention_mask, token_type_ids)
+        texts = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        wide, hidden = self._read(**texts)
         times = self.draws if self.training and self.sanitizer is not None and not self.clean else 1
         logits: Tensor = self.back(self.add_noise(hidden, times=times)).logits
         if labels is None:
@@ -88,18 +89,11 @@ class NoisyModel(nn.Module):
         """The front's matrix, with all ``rows`` rows."""
         return self._read(**texts)[1]
 
-    def _read(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    def _read(self, **texts: Tensor | None) -> tuple[Tensor, Tensor]:
         """The hidden matrix before the map M1 (where there is one), and after it with all ``rows`` rows."""
         front = self.front
         inner = front.front if isinstance(front, NarrowFront) else front
-        wide: Tensor = inner(
-            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
-        )
+        wide: Tensor = inner(**texts)
         crossing = wide.detach() if self.auxiliary_alone and self.training else wide
         hidden: Tensor = front.narrow(crossing) if isinstance(front, NarrowFront) else crossing
         missing = self.rows - hidden.shape[1]
@@ -139,7 +133,12 @@ class AuxiliaryHead(nn.Module):
 
     def forward(self, wide: Tensor, inside: Tensor, mask: Tensor | None) -> Tensor:
         """Logits for a batch."""
-        pooled = inside.sum(dim=1) if self._sums_rows else pooled_rows(wide, mask)
+        if self._sums_rows:
+            pooled = inside.sum(dim=1)
+        elif mask is None or wide.shape[1] == 1:
+            pooled = wide.mean(dim=1)
+        else:  # rows of PAD are zero and do not count
+            pooled = wide.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
         logits: Tensor = self.read(pooled.to(self.read.weight.dtype))
         return logits
 
@@ -159,13 +158,6 @@ class ReleaseReader(nn.Module):
         """Logits, and the loss where labels are given."""
         logits: Tensor = self.back(hidden).logits
         return {"logits": logits} if labels is None else {"loss": self.loss(logits, labels), "logits": logits}
-
-
-def pooled_rows(hidden: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over the rows of a text; rows of PAD are zero and do not count."""
-    if mask is None or hidden.shape[1] == 1:
-        return hidden.mean(dim=1)
-    return hidden.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def _new_parameters(back: Back | NarrowBack) -> list[nn.Parameter]:

@@ -21,9 +21,9 @@ from dp_forward.train.plan_base import (
     NONNEGATIVE,
     POSITIVE,
     PlanBase,
+    check_share,
     choice_of,
     setting,
-    share,
 )
 from dp_forward.train.regimes import Regime
 
@@ -32,7 +32,7 @@ __all__ = ["Plan", "ReleasesPlan"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 _PRECISION = choice_of(*get_args(Precision), remedy="Use auto.")
-_AVERAGE = share("Use 0 for none, or 0.999.")
+_AVERAGE = partial(check_share, remedy="Use 0 for none, or 0.999.")
 _AVERAGE_HELP = "Decay of the moving average of the weights that is kept; 0 keeps the last weights."
 _HEAD_RATE_HELP = "Learning rate of what starts from random weights: head, maps, auxiliary head."
 _WITHOUT_NOISE = ("epsilon", "delta", "threshold_share", "training_epsilon", "training_threshold_share")
@@ -45,7 +45,6 @@ FRONT_SETTINGS: Mapping[str, object] = {
     "training_threshold_share": None,
 }
 """What belongs to a front that trains, each with the value that means nothing is done."""
-_MEASURED_ELSEWHERE = "The back is measured on held-out records: --set held_out=0.1."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +160,13 @@ class Plan(PlanBase):
             object.__setattr__(self, "label_prior", tuple(self.label_prior))
         if self.cut is not None:
             parse_cut(self.cut)
-        self._check_noise()
+        if self.mechanism != "none" and self.epsilon is None:
+            remedy = "There is no default for a promise; try --epsilon 8."
+            raise InvalidInput("epsilon", "be given", None, remedy)
+        for name in _WITHOUT_NOISE:
+            if self.mechanism == "none" and getattr(self, name) is not None:
+                raise InvalidInput(name, "be left out without noise", getattr(self, name), "Drop it.")
+        _ = self.training_noise  # makes the choice, which refuses what means nothing
         super().__post_init__()
         if self.label_epsilon is None and self.label_prior is not None:
             raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
@@ -197,17 +202,6 @@ class Plan(PlanBase):
             "threshold_share": self.training_threshold_share,
         }
         return replace(noise, **{name: value for name, value in changes.items() if value is not None})
-
-    def _check_noise(self) -> None:
-        if self.mechanism == "none":
-            for name in _WITHOUT_NOISE:
-                if getattr(self, name) is not None:
-                    raise InvalidInput(name, "be left out without noise", getattr(self, name), "Drop it.")
-            return
-        if self.epsilon is None:
-            remedy = "There is no default for a promise; try --epsilon 8."
-            raise InvalidInput("epsilon", "be given", None, remedy)
-        assert self.training_noise is not None  # makes the choice, which refuses what means nothing
 
     def _rules(self) -> Iterator[tuple[str, bool, str, str]]:
         """(setting, whether it is broken, rule, remedy): what cannot go together is refused, not ignored."""
@@ -262,7 +256,7 @@ class ReleasesPlan(PlanBase):
     held_out: float = setting(
         0.1,
         "The share of the records that is never trained on and tells how good the back is; 0: none.",
-        check=share("Use 0 to train on all."),
+        check=partial(check_share, remedy="Use 0 to train on all."),
     )
     central_delta: float = setting(
         DEFAULT_DELTA,
@@ -278,8 +272,9 @@ class ReleasesPlan(PlanBase):
         known = {item.name for item in fields(cls)}
         for name in [item.name for item in fields(Plan) if item.name not in known]:
             if name in settings:
-                measured = name == "early_stopping" or name.startswith("evaluation_")
-                remedy = _MEASURED_ELSEWHERE if measured else "It was decided when the texts were released."
+                remedy = "It was decided when the texts were released."
+                if name == "early_stopping" or name.startswith("evaluation_"):
+                    remedy = "The back is measured on held-out records: --set held_out=0.1."
                 rule = "be left out with --from-releases"
                 raise InvalidInput(name.replace("_", "-"), rule, settings[name], remedy)
         if settings.get("model") is None:

@@ -38,14 +38,10 @@ POSITIVE: Final[Check] = partial(checks.positive, remedy=_LEFT_OUT)
 NONNEGATIVE: Final[Check] = partial(checks.nonnegative, remedy="Use 0 for none.")
 
 
-def share(remedy: str) -> Check:
-    """A check for a number in [0, 1)."""
-
-    def check(name: str, value: float) -> None:
-        if not 0 <= value < 1:
-            raise InvalidInput(name, "lie in [0, 1)", value, remedy)
-
-    return check
+def check_share(name: str, value: float, *, remedy: str) -> None:
+    """Refuse what is no number in [0, 1)."""
+    if not 0 <= value < 1:
+        raise InvalidInput(name, "lie in [0, 1)", value, remedy)
 
 
 def choice_of(*names: str, remedy: str) -> Check:
@@ -120,7 +116,18 @@ class PlanBase:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
         """From JSON, TOML or flags; an unknown key, a wrong type or a missing setting is an error."""
-        _check_settings(cls, settings)
+        known = {item.name: item for item in fields(cls)}
+        for name, value in settings.items():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted(known))}."
+                raise InvalidInput("plan", "have only known keys", repr(name), hint)
+            if value is not None:
+                _check_type(known[name], value)
+        for name, item in known.items():
+            required = item.default is MISSING and item.default_factory is MISSING
+            if required and settings.get(name) in (None, ""):
+                raise InvalidInput(name, "be given", None, setting_of(item).missing)
         return cls(**dict(settings))
 
     def as_dict(self) -> dict[str, Any]:
@@ -135,22 +142,6 @@ class PlanBase:
     def digest(self, **inputs: str) -> str:
         """SHA-256 of what decides the result; ``inputs`` are digests of what the plan names only by place."""
         return settings_digest({**self.deciding(), **inputs})
-
-
-def _check_settings(plan: type, settings: Mapping[str, Any]) -> None:
-    """Refuse keys that a plan does not have, values of a wrong type, and that a setting is missing."""
-    known = {item.name: item for item in fields(plan)}
-    for name, value in settings.items():
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted(known))}."
-            raise InvalidInput("plan", "have only known keys", repr(name), hint)
-        if value is not None:
-            _check_type(known[name], value)
-    for name, item in known.items():
-        required = item.default is MISSING and item.default_factory is MISSING
-        if required and settings.get(name) in (None, ""):
-            raise InvalidInput(name, "be given", None, setting_of(item).missing)
 
 
 def read_settings(path: str | os.PathLike[str] | None, flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,6 @@ import sys
 
 import torch
 
-_PROCESS_UNIT = 2**20 if sys.platform == "darwin" else 2**10
-"""The system counts kilobytes on Linux and bytes on macOS."""
-
 
 def process_count() -> int:
     """How many processes work on this run."""
@@ -43,7 +40,8 @@ def peak_memory_mib(device: torch.device | None = None) -> float:
     """
     if _counts_gpu(device):
         return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _PROCESS_UNIT
+    # The system counts kilobytes on Linux and bytes on macOS.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _counts_gpu(device: torch.device | None) -> bool:

@@ -87,19 +87,20 @@ def finetune_from_releases(
                 os.replace(exported, kept)
             wait_for_everyone()
             corpus = ReleasedCorpus.open(kept, verify=False)
-        facts = _train(plan, start.back, corpus, train=train, held=held, place=place, progress=progress)
-        report = build_report(
-            plan,
-            regime=str(Regime.RELEASE_ONCE),
-            without_noise=None,
-            labels=corpus.release.labels,
-            records=len(train),
-            guarantee=_guarantee(corpus, start),
-            stages={"task": facts},
-            notes=" ".join(_notes(corpus, start)),
-            digest=digest,
-            **_measure(plan, corpus, start, held=held, progress=progress),
-            seconds=time.perf_counter() - started,
+        loss = LabelLoss(corpus.label_transition)
+        facts = train_stage(
+            place,
+            "task",
+            FitSettings.of(plan),
+            make_module=lambda step: ReleaseReader(start.back, loss),
+            train=Subset(corpus, train.tolist()),
+            evaluation=Subset(corpus, held[curve_sample(len(held))].tolist()) if len(held) else None,
+            halves={"back": start.back},
+            lora_rank=plan.lora_rank,
+            progress=progress,
+        )
+        report = _report(
+            plan, corpus, start, held=held, facts=facts, digest=digest, started=started, progress=progress
         )
         if is_first_process():
             save_provider_side(start.back, corpus.release, place.path, front_digest=corpus.front_digest)
@@ -120,31 +121,6 @@ def held_out_records(records: int, *, share: float, seed: int) -> tuple[NDArray[
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def _train(
-    plan: ReleasesPlan,
-    back: Back | NarrowBack,
-    corpus: ReleasedCorpus,
-    *,
-    train: NDArray[np.int64],
-    held: NDArray[np.int64],
-    place: RunFolder,
-    progress: Progress | None,
-) -> dict[str, Any]:
-    """The back on the chosen records; what was logged."""
-    loss = LabelLoss(corpus.label_transition)
-    return train_stage(
-        place,
-        "task",
-        FitSettings.of(plan),
-        make_module=lambda step: ReleaseReader(back, loss),
-        train=Subset(corpus, train.tolist()),
-        evaluation=Subset(corpus, held[curve_sample(len(held))].tolist()) if len(held) else None,
-        halves={"back": back},
-        lora_rank=plan.lora_rank,
-        progress=progress,
-    )
-
-
 @torch.inference_mode()
 def _predict(
     back: Back | NarrowBack, corpus: ReleasedCorpus, held: NDArray[np.int64], progress: Progress | None
@@ -162,30 +138,45 @@ def _predict(
     return answers
 
 
-def _measure(
+def _report(
     plan: ReleasesPlan,
     corpus: ReleasedCorpus,
     start: StartingPoint,
     *,
     held: NDArray[np.int64],
+    facts: dict[str, Any],
+    digest: str,
+    started: float,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """For the report: the accuracy against the true labels, estimated where they were randomized."""
+    """With the accuracy against the true labels, estimated where they were randomized."""
     accuracy = agreement = None
     if len(held):
         assert corpus.labels is not None
         predicted, released = _predict(start.back, corpus, held, progress), corpus.labels[held]
         accuracy = accuracy_of_answers(predicted, released, corpus.label_transition)
         agreement = float((predicted == released).mean())
-    more = {
-        "texts": len(held),
-        "accuracy_on_released_labels": agreement,
-        "central": _central_promise(corpus, plan.central_delta),
-        "front": corpus.front_digest,
-        "front_has_seen_raw_texts_of": start.seen_raw,
-        "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
-    }
-    return {"accuracy": accuracy, "more": more}
+    return build_report(
+        plan,
+        regime=str(Regime.RELEASE_ONCE),
+        accuracy=accuracy,
+        without_noise=None,
+        labels=corpus.release.labels,
+        records=len(corpus) - len(held),
+        guarantee=_guarantee(corpus, start),
+        stages={"task": facts},
+        notes=" ".join(_notes(corpus, start)),
+        digest=digest,
+        more={
+            "texts": len(held),
+            "accuracy_on_released_labels": agreement,
+            "central": _central_promise(corpus, plan.central_delta),
+            "front": corpus.front_digest,
+            "front_has_seen_raw_texts_of": start.seen_raw,
+            "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
+        },
+        seconds=time.perf_counter() - started,
+    )
 
 
 def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     Budget,
     Guarantee,
-    Mechanism,
     Notion,
     Prior,
     RandomizedResponse,
@@ -96,48 +95,39 @@ class Promises:
             "labels": labels,
         }
 
-    @property
-    def statement(self) -> str:
-        """All of it, in one paragraph."""
-        said = self.statements
-        return f"Queries: {said['queries']} Training texts: {said['training_texts']} Labels: {said['labels']}"
-
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """For JSON; ``statement`` is all of it, in one paragraph."""
+        said = self.statements
+        text = f"Queries: {said['queries']} Training texts: {said['training_texts']} Labels: {said['labels']}"
         parts = {"queries": self.queries, "training": self.training, "labels": self.labels}
         return {
             "regime": str(self.regime),
             **{name: None if part is None else part.as_dict() for name, part in parts.items()},
-            "statements": self.statements,
-            "statement": self.statement,
+            "statements": said,
+            "statement": text,
         }
 
 
-def promises(
-    regime: Regime,
-    mechanism: Mechanism | None,
-    *,
-    label_mechanism: RandomizedResponse | ResponseWithPrior | None = None,
-    assumptions: tuple[str, ...] = (),
-) -> Promises:
-    """What follows from the regime and the mechanisms; nothing else can put an epsilon into a report."""
+def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
+    """What follows from the plan of a run and its kind of release; never read from a file.
+
+    Nothing else can put an epsilon into a report.
+    """
+    regime, mechanism = plan.regime, None if spec.noise is None else spec.mechanism()
+    label_mechanism = label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(spec.labels))
     labels = None if label_mechanism is None else Guarantee(label_mechanism)
     if mechanism is None or not mechanism.guaranteed:
         why = "there is no noise" if mechanism is None else f"no theorem covers {mechanism.name} here"
         return Promises(None, None, labels, regime, why)
-    queries = Guarantee(mechanism, more_assumptions=assumptions)
-    protected = regime.protects_training
-    training = _of_training(mechanism, label_mechanism, assumptions) if protected else None
-    return Promises(queries, training, labels, regime)
-
-
-def _of_training(
-    mechanism: Mechanism,
-    label_mechanism: RandomizedResponse | ResponseWithPrior | None,
-    assumptions: tuple[str, ...],
-) -> Guarantee:
+    split = f"the {plan.evaluation_split} split, on which the report is measured"
+    assumed = [f"{split}{' and which says when to stop,' if plan.early_stopping else ','} is public"]
+    if plan.public_task is not None:
+        assumed.append(f"the texts of {plan.public_task} are public")
+    queries = Guarantee(mechanism, more_assumptions=tuple(assumed))
+    if not regime.protects_training:
+        return Promises(queries, None, labels, regime)
     once = (
-        *assumptions,
+        *assumed,
         "each training record is released once and the release is stored",
         "a text that is in several records spends in each, and another release of it adds to this one",
         "the model that the front comes from was not trained on these texts",
@@ -145,23 +135,11 @@ def _of_training(
     text_level = mechanism.unit is not None and mechanism.unit.kind == "text"
     if label_mechanism is not None and text_level:
         record = compose(mechanism, label_mechanism)
-        return Guarantee(record, delta=mechanism.shown_delta, more_assumptions=once)
-    notion = Notion.SEQ_LDP if text_level else None
-    return Guarantee(mechanism, notion=notion, more_assumptions=(*once, "the labels are public"))
-
-
-def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
-    """The promises of a run: derived anew from its plan and its kind of release, never read from a file."""
-    split = f"the {plan.evaluation_split} split, on which the report is measured"
-    assumed = [f"{split}{' and which says when to stop,' if plan.early_stopping else ','} is public"]
-    if plan.public_task is not None:
-        assumed.append(f"the texts of {plan.public_task} are public")
-    return promises(
-        plan.regime,
-        None if spec.noise is None else spec.mechanism(),
-        label_mechanism=label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(spec.labels)),
-        assumptions=tuple(assumed),
-    )
+        training = Guarantee(record, delta=mechanism.shown_delta, more_assumptions=once)
+    else:
+        notion = Notion.SEQ_LDP if text_level else None
+        training = Guarantee(mechanism, notion=notion, more_assumptions=(*once, "the labels are public"))
+    return Promises(queries, training, labels, regime)
 
 
 def label_mechanism_for(

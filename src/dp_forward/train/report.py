@@ -84,6 +84,7 @@ def markdown(report: Mapping[str, Any], *, figure: str | None) -> str:
     """The report for people."""
     plan = report["plan"]
     cut = f" cut at `{plan['cut']}`" if "cut" in plan else ""
+    guarantee, subjects = report["guarantee"], ("queries", "training_texts", "labels")
     lines = [
         f"# {'Back trained from ' if _from_releases(report) else ''}{_title(report)}",
         "",
@@ -93,8 +94,15 @@ def markdown(report: Mapping[str, Any], *, figure: str | None) -> str:
         "|---|---|",
         *[f"| {name} | {value} |" for name, value in _numbers(report).items()],
         "",
+        "## What is promised",
+        "",
+        *[f"* **{_subject(name)}.** {guarantee['statements'][name]}" for name in subjects],
+        "",
     ]
-    lines += _promises(report["guarantee"])
+    parts = [guarantee.get(name) for name in ("queries", "training", "labels")]
+    assumed = dict.fromkeys(assumption for part in parts if part for assumption in part["assumptions"])
+    if assumed:
+        lines += ["It rests on:", "", *[f"* {assumption}" for assumption in assumed], ""]
     if _from_releases(report):
         central = report["central"]
         said = "No central promise." if central is None else "\n\n".join(central["statements"])
@@ -136,7 +144,13 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, str]:
     }
     if "accuracy_on_released_labels" in report:
         rows["agreement with the released labels"] = _share(report["accuracy_on_released_labels"])
-    rows["measured on"] = f"{report['texts']} {_measured_on(report)}"
+    if _from_releases(report):
+        measured_on = "held-out releases"
+    elif report["regime"] == "dp-sgd" or report["plan"]["mechanism"] == "none":
+        measured_on = "texts, no noise in a query"
+    else:
+        measured_on = f"texts, {report['draws']} draws of the noise each"
+    rows["measured on"] = f"{report['texts']} {measured_on}"
     rows |= {name: _share(value) for name, value in shares.items() if value is not None}
     rows["seconds"] = f"{report['seconds']:.1f}"
     rows["peak memory"] = f"{report['peak_memory_mib']:.0f} MiB"
@@ -145,14 +159,6 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, str]:
 
 def _share(value: float | None) -> str:
     return "not known" if value is None else f"{value:.4f}"
-
-
-def _measured_on(report: Mapping[str, Any]) -> str:
-    if _from_releases(report):
-        return "held-out releases"
-    if report["regime"] == "dp-sgd" or report["plan"]["mechanism"] == "none":
-        return "texts, no noise in a query"
-    return f"texts, {report['draws']} draws of the noise each"
 
 
 def weakness(report: Mapping[str, Any]) -> str | None:
@@ -182,19 +188,6 @@ def with_subjects(statements: Mapping[str, str]) -> list[str]:
 
 def _subject(name: str) -> str:
     return name.replace("_", " ").capitalize()
-
-
-def _promises(guarantee: Mapping[str, Any]) -> list[str]:
-    """The promises in lines of Markdown, with what they rest on."""
-    lines = ["## What is promised", ""]
-    for name in ("queries", "training_texts", "labels"):
-        lines.append(f"* **{_subject(name)}.** {guarantee['statements'][name]}")
-    lines.append("")
-    parts = [guarantee.get(name) for name in ("queries", "training", "labels")]
-    assumed = dict.fromkeys(assumption for part in parts if part for assumption in part["assumptions"])
-    if assumed:
-        lines += ["It rests on:", "", *[f"* {assumption}" for assumption in assumed], ""]
-    return lines
 
 
 def _draw_curve(stages: Mapping[str, Mapping[str, Any]], path: Path, *, title: str) -> bool:

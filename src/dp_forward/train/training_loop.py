@@ -6,11 +6,12 @@ batches of texts of like length, clean epochs at the start, a moving average of 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Sampler
 
 from dp_forward.data import EncodedTexts
 from dp_forward.progress import Progress
@@ -34,11 +35,6 @@ from dp_forward.train.run import RunFolder
 
 if TYPE_CHECKING:
     from dp_forward.train.plan import Plan, Precision, ReleasesPlan
-
-_LOGS_PER_EPOCH = 20
-_CURVE_RECORDS = 2000
-_WARM_UP_SHARE = 0.06
-"""The share of steps in which the learning rate rises; as BERT was fine-tuned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +49,6 @@ class FitSettings:
     """For ``module.new_parameters()``; None means: as all others."""
     weight_decay: float = 0.01
     average: float = 0.0
-    """Decay of the moving average of the weights that is kept in the end; 0 keeps the last weights."""
     clean_epochs: float = 0.0
     """Epochs at the start in which the module's noise is left out (``module.clean``)."""
     early_stopping: int = 0
@@ -156,7 +151,7 @@ def train_stage(
 
 def curve_sample(records: int) -> NDArray[np.int64]:
     """Which held-out records the learning curve is drawn from: evenly spread; the final accuracy uses all."""
-    return np.linspace(0, records - 1, min(records, _CURVE_RECORDS)).astype(np.int64)
+    return np.linspace(0, records - 1, min(records, 2000)).astype(np.int64)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -167,8 +162,9 @@ def last_checkpoint(folder: Path) -> Path | None:
     """
     found = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdigit()]
     for path in sorted(found, key=step_of, reverse=True):
-        if _has_state(path):
-            return path
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads((path / "trainer_state.json").read_text(encoding="utf-8")):
+                return path
     return None
 
 
@@ -177,15 +173,11 @@ def step_of(checkpoint: Path | None) -> int:
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
-def _has_state(checkpoint: Path) -> bool:
-    try:
-        return bool(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return False
-
-
 def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: bool, evaluates: bool) -> Any:
     steps = math.ceil(settings.epochs * per_epoch)
+    bf16 = settings.precision == "bf16"
+    if settings.precision == "auto":
+        bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     return transformers.TrainingArguments(
         output_dir=str(place),
         num_train_epochs=settings.epochs,
@@ -194,8 +186,8 @@ def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: boo
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
         lr_scheduler_type="linear",
-        warmup_steps=math.ceil(_WARM_UP_SHARE * steps),
-        bf16=_bf16(settings.precision),
+        warmup_steps=math.ceil(0.06 * steps),  # as BERT was fine-tuned
+        bf16=bf16,
         # Else several processes without a GPU would each train alone.
         use_cpu=not torch.cuda.is_available(),
         seed=settings.seed,
@@ -204,7 +196,7 @@ def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: boo
         save_total_limit=2 if settings.early_stopping else 1,
         load_best_model_at_end=settings.early_stopping > 0,
         metric_for_best_model="accuracy" if settings.early_stopping else None,
-        logging_steps=max(1, per_epoch // _LOGS_PER_EPOCH),
+        logging_steps=max(1, per_epoch // 20),
         remove_unused_columns=False,
         label_names=["labels"],
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -219,9 +211,25 @@ class _Trainer(transformers.Trainer):
     head_learning_rate: float | None = None
 
     def create_optimizer(self, *_: Any, **__: Any) -> Any:
-        if self.optimizer is None:
-            groups = _groups(self.model, self.args, self.head_learning_rate)
-            self.optimizer = torch.optim.AdamW(groups, fused=torch.cuda.is_available())
+        """Parameters by learning rate, and by whether they decay: matrices do, biases and norms do not."""
+        if self.optimizer is not None:
+            return self.optimizer
+        module: Any = self.model
+        head_rate = self.head_learning_rate
+        new = set() if head_rate is None else {id(parameter) for parameter in module.new_parameters()}
+        groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                groups.setdefault((id(parameter) in new, parameter.ndim > 1), []).append(parameter)
+        settings = [
+            {
+                "params": parameters,
+                "lr": head_rate if is_new else self.args.learning_rate,
+                "weight_decay": self.args.weight_decay if is_matrix else 0.0,
+            }
+            for (is_new, is_matrix), parameters in groups.items()
+        ]
+        self.optimizer = torch.optim.AdamW(settings, fused=torch.cuda.is_available())
         return self.optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -260,23 +268,6 @@ class _Watcher(transformers.TrainerCallback):
             self._progress(self._stage, state.global_step, state.max_steps, numbers)
 
 
-def _groups(module: Any, args: Any, head_learning_rate: float | None) -> list[dict[str, Any]]:
-    """Parameters by learning rate, and by whether they decay: matrices do, biases and norms do not."""
-    new = set() if head_learning_rate is None else {id(parameter) for parameter in module.new_parameters()}
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            groups.setdefault((id(parameter) in new, parameter.ndim > 1), []).append(parameter)
-    return [
-        {
-            "params": parameters,
-            "lr": head_learning_rate if is_new else args.learning_rate,
-            "weight_decay": args.weight_decay if is_matrix else 0.0,
-        }
-        for (is_new, is_matrix), parameters in groups.items()
-    ]
-
-
 class _LikeLengths(Sampler[int]):
     """A shuffle in which neighbours have about the same length; the same order for the same epoch.
 
@@ -298,37 +289,25 @@ class _LikeLengths(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         random = np.random.default_rng((self._seed, self._epoch))
         order = random.permutation(len(self._lengths))
-        batches: list[Any] = []
-        size = self._batch * self._pool
+        size, full = self._batch * self._pool, len(order) // self._batch
         for start in range(0, len(order), size):
             block = order[start : start + size]
-            block = block[np.argsort(self._lengths[block], kind="stable")]
-            batches += [block[i : i + self._batch] for i in range(0, len(block), self._batch)]
+            order[start : start + size] = block[np.argsort(self._lengths[block], kind="stable")]
         # The one short batch stays last: a sampler hands out single records, and the loader cuts them anew.
-        full = [batch for batch in batches if len(batch) == self._batch]
-        short = [batch for batch in batches if len(batch) < self._batch]
-        for i in random.permutation(len(full)):
-            yield from full[i].tolist()
-        for batch in short:
-            yield from batch.tolist()
+        for i in [*random.permutation(full), full]:
+            yield from order[i * self._batch : (i + 1) * self._batch].tolist()
 
 
-class _TrimmedTexts(Dataset[Any]):
+class _TrimmedTexts(EncodedTexts):
     """Texts in batches that are cut to their longest text."""
 
-    def __init__(self, texts: EncodedTexts) -> None:
-        self._texts, self.lengths = texts, texts.lengths
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        return self._texts.batch(indices, trim=True)
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
+        return self.batch(indices, trim=True)
 
 
 def _dataset(records: Any) -> Any:
     is_trimmed = isinstance(records, EncodedTexts) and not records.pads_left
-    return _TrimmedTexts(records) if is_trimmed else records
+    return _TrimmedTexts(records.columns, pads_left=False) if is_trimmed else records
 
 
 def _collate(batch: Any) -> Any:
@@ -391,9 +370,3 @@ def _numbers(entry: dict[str, Any]) -> dict[str, float]:
     names = {"eval_loss": "evaluation_loss", "eval_accuracy": "accuracy", "loss": "loss"}
     kept = {ours: float(entry[theirs]) for theirs, ours in names.items() if theirs in entry}
     return {"step": float(entry.get("step", 0)), "epoch": float(entry.get("epoch") or 0.0), **kept}
-
-
-def _bf16(precision: str) -> bool:
-    if precision == "auto":
-        return torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    return precision == "bf16"

@@ -386,7 +386,7 @@ def test_a_certificate_nobody_vouches_for_gets_no_request(
             await transport.close()
             return reply
 
-        with Transport(address, token=None, retry=QUICK) as transport:
+        with contextlib.closing(Transport(address, token=None, retry=QUICK)) as transport:
             return [transport.call(call), asyncio.run(whole())]
 
     assert all(isinstance(reply, NoReply) for reply in replies())

@@ -9,6 +9,7 @@ import shutil
 import signal
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -384,7 +385,7 @@ def test_damaged_notes_cost_a_round_and_nothing_else(
 def test_a_batch_is_as_small_as_it_ever_was_when_records_were_sent(out: Path, served: Answer) -> None:
     def shuffling(least: int | None) -> Answer:
         def answer(request: httpx.Request) -> httpx.Response:
-            told = spec().as_dict() if least is None else spec().with_shuffler(least).as_dict()
+            told = spec().as_dict() if least is None else replace(spec(), shuffler_least=least).as_dict()
             return httpx.Response(200, json=told) if request.method == "GET" else served(request)
 
         return answer

@@ -54,7 +54,7 @@ def record(number: int = 0, *, label: int | None = 1, request: bytes | None = No
 
 
 def parsed(data: bytes) -> Any:
-    return reader().one(data)
+    return reader().body(data)[0]
 
 
 def stored(collection: Collection) -> list[tuple[Any, ...]]:

@@ -56,7 +56,7 @@ def test_the_same_id_with_another_record_stores_nothing(collection: Collection) 
     first = some(1)
     collection.add(first)
     before = stored(collection)
-    forged = parsed(record(9, request=first[0].request))
+    forged = parsed(record(9, request=first[0].header.request))
     with pytest.raises(Refused) as error:
         collection.add([*some(3), forged, *some(2)])
     assert (error.value.code, error.value.status) == ("replayed", 409)
@@ -65,7 +65,7 @@ def test_the_same_id_with_another_record_stores_nothing(collection: Collection) 
         collection.add([relabelled])
     twin = some(1)[0]
     with pytest.raises(Refused):  # two of one id in one body
-        collection.add([twin, parsed(record(3, request=twin.request))])
+        collection.add([twin, parsed(record(3, request=twin.header.request))])
     assert stored(collection) == before
 
 
@@ -129,7 +129,7 @@ def test_a_kill_leaves_whole_bodies(collection: Collection) -> None:
         acknowledged += len(more)
     os.close(read)
     there = {row[0] for row in stored(Collection.open(collection.folder))}
-    whole = [all(r.request in there for r in body) for body in bodies]
+    whole = [all(r.header.request in there for r in body) for body in bodies]
     assert len(there) % 8 == 0
     assert len(there) == 8 * sum(whole)
     assert all(whole[:acknowledged]), "what was acknowledged is on disk"
@@ -143,7 +143,7 @@ class LivesAcrossForks:
 
     def add(self, records: list[Record]) -> None:
         for one in records:
-            row = (one.request, one.digest, one.label, one.noisy, None)
+            row = (one.header.request, one.digest, one.label, one.noisy, None)
             self._connection.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?)", row)
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ def test_an_export_is_what_was_collected_in_another_order(collection: Collection
     corpus = export_corpus(collection.folder, tmp_path / "corpus", progress=seen.append)
     assert multiset(corpus) == sorted((r.noisy, r.label) for r in records)
     in_order = corpus.__getitems__(range(30))["labels"].tolist()
-    assert in_order == [r.label for r in sorted(records, key=lambda r: r.request)]
+    assert in_order == [r.label for r in sorted(records, key=lambda r: r.header.request)]
     assert in_order != [r.label for r in records], "the control: they came in another order"
     assert corpus.shuffled is None
     assert seen == [30]
@@ -321,6 +321,6 @@ def test_a_repr_tells_no_record(collection: Collection) -> None:
     records = some(1)
     collection.add(records)
     assert "collected" in repr(collection)
-    assert records[0].request.hex() not in repr(collection)
+    assert records[0].header.request.hex() not in repr(collection)
     assert isinstance(collection.spec, CollectionSpec)
     assert not np.array_equal(records[0].values, some(1)[0].values), "the control: noise is drawn anew"

@@ -71,10 +71,10 @@ def test_a_frame_that_tells_its_time_is_never_packed() -> None:
 def test_a_new_id_changes_the_id_alone() -> None:
     data, fresh = record(label=1), secrets.token_bytes(16)
     before, after = parse_record(data, labels=3), parse_record(with_new_id(data, fresh), labels=3)
-    assert after.request == fresh != before.request
+    assert after.header.request == fresh != before.header.request
     assert (after.noisy, after.label) == (before.noisy, before.label)
     assert after.digest != before.digest
-    assert with_new_id(with_new_id(data, fresh), before.request) == data
+    assert with_new_id(with_new_id(data, fresh), before.header.request) == data
     for wrong, request in ((data, b"short"), (data[:-1], fresh), (b"", fresh)):
         with pytest.raises(WireError):
             with_new_id(wrong, request)
@@ -88,7 +88,7 @@ def test_no_bytes_raise_anything_else(data: bytes) -> None:
 
 def test_a_repr_holds_no_value() -> None:
     found = parse_record(record(label=2), labels=LABELS)
-    for told in ("label", "array", found.request.hex()):
+    for told in ("label", "array", found.header.request.hex()):
         assert told not in repr(found)
 
 
@@ -185,4 +185,4 @@ def test_the_page_on_the_wire_format_shows_a_record() -> None:
     assert shown is not None
     found = parse_record(bytes.fromhex(shown[1]), labels=2)
     assert found.values.tolist() == [[1, -1, 2], [-2, 127, -128]]
-    assert (found.label, found.header.cut, found.request.hex()[:4]) == (1, "encoder.6", "a0a1")
+    assert (found.label, found.header.cut, found.header.request.hex()[:4]) == (1, "encoder.6", "a0a1")

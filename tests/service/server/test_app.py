@@ -360,7 +360,7 @@ def test_off_loopback_a_token_and_tls_are_needed(host: str, tmp_path: Path) -> N
     for missing in ({}, {"token": TOKEN}, tls):
         with pytest.raises(InvalidInput, match="loopback"):
             ServerSettings(host=host, **missing)  # type: ignore[arg-type]
-    assert ServerSettings(host=host, token=TOKEN, **tls).tls  # type: ignore[arg-type]
+    assert ServerSettings(host=host, token=TOKEN, **tls).tls_cert is not None  # type: ignore[arg-type]
 
 
 def test_settings_refuse_what_makes_no_sense_and_hide_the_token(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -413,7 +414,7 @@ def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str,
 
 
 def test_a_shuffler_is_not_put_behind_another(tmp_path: Path) -> None:
-    page = spec().with_shuffler(5).as_dict()
+    page = replace(spec(), shuffler_least=5).as_dict()
     line = CollectorClient(
         "http://127.0.0.1:1",
         token=TOKEN,

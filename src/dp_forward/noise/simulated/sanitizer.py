@@ -85,7 +85,18 @@ class _Noise(nn.Module):
 
     def forward(self, hidden: Tensor, draws: int = 1) -> Tensor:
         """Noisy matrices: ``draws`` of them for each text."""
-        self._check(hidden, draws)
+        if hidden.ndim != 3 or not hidden.is_floating_point():
+            raise InvalidInput(
+                "hidden",
+                "be floating point with axes batch, rows, width",
+                f"{hidden.dtype} with shape {tuple(hidden.shape)}",
+                "Take it from a front.",
+            )
+        if self._bound.rows is not None and hidden.shape[1] != self._bound.rows:
+            raise InvalidInput(
+                "hidden", f"have {self._bound.rows} rows", hidden.shape[1], "Pad to the length n."
+            )
+        count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             inside = self._project(apply_bound(hidden, self._bound))
             if draws > 1:
@@ -102,38 +113,34 @@ class _Noise(nn.Module):
         mechanism = self.mechanism
         if isinstance(mechanism, PrivUnit):
             return draw_privunit(inside, mechanism, self._generators)
-        if isinstance(mechanism, MVG):
-            return add_shaped(inside, mechanism.exact, self._generators)
-        if isinstance(mechanism, MatrixGaussian):
-            return add_shaped(inside, mechanism, self._generators)
+        if isinstance(mechanism, MVG | MatrixGaussian):
+            shaped = mechanism.exact if isinstance(mechanism, MVG) else mechanism
+            return add_shaped(inside, shaped, self._generators)
         sigma: float = mechanism.sigma  # type: ignore[attr-defined]
         return add_gaussian(inside, sigma, self._generators)
-
-    def _check(self, hidden: Tensor, draws: int) -> None:
-        if hidden.ndim != 3 or not hidden.is_floating_point():
-            raise InvalidInput(
-                "hidden",
-                "be floating point with axes batch, rows, width",
-                f"{hidden.dtype} with shape {tuple(hidden.shape)}",
-                "Take it from a front.",
-            )
-        if self._bound.rows is not None and hidden.shape[1] != self._bound.rows:
-            raise InvalidInput(
-                "hidden", f"have {self._bound.rows} rows", hidden.shape[1], "Pad to the length n."
-            )
-        count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
 
 
 class Sanitizer(_Noise):
     """Bound and noise of one mechanism, which is fixed for the life of the object."""
 
     def __init__(self, mechanism: Mechanism, *, seed: int | None = None) -> None:
-        super().__init__(_own_bound(mechanism), seed)
+        bound: object = None
+        if isinstance(mechanism, PrivUnit):
+            bound = mechanism.bound
+        elif isinstance(mechanism, GaussianNoise):
+            bound = mechanism.sensitivity.bound
+        if not isinstance(bound, NormBound):
+            raise InvalidInput(
+                "mechanism",
+                "release hidden matrices within a norm bound",
+                type(mechanism).__name__,
+                "Calibrate with bound=normalise(1.0), unit=TEXT.",
+            )
+        super().__init__(bound, seed)
         self._mechanism = mechanism
 
     @property
     def mechanism(self) -> Mechanism:
-        """The mechanism whose noise this is."""
         return self._mechanism
 
     def extra_repr(self) -> str:
@@ -170,7 +177,14 @@ class ProjectedSanitizer(_Noise):
         """The mechanism for the weights as they are now."""
         # [W_Q | W_K | W_V] as one map from a row, compared by value: torch's version counters miss what is
         # written through `.data`.
-        parts = [_row_map(p).detach().double().cpu().numpy() for p in self.projections]
+        parts = []
+        for projection in self.projections:
+            part = getattr(projection, "weight", None)
+            if not isinstance(part, Tensor):
+                found = type(projection).__name__
+                raise InvalidInput("projections", "be linear maps", found, "Use the front's own.")
+            across = part.T if isinstance(projection, nn.Linear) else part
+            parts.append(across.detach().double().cpu().numpy())
         weight = np.concatenate(parts, axis=1)
         if self._made is None or not np.array_equal(self._made[0], weight):
             image = LinearImage(self._bound, weight)
@@ -183,28 +197,3 @@ class ProjectedSanitizer(_Noise):
 
     def extra_repr(self) -> str:
         return f"{self._bound}, per {self._unit}"
-
-
-def _own_bound(mechanism: Mechanism) -> NormBound:
-    """The bound that the mechanism's promise rests on."""
-    bound: object = None
-    if isinstance(mechanism, PrivUnit):
-        bound = mechanism.bound
-    elif isinstance(mechanism, GaussianNoise):
-        bound = mechanism.sensitivity.bound
-    if not isinstance(bound, NormBound):
-        raise InvalidInput(
-            "mechanism",
-            "release hidden matrices within a norm bound",
-            type(mechanism).__name__,
-            "Calibrate with bound=normalise(1.0), unit=TEXT.",
-        )
-    return bound
-
-
-def _row_map(projection: nn.Module) -> Tensor:
-    """The matrix W of ``row -> row W + bias``."""
-    weight = getattr(projection, "weight", None)
-    if not isinstance(weight, Tensor):
-        raise InvalidInput("projections", "be linear maps", type(projection).__name__, "Use the front's own.")
-    return weight.T if isinstance(projection, nn.Linear) else weight

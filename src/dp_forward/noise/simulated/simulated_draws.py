@@ -36,15 +36,12 @@ class Generators:
         """The stream of this device."""
         stream = self._streams.get(device)
         if stream is None:
-            stream = torch.Generator(device=device)
-            stream.manual_seed(secrets.randbits(63) if self.seed is None else self._started())
-            self._streams[device] = stream
+            start = secrets.randbits(63)
+            if self.seed is not None:
+                # Far apart, and different from what others do with the same small seed.
+                start = (self.seed * 1_000_003 + _rank() * 7_368_787 + 0x5DEECE66D) % 2**63
+            stream = self._streams[device] = torch.Generator(device=device).manual_seed(start)
         return stream
-
-    def _started(self) -> int:
-        assert self.seed is not None
-        # Far apart, and different from what others do with the same small seed.
-        return (self.seed * 1_000_003 + _rank() * 7_368_787 + 0x5DEECE66D) % 2**63
 
     def normal(self, like: Tensor) -> Tensor:
         """Independent N(0, 1), shaped like ``like``."""
@@ -91,17 +88,12 @@ def draw_privunit(bounded: Tensor, mechanism: PrivUnit, generators: Generators) 
     noise = generators.normal(bounded)
     # <x, G> for the unit vector x: the bounded matrix is a hair shorter than its norm, by a known factor.
     along = (bounded * noise).sum(dim=over, keepdim=True) / (norm * SHRINK**2)
-    signal = _signal(mechanism, along, generators)
-    share = (signal - along) * (mechanism.sigma / norm)
-    return torch.addcmul(noise * mechanism.sigma, share, bounded)
-
-
-def _signal(mechanism: PrivUnit, like: Tensor, generators: Generators) -> Tensor:
-    """s: N(0, 1) above t with probability p, else below; in float64, by inverse CDF."""
-    size, t = like.numel(), mechanism.threshold
-    uniform = generators.uniform(size, like.device)
+    # s: N(0, 1) above t with probability p, else below; in float64, by inverse CDF.
+    size, t = along.numel(), mechanism.threshold
+    uniform = generators.uniform(size, along.device)
     above = -torch.special.ndtri(uniform * float(ndtr(-t)))
     below = torch.special.ndtri(uniform * float(ndtr(t)))
-    in_cap = generators.uniform(size, like.device) <= mechanism.cap_probability
-    signal = torch.where(in_cap, above.clamp(min=t), below)
-    return signal.to(like.dtype).reshape(like.shape)
+    in_cap = generators.uniform(size, along.device) <= mechanism.cap_probability
+    signal = torch.where(in_cap, above.clamp(min=t), below).to(along.dtype).reshape(along.shape)
+    share = (signal - along) * (mechanism.sigma / norm)
+    return torch.addcmul(noise * mechanism.sigma, share, bounded)

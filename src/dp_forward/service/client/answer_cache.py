@@ -25,7 +25,6 @@ from dp_forward.storage.files import make_secret, read_secret
 if TYPE_CHECKING:
     from torch import Tensor
 
-_DOMAIN: Final = b"dp-forward/ask/1\0"
 _TABLE: Final = """CREATE TABLE answers (
     key BLOB NOT NULL, server TEXT NOT NULL, label TEXT NOT NULL, probabilities TEXT NOT NULL,
     PRIMARY KEY (key, server)
@@ -46,7 +45,17 @@ class AnswerCache:
     """
 
     def __init__(self, path: Path, ledger: Ledger) -> None:
-        self._secret = _secret(path.with_name(path.name + ".secret"), ledger)
+        secret = path.with_name(path.name + ".secret")
+        try:
+            # In this order: the secret comes before the first release, so a ledger with releases has one.
+            if ledger.releases == 0 and not secret.exists():
+                with contextlib.suppress(FileExistsError):
+                    make_secret(secret)
+            remedy = "Bring it back, or use a new ledger: without it every text would be charged again."
+            self._secret = read_secret(secret, remedy=remedy)
+        except OSError as error:
+            told = f"The secret beside the ledger cannot be read or written: {error.strerror}."
+            raise LedgerUnavailable(told) from None
         self._path = path.with_name(path.name + ".answers")
         try:
             if not self._path.exists():
@@ -59,12 +68,13 @@ class AnswerCache:
 
     def key(self, tokens: Mapping[str, Tensor], public: Mapping[str, Any]) -> bytes:
         """The ledger's key for one text: its tokens, and the public settings of the release."""
-        digest = hmac.new(self._secret, _DOMAIN, hashlib.sha256)
-        _add(digest, json.dumps(dict(public), sort_keys=True).encode())
+        parts = [json.dumps(dict(public), sort_keys=True).encode()]
         for name in sorted(tokens):
-            _add(digest, f"{name} {tuple(tokens[name].shape)}".encode())
-            _add(digest, tokens[name].cpu().numpy().astype("<i8").tobytes())
-        return digest.digest()
+            parts.append(f"{name} {tuple(tokens[name].shape)}".encode())
+            parts.append(tokens[name].cpu().numpy().astype("<i8").tobytes())
+        # Each with its length, so that no two lists of parts look alike.
+        framed = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+        return hmac.digest(self._secret, b"dp-forward/ask/1\0" + framed, hashlib.sha256)
 
     def store(self, key: bytes, server: str, label: str, probabilities: Mapping[str, float]) -> None:
         """Store an answer, in place of an older one of the same server."""
@@ -99,22 +109,3 @@ class AnswerCache:
             f"The answers beside the ledger could not be read or written ({problem.detail or problem.kind}). "
             f"Check the disk, or remove {remnant}: asking again costs nothing."
         )
-
-
-def _secret(place: Path, ledger: Ledger) -> bytes:
-    """The secret of a ledger, made while the ledger is still empty."""
-    try:
-        # In this order: a secret is made before the first release, so a ledger with releases has one by now.
-        if ledger.releases == 0 and not place.exists():
-            with contextlib.suppress(FileExistsError):
-                make_secret(place)
-        remedy = "Bring it back, or use a new ledger: without it every text would be charged again."
-        return read_secret(place, remedy=remedy)
-    except OSError as error:
-        told = f"The secret beside the ledger cannot be read or written: {error.strerror}."
-        raise LedgerUnavailable(told) from None
-
-
-def _add(digest: hmac.HMAC, part: bytes) -> None:
-    """Add a part with its length, so that no two lists of parts look alike."""
-    digest.update(len(part).to_bytes(8, "little") + part)

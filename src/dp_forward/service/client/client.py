@@ -21,7 +21,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from dp_forward.ledger import Summary
 from dp_forward.progress import Count
-from dp_forward.service.client.session import Answer, Preview, Session, Text
+from dp_forward.service.client.session import Answer, Preview, Session, Text, open_ledger
 from dp_forward.service.client.transport import AsyncTransport, BlockingPool, OrderedPool, Transport
 from dp_forward.service.protocol.policy import Policy
 from dp_forward.service.protocol.sansio import RetryPolicy, Steps
@@ -36,7 +36,6 @@ class _Base(Generic[L]):
     """What both clients are made of."""
 
     _kind: type[L]
-    """The transport of this kind of client."""
 
     def __init__(
         self,
@@ -59,15 +58,12 @@ class _Base(Generic[L]):
         self._pools: list[BlockingPool[Answer]] = []
         user = front if isinstance(front, UserSide) else load_user_side(Path(front))
         policy = Policy.of(user, bits=bits, allow_more_noise=allow_more_noise)
-        self._session = Session(
-            user,
-            policy if epsilon is None else policy.with_epsilon(epsilon),
-            server=self._transport.address,
-            ledger=ledger,
-            budget=budget,
-            budget_per_day=budget_per_day,
-            retry=retry,
-        )
+        if epsilon is not None:
+            policy = policy.with_epsilon(epsilon)
+        place = Path(ledger).resolve()
+        book = open_ledger(place, policy, budget, budget_per_day)
+        address = self._transport.address
+        self._session = Session(user, policy, server=address, place=place, ledger=book, retry=retry)
 
     @property
     def policy(self) -> Policy:
@@ -88,7 +84,7 @@ class _Base(Generic[L]):
 
 
 class Client(_Base[Transport]):
-    """Asks a server about texts, blocking; see the module and `session`.
+    """Asks a server about texts, blocking.
 
     ``front`` is the user's folder of a run, ``budget`` the cap of a new ledger (epsilon in all), and
     ``budget_per_day`` a second one for each day of UTC; where only that is given, the cap is the largest that

@@ -46,15 +46,7 @@ from dp_forward.privacy.charge import Charge
 from dp_forward.service.client.answer_cache import AnswerCache
 from dp_forward.service.protocol.frame import HEADER_BYTES, frame_of, parse_frame
 from dp_forward.service.protocol.policy import Policy, Terms
-from dp_forward.service.protocol.sansio import (
-    Call,
-    Reply,
-    RetryPolicy,
-    ServerRefused,
-    Steps,
-    parse_json,
-    send,
-)
+from dp_forward.service.protocol.sansio import Call, RetryPolicy, ServerRefused, Steps, parse_json, send
 from dp_forward.split.artifacts import UserSide
 
 __all__ = ["Preview"]
@@ -62,9 +54,7 @@ __all__ = ["Preview"]
 Text = str | tuple[str, str]
 """What is asked about: one text, or a pair of them in one release."""
 
-_ANSWER_BYTES: Final = 1 << 20
-_MANIFEST_BYTES: Final = 1 << 20
-_SUM_SLACK: Final = 1e-3
+_REPLY_BYTES: Final = 1 << 20
 _FRESH_SECONDS: Final = 6 * 3600
 """Servers refuse frames with an old time, so a stored release gets a new header after this long."""
 
@@ -107,7 +97,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Text:
-    """A text as the front reads it, under the key by which the ledger knows it."""
+    """A text as the front reads it, and the key by which the ledger knows it."""
 
     tokens: Mapping[str, Tensor]
     key: bytes
@@ -125,30 +115,21 @@ class _Paid:
 
 
 class Session:
-    """One user, one server and one ledger, without the network. Threads and forks may share a session."""
+    """One user, one server and one ledger (at ``place``), which it closes. Threads and forks may share it."""
 
     def __init__(
-        self,
-        user: UserSide,
-        policy: Policy,
-        *,
-        server: str,
-        ledger: str | os.PathLike[str],
-        budget: float | None,
-        budget_per_day: float | None,
-        retry: RetryPolicy,
+        self, user: UserSide, policy: Policy, *, server: str, place: Path, ledger: Ledger, retry: RetryPolicy
     ) -> None:
         self._user, self._policy, self._server, self._retry = user, policy, server, retry
+        self._ledger = ledger
         self._manifest: object = None
         self._terms: dict[float, Terms] = {}
         self._turn, self._process = threading.Lock(), os.getpid()
         user.front.train(False)
-        path = Path(ledger).resolve()
-        self._ledger = _open_ledger(path, policy, budget, budget_per_day)
         try:
-            self._answers = AnswerCache(path, self._ledger)
+            self._answers = AnswerCache(place, ledger)
         except BaseException:
-            self._ledger.close()
+            ledger.close()
             raise
 
     @property
@@ -186,15 +167,12 @@ class Session:
         """The manifest that was agreed to, or what the server says now."""
         if self._manifest is not None:
             return self._manifest
-        return parse_json((yield from send(Call("GET", "/v1/manifest", _MANIFEST_BYTES), self._retry)))
+        return parse_json((yield from send(Call("GET", "/v1/manifest", _REPLY_BYTES), self._retry)))
 
     def ask(
         self, text: Text, *, epsilon: float | None = None, recall: bool = False, name: str = "text"
     ) -> Steps[Answer]:
-        """Ask one question, about a text or a pair.
-
-        With ``recall``, a stored answer of this server is given without asking again.
-        """
+        """Ask about a text or a pair; with ``recall``, a stored answer of this server is given unasked."""
         _check_text(text, name)
         terms = yield from self.agree(epsilon)
         read = self._read(text, terms, name)
@@ -203,21 +181,20 @@ class Session:
             return self._answer(*known, read, charge=None, resent=True)
         paid = self._pay(read, terms)
         request, frame = _refresh(paid.frame, int(time.time()))
-        reply = yield from send(Call("POST", "/v1/answer", _ANSWER_BYTES, frame), self._retry)
-        label, probabilities = _check_answer(reply, self.policy.release.labels, request)
+        reply = yield from send(Call("POST", "/v1/answer", _REPLY_BYTES, frame), self._retry)
+        label, probabilities = _check_answer(parse_json(reply), self.policy.release.labels, request)
         self._answers.store(read.key, self._server, label, probabilities)
         if paid.entry.state is not State.DELIVERED:
             self._ledger.delivered(paid.entry.id)
         resent = paid.entry.state is not State.RESERVED
         return self._answer(label, probabilities, read, charge=paid.charge, resent=resent)
 
-    def preview(self, text: Text, *, epsilon: float | None = None, name: str = "text") -> Steps[Preview]:
+    def preview(self, text: Text, *, epsilon: float | None = None) -> Steps[Preview]:
         """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
-        _check_text(text, name)
+        _check_text(text, "text")
         terms = yield from self.agree(epsilon)
-        read = self._read(text, terms, name)
-        known = self._ledger.find(read.key)
-        noisy = None
+        read = self._read(text, terms, "text")
+        known, noisy = self._ledger.find(read.key), None
         if known is not None and known.state is not State.RESERVED:
             values = parse_frame(self._ledger.payload(known.id)).values
             noisy = torch.from_numpy(dequantise(values, terms.mechanism, self.policy.release.bits))
@@ -225,13 +202,13 @@ class Session:
 
     def _read(self, text: Text, terms: Terms, name: str) -> _Text:
         """Read a text: from here on it is touched."""
-        fixed, policy, failed = self._user.tokens, self.policy, False
+        fixed, spec, failed = self._user.tokens, self.policy.release, False
         parts = [[part] for part in ((text,) if isinstance(text, str) else text)]
         with self._lock():  # a fast tokenizer must not be used by two threads at once
             try:
                 tokens = fixed.encode(*parts)
                 # One more than fits is enough to know that it does not.
-                just_more = {"truncation": True, "max_length": policy.release.rows + 1}
+                just_more = {"truncation": True, "max_length": spec.rows + 1}
                 long = fixed.tokenizer(*parts, **just_more)["input_ids"][0]
                 alone = [fixed.tokenizer(part, **just_more)["input_ids"][0] for part in parts]
                 bare = fixed.tokenizer([""])["input_ids"][0]
@@ -241,8 +218,8 @@ class Session:
             raise InvalidInput(name, "be text that the tokenizer reads", "something else", "Check it.")
         if any(len(part) <= len(bare) for part in alone):
             raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
-        public = {"front": policy.release.front, "noise": terms.noise.as_dict(), "bits": policy.release.bits}
-        return _Text(tokens, self._answers.key(tokens, public), len(long) > policy.release.rows)
+        public = {"front": spec.front, "noise": terms.noise.as_dict(), "bits": spec.bits}
+        return _Text(tokens, self._answers.key(tokens, public), len(long) > spec.rows)
 
     def _pay(self, read: _Text, terms: Terms) -> _Paid:
         """Charge, draw, store, in this order; or what was stored before."""
@@ -292,7 +269,7 @@ class Session:
         return self._turn
 
 
-def _open_ledger(path: Path, policy: Policy, budget: float | None, per_day: float | None) -> Ledger:
+def open_ledger(path: Path, policy: Policy, budget: float | None, per_day: float | None) -> Ledger:
     """The ledger, made where there is none; it must be able to hold this kind of release."""
     if path.exists():
         ledger = Ledger.open(path)
@@ -301,7 +278,8 @@ def _open_ledger(path: Path, policy: Policy, budget: float | None, per_day: floa
         raise InvalidInput("budget", "be given for a new ledger", "none", remedy)
     else:
         cap = LARGEST_CAP if budget is None else budget
-        ledger = Ledger.open_or_create(path, cap_epsilon=cap, delta=policy.delta, per_day=per_day)
+        delta = policy.noise.delta or 0.0
+        ledger = Ledger.open_or_create(path, cap_epsilon=cap, delta=delta, per_day=per_day)
     kept = (("budget", "cap", budget, ledger.cap), ("budget_per_day", "cap per day", per_day, ledger.per_day))
     try:
         for name, word, wanted, found in kept:
@@ -339,15 +317,15 @@ def _refresh(frame: bytes, now: int) -> tuple[bytes, bytes]:
     return header.request, header.pack() + frame[HEADER_BYTES:]
 
 
-def _check_answer(reply: Reply, labels: tuple[str, ...], request: bytes) -> tuple[str, dict[str, float]]:
+def _check_answer(found: Any, labels: tuple[str, ...], request: bytes) -> tuple[str, dict[str, float]]:
     """The label and the probabilities, if this is an answer to this request at all."""
-    match parse_json(reply):
+    match found:
         case {"label": str(label), "probabilities": dict(given), "request": str(echoed)} if (
             label in labels and echoed == request.hex() and given.keys() == set(labels)
         ):
             values = [given[name] for name in labels]
             sound = all(type(value) in (int, float) and 0 <= value <= 1 for value in values)
-            if sound and abs(sum(values) - 1) <= _SUM_SLACK:
+            if sound and abs(sum(values) - 1) <= 1e-3:
                 return label, {name: float(given[name]) for name in labels}
     raise ServerRefused(
         "The server's answer does not fit the request. The release is kept, and is resent free."

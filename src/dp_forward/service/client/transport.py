@@ -17,11 +17,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.protocol.access import is_loopback
-from dp_forward.service.protocol.sansio import Call, Done, NoReply, Pause, Reply, RetryPolicy, Steps, advance
+from dp_forward.service.protocol.sansio import Call, NoReply, Reply, RetryPolicy, Steps, advance
 
 if TYPE_CHECKING:
     import httpx
@@ -35,25 +35,24 @@ class _Connection:
     """One address, what is sent with every request, and how long an answer may take."""
 
     def __init__(self, server: str, *, token: str | None, retry: RetryPolicy, transport: Any = None) -> None:
-        self.address, self.headers = _address(server), _headers(token)
-        """The headers hold the token: never shown."""
-        self.retry = retry
-        self._transport = transport
-        self._process = os.getpid()
+        import httpx
+
+        self.address, self._timeout, self._process = _address(server), retry.timeout, os.getpid()
+        headers = {"user-agent": "dp-forward", "accept-encoding": "identity", "accept": "application/json"}
+        if token is not None:
+            if not token or not token.isascii() or not token.isprintable() or " " in token:
+                raise InvalidInput("token", "be printable ASCII without blanks", "another", "Check the file.")
+            headers["authorization"] = f"Bearer {token}"
+        self._options: dict[str, Any] = {
+            "limits": httpx.Limits(),  # all are kept alive; the caller bounds how many there are
+            "headers": headers,  # they hold the token: never shown
+            "transport": transport,
+            "timeout": retry.timeout,
+            "follow_redirects": False,
+        }
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address})"
-
-    def _options(self) -> dict[str, Any]:
-        import httpx
-
-        return {
-            "limits": httpx.Limits(),  # all are kept alive; the caller bounds how many there are
-            "headers": self.headers,
-            "transport": self._transport,
-            "timeout": self.retry.timeout,
-            "follow_redirects": False,
-        }
 
     def _request(self, call: Call) -> dict[str, Any]:
         kind = {} if call.body is None else {"content-type": call.kind}
@@ -63,41 +62,28 @@ class _Connection:
 class Transport(_Connection):
     """Blocking transport; ``pause`` waits for so many seconds, and may raise to end the steps."""
 
+    pause: Callable[[float], object] = staticmethod(time.sleep)
     _http: httpx.Client | None = None
-
-    def __init__(
-        self,
-        server: str,
-        *,
-        token: str | None,
-        retry: RetryPolicy,
-        transport: Any = None,
-        pause: Callable[[float], object] = time.sleep,
-    ) -> None:
-        super().__init__(server, token=token, retry=retry, transport=transport)
-        self._pause = pause
 
     def drive(self, steps: Steps[T]) -> T:
         """What the steps return in the end."""
-        given: Reply | NoReply | None = None
-        while True:
-            todo = advance(steps, given)
+        request, result = advance(steps, None)
+        while request is not None:
             given = None
-            match todo:
-                case Pause(seconds):
-                    self._pause(seconds)
-                case Call():
-                    given = self.call(todo)
-                case Done(value):
-                    return value  # type: ignore[no-any-return]
+            if isinstance(request, Call):
+                given = self.call(request)
+            else:
+                self.pause(request)
+            request, result = advance(steps, given)
+        return result  # type: ignore[return-value]
 
     def call(self, call: Call) -> Reply | NoReply:
         """Make one request."""
         import httpx
 
         if self._http is None or self._process != os.getpid():
-            self._http, self._process = httpx.Client(**self._options()), os.getpid()
-        body = _Body(call.most, self.retry.timeout)
+            self._http, self._process = httpx.Client(**self._options), os.getpid()
+        body = _Body(call.most, self._timeout)
         try:
             with self._http.stream(**self._request(call)) as response:
                 if not body.refuses(response.headers):
@@ -116,12 +102,6 @@ class Transport(_Connection):
             self._http.close()
             self._http = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
 
 class AsyncTransport(_Connection):
     """Transport for asyncio; what lies between two requests runs in a thread, so the loop is free."""
@@ -130,25 +110,24 @@ class AsyncTransport(_Connection):
 
     async def drive(self, steps: Steps[T], executor: Executor | None = None) -> T:
         """What the steps return in the end; they run in ``executor``, or in any thread."""
-        loop, given = asyncio.get_running_loop(), None
-        while True:
-            todo = await loop.run_in_executor(executor, advance, steps, given)
+        run = asyncio.get_running_loop().run_in_executor
+        request, result = await run(executor, advance, steps, None)
+        while request is not None:
             given = None
-            match todo:
-                case Pause(seconds):
-                    await asyncio.sleep(seconds)
-                case Call():
-                    given = await self.call(todo)
-                case Done(value):
-                    return value  # type: ignore[no-any-return]
+            if isinstance(request, Call):
+                given = await self.call(request)
+            else:
+                await asyncio.sleep(request)
+            request, result = await run(executor, advance, steps, given)
+        return result  # type: ignore[return-value]
 
     async def call(self, call: Call) -> Reply | NoReply:
         """Make one request."""
         import httpx
 
         if self._http is None or self._process != os.getpid():
-            self._http, self._process = httpx.AsyncClient(**self._options()), os.getpid()
-        body = _Body(call.most, self.retry.timeout)
+            self._http, self._process = httpx.AsyncClient(**self._options), os.getpid()
+        body = _Body(call.most, self._timeout)
         try:
             async with self._http.stream(**self._request(call)) as response:
                 if not body.refuses(response.headers):
@@ -310,12 +289,3 @@ def _address(server: str) -> str:
         rule = "be https, unless it is on this machine"
         raise InvalidInput("server", rule, "http", "Without TLS others read the answers.")
     return str(url).rstrip("/")
-
-
-def _headers(token: str | None) -> dict[str, str]:
-    headers = {"user-agent": "dp-forward", "accept-encoding": "identity", "accept": "application/json"}
-    if token is not None:
-        if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise InvalidInput("token", "be printable ASCII without blanks", "another", "Check the file.")
-        headers["authorization"] = f"Bearer {token}"
-    return headers

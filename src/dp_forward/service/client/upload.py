@@ -45,28 +45,15 @@ from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, pac
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import ProtocolMismatch, shown
-from dp_forward.service.protocol.sansio import (
-    Call,
-    RetryPolicy,
-    ServerRefused,
-    ServerUnavailable,
-    Steps,
-    parse_json,
-)
+from dp_forward.service.protocol.sansio import Call, RetryPolicy, ServerRefused, ServerUnavailable, Steps
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.files import make_secret, read_secret
 from dp_forward.storage.json_files import write_json
 
 __all__ = ["UploadResult", "check_collector", "push_corpus"]
 
-_DOMAIN: Final = b"dp-forward/push/1\0"
-_SPEC_BYTES: Final = 1 << 20
-_ANSWER_BYTES: Final = 1 << 12
 _BODY_BYTES: Final = 1 << 20
 """Of one request: slow lines take a whole one within the time that servers allow."""
-_SECRET: Final = "push.secret"
-_LOG: Final = "push.json"
-_FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +97,12 @@ def push_corpus(
         and after a crash, the same call resumes.
     """
     retry = retry or RetryPolicy()
-    with Transport(server, token=token, retry=retry, transport=transport) as line:
+    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as line:
         corpus = _charged_corpus(Path(out).absolute(), ledger)
         manifest = Manifest(release=replace(corpus.release, cut=cut))
         own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, line.address)
-        steps = _steps(corpus, own, log, retry, again=again, progress=progress)
         try:
-            return line.drive(steps)
+            return line.drive(_steps(corpus, own, log, retry, again=again, progress=progress))
         except ServerUnavailable as error:
             reason = str(error).partition(" What was charged")[0]
             raise ServerUnavailable(f"{reason} What it has is kept: push again to go on.") from None
@@ -140,13 +126,14 @@ def check_collector(
     user.spec.required_noise()
     manifest = Manifest(release=replace(user.spec, bits=bits))
     own, retry = CollectionSpec.of(manifest, labels), retry or RetryPolicy()
-    with Transport(server, token=token, retry=retry, transport=transport) as line:
+    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as line:
         return line.drive(_agreed_spec(own, retry))
 
 
 def record_id(secret: bytes, number: int) -> bytes:
     """The id of a record of a corpus; the same for ever."""
-    return hmac.digest(secret, _DOMAIN + number.to_bytes(8, "little"), hashlib.sha256)[:ID_BYTES]
+    told = b"dp-forward/push/1\0" + number.to_bytes(8, "little")
+    return hmac.digest(secret, told, hashlib.sha256)[:ID_BYTES]
 
 
 def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> ReleasedCorpus:
@@ -155,10 +142,9 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
         without = "one without its private folder"
         raise InvalidInput("out", "be a release of your own", without, "Push from where it was made.")
     corpus = ReleasedCorpus.open(place, raw=True)
-    try:
+    key = b""
+    with contextlib.suppress(ValueError):
         key = bytes.fromhex(corpus.key)
-    except ValueError:
-        key = b""
     with Ledger.open(ledger or ledger_of(place)) as book:
         found = book.find(key) if len(key) == hashlib.sha256().digest_size else None
         if found is None:
@@ -173,7 +159,7 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
 
 def _agreed_spec(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpec]:
     """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
-    theirs = parse_json((yield from sansio.send(Call("GET", "/v1/collection", _SPEC_BYTES), retry)))
+    theirs = sansio.parse_json((yield from sansio.send(Call("GET", "/v1/collection", 1 << 20), retry)))
     if isinstance(theirs, dict) and isinstance(theirs.get("manifest"), dict):
         mine = own.as_dict()
         for name in mine["manifest"]:
@@ -215,28 +201,24 @@ def _steps(
     spec = yield from _agreed_spec(own, retry)
     done = 0 if again else log.here()[0]
     log.begin(done, spec.shuffler_least)  # before the first byte leaves
-    pushed = 0
-    at_once = max(1, min(own.body_records, _BODY_BYTES // own.record_bytes))
+    pushed, at_once = 0, max(1, min(own.body_records, _BODY_BYTES // own.record_bytes))
     if progress is not None and done:
         progress(done)
     while done < len(corpus):
         span = range(done, min(done + at_once, len(corpus)))
-        call = Call("POST", "/v1/records", _ANSWER_BYTES, _body(corpus, own.manifest, log.secret, span))
-        pushed += _stored((yield from sansio.send(call, retry)), len(span))
+        call = Call("POST", "/v1/records", 1 << 12, _body(corpus, own.manifest, log.secret, span))
+        match sansio.parse_json((yield from sansio.send(call, retry))):
+            case {"stored": int(stored), "known": int(known), **rest} if (
+                not rest and stored >= 0 and known >= 0 and stored + known == len(span)
+            ):
+                pushed += stored
+            case _:
+                raise ServerRefused("The server's answer to records makes no sense. It is not asked again.")
         done = span.stop
-        log.acknowledge(done)
+        log.write(done, log.here()[1])  # a crash before that costs the sending of one body, and nothing else
         if progress is not None:
             progress(done)
     return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere(), log.here()[1])
-
-
-def _stored(reply: Any, records: int) -> int:
-    """How many records were new to the server; an answer that does not add up is refused."""
-    match parse_json(reply):
-        case {"stored": int(stored), "known": int(known), **rest} if not rest:
-            if stored >= 0 and known >= 0 and stored + known == records:
-                return stored
-    raise ServerRefused("The server's answer to records makes no sense. It is not asked again.")
 
 
 def _body(corpus: ReleasedCorpus, manifest: Manifest, secret: bytes, span: range) -> bytes:
@@ -261,13 +243,14 @@ class _UploadLog:
 
     def __init__(self, corpus: ReleasedCorpus, server: str) -> None:
         folder = private_folder(corpus.folder)
-        self._path, self._corpus, self.server = folder / _LOG, corpus.key, server
-        self._first = not (folder / _SECRET).exists()
+        self._path, self._corpus, self.server = folder / "push.json", corpus.key, server
+        secret = folder / "push.secret"
+        self._first = not secret.exists()
         if self._first and not self._path.exists():
             with _writable(), contextlib.suppress(FileExistsError):
-                make_secret(folder / _SECRET)
+                make_secret(secret)
         remedy = "Bring it back: without it every record would be sent as a second one."
-        self.secret = read_secret(folder / _SECRET, remedy=remedy)
+        self.secret = read_secret(secret, remedy=remedy)
 
     def here(self) -> tuple[int, int | None]:
         """How many records, from the first, are on the server's disk, and the smallest batch that it promised
@@ -287,11 +270,7 @@ class _UploadLog:
         if self.server in self._read()[0]:
             before = self.here()[1]
             least = None if before is None or least is None else min(before, least)
-        self._write(records, least)
-
-    def acknowledge(self, records: int) -> None:
-        """Store it; a crash before that costs the sending of one body, and nothing else."""
-        self._write(records, self.here()[1])
+        self.write(records, least)
 
     def _read(self) -> tuple[dict[str, Any], bool]:
         """What each server has, and whether a log was lost: damaged, of another corpus, or deleted."""
@@ -301,11 +280,12 @@ class _UploadLog:
                     return servers, lost
         return {}, not self._first
 
-    def _write(self, records: int, least: int | None) -> None:
+    def write(self, records: int, least: int | None) -> None:
+        """Store how far this server has come, and its smallest promise."""
         servers, lost = self._read()
         content = {"servers": {**servers, self.server: {"records": records, "least": least}}, "lost": lost}
         with _writable():
-            write_json(self._path, {"format": _FORMAT, "corpus": self._corpus, **content}, private=True)
+            write_json(self._path, {"format": 2, "corpus": self._corpus, **content}, private=True)
 
 
 @contextlib.contextmanager

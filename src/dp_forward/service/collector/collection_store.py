@@ -21,29 +21,24 @@ import json
 import os
 import sqlite3
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Final, Self
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
-from dp_forward.service.protocol.collection import CollectionSpec, Record
+from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, Record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
-from dp_forward.storage.files import create_file
+from dp_forward.storage.files import write_file
 from dp_forward.storage.json_files import read_json
 
 __all__ = ["Collection"]
 
 _SPEC: Final = "collection.json"
 RECORDS: Final = "records.sqlite"
-_BATCH_BYTES: Final = 16
-"""The id of a batch."""
 _FORMAT: Final = 1
-_RETRY_SECONDS: Final = 30
-_CHECKPOINT_EVERY: Final = 16
-"""Commits: each may hold a body of 8 MiB."""
 _REMEDY: Final = "Name the folder of a collection."
 _SCHEMA: Final = f"""
 CREATE TABLE records (
@@ -59,11 +54,13 @@ class Collection:
     """An open collection; see the module. Threads may share one."""
 
     def __init__(self, folder: Path, spec: CollectionSpec) -> None:
-        self.folder = folder
-        self._spec = spec
-        self._database = Database(
-            folder / RECORDS, refuse=_refuse, check=_check_format, checkpoint_every=_CHECKPOINT_EVERY
-        )
+        self.folder, self._spec = folder, spec
+        # A checkpoint after every 16 commits: each may hold a body of 8 MiB.
+        self._database = Database(folder / RECORDS, refuse=_refuse, check=_check_format, checkpoint_every=16)
+        self.close = self._database.close
+        """Close the file; closing twice is harmless."""
+        self.snapshot = self._database.snapshot
+        """One moment of the collection, on a connection of its own; what is added meanwhile is not seen."""
 
     @classmethod
     def create(cls, folder: str | os.PathLike[str], spec: CollectionSpec) -> Collection:
@@ -83,7 +80,8 @@ class Collection:
             if len(found):
                 raise taken
         try:
-            create_file(place / _SPEC, json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n")
+            settings = json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n"
+            write_file(place / _SPEC, settings, private=True, new=True)
         except FileExistsError:
             raise taken from None
         return cls.open(place)
@@ -92,7 +90,12 @@ class Collection:
     def open(cls, folder: str | os.PathLike[str]) -> Collection:
         """Open the collection in a folder; anything else is refused."""
         place = Path(folder).absolute()
-        collection = cls(place, _read_spec(place))
+        settings = read_json(place / _SPEC, name="collect", remedy=_REMEDY)
+        try:
+            collection = cls(place, CollectionSpec.from_dict(settings))
+        except WireError:
+            rule = f"hold a readable {_SPEC}"
+            raise InvalidInput("collect", rule, "something else", _REMEDY) from None
         len(collection)  # refuses what is no collection
         return collection
 
@@ -156,14 +159,6 @@ class Collection:
         with self._database.transaction(write=False) as connection:
             return int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
 
-    def snapshot(self) -> AbstractContextManager[sqlite3.Connection]:
-        """One moment of the collection, on a connection of its own; what is added meanwhile is not seen."""
-        return self._database.snapshot()
-
-    def close(self) -> None:
-        """Close the file; closing twice is harmless."""
-        self._database.close()
-
     def __enter__(self) -> Self:
         return self
 
@@ -186,14 +181,14 @@ def counts(connection: sqlite3.Connection) -> dict[str, int]:
 def _add(connection: sqlite3.Connection, record: Record, batch: bytes | None, *, sealed: bool) -> int:
     """1 where the record is new, 0 where it is known."""
     query = "SELECT digest, batch FROM records WHERE request = ?"
-    known = connection.execute(query, (record.request,)).fetchone()
+    known = connection.execute(query, (record.header.request,)).fetchone()
     if known == (record.digest, batch):
         return 0
     if known is not None:
         raise Refused("replayed", "An id of this body is there already, with another record or place.")
     if sealed:
         raise Refused("batch", "The batch is sealed: it takes no new records.")
-    row = (record.request, record.digest, record.label, record.noisy, batch)
+    row = (record.header.request, record.digest, record.label, record.noisy, batch)
     connection.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?)", row)
     return 1
 
@@ -205,8 +200,8 @@ def _sealed(connection: sqlite3.Connection, batch: bytes) -> int | None:
 
 
 def _check_batch(batch: object) -> None:
-    if not isinstance(batch, bytes) or len(batch) != _BATCH_BYTES:
-        raise InvalidInput("batch", f"be {_BATCH_BYTES} bytes", type(batch).__name__, "Draw it at random.")
+    if not isinstance(batch, bytes) or len(batch) != ID_BYTES:
+        raise InvalidInput("batch", f"be {ID_BYTES} bytes", type(batch).__name__, "Draw it at random.")
 
 
 def _fill(connection: sqlite3.Connection) -> None:
@@ -223,17 +218,7 @@ def _check_format(connection: sqlite3.Connection) -> None:
 def _refuse(problem: Problem) -> DpForwardError:
     if problem.kind == "missing":
         return InvalidInput("collect", f"hold {RECORDS}", "no such file", "Bring it back: it is the data.")
+    code, what = "disk", "The collector cannot read or write its records"
     if problem.kind == "full":
-        message = "The collector's disk is full; nothing of this body was stored."
-        return Refused("full", message, retry_after=_RETRY_SECONDS)
-    message = "The collector cannot read or write its records; nothing of this body was stored."
-    return Refused("disk", message, retry_after=_RETRY_SECONDS)
-
-
-def _read_spec(place: Path) -> CollectionSpec:
-    settings = read_json(place / _SPEC, name="collect", remedy=_REMEDY)
-    try:
-        return CollectionSpec.from_dict(settings)
-    except WireError:
-        rule = f"hold a readable {_SPEC}"
-        raise InvalidInput("collect", rule, "something else", _REMEDY) from None
+        code, what = "full", "The collector's disk is full"
+    return Refused(code, f"{what}; nothing of this body was stored.", retry_after=30)

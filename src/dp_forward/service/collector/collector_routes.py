@@ -20,7 +20,6 @@ Edges:
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -40,6 +39,8 @@ from dp_forward.service.server.request_limits import (
     Refused,
     check_head,
     json_response,
+    json_route,
+    parse_object,
     read_body,
     refusal,
 )
@@ -47,12 +48,11 @@ from dp_forward.service.server.settings import ServerSettings
 
 _AT_ONCE: Final = 16
 """So many bodies are read and stored at a time; each may take 8 MiB."""
-_RETRY_SECONDS: Final = 1
 _BATCH: Final = re.compile(r"[0-9a-f]{32}")
 _SEAL_BYTES: Final = 200
 
-Store = Callable[[list[Record]], tuple[int, int]]
-"""Stores checked records: how many are new, and how many known."""
+Store = Callable[[Request, list[Record]], tuple[int, int]]
+"""Stores the checked records of a request: how many are new, and how many known."""
 
 
 class RecordReader:
@@ -72,15 +72,6 @@ class RecordReader:
         """What is read."""
         return self._spec
 
-    def one(self, data: bytes) -> Record:
-        """One record, or `WireError` (its bytes) or `Refused` (its noise)."""
-        if len(data) != self.spec.record_bytes:
-            raise WireError("length", f"A record has {self.spec.record_bytes} bytes here, not {len(data)}")
-        record = parse_record(data, labels=self.spec.label_count)
-        self.spec.manifest.offer_for(record.header, refusal="This is not what is collected")
-        self._check_noise(record.values)
-        return record
-
     def body(self, data: bytes) -> list[Record]:
         """All records of a body, or `Refused` with the index of the first that is none."""
         size = self.spec.record_bytes
@@ -88,9 +79,12 @@ class RecordReader:
         records = []
         for index in range(len(data) // size):
             try:
-                records.append(self.one(data[index * size : (index + 1) * size]))
+                record = parse_record(data[index * size : (index + 1) * size], labels=self.spec.label_count)
+                self.spec.manifest.offer_for(record.header, refusal="This is not what is collected")
+                self._check_noise(record.values)
             except (WireError, Refused) as error:
                 raise Refused(error.code, f"Record {index}: {error.message}") from None
+            records.append(record)
         return records
 
     def check_length(self, length: int) -> None:
@@ -109,57 +103,43 @@ class RecordIntake:
         self.reader, self._seconds, self._metrics = RecordReader(spec), settings.body_seconds, metrics
         self._room = _AT_ONCE
 
-    def collection_route(self, guard: Guard) -> Route:
-        """`GET /v1/collection`: what is collected."""
-        page = self.reader.spec.as_dict()
+    def records_route(self, guard: Guard, store: Store, path: str = "/v1/records") -> Route:
+        """`POST` of a body: every record is checked, and then ``store`` is called in a thread."""
 
-        async def get(request: Request) -> Response:
-            guard(request)
-            return json_response(page)
-
-        return Route("/v1/collection", get)
-
-    def records_route(self, guard: Guard, store: Store) -> Route:
-        """`POST /v1/records`, as in `take`."""
-
-        async def post(request: Request) -> Response:
-            return await self.take(request, guard, store)
-
-        return Route("/v1/records", post, methods=["POST"])
-
-    async def take(self, request: Request, guard: Guard, store: Store) -> Response:
-        """Read the body, check every record, store them by ``store``, which runs in a thread."""
-
-        async def work() -> dict[str, Any]:
+        async def take(request: Request) -> dict[str, Any]:
             check_head(request, self.reader.check_length, what="A body of records")
             most = self.reader.spec.body_records * self.reader.spec.record_bytes
             data = await read_body(request, most, seconds=self._seconds, what="A body of records")
-            stored, known = await asyncio.to_thread(lambda: store(self.reader.body(data)))
+            stored, known = await asyncio.to_thread(lambda: store(request, self.reader.body(data)))
             self._metrics.records["stored"] += stored
             self._metrics.records["known"] += known
             return {"stored": stored, "known": known}
 
-        return await self.answer(request, guard, work, outcome="records")
+        return self.post_route(path, guard, take, outcome="records")
 
-    async def answer(
-        self, request: Request, guard: Guard, work: Callable[[], Awaitable[dict[str, Any]]], *, outcome: str
-    ) -> Response:
-        """What ``work`` gives, as JSON; every outcome is counted, once."""
-        try:
-            guard(request)
-            if self._room == 0:
-                raise Refused("busy", "Too many bodies at a time.", retry_after=_RETRY_SECONDS)
-            self._room -= 1
+    def post_route(
+        self, path: str, guard: Guard, work: Callable[[Request], Awaitable[dict[str, Any]]], *, outcome: str
+    ) -> Route:
+        """`POST` that answers with what ``work`` gives, as JSON; every outcome is counted, once."""
+
+        async def post(request: Request) -> Response:
             try:
-                found = await work()
-            finally:
-                self._room += 1
-        except Refused as refused:
-            # Nothing more is read from a client that was refused, so its connection is of no use.
-            self._metrics.outcomes[refused.code] += 1
-            return refusal(refused, close=True)
-        self._metrics.outcomes[outcome] += 1
-        return json_response(found)
+                guard(request)
+                if self._room == 0:
+                    raise Refused("busy", "Too many bodies at a time.", retry_after=1)
+                self._room -= 1
+                try:
+                    found = await work(request)
+                finally:
+                    self._room += 1
+            except Refused as refused:
+                # Nothing more is read from a client that was refused, so its connection is of no use.
+                self._metrics.outcomes[refused.code] += 1
+                return refusal(refused, close=True)
+            self._metrics.outcomes[outcome] += 1
+            return json_response(found)
+
+        return Route(path, post, methods=["POST"])
 
 
 def collector_routes(
@@ -179,37 +159,31 @@ def collector_routes(
     intake = RecordIntake(collection.spec, settings, metrics)
     users = Guard(settings.token)
     if shuffler_token is None:
-        return [intake.collection_route(users), intake.records_route(users, collection.add)]
+        store = intake.records_route(users, lambda request, records: collection.add(records))
+        return [json_route("/v1/collection", collection.spec.as_dict(), users), store]
     ServerSettings(token=shuffler_token)  # refuses a word that is easy to guess
     if shuffler_token == settings.token:
         raise InvalidInput("shuffler_token", "differ from the users' token", "the same", "Draw another.")
     shuffler = Guard(shuffler_token)
 
-    async def past_the_shuffler(request: Request) -> Response:
-        return await intake.answer(request, users, _refuse_direct_records, outcome="shuffler")
+    async def refuse(request: Request) -> dict[str, Any]:
+        raise Refused("shuffler", "Records come through the shuffler here. Send them to its address.")
 
-    async def records(request: Request) -> Response:
-        return await intake.take(request, shuffler, lambda found: collection.add(found, _batch(request)))
+    def add(request: Request, records: list[Record]) -> tuple[int, int]:
+        return collection.add(records, _batch(request))
 
-    async def seal(request: Request) -> Response:
-        async def work() -> dict[str, Any]:
-            check_head(request, _check_seal_length, what="A seal", kind="application/json")
-            data = await read_body(request, _SEAL_BYTES, seconds=settings.body_seconds, what="A seal")
-            await asyncio.to_thread(collection.seal, _batch(request), _sealed_with(data))
-            return {"sealed": True}
-
-        return await intake.answer(request, shuffler, work, outcome="sealed")
+    async def seal(request: Request) -> dict[str, Any]:
+        check_head(request, _check_seal_length, what="A seal", kind="application/json")
+        data = await read_body(request, _SEAL_BYTES, seconds=settings.body_seconds, what="A seal")
+        await asyncio.to_thread(collection.seal, _batch(request), _sealed_with(data))
+        return {"sealed": True}
 
     return [
-        intake.collection_route(Guard(settings.token, shuffler_token)),
-        Route("/v1/records", past_the_shuffler, methods=["POST"]),
-        Route("/v1/batches/{batch}/records", records, methods=["POST"]),
-        Route("/v1/batches/{batch}/seal", seal, methods=["POST"]),
+        json_route("/v1/collection", collection.spec.as_dict(), Guard(settings.token, shuffler_token)),
+        intake.post_route("/v1/records", users, refuse, outcome="shuffler"),
+        intake.records_route(shuffler, add, "/v1/batches/{batch}/records"),
+        intake.post_route("/v1/batches/{batch}/seal", shuffler, seal, outcome="sealed"),
     ]
-
-
-async def _refuse_direct_records() -> dict[str, Any]:
-    raise Refused("shuffler", "Records come through the shuffler here. Send them to its address.")
 
 
 def _batch(request: Request) -> bytes:
@@ -225,12 +199,7 @@ def _check_seal_length(length: int) -> None:
 
 
 def _sealed_with(data: bytes) -> int:
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        found = None
-    known = isinstance(found, dict) and found.keys() == {"records"}
-    records = found["records"] if known else None
+    records = (parse_object(data, {"records"}) or {}).get("records")
     if type(records) is not int or not 1 <= records < 1 << 40:
         raise Refused("seal", 'A seal is {"records": N}, with N of 1 or more.')
     return records

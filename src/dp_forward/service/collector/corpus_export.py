@@ -23,13 +23,7 @@ import numpy as np
 
 from dp_forward.corpus.corpus_spec import CorpusSpec
 from dp_forward.corpus.draw_log import Piece, Shard
-from dp_forward.corpus.reader import (
-    MANIFEST,
-    ReleasedCorpus,
-    manifest_bytes,
-    shard_bytes,
-    shard_name,
-)
+from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
 from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import Count
@@ -40,7 +34,6 @@ from dp_forward.storage.files import draft_of, write_file
 
 __all__ = ["export_corpus"]
 
-_SHARD_BYTES: Final = 64 << 20
 _MOST_SHARD_RECORDS: Final = 1 << 16
 _COMPLETE: Final = """FROM records
 WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
@@ -73,13 +66,21 @@ def _write(folder: Path, spec: CollectionSpec, moment: sqlite3.Connection, progr
     if not found["records"]:
         waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
         raise InvalidInput("collection", "hold complete records", waiting, "Collect more first.")
-    corpus = spec.corpus_spec(found["records"], _shard_records(spec))
-    key = _key(moment)
-    name = key[:32]
+    record_bytes = spec.manifest.release.matrix_rows * spec.manifest.release.width * 2
+    in_shard = min(max(1, (64 << 20) // record_bytes), _MOST_SHARD_RECORDS)
+    corpus = spec.corpus_spec(found["records"], in_shard)
+    # The corpus is known by a digest of all that is in it, as it is public to its owner anyway.
+    digest = hashlib.sha256(b"dp-forward/collected/1\0")
+    for row in moment.execute(f"SELECT digest {_COMPLETE}"):
+        digest.update(row[0])
+    key, name = digest.hexdigest(), digest.hexdigest()[:32]
     rows, shards = _rows(moment, corpus), []
     for number in range(corpus.shards):
         span = corpus.span(number)
-        piece = _piece(rows, span)
+        taken = list(islice(rows, len(span)))
+        labels = np.asarray([label for _, label in taken if label is not None], dtype="<i8")
+        noisy = b"".join(values for values, _ in taken)
+        piece = Piece(span.start, len(span), noisy, labels.tobytes())
         data = shard_bytes(corpus, [piece], name=name, number=number)
         write_file(folder / shard_name(number), data)
         shards.append(Shard(number, len(span), len(data), bytes_digest(data)))
@@ -87,20 +88,6 @@ def _write(folder: Path, spec: CollectionSpec, moment: sqlite3.Connection, progr
             progress(span.stop)
     manifest = manifest_bytes(corpus, shards, name=name, corpus=key, shuffled=_batches(moment, spec))
     write_file(folder / MANIFEST, manifest)
-
-
-def _shard_records(spec: CollectionSpec) -> int:
-    manifest = spec.manifest
-    values = manifest.release.matrix_rows * manifest.release.width * 2
-    return min(max(1, _SHARD_BYTES // values), _MOST_SHARD_RECORDS)
-
-
-def _key(moment: sqlite3.Connection) -> str:
-    """What the corpus is known by: a digest of all that is in it, as it is public to its owner anyway."""
-    digest = hashlib.sha256(b"dp-forward/collected/1\0")
-    for row in moment.execute(f"SELECT digest {_COMPLETE}"):
-        digest.update(row[0])
-    return digest.hexdigest()
 
 
 def _rows(moment: sqlite3.Connection, corpus: CorpusSpec) -> Iterator[tuple[bytes, int | None]]:
@@ -113,17 +100,9 @@ def _rows(moment: sqlite3.Connection, corpus: CorpusSpec) -> Iterator[tuple[byte
         yield noisy, label
 
 
-def _piece(rows: Iterator[tuple[bytes, int | None]], span: range) -> Piece:
-    taken = list(islice(rows, len(span)))
-    noisy = b"".join(values for values, _ in taken)
-    labels = [label for _, label in taken if label is not None]
-    return Piece(span.start, len(span), noisy, np.asarray(labels, dtype="<i8").tobytes())
-
-
 def _batches(moment: sqlite3.Connection, spec: CollectionSpec) -> list[ShuffledBatch] | None:
     """The batches, where every record is in one."""
-    alone = moment.execute("SELECT EXISTS (SELECT 1 FROM records WHERE batch IS NULL)").fetchone()[0]
-    if alone:
+    if moment.execute("SELECT EXISTS (SELECT 1 FROM records WHERE batch IS NULL)").fetchone()[0]:
         return None
     listed = []
     for batch, records in moment.execute("SELECT batch, records FROM batches ORDER BY batch").fetchall():

@@ -28,28 +28,20 @@ from typing import Any, Final
 from dp_forward.corpus.corpus_spec import CorpusSpec, Labels, labels_as_dict, labels_from_dict
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
-from dp_forward.service.protocol.frame import HEADER_BYTES, Frame, Header, Values, WireError, parse_frame
+from dp_forward.service.protocol.frame import HEADER_BYTES, Frame, WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 
 __all__ = ["CollectionSpec"]
 
 MOST_BODY_BYTES: Final = 8 << 20
-"""No body of records is longer."""
-MOST_BODY_RECORDS: Final = 256
-"""No body holds more records."""
 RECORD_LABEL_BYTES: Final = 4
 ID_BYTES: Final = 16
 
 _LABEL: Final = struct.Struct("<i")
-_NONE: Final = -1
-_MOST_LABEL: Final = (1 << 31) - 1
-_ID_AT: Final = slice(96, 96 + ID_BYTES)
+ID_AT: Final = slice(96, 96 + ID_BYTES)
 """Where the id lies in a header."""
-_DOMAIN: Final = b"dp-forward/record/1\0"
 _VERSION: Final = 1
 _KEYS: Final = {"version", "manifest", "labels", "shuffler"}
-_LEAST_HIDING: Final = 2
-"""A batch of one hides nobody."""
 _MOST_HIDING: Final = 1 << 30
 
 
@@ -70,7 +62,7 @@ class CollectionSpec:
 
     def __post_init__(self) -> None:
         if self.manifest.epsilons:
-            given = f"{1 + len(self.manifest.epsilons)}"
+            given = str(1 + len(self.manifest.epsilons))
             raise InvalidInput("manifest", "ask for one noise", given, "Use CollectionSpec.of.")
         self.corpus_spec(1, 1).guarantee()  # refuses labels that do not fit, and what cannot be promised
         if self.record_bytes > MOST_BODY_BYTES:
@@ -78,7 +70,7 @@ class CollectionSpec:
             raise InvalidInput("record", rule, self.record_bytes, "Cut where less crosses, or use 8 bits.")
         if self.shuffler_least is not None:
             remedy, least = "One record alone is not hidden.", self.shuffler_least
-            if count("shuffler_least", least, at_least=_LEAST_HIDING, remedy=remedy) > _MOST_HIDING:
+            if count("shuffler_least", least, at_least=2, remedy=remedy) > _MOST_HIDING:
                 rule = f"be at most {_MOST_HIDING}"
                 raise InvalidInput("shuffler_least", rule, "more", "Nobody waits so long.")
 
@@ -86,10 +78,6 @@ class CollectionSpec:
     def of(cls, manifest: Manifest, labels: Labels, *, shuffler_least: int | None = None) -> CollectionSpec:
         """The form for what a server answers: its own epsilon, and none of the smaller ones."""
         return cls(manifest=replace(manifest, epsilons=()), labels=labels, shuffler_least=shuffler_least)
-
-    def with_shuffler(self, least: int | None) -> CollectionSpec:
-        """The same records, towards a shuffler (or without one)."""
-        return replace(self, shuffler_least=least)
 
     @property
     def record_bytes(self) -> int:
@@ -104,7 +92,7 @@ class CollectionSpec:
     @property
     def body_records(self) -> int:
         """How many records fit into one body."""
-        return min(MOST_BODY_RECORDS, MOST_BODY_BYTES // self.record_bytes)
+        return min(256, MOST_BODY_BYTES // self.record_bytes)
 
     def corpus_spec(self, records: int, shard_records: int) -> CorpusSpec:
         """The spec of a corpus of so many of these records."""
@@ -114,27 +102,25 @@ class CollectionSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        least = self.shuffler_least
         return {
             "version": _VERSION,
             "manifest": self.manifest.as_dict(),
             "labels": labels_as_dict(self.labels),
-            "shuffler": None if least is None else {"least": least},
+            "shuffler": None if self.shuffler_least is None else {"least": self.shuffler_least},
         }
 
     @classmethod
     def from_dict(cls, settings: object) -> CollectionSpec:
         """From what a collector sent, as JSON reads it; anything but a sound form is a `WireError`."""
         if not isinstance(settings, Mapping) or set(settings) != _KEYS:
-            rule = f"A collection has the keys {', '.join(sorted(_KEYS))} and no others"
-            raise WireError("collection", rule)
+            keys = ", ".join(sorted(_KEYS))
+            raise WireError("collection", f"A collection has the keys {keys} and no others")
         if type(settings["version"]) is not int or settings["version"] != _VERSION:
             raise WireError("version", f"Version {_VERSION} of collections is spoken here, not the server's")
         manifest = Manifest.from_dict(settings["manifest"])
         try:
             labels = labels_from_dict(settings["labels"], len(manifest.release.labels))
-            shuffler = settings["shuffler"]
-            least = None if shuffler is None else shuffler["least"]
+            least = None if settings["shuffler"] is None else settings["shuffler"]["least"]
             made = cls(manifest=manifest, labels=labels, shuffler_least=least)
             if made.as_dict() != dict(settings):
                 raise ValueError("written otherwise")
@@ -152,18 +138,11 @@ class CollectionSpec:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Record:
-    """A record as it was received; ``values`` [rows, width] cannot be written to, ``data`` is all of it."""
+class Record(Frame):
+    """A record as it was received; ``data`` is all of it."""
 
-    header: Header
-    values: Values = field(repr=False)
     label: int | None = field(repr=False)
     data: bytes = field(repr=False)
-
-    @property
-    def request(self) -> bytes:
-        """Its id."""
-        return self.header.request
 
     @property
     def noisy(self) -> bytes:
@@ -173,14 +152,12 @@ class Record:
     @property
     def digest(self) -> bytes:
         """SHA-256 of id, integers and label."""
-        return record_digest(self.request, self.noisy, self.label)
+        return record_digest(self.header.request, self.noisy, self.label)
 
 
 def record_digest(request: bytes, noisy: bytes, label: int | None) -> bytes:
     """What `Record.digest` is, from the parts."""
-    digest = hashlib.sha256(_DOMAIN + request + _label_bytes(label))
-    digest.update(noisy)
-    return digest.digest()
+    return hashlib.sha256(b"dp-forward/record/1\0" + request + _label_bytes(label) + noisy).digest()
 
 
 def pack_record(frame: bytes, label: int | None) -> bytes:
@@ -199,7 +176,7 @@ def parse_record(data: bytes, *, labels: int | None) -> Record:
     frame = _frame(data)
     (label,) = _LABEL.unpack(data[-RECORD_LABEL_BYTES:])
     if labels is None:
-        if label != _NONE:
+        if label != -1:
             raise WireError("label", "No labels are collected: the label of a record is -1")
     elif not 0 <= label < labels:
         raise WireError("label", f"The label of a record lies in 0 to {labels - 1}")
@@ -211,19 +188,18 @@ def with_new_id(data: bytes, request: bytes) -> bytes:
     if not isinstance(request, bytes) or len(request) != ID_BYTES:
         raise WireError("request", f"The id of a record has {ID_BYTES} bytes")
     _frame(data)
-    return data[: _ID_AT.start] + request + data[_ID_AT.stop :]
+    return data[: ID_AT.start] + request + data[ID_AT.stop :]
 
 
 def _label_bytes(label: int | None) -> bytes:
     if label is None:
-        return _LABEL.pack(_NONE)
-    if type(label) is not int or not 0 <= label <= _MOST_LABEL:
+        return _LABEL.pack(-1)
+    if type(label) is not int or not 0 <= label < 1 << 31:
         raise WireError("label", "The label of a record is a whole number, 0 or more, or none")
     return _LABEL.pack(label)
 
 
 def _frame(data: bytes) -> Frame:
-    """The frame of a record."""
     if not isinstance(data, bytes):
         raise WireError("type", f"A record comes as bytes, not as {type(data).__name__}")
     if len(data) < HEADER_BYTES + RECORD_LABEL_BYTES:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,6 @@ HEADER_BYTES: Final = 128
 MAGIC: Final = b"DPFW"
 VERSION: Final = 1
 MOST_ENTRIES: Final = 1 << 24
-"""The most integers in one frame: 16 Mi."""
 LEAST_STEP: Final = 2.0**-120
 LARGEST_STEP: Final = 2.0**100
 """Between these, every integer times the step is an ordinary float32."""
@@ -47,9 +46,8 @@ MECHANISMS: Final = {"privunit": 1, "matrix-gaussian": 2, "gaussian": 3}
 _NAMES: Final = {number: name for name, number in MECHANISMS.items()}
 _LAYOUT: Final = struct.Struct("<4sBBBBIIddd24s32s16sQ8s")
 _CUT_BYTES: Final = 24
-_CUT_LETTERS: Final = re.compile(rb"[a-z][a-z0-9._]*")
 _NOTHING: Final = bytes(8)
-_HEX: Final = re.compile(r"[0-9a-f]{64}")
+HEX_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 Values = NDArray[np.int8] | NDArray[np.int16]
 
@@ -96,7 +94,16 @@ class Header:
         shape = (self.rows, self.width)
         if not (all(type(n) is int and n >= 1 for n in shape) and math.prod(shape) <= MOST_ENTRIES):
             raise WireError("shape", f"A frame has 1 to {MOST_ENTRIES} entries, as rows times width")
-        self._check_numbers()
+        if type(self.step) is not float or not LEAST_STEP <= self.step <= LARGEST_STEP:
+            raise WireError("step", "The step of a frame lies in [2^-120, 2^100]")
+        epsilon, delta = self.epsilon, self.delta
+        if type(epsilon) is not float or not 0 < epsilon < math.inf:
+            raise WireError("budget", "The epsilon of a frame is a finite number above 0")
+        # -0.0 would be a second spelling of 0.
+        if type(delta) is not float or not 0 <= delta < 1 or math.copysign(1.0, delta) < 0:
+            raise WireError("budget", "The delta of a frame lies in [0, 1)")
+        if (self.mechanism == "privunit") != (delta == 0):
+            raise WireError("budget", "The delta of a frame is 0 for privunit and above 0 for Gaussian noise")
         if not isinstance(self.cut, str) or _cut_read(_cut_written(self.cut)) != self.cut:
             raise WireError("cut", f"The cut of a frame is a cut that fits {_CUT_BYTES} bytes")
         if not isinstance(self.front, bytes) or len(self.front) != 32:
@@ -105,23 +112,6 @@ class Header:
             raise WireError("request", "The id of a request has 16 bytes")
         if type(self.time) is not int or not 0 <= self.time < LATEST:
             raise WireError("time", f"The time of a frame is in unix seconds, below {LATEST}")
-
-    def _check_numbers(self) -> None:
-        step, epsilon, delta = self.step, self.epsilon, self.delta
-        if type(step) is not float or not LEAST_STEP <= step <= LARGEST_STEP:
-            raise WireError("step", "The step of a frame lies in [2^-120, 2^100]")
-        if type(epsilon) is not float or not 0 < epsilon < math.inf:
-            raise WireError("budget", "The epsilon of a frame is a finite number above 0")
-        # -0.0 would be a second spelling of 0.
-        if type(delta) is not float or not 0 <= delta < 1 or math.copysign(1.0, delta) < 0:
-            raise WireError("budget", "The delta of a frame lies in [0, 1)")
-        if (self.mechanism == "privunit") != (delta == 0):
-            raise WireError("budget", "The delta of a frame is 0 for privunit and above 0 for Gaussian noise")
-
-    @property
-    def payload_bytes(self) -> int:
-        """How many bytes follow the header."""
-        return self.rows * self.width * self.bits // 8
 
     def pack(self) -> bytes:
         """The 128 bytes."""
@@ -146,7 +136,8 @@ class Header:
             raise WireError("mechanism", f"No mechanism has the number {number}")
         if reserved or tail != _NOTHING:
             raise WireError("reserved", "The reserved bytes of a header are 0")
-        found = dict(zip(_FIELDS, (bits, _NAMES[number], *values), strict=True))
+        # The fields lie in the bytes in their own order.
+        found = dict(zip(cls.__slots__, (bits, _NAMES[number], *values), strict=True))
         found["cut"] = _cut_read(found["cut"])
         if found["cut"] is None:
             raise WireError("cut", "The cut in the header is none that exists")
@@ -155,10 +146,6 @@ class Header:
     def __repr__(self) -> str:
         budget = f"epsilon={self.epsilon:g}, delta={self.delta:g}"
         return f"Header({self.rows} x {self.width} int{self.bits} at {self.cut}, {self.mechanism}, {budget})"
-
-
-_FIELDS: Final = tuple(f.name for f in fields(Header))
-"""In the order in which they lie in the bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,7 +171,7 @@ def frame_of(released: Released, *, cut: str | None, front: str | None, request:
     if type(released) is not Released:
         remedy = "Simulated noise stays here: use release()."
         raise InvalidInput("released", "be a Released", type(released).__name__, remedy)
-    if not isinstance(front, str) or _HEX.fullmatch(front) is None:
+    if not isinstance(front, str) or HEX_DIGEST.fullmatch(front) is None:
         raise WireError("front", "The digest of the front is 64 hex digits in lower case")
     rows, width = released.shape
     promise = released.guarantee
@@ -211,7 +198,7 @@ def parse_frame(data: bytes) -> Frame:
     if len(data) < HEADER_BYTES:
         raise WireError("length", f"A frame has more than {HEADER_BYTES} bytes, not {len(data)}")
     header = Header.unpack(data[:HEADER_BYTES])
-    whole = HEADER_BYTES + header.payload_bytes
+    whole = HEADER_BYTES + header.rows * header.width * header.bits // 8
     if len(data) != whole:
         raise WireError("length", f"A frame with this header has {whole} bytes, not {len(data)}")
     # On immutable bytes, so the array is read-only whatever its flags are set to.
@@ -230,7 +217,7 @@ def _cut_read(data: bytes) -> str | None:
     from dp_forward.split.cut import parse_cut
 
     word = data.rstrip(b"\0")
-    if len(data) != _CUT_BYTES or _CUT_LETTERS.fullmatch(word) is None:
+    if len(data) != _CUT_BYTES or re.fullmatch(rb"[a-z][a-z0-9._]*", word) is None:
         return None
     cut = word.decode("ascii").replace("attn_norm", "attention_norm")
     try:

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -46,16 +46,12 @@ _NOISE_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "threshold_share": (float, int, type(None)),
 }
 _CODES: Final = {"bits": "dtype", "rows": "shape", "width": "shape", "epsilon": "budget", "delta": "budget"}
-"""Codes of the `WireError` for a field of a header, where the code is not its name."""
-_SAME: Final = 1e-9
+_same: Final = partial(math.isclose, rel_tol=1e-9, abs_tol=0.0)
 """Two machines may disagree in the last digits of one calibration; another budget differs by far more."""
-_HEX: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_ROWS: Final = 1 << 16
 _MOST_LABELS: Final = 1 << 16
 _LONGEST_LABEL: Final = 200
 _MOST_OFFERS: Final = 16
-_MORE_NOISE: Final = (0.5, 0.25)
-"""The shares of its epsilon at which a server answers too, where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,31 +84,29 @@ class Manifest:
     """All that is answered, the least noise first."""
 
     def __post_init__(self) -> None:
-        self._check_shape()
-        self._check_names()
-        self._check_noise()
-        self._calibrate()
-
-    def _check_shape(self) -> None:
         spec = self.release
         if spec.rows > _MOST_ROWS or spec.matrix_rows * spec.width > MOST_ENTRIES:
             rule = f"have at most {_MOST_ROWS} rows and {MOST_ENTRIES} entries"
             raise InvalidInput("rows", rule, f"{spec.matrix_rows} x {spec.width}", "Take shorter texts.")
-
-    def _check_names(self) -> None:
-        front, labels = self.release.front, self.release.labels
-        if not isinstance(front, str) or _HEX.fullmatch(front) is None:
+        front, labels = spec.front, spec.labels
+        if not isinstance(front, str) or frame.HEX_DIGEST.fullmatch(front) is None:
             rule = "be the SHA-256 of a front, 64 hex digits in lower case"
             raise InvalidInput("front", rule, "something else", "It is digest_front in split.json.")
         if not isinstance(labels, tuple) or not 1 <= len(labels) <= _MOST_LABELS:
             rule = f"number 1 to {_MOST_LABELS}"
             raise InvalidInput("labels", rule, "others", "Name what the back answers.")
         # They are shown to a user: no line breaks, no terminal codes, no books.
-        if not all(_showable(label) for label in labels) or len(set(labels)) < len(labels):
+        showable = (
+            isinstance(label, str) and 1 <= len(label) <= _LONGEST_LABEL and label.isprintable()
+            for label in labels
+        )
+        if not all(showable) or len(set(labels)) < len(labels):
             rule = f"be different printable words of at most {_LONGEST_LABEL} letters"
             raise InvalidInput("labels", rule, "others", "Rename them.")
+        self._calibrate()
 
-    def _check_noise(self) -> None:
+    def _calibrate(self) -> None:
+        """The numbers of each release, read off one of nothing; what is refused there is refused here."""
         from dp_forward.split.cut import parse_cut
 
         noise, cut = self.release.noise, self.release.cut
@@ -125,11 +119,7 @@ class Manifest:
         if noise.protects.tokens is not None and not place.row_local:
             rule = "be text at a cut where rows mix"
             raise InvalidInput("unit", rule, str(noise.protects), "Cut at embeddings or encoder.1.qkv.")
-
-    def _calibrate(self) -> None:
-        """The numbers of each release, read off one of nothing; what is refused there is refused here."""
-        noise, more = self.release.required_noise(), self.epsilons
-        own = noise.epsilon
+        own, more = noise.epsilon, self.epsilons
         known = isinstance(more, tuple) and len(more) < _MOST_OFFERS
         # Written so that a NaN is refused.
         if not known or not all(a > b > 0 for a, b in zip((own, *more), more, strict=False)):
@@ -232,7 +222,7 @@ class Manifest:
         if epsilons is not None:
             return replace(found, epsilons=tuple(map(float, epsilons)))
         noise, more = spec.required_noise(), []
-        for epsilon in (noise.epsilon * share for share in _MORE_NOISE):
+        for epsilon in (noise.epsilon * 0.5, noise.epsilon * 0.25):
             with contextlib.suppress(DpForwardError):
                 found._offer(replace(noise, epsilon=epsilon))
                 more.append(epsilon)
@@ -240,11 +230,10 @@ class Manifest:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        release = {name: getattr(self.release, name) for name in RELEASE_FIELDS}
         return {
             "version": VERSION,
             "noise": asdict(self.release.required_noise()),
-            **release,
+            **{name: getattr(self.release, name) for name in RELEASE_FIELDS},
             "labels": list(self.release.labels),
             "epsilons": list(self.epsilons),
         }
@@ -254,14 +243,21 @@ class Manifest:
         """From what a server sent, as JSON reads it; anything but a sound manifest is a `WireError`."""
         if not isinstance(settings, Mapping) or set(settings) != _KEYS:
             raise WireError("manifest", f"A manifest has the keys {', '.join(sorted(_KEYS))} and no others")
-        version = settings["version"]
-        if type(version) is not int or version != VERSION:
+        if type(settings["version"]) is not int or settings["version"] != VERSION:
             raise WireError("version", f"Version {VERSION} of the protocol is spoken here, not the server's")
         noise, labels, epsilons = settings["noise"], settings["labels"], settings["epsilons"]
         if not isinstance(noise, Mapping) or set(noise) != set(_NOISE_TYPES):
             rule = "The noise of a manifest has the keys of a choice of noise, all of them"
             raise WireError("manifest", rule)
-        if not _plain(noise) or not isinstance(labels, list) or not _numbers(epsilons):
+        listed = isinstance(labels, list) and isinstance(epsilons, list) and len(epsilons) < _MOST_OFFERS
+        numbers = listed and all(type(n) in (int, float) and abs(n) <= MOST_ENTRIES for n in epsilons)
+        scalars = all(  # JSON's scalars, each of its own kind and of a sane size
+            type(value) in _NOISE_TYPES[name]
+            and not (isinstance(value, str) and len(value) > 64)
+            and not (isinstance(value, int) and abs(value) > MOST_ENTRIES)
+            for name, value in noise.items()
+        )
+        if not scalars or not numbers:
             raise WireError("manifest", "The manifest holds a value of the wrong type")
         try:
             plain = {name: settings[name] for name in ("rows", "width", "bits", "cut", "front")}
@@ -280,27 +276,3 @@ class Manifest:
         spec = self.release
         shape = f"{spec.matrix_rows} x {spec.width} int{spec.bits} at {spec.cut}"
         return f"Manifest({shape}, front {str(spec.front)[:12]}...) -> {self.mechanism().promise()}"
-
-
-def _showable(label: object) -> bool:
-    return isinstance(label, str) and 1 <= len(label) <= _LONGEST_LABEL and label.isprintable()
-
-
-def _same(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_SAME, abs_tol=0.0)
-
-
-def _plain(noise: Mapping[Any, Any]) -> bool:
-    """Whether the noise holds JSON's scalars, each of its own kind and of a sane size."""
-    return all(
-        type(value) in _NOISE_TYPES[name]
-        and not (isinstance(value, str) and len(value) > 64)
-        and not (isinstance(value, int) and abs(value) > MOST_ENTRIES)
-        for name, value in noise.items()
-    )
-
-
-def _numbers(found: object) -> bool:
-    if not isinstance(found, list) or len(found) >= _MOST_OFFERS:
-        return False
-    return all(type(value) in (int, float) and abs(value) <= MOST_ENTRIES for value in found)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -27,8 +26,6 @@ from dp_forward.privacy.charge import Charge
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest
 from dp_forward.split.artifacts import UserSide
-
-_LONGEST_SHOWN: Final = 60
 
 
 class ProtocolMismatch(DpForwardError):
@@ -80,11 +77,6 @@ class Policy:
         """The largest epsilon that one release may have."""
         return self.noise.epsilon
 
-    @property
-    def delta(self) -> float:
-        """The largest delta that one release may have."""
-        return self.noise.delta or 0.0
-
     def with_epsilon(self, epsilon: float) -> Policy:
         """The same with more noise; a front never allows less than it says."""
         if not (math.isfinite(epsilon) and 0 < epsilon <= self.epsilon):
@@ -102,13 +94,18 @@ class Policy:
 
     def terms(self) -> Terms:
         """The user's own terms."""
-        return _terms(self.noise)
+        mechanism = self.noise.build()
+        return Terms(self.noise, mechanism, mechanism.charge())
 
     def _manifest(self, found: object) -> Manifest:
         """What a server sent as JSON, if it is a manifest of this very release; its noise is not compared."""
         if isinstance(found, dict):
             # Shapes first: a sound manifest is calibrated on its shape, and that may be a huge one.
-            self._compare(found)
+            for name in RELEASE_FIELDS:
+                mine, given = getattr(self.release, name), found.get(name)
+                value = tuple(given) if isinstance(given, list) else given
+                if type(value) is not type(mine) or value != mine:
+                    raise _refused(name, mine, value)
             with contextlib.suppress(DpForwardError):
                 return Manifest.from_dict(found)
         raise ProtocolMismatch(
@@ -127,18 +124,9 @@ class Policy:
         for name in ("mechanism", "unit", "norm", "how", "threshold_share", "rows", "columns"):
             if getattr(wanted, name) != getattr(self.noise, name):
                 raise _refused(f"noise: {name}", getattr(self.noise, name), getattr(wanted, name))
-        return self._with_more_noise(wanted)
-
-    def _compare(self, found: dict[str, object]) -> None:
-        for name in RELEASE_FIELDS:
-            mine, given = getattr(self.release, name), found.get(name)
-            value = tuple(given) if isinstance(given, list) else given
-            if type(value) is not type(mine) or value != mine:
-                raise _refused(name, mine, value)
-
-    def _with_more_noise(self, wanted: NoiseSpec) -> Terms:
-        """Only epsilon and delta differ."""
-        budgets = {"epsilon": (self.epsilon, wanted.epsilon), "delta": (self.delta, wanted.delta or 0.0)}
+        # Only epsilon and delta differ.
+        deltas = (self.noise.delta or 0.0, wanted.delta or 0.0)
+        budgets = {"epsilon": (self.epsilon, wanted.epsilon), "delta": deltas}
         for name, (mine, theirs) in budgets.items():
             # Written so that a NaN is refused.
             if not (math.isfinite(theirs) and theirs <= mine):
@@ -154,27 +142,21 @@ class Policy:
             )
         own = self.terms().charge
         with contextlib.suppress(DpForwardError, ArithmeticError):
-            more = _terms(replace(self.noise, epsilon=wanted.epsilon, delta=wanted.delta))
+            noise = replace(self.noise, epsilon=wanted.epsilon, delta=wanted.delta)
+            more = replace(self, release=replace(self.release, noise=noise)).terms()
             cost = more.charge
             if cost and cost.epsilon_units <= own.epsilon_units and cost.mu2_units <= own.mu2_units:
                 return more
         raise ProtocolMismatch("The server wants noise that cannot be made. Nothing was read or charged.")
 
 
-def _terms(noise: NoiseSpec) -> Terms:
-    mechanism = noise.build()
-    return Terms(noise, mechanism, mechanism.charge())
-
-
 def _bits(mechanism: Mechanism, shape: tuple[int, int], bits: int | None) -> int:
     """So many bits, tried on a matrix of zeros: what cannot be drawn is refused before there is a text."""
     blank = np.zeros(shape)
     if bits is None:
-        try:
+        with contextlib.suppress(InvalidInput):
             return release(blank, mechanism, bits=8).bits
-        except InvalidInput:
-            bits = 16
-    return release(blank, mechanism, bits=bits).bits
+    return release(blank, mechanism, bits=16 if bits is None else bits).bits
 
 
 def _refused(name: str, mine: object, theirs: object) -> ProtocolMismatch:
@@ -191,4 +173,4 @@ def shown(value: object) -> str:
     else:
         text = str(value)
     text = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in text[:200])
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
+    return text if len(text) <= 60 else text[:60] + "..."

@@ -1,10 +1,7 @@
 """Sans-I/O protocol: generators that yield requests and pauses, and receive replies.
 
-A generator of `Steps` yields a `Call` or a `Pause`, and is sent the `Reply` (or thrown `NoReply`). A
-transport (`client.transport`) drives it and owns the sockets and the clock, blocking or not.
-
-    ServerRefused      exit code 4: the request is refused, or the answer makes no sense; never retried
-    ServerUnavailable  exit code 1: no answer after all attempts; asking again later costs nothing
+A generator of `Steps` yields a `Call`, or the seconds of a pause, and is sent the `Reply` (or thrown
+`NoReply`). A transport (`client.transport`) drives it and owns the sockets and the clock, blocking or not.
 """
 
 from __future__ import annotations
@@ -14,15 +11,11 @@ import re
 import secrets
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from dp_forward.errors import DpForwardError
 
 __all__ = ["Call", "NoReply", "RetryPolicy"]
-
-_LATER: Final = (408, 429)
-"""Too slow, too many: the same bytes may be taken later."""
-_CODE: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 
 class ServerRefused(DpForwardError):
@@ -53,13 +46,6 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """A wait to make."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Reply:
     """What came back; ``body`` is None where it was too long or encoded."""
 
@@ -69,23 +55,15 @@ class Reply:
 
 
 T = TypeVar("T")
-Steps = Generator[Call | Pause, Reply | None, T]
-"""What the network must do, until a T is there."""
+Steps = Generator[Call | float, Reply | None, T]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The end of some steps, with what they returned."""
-
-    value: Any
-
-
-def advance(steps: Steps[Any], given: Reply | NoReply | None) -> Call | Pause | Done:
-    """Run some steps to their next request. The end is a value: no future can hold a StopIteration."""
+def advance(steps: Steps[T], given: Reply | NoReply | None) -> tuple[Call | float, None] | tuple[None, T]:
+    """The next request of some steps, or what they return. No future can hold a StopIteration."""
     try:
-        return steps.throw(given) if isinstance(given, NoReply) else steps.send(given)
+        return steps.throw(given) if isinstance(given, NoReply) else steps.send(given), None
     except StopIteration as end:
-        return Done(end.value)
+        return None, end.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +96,7 @@ def send(call: Call, retry: RetryPolicy) -> Steps[Reply]:
     problem, wait = "no answer", 0.0
     for attempt in range(max(1, retry.attempts)):
         if attempt:
-            yield Pause(wait)
+            yield wait
         try:
             reply = yield call
         except NoReply:
@@ -126,9 +104,11 @@ def send(call: Call, retry: RetryPolicy) -> Steps[Reply]:
             continue
         if reply is None:
             raise AssertionError("a call is answered by a reply")
-        if reply.status not in _LATER and reply.status < 500:
-            _check_status(reply)
+        if reply.status == 200:
             return reply
+        # 408 and 429 are too slow and too many: the same bytes may be taken later.
+        if reply.status not in (408, 429) and reply.status < 500:
+            raise _refusal(reply)
         problem, wait = f"status {reply.status}", retry.wait(attempt, reply.retry_after)
     raise ServerUnavailable(
         f"The server gave no answer in {retry.attempts} attempts ({problem}). Check its address, and that "
@@ -136,27 +116,21 @@ def send(call: Call, retry: RetryPolicy) -> Steps[Reply]:
     )
 
 
-def _check_status(reply: Reply) -> None:
-    """Refuse anything but status 200; of the server's words only a code is repeated."""
-    if reply.status == 200:
-        return
+def _refusal(reply: Reply) -> ServerRefused:
+    """Of the server's words only a code is repeated."""
     if reply.status in (401, 403):
-        raise ServerRefused("The server does not take the token, or wants one. Check it, or get a new one.")
+        return ServerRefused("The server does not take the token, or wants one. Check it, or get a new one.")
     found = parse_json(reply)
     word = found.get("code", found.get("error")) if isinstance(found, dict) else None
-    reason = f": {word}" if isinstance(word, str) and _CODE.fullmatch(word) else ""
-    raise ServerRefused(f"The server refused with status {reply.status}{reason}. It is not asked again.")
+    known = isinstance(word, str) and re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", word)
+    reason = f": {word}" if known else ""
+    return ServerRefused(f"The server refused with status {reply.status}{reason}. It is not asked again.")
 
 
 def parse_json(reply: Reply) -> Any:
     """What a JSON body holds; None for anything else, NaN and infinities included."""
-    if reply.body is None:
-        return None
     try:
-        return json.loads(reply.body, parse_constant=_refuse_constant)
+        # int() takes none of the constants: a ValueError.
+        return None if reply.body is None else json.loads(reply.body, parse_constant=int)
     except (ValueError, RecursionError):
         return None
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(name)

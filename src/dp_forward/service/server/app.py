@@ -19,7 +19,6 @@ Edges:
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
@@ -31,13 +30,13 @@ from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.server.handler import Handler
-from dp_forward.service.server.metrics import CONTENT_TYPE
 from dp_forward.service.server.request_limits import (
     Guard,
     Refused,
     check_head,
     error_handlers,
     json_response,
+    json_route,
     read_body,
     refusal,
 )
@@ -45,8 +44,6 @@ from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
 
 __all__ = ["make_app"]
-
-_JSON = "application/json"
 
 
 def make_app(
@@ -69,7 +66,12 @@ def make_app(
     handler = Handler(provider, front_digest=front_digest, settings=settings)
     routes = _routes(handler, settings)
     if collection is not None:
-        _check_same_front(collection, handler)
+        # A collection is of the back that is served: it is what will be trained on it.
+        served, collected = handler.manifest.as_dict(), collection.spec.manifest.as_dict()
+        other = [name for name in served if name != "epsilons" and served[name] != collected[name]]
+        if other:
+            rule = "collect what the back is served for"
+            raise InvalidInput("collection", rule, f"other {', '.join(other)}", "Choose another folder.")
         routes += collector_routes(
             collection, settings, metrics=handler.metrics, shuffler_token=shuffler_token
         )
@@ -89,36 +91,17 @@ def make_app(
     return app
 
 
-def _check_same_front(collection: Collection, handler: Handler) -> None:
-    """A collection is of the back that is served: it is what will be trained on it."""
-    served, collected = handler.manifest.as_dict(), collection.spec.manifest.as_dict()
-    other = [name for name in served if name != "epsilons" and served[name] != collected[name]]
-    if other:
-        rule = "collect what the back is served for"
-        raise InvalidInput("collection", rule, f"other {', '.join(other)}", "Choose another folder.")
-
-
 def _routes(handler: Handler, settings: ServerSettings) -> list[Route]:
     guard, exact = Guard(settings.token), handler.manifest.frame_bytes
-    manifest = json.dumps(handler.manifest.as_dict()).encode()
 
     def check_length(length: int) -> None:
         if length != exact:
             code = "too_long" if length > exact else "length"
             raise Refused(code, f"A frame for this server has {exact} bytes, not {length}.")
 
-    async def show_manifest(request: Request) -> Response:
-        guard(request)
-        return Response(manifest, media_type=_JSON)
-
     async def show_health(request: Request) -> Response:
-        if handler.batcher.stopping:
-            return json_response({"status": "stopping"}, 503)
-        return json_response({"status": "ok"})
-
-    async def show_metrics(request: Request) -> Response:
-        guard(request)
-        return Response(handler.metrics.render(), headers={"content-type": CONTENT_TYPE})
+        stopping = handler.batcher.stopping
+        return json_response({"status": "stopping"}, 503) if stopping else json_response({"status": "ok"})
 
     async def answer(request: Request) -> Response:
         try:
@@ -129,14 +112,11 @@ def _routes(handler: Handler, settings: ServerSettings) -> list[Route]:
             # Nothing more is read from a client that was refused before its body ended.
             handler.metrics.outcomes[refused.code] += 1
             return refusal(refused, close=True)
-        try:
-            return Response(await handler.answer(data), media_type=_JSON)
-        except Refused as refused:
-            return refusal(refused)
+        return Response(await handler.answer(data), media_type="application/json")
 
     return [
-        Route("/v1/manifest", show_manifest),
+        json_route("/v1/manifest", handler.manifest.as_dict(), guard),
         Route("/v1/answer", answer, methods=["POST"]),
         Route("/healthz", show_health),
-        Route("/metrics", show_metrics),
+        handler.metrics.route(guard),
     ]

@@ -97,8 +97,7 @@ class Batcher(Generic[T, R]):
                 await self._fill_batch()
                 size = min(self._max_batch, len(self._waiting))
                 taken = [self._waiting.popleft() for _ in range(size)]
-                batch = [one for one in taken if not one.future.done()]
-                if batch:
+                if batch := [one for one in taken if not one.future.done()]:
                     await self._answer(batch)
         except asyncio.CancelledError:
             # The loop ends: nobody is left to wait.
@@ -129,12 +128,11 @@ class Batcher(Generic[T, R]):
         except Exception as error:
             # The type alone: a message could hold values.
             _log.error("a batch of %d failed with %s", len(batch), type(error).__name__)
-            if len(batch) == 1:
-                if not batch[0].future.done():
-                    batch[0].future.set_exception(Refused("back", "The back failed on this request."))
-                return
-            for one in batch:
-                await self._answer([one])
+            if len(batch) > 1:
+                for one in batch:
+                    await self._answer([one])
+            elif not batch[0].future.done():
+                batch[0].future.set_exception(Refused("back", "The back failed on this request."))
             return
         except asyncio.CancelledError:
             for one in batch:

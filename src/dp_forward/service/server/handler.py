@@ -13,15 +13,15 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
-from dp_forward.service.protocol.frame import Header, WireError, parse_frame
-from dp_forward.service.protocol.manifest import Manifest, Offer
+from dp_forward.service.protocol.frame import WireError, parse_frame
+from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import NoiseCheck
@@ -31,9 +31,6 @@ from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
 
 _log = logging.getLogger("dp_forward.service")
-
-_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,10 +81,12 @@ class Handler:
         self.manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
         self.metrics = Metrics()
         self._seconds = self.metrics.add_histogram(
-            "dpf_request_seconds", "Time from a whole frame to its answer.", _SECONDS
+            "dpf_request_seconds",
+            "Time from a whole frame to its answer.",
+            (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
         )
-        self._batch_sizes = self.metrics.add_histogram(
-            "dpf_batch_size", "Requests that were computed together.", _SIZES
+        batch_sizes = self.metrics.add_histogram(
+            "dpf_batch_size", "Requests that were computed together.", (1, 2, 4, 8, 16, 32, 64, 128)
         )
         self._settings = settings
         spec = self.manifest.release
@@ -103,21 +102,17 @@ class Handler:
             max_batch=settings.max_batch,
             max_wait_ms=settings.max_wait_ms,
             queue=settings.queue,
-            on_batch=self._batch_sizes.observe,
+            on_batch=batch_sizes.observe,
         )
         self.metrics.add_gauge("dpf_queue", "Requests that wait.", lambda: self.batcher.waiting)
 
     async def answer(self, data: bytes) -> bytes:
-        """The answer as JSON, or `Refused`; every outcome is counted, once."""
+        """The answer as JSON, which is counted, or `Refused`, which the app counts (`error_handlers`)."""
         began = time.perf_counter()
         try:
             outcome, answer = await self._answer(data)
         except WireError as error:
-            self.metrics.outcomes[error.code] += 1
             raise Refused(error.code, error.message) from None
-        except Refused as refusal:
-            self.metrics.outcomes[refusal.code] += 1
-            raise
         self.metrics.outcomes[outcome] += 1
         self._seconds.observe(time.perf_counter() - began)
         return answer
@@ -127,14 +122,15 @@ class Handler:
             rule = f"A frame for this server has {self.manifest.frame_bytes} bytes, not {len(data)}"
             raise WireError("length", rule)
         frame = parse_frame(data)
-        offer = self._offer_for(frame.header)
+        offer = self.manifest.offer_for(frame.header, refusal="This is not what the manifest asks for")
+        age = time.time() - frame.header.time
+        if not -self._settings.newest_s <= age <= self._settings.oldest_s:
+            when = "ahead of" if age < 0 else "behind"
+            raise WireError("time", f"The time of the frame lies too far {when} the server's")
         digest = hashlib.sha256(data).digest()
         known = self._replays.find(frame.header.request, digest=digest)
         if known is not None:
-            if known.answer is not None:
-                return "resent", known.answer
-            if known.pending is not None:
-                return "resent", await asyncio.shield(known.pending)
+            return "resent", known if isinstance(known, bytes) else await asyncio.shield(known)
         self._noise_checks[offer.epsilon](frame.values)
         computed = self.batcher.submit(Noisy(frame.values, offer.step))
         pending = asyncio.create_task(self._write(frame.header.request, computed))
@@ -143,15 +139,6 @@ class Handler:
         self._replays.begin(frame.header.request, digest=digest, pending=pending)
         # Shielded: whoever hangs up must not take the answer from the one who retries.
         return "ok", await asyncio.shield(pending)
-
-    def _offer_for(self, header: Header) -> Offer:
-        """The noise that a header claims, if it is one that is answered and the time fits."""
-        offer = self.manifest.offer_for(header, refusal="This is not what the manifest asks for")
-        age = time.time() - header.time
-        if not -self._settings.newest_s <= age <= self._settings.oldest_s:
-            when = "ahead of" if age < 0 else "behind"
-            raise WireError("time", f"The time of the frame lies too far {when} the server's")
-        return offer
 
     async def _write(self, request: bytes, computed: asyncio.Future[NDArray[np.float64]]) -> bytes:
         found = await computed

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+from dp_forward.service.server.request_limits import Guard
 
 
 class Metrics(Collector):
@@ -57,9 +59,15 @@ class Metrics(Collector):
         for name, what, value in self._counters:
             yield CounterMetricFamily(name, what, value=value())
 
-    def render(self) -> bytes:
-        """The page, in the text format 0.0.4."""
-        return generate_latest(self._registry)
+    def route(self, guard: Guard) -> Route:
+        """`GET /metrics`: the page, in the text format 0.0.4."""
+
+        async def get(request: Request) -> Response:
+            guard(request)
+            headers = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+            return Response(generate_latest(self._registry), headers=headers)
+
+        return Route("/metrics", get)
 
 
 class _Histogram(Histogram):

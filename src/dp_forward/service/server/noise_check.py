@@ -88,11 +88,11 @@ class NoiseCheck:
     def of(cls, mechanism: Mechanism, *, shape: tuple[int, int], step: float, bits: int) -> NoiseCheck:
         """The test for releases of this mechanism, with this step, in these bits."""
         rows, width = shape
-        sigma, bound = getattr(mechanism, "sigma", None), _bound(mechanism)
-        if not isinstance(sigma, float) or bound is None:
+        pure, sigma = isinstance(mechanism, PrivUnit), getattr(mechanism, "sigma", None)
+        bound = getattr(mechanism if pure else getattr(mechanism, "sensitivity", None), "bound", None)
+        if not isinstance(sigma, float) or not isinstance(bound, NormBound):
             raise InvalidInput("mechanism", "be one that is released", mechanism.name, "Use privunit.")
         by_row, unit, length = bound.over == "row", step / sigma, bound.norm / sigma
-        pure = isinstance(mechanism, PrivUnit)
         log_ratio = _log_ratio(mechanism) if isinstance(mechanism, PrivUnit) else 0.0
         signal = 0.0 if pure else length * (2 if bits == 8 else 1)
         beyond, clamped = _clamping(rows * width, ((1 << (bits - 1)) - 1) * unit, log_ratio)
@@ -104,12 +104,9 @@ class NoiseCheck:
         joint = partial(limits, signal=signal * vectors, rounding=of_all)
         many = (rows if by_row else 1) if pure else None
         whole = joint(rows * width, log_ratio=math.inf if apart else log_ratio, vectors=many)
-        row = mean = None
-        if tests > 1:
-            one = 1 if apart else None
-            row = limits(width, signal=signal, rounding=of_row, times=rows, vectors=one)
-        if tests > 2:
-            mean = joint(width)
+        by_one = partial(limits, width, signal=signal, rounding=of_row, times=rows)
+        row = by_one(vectors=1 if apart else None) if tests > 1 else None
+        mean = joint(width) if tests > 2 else None
         # Without noise the length is the bound's, but for the rounding.
         tells = whole.low > length * vectors + of_all
         tells = tells or (row is not None and by_row and row.low > length + of_row)
@@ -129,11 +126,10 @@ class NoiseCheck:
         """Nothing for a spread that fits; else `Refused` with the code no_noise or too_much_noise."""
         exact = values.astype(np.int64)
         by_row = np.sum(exact * exact, axis=1)
-        columns = np.sum(exact, axis=0)
         self._compare(self.whole, np.sum(by_row, keepdims=True), "matrix")
         self._compare(self.each_row, by_row, "row")
         if self.column_means is not None:
-            means = columns.astype(np.float64)
+            means = np.sum(exact, axis=0).astype(np.float64)
             self._compare(self.column_means, np.sum(means * means, keepdims=True) / self.rows, "mean")
 
     def _compare(self, limits: Limits | None, squares: NDArray[Any], what: str) -> None:
@@ -145,13 +141,6 @@ class NoiseCheck:
         if lengths.max() > limits.high:
             code = "no_noise" if what == "mean" else "too_much_noise"
             raise Refused(code, f"The {what} has a spread that the noise it claims does not have.")
-
-
-def _bound(mechanism: Mechanism) -> NormBound | None:
-    if isinstance(mechanism, PrivUnit):
-        return mechanism.bound
-    bound = getattr(getattr(mechanism, "sensitivity", None), "bound", None)
-    return bound if isinstance(bound, NormBound) else None
 
 
 def _log_ratio(mechanism: PrivUnit) -> float:
@@ -178,38 +167,28 @@ def _limits(
     ``vectors`` is for the length of whole vectors of PrivUnit: how many there are.
     """
     each = rate / times
-    high, above = _upper(degrees, each, log_ratio)
-    if vectors is None:
-        low, below = _lower(degrees, each, log_ratio)
-    else:
-        low, below = _lower(degrees - vectors, each, 0.0)
+    high, above = _quantile(degrees, each, log_ratio, upper=True)
+    free, ratio = (degrees, log_ratio) if vectors is None else (degrees - vectors, 0.0)
+    low, below = _quantile(free, each, ratio, upper=False)
     low = math.sqrt(low) - rounding - beyond
     if low <= 0:
         low, below = 0.0, 0.0
     return Limits(low, math.sqrt(high) + signal + rounding + beyond, (below + above) * times)
 
 
-# A root-finder's result is checked by the tail itself, and given up where it is on the wrong side.
+def _quantile(degrees: int, rate: float, log_ratio: float, *, upper: bool) -> tuple[float, float]:
+    """A limit of a chi-square, and the rate at which honest ones lie beyond it.
 
-
-def _lower(degrees: int, rate: float, log_ratio: float) -> tuple[float, float]:
-    """A lower limit of a chi-square, and the rate at which honest ones lie below."""
+    A root-finder's result is checked by the tail itself, and given up where it is on the wrong side.
+    """
+    invert, integrate = (gammainccinv, gammaincc) if upper else (gammaincinv, gammainc)
+    none = (math.inf if upper else 0.0, 0.0)
     tail = rate * math.exp(-min(log_ratio, 700.0))
     if tail < _SMALLEST or degrees < 1:
-        return 0.0, 0.0
-    limit = 2 * float(gammaincinv(0.5 * degrees, tail)) * (1 - _SAFE)
-    below = float(gammainc(0.5 * degrees, limit / 2))
-    return (limit, below * math.exp(log_ratio)) if below <= tail else (0.0, 0.0)
-
-
-def _upper(degrees: int, rate: float, log_ratio: float) -> tuple[float, float]:
-    """An upper limit of a chi-square, and the rate at which honest ones lie above."""
-    tail = rate * math.exp(-min(log_ratio, 700.0))
-    if tail < _SMALLEST:
-        return math.inf, 0.0
-    limit = 2 * float(gammainccinv(0.5 * degrees, tail)) * (1 + _SAFE)
-    above = float(gammaincc(0.5 * degrees, limit / 2))
-    return (limit, above * math.exp(log_ratio)) if above <= tail else (math.inf, 0.0)
+        return none
+    limit = 2 * float(invert(0.5 * degrees, tail)) * (1 + _SAFE if upper else 1 - _SAFE)
+    beyond = float(integrate(0.5 * degrees, limit / 2))
+    return (limit, beyond * math.exp(log_ratio)) if beyond <= tail else none
 
 
 def _clamping(entries: int, largest: float, log_ratio: float) -> tuple[float, float]:

@@ -24,8 +24,7 @@ class Known:
     """What is known of an id: the digest of its bytes, and the answer or who computes it."""
 
     digest: bytes
-    pending: asyncio.Future[bytes] | None
-    answer: bytes | None = None
+    answer: bytes | asyncio.Future[bytes]
 
 
 class ReplayCache:
@@ -35,21 +34,18 @@ class ReplayCache:
         self._most, self._most_bytes, self._bytes = most, most_bytes, 0
         self._known: OrderedDict[bytes, Known] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def find(self, request: bytes, *, digest: bytes) -> Known | None:
-        """What is known of these very bytes; None for a new id; a refusal for an id of other bytes."""
+    def find(self, request: bytes, *, digest: bytes) -> bytes | asyncio.Future[bytes] | None:
+        """The answer to these bytes, or who computes it; None for a new id; `Refused` for other bytes."""
         known = self._known.get(request)
         if known is None:
             return None
         if known.digest != digest:
             raise Refused("replayed", "This request id came with other bytes. Draw a new id.")
         # A loop that was closed left its future behind; then the answer is computed anew.
-        if known.pending is not None and known.pending.get_loop().is_closed():
+        if not isinstance(known.answer, bytes) and known.answer.get_loop().is_closed():
             self._forget(request, known)
             return None
-        return known
+        return known.answer
 
     def begin(self, request: bytes, *, digest: bytes, pending: asyncio.Future[bytes]) -> None:
         """Remember that these bytes are being answered; the answer is kept when it comes."""
@@ -64,13 +60,13 @@ class ReplayCache:
         if done.cancelled() or done.exception() is not None:
             self._forget(request, known)
             return
-        known.answer, known.pending = done.result(), None
+        known.answer = done.result()
         self._bytes += len(known.answer)
         self._trim()
 
     def _forget(self, request: bytes, known: Known) -> None:
         del self._known[request]
-        self._bytes -= len(known.answer or b"")
+        self._bytes -= len(known.answer) if isinstance(known.answer, bytes) else 0
 
     def _trim(self) -> None:
         while len(self._known) > self._most or (self._bytes > self._most_bytes and len(self._known) > 1):

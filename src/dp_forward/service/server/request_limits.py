@@ -14,18 +14,22 @@ import asyncio
 import hmac
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from dp_forward.errors import DpForwardError
 
-OCTETS: Final = "application/octet-stream"
+_OCTETS: Final = "application/octet-stream"
 _STATUS: Final = {
     "token": 401,
+    "key": 401,
+    "host": 403,
+    "origin": 403,
     "shuffler": 403,
     "not_found": 404,
     "method": 405,
@@ -61,16 +65,11 @@ class Refused(DpForwardError):
         """The HTTP status."""
         return _STATUS.get(self.code, 400)
 
-    def as_dict(self) -> dict[str, str]:
-        """For JSON."""
-        return {"error": self.code, "message": self.message}
-
 
 class Guard:
-    """Who may ask."""
+    """Who may ask: whoever has the token, or one of the others; everybody where ``token`` is None."""
 
     def __init__(self, token: str | None, *others: str) -> None:
-        """Whoever has the token, or one of the others; everybody where ``token`` is None."""
         tokens = () if token is None else (token, *others)
         self._wanted = [f"Bearer {known}".encode() for known in tokens]
 
@@ -84,7 +83,11 @@ class Guard:
 
 
 def check_head(
-    request: Request, check_length: Callable[[int], None], *, what: str = "A frame", kind: str = OCTETS
+    request: Request,
+    check_length: Callable[[int], None],
+    *,
+    what: str = "A frame",
+    kind: str = _OCTETS,
 ) -> None:
     """All that can be refused before a byte of the body is read; ``check_length`` raises `Refused`."""
     head = request.headers
@@ -127,7 +130,7 @@ def refusal(refused: Refused, *, close: bool = False) -> Response:
         headers["www-authenticate"] = "Bearer"
     if close:
         headers["connection"] = "close"
-    return json_response(refused.as_dict(), refused.status, headers)
+    return json_response({"error": refused.code, "message": refused.message}, refused.status, headers)
 
 
 def json_response(
@@ -137,16 +140,34 @@ def json_response(
     return Response(json.dumps(body, allow_nan=False), status, headers, media_type="application/json")
 
 
+def json_route(path: str, page: Mapping[str, Any], guard: Callable[[Request], None]) -> Route:
+    """`GET` of a JSON object that stays the same, for whom ``guard`` lets pass."""
+
+    async def get(request: Request) -> Response:
+        guard(request)
+        return json_response(page)
+
+    return Route(path, get)
+
+
+def parse_object(data: bytes, keys: Set[str]) -> dict[str, Any] | None:
+    """The JSON object of exactly these keys; None for anything else."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and found.keys() == keys else None
+
+
 def error_handlers(outcomes: Counter[str], *, who: str) -> dict[Any, Any]:
     """Exception handlers of an app: whatever is refused anywhere looks the same, and is counted."""
-    words = {404: "not_found", 405: "method"}
 
     async def refused(request: Request, error: Refused) -> Response:
         outcomes[error.code] += 1
         return refusal(error)
 
     async def http(request: Request, error: HTTPException) -> Response:
-        code = words.get(error.status_code, "request")
+        code = {404: "not_found", 405: "method"}.get(error.status_code, "request")
         outcomes[code] += 1
         return json_response({"error": code, "message": "There is nothing here."}, error.status_code)
 

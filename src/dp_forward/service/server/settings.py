@@ -58,29 +58,16 @@ class ServerSettings:
             raise InvalidInput("port", "be below 65536", self.port, "Use 0 for a free one.")
         if self.token is not None:
             check_token(self.token)
-        self._check_tls()
-        if not is_loopback(self.host):
-            self._check_open()
-
-    def _check_tls(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidInput("tls", "have a certificate and a key", "one of them", "Give both files.")
         for name, path in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key)):
             if path is not None and not Path(path).is_file():
                 raise InvalidInput(name, "be a file", path, "Give the path of a PEM file.")
-
-    def _check_open(self) -> None:
-        """Off loopback the network is hostile."""
         missing = [what for what, given in (("a token", self.token), ("TLS", self.tls_cert)) if given is None]
-        if missing:
+        if not is_loopback(self.host) and missing:  # off loopback the network is hostile
             raise InvalidInput(
                 "host",
                 "be loopback without a token and TLS",
                 f"{self.host} without {' and '.join(missing)}",
                 "Give --token-file, --tls-cert and --tls-key, or listen on 127.0.0.1.",
             )
-
-    @property
-    def tls(self) -> bool:
-        """Whether the connection is encrypted."""
-        return self.tls_cert is not None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -22,10 +21,8 @@ from dp_forward.service.server.settings import ServerSettings
 __all__ = ["run_server"]
 
 
-def print_line(line: str) -> None:
-    """Write a line to stdout at once: whoever started this process waits for it."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+print_line = partial(print, flush=True)
+"""Writes a line to stdout at once: whoever started this process waits for it."""
 
 
 def run_server(
@@ -33,24 +30,21 @@ def run_server(
     settings: ServerSettings,
     *,
     say: Callable[[str], None] = print_line,
-    ready: Callable[[uvicorn.Server], None] | None = None,
+    ready: Callable[[uvicorn.Server], None] = lambda server: None,
 ) -> None:
     """Listen until SIGINT or SIGTERM; then refuse what is new, finish what waits, and return.
 
     When it listens, it prints one line of JSON on stdout: ``{"address", "host", "port", "tls", "token"}``.
     Nothing is logged but warnings, to stderr. ``ready`` is called next; see `run_until_signal`.
     """
-    tls: dict[str, Any] = {}
-    if settings.tls_cert is not None and settings.tls_key is not None:
-        tls = {"ssl_certfile": os.fspath(settings.tls_cert), "ssl_keyfile": os.fspath(settings.tls_key)}
     listening = bind_socket(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
-    scheme, shown = "https" if settings.tls else "http", f"[{host}]" if ":" in host else host
+    tls, shown = settings.tls_cert is not None, f"[{host}]" if ":" in host else host
     line = {
-        "address": f"{scheme}://{shown}:{port}",
+        "address": f"{'https' if tls else 'http'}://{shown}:{port}",
         "host": host,
         "port": port,
-        "tls": settings.tls,
+        "tls": tls,
         "token": settings.token is not None,
     }
     run_until_signal(
@@ -62,7 +56,8 @@ def run_server(
         lifespan="on",
         limit_concurrency=settings.connections,
         timeout_graceful_shutdown=settings.shutdown_seconds,
-        **tls,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
     )
 
 
@@ -89,7 +84,7 @@ def run_until_signal(
     app: ASGIApp,
     listening: socket.socket,
     announce: Callable[[], None],
-    ready: Callable[[uvicorn.Server], None] | None,
+    ready: Callable[[uvicorn.Server], None],
     **options: Any,
 ) -> None:
     """Serve until SIGINT or SIGTERM, finish what waits, close the socket and return.
@@ -98,25 +93,16 @@ def run_until_signal(
     stops it, from another thread too. ``options`` are those of uvicorn.
     """
 
-    def started(server: uvicorn.Server) -> None:
-        announce()
-        if ready is not None:
-            ready(server)
+    class AnnouncedServer(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if not self.should_exit:
+                announce()
+                ready(self)
 
     config = uvicorn.Config(app, access_log=False, ws="none", server_header=False, **options)
     with contextlib.closing(listening), _keep_signals():
-        _Server(config, started).run(sockets=[listening])
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, started: Callable[[uvicorn.Server], None]) -> None:
-        super().__init__(config)
-        self._on_start = started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        if not self.should_exit:
-            self._on_start(self)
+        AnnouncedServer(config).run(sockets=[listening])
 
 
 @contextlib.contextmanager

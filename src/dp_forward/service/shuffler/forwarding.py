@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec
+from dp_forward.service.protocol.collection import ID_AT, CollectionSpec
 from dp_forward.service.protocol.sansio import (
     Call,
     RetryPolicy,
@@ -39,9 +39,7 @@ __all__ = ["CollectorClient", "Forwarder"]
 
 _log = logging.getLogger("dp_forward.service")
 
-_SPEC_BYTES: Final = 1 << 20
 _REPLY_BYTES: Final = 1 << 16
-_ID_AT: Final = slice(96, 96 + ID_BYTES)
 _RETRY_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
 
@@ -54,8 +52,12 @@ def batch_steps(store: ShufflerStore, *, at_once: int, retry: RetryPolicy) -> St
     place = f"/v1/batches/{batch.name.hex()}"
     while piece := store.piece(most=at_once):
         call = Call("POST", f"{place}/records", _REPLY_BYTES, b"".join(piece))
-        _check_counts(parse_json((yield from send(call, retry))), len(piece))
-        store.acknowledge(piece[-1][_ID_AT])
+        answer = parse_json((yield from send(call, retry)))
+        found = [answer.get(name) for name in ("stored", "known")] if isinstance(answer, dict) else []
+        counts = [number for number in found if type(number) is int and number >= 0]
+        if len(counts) != 2 or sum(counts) != len(piece):
+            raise ServerRefused("The collector's answer to records makes no sense.")
+        store.acknowledge(piece[-1][ID_AT])
     seal = json.dumps({"records": batch.records}).encode()
     try:
         call = Call("POST", f"{place}/seal", _REPLY_BYTES, seal, "application/json")
@@ -69,13 +71,6 @@ def batch_steps(store: ShufflerStore, *, at_once: int, retry: RetryPolicy) -> St
     return batch.records
 
 
-def _check_counts(answer: Any, records: int) -> None:
-    found = [answer.get(name) for name in ("stored", "known")] if isinstance(answer, dict) else []
-    counts = [number for number in found if type(number) is int and number >= 0]
-    if len(counts) != 2 or sum(counts) != records:
-        raise ServerRefused("The collector's answer to records makes no sense.")
-
-
 class CollectorClient:
     """Client of one collector; ``stopping`` ends its pauses at once."""
 
@@ -84,7 +79,8 @@ class CollectorClient:
     ) -> None:
         self.retry = retry or RetryPolicy(longest=10.0, timeout=30.0)
         self.stopping = threading.Event()
-        own = Transport(address, token=token, retry=self.retry, transport=transport, pause=self._wait)
+        own = Transport(address, token=token, retry=self.retry, transport=transport)
+        own.pause = self._wait
         self.drive, self.close = own.drive, own.close
 
     def spec(self) -> CollectionSpec:
@@ -95,7 +91,7 @@ class CollectorClient:
             `ServerUnavailable` where there is no answer for a while.
         """
         try:
-            reply = self.drive(send(Call("GET", "/v1/collection", _SPEC_BYTES), self.retry))
+            reply = self.drive(send(Call("GET", "/v1/collection", 1 << 20), self.retry))
         except ServerUnavailable:
             raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
         spec = CollectionSpec.from_dict(parse_json(reply))
@@ -113,25 +109,18 @@ class Forwarder:
     """Thread that makes batches and sends them."""
 
     def __init__(self, store: ShufflerStore, collector: CollectorClient, *, at_once: int) -> None:
-        self._store, self._collector = store, collector
-        self._at_once = at_once
+        self._store, self._collector, self._at_once = store, collector, at_once
         self._due = threading.Event()
+        self.wake = self._due.set
+        """Records have come: see whether a batch is due."""
         self._thread = threading.Thread(target=self._run, name="dpf-forward", daemon=True)
-        self.batches = 0
-        """Sealed since the start."""
-        self.records = 0
-        """In these batches."""
-        self.failures = 0
-        """Rounds of attempts that failed."""
+        self.batches = self.records = self.failures = 0
+        """Batches sealed since the start, records in them, and rounds of attempts that failed."""
 
     def start(self) -> None:
         """Begin; a batch that an earlier process left is sent first."""
         self._due.set()
         self._thread.start()
-
-    def wake(self) -> None:
-        """Records have come: see whether a batch is due."""
-        self._due.set()
 
     def stop(self, seconds: float) -> None:
         """End after the request that is under way; what is not sent stays in the store."""
@@ -140,16 +129,14 @@ class Forwarder:
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def once(self) -> int:
-        """Send the batch that was begun, then what is due; how many records were sealed."""
-        done = 0
+    def once(self) -> None:
+        """Send the batch that was begun, then what is due."""
         while self._store.batch is not None or self._store.make_batch():
             steps = batch_steps(self._store, at_once=self._at_once, retry=self._collector.retry)
-            sealed = self._collector.drive(steps)
-            self.batches, self.records, done = self.batches + 1, self.records + sealed, done + sealed
+            self.records += self._collector.drive(steps)
+            self.batches += 1
             if self._collector.stopping.is_set():
                 break
-        return done
 
     def _run(self) -> None:
         while not self._collector.stopping.is_set():

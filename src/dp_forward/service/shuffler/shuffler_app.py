@@ -21,18 +21,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.service.collector.collector_routes import RecordIntake
 from dp_forward.service.protocol.collection import CollectionSpec, Record
-from dp_forward.service.server.metrics import CONTENT_TYPE, Metrics
-from dp_forward.service.server.request_limits import Guard, Refused, error_handlers, json_response
+from dp_forward.service.server.metrics import Metrics
+from dp_forward.service.server.request_limits import Guard, Refused, error_handlers, json_route
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler.forwarding import Forwarder
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
@@ -55,10 +54,15 @@ def make_shuffler_app(
     Edges:
         Not more than ``most`` records lie in its store.
     """
-    spec = spec.with_shuffler(store.least)
+    spec = replace(spec, shuffler_least=store.least)
     if count("most", most, remedy="Leave it out for the default.") < store.least:
         raise InvalidInput("most", f"be at least the {store.least} of a batch", most, "Raise it.")
-    guard, counters = Guard(settings.token), _counters(store, forwarder)
+    guard, counters = Guard(settings.token), Metrics()
+    counters.add_gauge("dpf_shuffle_waiting", "Records that wait for a batch.", lambda: store.waiting)
+    counters.add_gauge("dpf_shuffle_on_its_way", "Records of the batch being sent.", lambda: store.outgoing)
+    counters.add_counter("dpf_shuffle_batches", "Batches sealed since the start.", lambda: forwarder.batches)
+    counters.add_counter("dpf_shuffle_records", "Records in these batches.", lambda: forwarder.records)
+    counters.add_counter("dpf_shuffle_failures", "Rounds of sending that failed.", lambda: forwarder.failures)
     intake = RecordIntake(spec, settings, counters)
     if not intake.reader.tells:
         _log.warning("so few numbers cross that a record without noise may not be noticed")
@@ -69,7 +73,7 @@ def make_shuffler_app(
         yield
         await asyncio.to_thread(forwarder.stop, settings.shutdown_seconds)
 
-    def take(records: list[Record]) -> tuple[int, int]:
+    def take(request: Request, records: list[Record]) -> tuple[int, int]:
         try:
             found = store.add(records, most=most)
         except Refused:
@@ -80,30 +84,13 @@ def make_shuffler_app(
         forwarder.wake()
         return found
 
-    async def health(request: Request) -> Response:
-        return json_response({"status": "ok"})
-
-    async def metrics(request: Request) -> Response:
-        guard(request)
-        return Response(counters.render(), headers={"content-type": CONTENT_TYPE})
-
     return Starlette(
         routes=[
-            intake.collection_route(guard),
+            json_route("/v1/collection", spec.as_dict(), guard),
             intake.records_route(guard, take),
-            Route("/healthz", health),
-            Route("/metrics", metrics),
+            json_route("/healthz", {"status": "ok"}, Guard(None)),
+            counters.route(guard),
         ],
         exception_handlers=error_handlers(counters.outcomes, who="shuffler"),
         lifespan=lifespan,
     )
-
-
-def _counters(store: ShufflerStore, forwarder: Forwarder) -> Metrics:
-    found = Metrics()
-    found.add_gauge("dpf_shuffle_waiting", "Records that wait for a batch.", lambda: store.waiting)
-    found.add_gauge("dpf_shuffle_on_its_way", "Records of the batch being sent.", lambda: store.outgoing)
-    found.add_counter("dpf_shuffle_batches", "Batches sealed since the start.", lambda: forwarder.batches)
-    found.add_counter("dpf_shuffle_records", "Records in these batches.", lambda: forwarder.records)
-    found.add_counter("dpf_shuffle_failures", "Rounds of sending that failed.", lambda: forwarder.failures)
-    return found

@@ -58,7 +58,6 @@ __all__ = ["ShufflerStore"]
 _FORMAT: Final = 1
 _FILE: Final = "shuffle.sqlite"
 _DOMAIN: Final = b"dp-forward/shuffled/1\0"
-_RETRY_SECONDS: Final = 30
 _SCHEMA: Final = """
 CREATE TABLE settings (one INTEGER PRIMARY KEY CHECK (one = 1), format INTEGER NOT NULL,
                        secret BLOB NOT NULL, form TEXT NOT NULL, least INTEGER NOT NULL) STRICT;
@@ -101,6 +100,8 @@ class ShufflerStore:
         """The header of every record of a batch, but for its id."""
         self._least = least
         self._database = Database(path, refuse=_refuse, check=_check_format, exclusive=True, forget=True)
+        self.close = self._database.close
+        """Close the file and unlock it; what waits stays in it."""
         try:
             with self._database.transaction(write=True) as connection:
                 self._load(connection, spec)
@@ -119,7 +120,7 @@ class ShufflerStore:
             `InvalidInput` for the store of another collection, or one that a process has open; and for a
             smaller ``least`` than before while records wait, since their senders were told the larger one.
         """
-        spec.with_shuffler(least)  # refuses what hides nobody
+        replace(spec, shuffler_least=least)  # refuses what hides nobody
         place = Path(folder)
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = place / _FILE
@@ -130,7 +131,7 @@ class ShufflerStore:
     def _load(self, connection: sqlite3.Connection, spec: CollectionSpec) -> None:
         row = connection.execute("SELECT secret, form, least FROM settings").fetchone()
         self._secret: bytes = row[0]
-        if row[1] != _written(spec):
+        if row[1] != json.dumps(spec.as_dict(), sort_keys=True):
             found = "one for another collection"
             raise InvalidInput("store", "be for this collection", found, "Use another folder.")
         self._waiting = int(connection.execute("SELECT count(*) FROM waiting").fetchone()[0])
@@ -174,13 +175,13 @@ class ShufflerStore:
                 for record in records:
                     stored += self._add(connection, record)
                 if stored and self._waiting + self.outgoing + stored > most:
-                    raise Refused("busy", "Too many records wait here.", retry_after=_RETRY_SECONDS)
+                    raise Refused("busy", "Too many records wait here.", retry_after=30)
             self._waiting += stored
         return stored, len(records) - stored
 
     def _add(self, connection: sqlite3.Connection, record: Record) -> int:
         """1 where the record is new, 0 where it is known."""
-        request, content = record.request, record.data[HEADER_BYTES:]
+        request, content = record.header.request, record.data[HEADER_BYTES:]
         query = "SELECT 1 FROM shuffled WHERE tag = ?"
         if connection.execute(query, (self._tag(request),)).fetchone() is not None:
             return 0
@@ -243,10 +244,6 @@ class ShufflerStore:
             self.batch = None
             self._database.empty_log()
 
-    def close(self) -> None:
-        """Close the file and unlock it; what waits stays in it."""
-        self._database.close()
-
     def __repr__(self) -> str:
         return f"ShufflerStore(waiting={self._waiting}, outgoing={self.outgoing})"
 
@@ -257,7 +254,7 @@ class ShufflerStore:
 def _fill(connection: sqlite3.Connection, spec: CollectionSpec, least: int) -> None:
     for statement in _SCHEMA.split(";"):
         connection.execute(statement)
-    row = (_FORMAT, secrets.token_bytes(32), _written(spec), least)
+    row = (_FORMAT, secrets.token_bytes(32), json.dumps(spec.as_dict(), sort_keys=True), least)
     connection.execute("INSERT INTO settings VALUES (1, ?, ?, ?, ?)", row)
 
 
@@ -265,10 +262,6 @@ def _check_format(connection: sqlite3.Connection) -> None:
     row = connection.execute("SELECT format FROM settings").fetchone()
     if row is None or row[0] != _FORMAT:
         raise sqlite3.DatabaseError("no settings of this format")
-
-
-def _written(spec: CollectionSpec) -> str:
-    return json.dumps(spec.as_dict(), sort_keys=True)
 
 
 def _refuse(problem: Problem) -> DpForwardError:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from importlib.resources import files
 from typing import Any, Final
 
@@ -35,10 +35,10 @@ from dp_forward.errors import (
     LedgerCorrupt,
     LedgerUnavailable,
 )
-from dp_forward.privacy import checks
 from dp_forward.service.protocol.policy import ProtocolMismatch
 from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
-from dp_forward.service.server.request_limits import Refused, json_response, read_body
+from dp_forward.service.server.request_limits import Refused, json_response, parse_object, read_body
+from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
 from dp_forward.service.webui.ui_security import AccessControl
 from dp_forward.service.webui.ui_service import UiService
@@ -47,8 +47,6 @@ __all__ = ["run_ui"]
 
 MOST_BYTES: Final = 1 << 18
 _HOST: Final = "127.0.0.1"
-_KEY_BYTES: Final = 16
-_BODY_SECONDS: Final = 10.0
 _STATIC: Final = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -69,26 +67,22 @@ _ERRORS: Final[dict[type[DpForwardError], tuple[str, int, str]]] = {
 }
 """Error -> its code, its status, and what is said before its own words."""
 
-Endpoint = Callable[[Request], Awaitable[Response]]
-
 
 def run_ui(
     service: UiService,
     *,
     port: int = 8766,
     say: Callable[[str], None] = print_line,
-    ready: Callable[[uvicorn.Server], None] | None = None,
+    ready: Callable[[uvicorn.Server], None] = lambda server: None,
 ) -> None:
-    """Serve the page until SIGINT or SIGTERM, then finish what was asked and return.
+    """Serve the page until SIGINT or SIGTERM, then finish what was asked and return. Nothing is logged.
 
     When it listens, it prints one line of JSON on stdout: ``{"address", "port"}``. The address holds the key
-    of this start; whoever has it may ask. ``ready`` is called next, with the server: setting its
-    ``should_exit`` stops it. Nothing is logged.
+    of this start; whoever has it may ask. ``ready`` is called next; see `run_until_signal`.
     """
-    if not 0 <= checks.count("port", port, at_least=0, remedy="Use 0 for a free one.") < 1 << 16:
-        raise InvalidInput("port", "be below 65536", port, "Use 0 for a free one.")
+    ServerSettings(port=port)  # refuses what is no port
     listening = bind_socket(_HOST, port)
-    port, key = listening.getsockname()[1], secrets.token_urlsafe(_KEY_BYTES)
+    port, key = listening.getsockname()[1], secrets.token_urlsafe(16)
 
     address = {"address": f"http://{_HOST}:{port}/#key={key}", "port": port}
     run_until_signal(
@@ -107,35 +101,29 @@ def run_ui(
 def make_ui_app(service: UiService, *, key: str, port: int) -> AccessControl:
     """Make the app behind its access control; ``port`` is the one it listens on."""
     routes = [
-        Route(path, _file(files(__package__).joinpath(name).read_bytes(), kind))
-        for path, (name, kind) in _STATIC.items()
-    ]
-    routes += [
-        Route("/api/state", _call(lambda body: service.state(), keys=()), methods=["POST"]),
+        Route("/api/state", _call(lambda body: service.state(), keys=frozenset()), methods=["POST"]),
         Route("/api/ask", _call(lambda body: service.ask(*_question(body))), methods=["POST"]),
         Route("/api/look", _call(lambda body: service.preview(*_question(body))), methods=["POST"]),
     ]
+    for path, (name, kind) in _STATIC.items():
+        page = Response(files(__package__).joinpath(name).read_bytes(), headers={"content-type": kind})
+        routes.append(Route(path, page, methods=["GET"]))
     return AccessControl(
         Starlette(routes=routes, exception_handlers={HTTPException: _not_found}), key=key, port=port
     )
 
 
-def _file(content: bytes, kind: str) -> Endpoint:
-    async def get(request: Request) -> Response:
-        return Response(content, headers={"content-type": kind})
-
-    return get
-
-
 def _call(
-    work: Callable[[dict[str, Any]], dict[str, Any]], *, keys: tuple[str, ...] = ("epsilon", "text")
-) -> Endpoint:
+    work: Callable[[dict[str, Any]], dict[str, Any]], *, keys: Set[str] = frozenset(("epsilon", "text"))
+) -> Callable[[Request], Awaitable[Response]]:
     """Read a body, work in a thread, answer. Nothing is raised further: a traceback may hold a text."""
 
     async def post(request: Request) -> Response:
         try:
-            body = await read_body(request, MOST_BYTES, seconds=_BODY_SECONDS)
-            return json_response(await asyncio.to_thread(work, _object(body, keys)))
+            question = parse_object(await read_body(request, MOST_BYTES, seconds=10.0), keys)
+            if question is None:
+                raise Refused("body", "This is not a question of this page. Reload it.")
+            return json_response(await asyncio.to_thread(work, question))
         except DpForwardError as error:
             code, status, message = _explain(error)
         except Exception:
@@ -143,16 +131,6 @@ def _call(
         return json_response({"error": code, "message": message}, status)
 
     return post
-
-
-def _object(body: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or sorted(found) != list(keys):
-        raise Refused("body", "This is not a question of this page. Reload it.")
-    return found
 
 
 def _question(body: dict[str, Any]) -> tuple[str, float]:

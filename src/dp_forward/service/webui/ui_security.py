@@ -23,9 +23,8 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dp_forward.service.server.request_limits import Refused, json_response
+from dp_forward.service.server.request_limits import Refused, refusal
 
-_KEY_HEADER: Final = "x-dpf-key"
 HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -37,7 +36,6 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_STATUS: Final = {"host": 403, "origin": 403, "key": 401}
 
 
 class AccessControl:
@@ -51,14 +49,20 @@ class AccessControl:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise AssertionError("the page is served over HTTP only")
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
+            await send(message)
+
         try:
             self._check(scope["path"], Headers(scope=scope))
-        except Refused as refusal:
-            status = _STATUS.get(refusal.code, refusal.status)
-            app: ASGIApp = json_response(refusal.as_dict(), status, {"connection": "close"})
+        except Refused as refused:
+            app: ASGIApp = refusal(refused, close=True)
         else:
             app = self._app
-        await app(scope, receive, _with_headers(send))
+        await app(scope, receive, send_with_headers)
 
     def _check(self, path: str, headers: Headers) -> None:
         hosts = headers.getlist("host")
@@ -70,18 +74,8 @@ class AccessControl:
             return
         if any(site != "same-origin" for site in headers.getlist("sec-fetch-site")):
             raise Refused("origin", "Another page may not ask.")
-        given = headers.get(_KEY_HEADER, "").encode("utf-8", "replace")
+        given = headers.get("x-dpf-key", "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, self._key):
             raise Refused("key", "The key is missing or old. Open the address that `dpf ui` printed last.")
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused("content_type", "Only JSON is read.")
-
-
-def _with_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-            message = {**message, "headers": [*message.get("headers", ()), *added]}
-        await send(message)
-
-    return sending

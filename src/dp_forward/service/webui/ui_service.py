@@ -6,6 +6,7 @@ never flatters.
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any, Protocol
 
@@ -52,7 +53,7 @@ class UiService:
     def __init__(self, client: Client, reconstructor: Reconstructor, *, server: str) -> None:
         self._client, self._reconstructor, self._server = client, reconstructor, server
         self._asking, self._reading = threading.Lock(), threading.Lock()
-        self._offers: dict[float, dict[str, Any]] = {}
+        self._offer = functools.cache(self._make_offer)
 
     def state(self) -> dict[str, Any]:
         """Budget, offered epsilons and reconstruction; asks the server once."""
@@ -113,23 +114,20 @@ class UiService:
             raise InvalidInput("epsilon", rule, "another", "Reload the page.")
         return epsilon
 
-    def _offer(self, epsilon: float) -> dict[str, Any]:
-        """What a release at this epsilon promises; calibrated once."""
-        if epsilon in self._offers:
-            return self._offers[epsilon]
+    def _make_offer(self, epsilon: float) -> dict[str, Any]:
+        """What a release at this epsilon promises."""
         promised = Guarantee(self._client.policy.with_epsilon(epsilon).terms().mechanism)
         tokens = None if promised.unit is None else promised.unit.tokens
         pair = "texts"
         if tokens is not None:
             pair += f" that differ in {'one token' if tokens == 1 else f'{tokens} tokens in a row'}"
-        self._offers[epsilon] = {
+        return {
             "epsilon": epsilon,
             "guess_rate": promised.guess_rate,
             "guess": f"Whoever sees this release tells two candidate {pair} apart at most "
             f"{percent_up(promised.guess_rate)} of the time; a coin has 50 %.",
             "promise": promised.promise,
         }
-        return self._offers[epsilon]
 
 
 def _budget(summary: Summary) -> dict[str, Any]:
