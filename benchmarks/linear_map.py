@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_forward.attacks.inversion.gradient import refuse_front
-from dp_forward.attacks.inversion.recall import each_batch
-from dp_forward.attacks.observations import AnyFront, observe_average
+from dp_forward.attacks.observations import AnyFront, each_batch, observe_average
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.privacy import Mechanism
 from dp_forward.progress import Count

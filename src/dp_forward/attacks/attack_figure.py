@@ -16,10 +16,6 @@ from dp_forward.storage.files import draft_of
 __all__ = ["check_figure", "draw_attacks"]
 
 _KINDS: Final = (".png", ".svg", ".pdf")
-_UNDEFENDED, _DEFENDED = "#c46a4a", "#3b7ea1"
-
-Results = Mapping[str, Mapping[str, Any]]
-"""A name for each bar -> what `AttackResult.as_dict` gives."""
 
 
 def check_figure(path: Path) -> None:
@@ -31,17 +27,16 @@ def check_figure(path: Path) -> None:
     _figure(1, 1)
 
 
-def draw_attacks(panels: Mapping[str, Results], path: Path) -> None:
-    """Draw one panel for each title and one bar for each result in it; the file is written whole."""
+def draw_attacks(panels: Mapping[str, Mapping[str, Mapping[str, Any]]], path: Path) -> None:
+    """Draw a panel for each title and in it a bar for each name and `AttackResult.as_dict`; written whole."""
     check_figure(path)
     tallest = max(len(bars) for bars in panels.values())
     figure = _figure(1.5 + 4.3 * len(panels), 1.3 + 0.36 * tallest)
-    for axes, (title, results) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
+    places = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, results) in zip(places, panels.items(), strict=True):
         bars = list(results.values())
         success = [bar["success"] for bar in bars]
-        colours = [_UNDEFENDED if bar["ceiling"] is None else _DEFENDED for bar in bars]
+        colours = ["#c46a4a" if bar["ceiling"] is None else "#3b7ea1" for bar in bars]
         off = [[b["success"] - b["low"] for b in bars], [b["high"] - b["success"] for b in bars]]
         axes.barh(range(len(bars)), success, xerr=off, capsize=2, color=colours, height=0.6)
         for place, bar in enumerate(bars):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from scipy.stats import binomtest
 
 from dp_forward.errors import InvalidInput
 
 __all__ = ["AttackResult", "exact_interval"]
-
-_FEWEST_TEXTS: Final = 20
 
 
 def exact_interval(right: int, trials: int) -> tuple[float, float]:
@@ -23,10 +21,8 @@ def exact_interval(right: int, trials: int) -> tuple[float, float]:
 
 def require_texts(name: str, texts: int) -> None:
     """Refuse fewer than 20 texts: their interval says nothing."""
-    if texts < _FEWEST_TEXTS:
-        raise InvalidInput(
-            name, f"be {_FEWEST_TEXTS} texts or more", texts, "An interval needs more of them."
-        )
+    if texts < 20:
+        raise InvalidInput(name, "be 20 texts or more", texts, "An interval needs more of them.")
 
 
 @dataclass(frozen=True, kw_only=True)

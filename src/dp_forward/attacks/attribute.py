@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
-from dp_forward.attacks.observations import AnyFront, hidden_batches, kind_of_noise, observe_texts
+from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, kind_of_noise, observe_texts
 from dp_forward.data import EncodedTexts, Record
 from dp_forward.data.row_files import read_rows
 from dp_forward.errors import InvalidInput
@@ -52,12 +52,8 @@ GENRES: Final = ("action", "comedy", "drama", "horror")
 
 Pool = Literal["flatten", "mean"]
 
-_FIRST_GENRE = re.compile("|".join(GENRES))
-_FLATTENED_UP_TO = 4096
 _INNER = 256
 _BATCH = 128
-_RATE = 1e-3
-_MOST_VALUES = 1000
 
 
 def keyword_genres(texts: Iterable[str]) -> Iterator[Record]:
@@ -67,8 +63,7 @@ def keyword_genres(texts: Iterable[str]) -> Iterator[Record]:
     so 16,214 of the 50,000 IMDb reviews have a label.
     """
     for text in texts:
-        found = _FIRST_GENRE.search(text)
-        if found is not None:
+        if found := re.search("|".join(GENRES), text):
             yield Record(text, None, GENRES.index(found.group()))
 
 
@@ -95,9 +90,9 @@ def read_labelled(
             raise InvalidInput("data", "have a text in every row", f"none at {row.place}", "Mend the row.")
         rows.append((words, str(value).strip()))
     values = tuple(sorted({value for _, value in rows}))
-    if not 2 <= len(values) <= _MOST_VALUES:
+    if not 2 <= len(values) <= 1000:
         raise InvalidInput(
-            "attribute", f"have 2 to {_MOST_VALUES} different values", len(values), "Name another column."
+            "attribute", "have 2 to 1000 different values", len(values), "Name another column."
         )
     numbers = {value: number for number, value in enumerate(values)}
     return values, [Record(words, None, numbers[value]) for words, value in rows]
@@ -128,9 +123,9 @@ def attribute_attack(
         raise InvalidInput("pool", "be flatten or mean", pool, "Leave it out.")
     known, wanted = _labels("train", train), _labels("test", test)
     place = pick_device(device)
-    parts = list(hidden_batches(front, train, device=place))
+    parts = [hidden_rows(front, batch, device=place) for _, batch, _ in each_batch(train, 64)]
     rows, width = parts[0].shape[1:]
-    pool = pool or ("flatten" if rows * width <= _FLATTENED_UP_TO else "mean")
+    pool = pool or ("flatten" if rows * width <= 4096 else "mean")
     # Where nothing is drawn, the vectors are all that is needed.
     inputs = torch.cat([pooled(part, pool) for part in parts] if mechanism is None else parts)
     labels = torch.from_numpy(np.array(known)).to(place)
@@ -193,7 +188,7 @@ def _learn(
         first, second = nn.Linear(len(standard.mean), _INNER), nn.Linear(_INNER, _INNER)
         last = nn.Linear(_INNER, int(labels.max()) + 1)
         network = nn.Sequential(standard, first, nn.ReLU(), second, nn.ReLU(), last).to(labels.device)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=0.01)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
     best, best_epoch, kept = -1, 0, copy.deepcopy(network.state_dict())
     for epoch in range(epochs):

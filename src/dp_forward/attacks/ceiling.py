@@ -54,7 +54,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import RECORD, TEXT, Mechanism
 from dp_forward.privacy.rounding import nudge_up
 
-_LOOKED_AT: Final = 257
 _FURTHEST: Final = 60.0
 """From this epsilon on every ceiling is 1 for a prior that can be measured."""
 
@@ -66,37 +65,29 @@ def attribute_ceiling(mechanism: Mechanism | None, prior: float) -> float:
         1 where nothing is promised about a whole text: no mechanism, a baseline outside its theorem, or a
         promise per token, phrase or label. (A text of n tokens differs from another in all of them.)
     """
-    if mechanism is None or not mechanism.guaranteed or mechanism.unit not in (TEXT, RECORD):
-        _checked(prior)
-        return 1.0
-    return guess_ceiling(mechanism, prior)
+    promised = mechanism is not None and mechanism.guaranteed and mechanism.unit in (TEXT, RECORD)
+    return guess_ceiling(mechanism if promised else None, prior)
 
 
-def guess_ceiling(mechanism: Mechanism, prior: float) -> float:
+def guess_ceiling(mechanism: Mechanism | None, prior: float) -> float:
     """The same for a secret that lies inside one unit of the mechanism, whatever that unit is.
 
     For a promise per token, ``prior`` must count what is known of the other tokens: the promise keeps them
     fixed.
     """
-    prior = _checked(prior)
-    pure = mechanism.epsilon(0.0)
-    most = min(pure, _FURTHEST)
-    looked_at = [*np.square(np.linspace(0.0, math.sqrt(most), _LOOKED_AT))[:-1].tolist(), most]
-    found = min(_at(e, 0.0 if e >= pure else mechanism.delta(e), prior) for e in looked_at)
-    return max(prior, min(1.0, nudge_up(found)))
-
-
-def _at(epsilon: float, delta: float, prior: float) -> float:
-    """The better of the two bounds at one epsilon."""
-    if prior == 1:
-        return 1.0
-    t = float(expit(epsilon + math.log(prior) - math.log1p(-prior)))
-    by_odds = t + delta * (1 - prior * t)
-    by_reference = prior * math.exp(epsilon) + (1 - prior) * delta
-    return min(by_odds, by_reference)
-
-
-def _checked(prior: float) -> float:
     if not 0 < prior <= 1:
         raise InvalidInput("prior", "lie in (0, 1]", prior, "It is the share of the likeliest value.")
-    return float(prior)
+    if mechanism is None or prior == 1:
+        return 1.0
+    prior = float(prior)
+    pure = mechanism.epsilon(0.0)
+    most = min(pure, _FURTHEST)
+    looked_at = [*np.square(np.linspace(0.0, math.sqrt(most), 257))[:-1].tolist(), most]
+    found = math.inf
+    for e in looked_at:
+        delta = 0.0 if e >= pure else mechanism.delta(e)
+        t = float(expit(e + math.log(prior) - math.log1p(-prior)))
+        by_odds = t + delta * (1 - prior * t)
+        by_reference = prior * math.exp(e) + (1 - prior) * delta
+        found = min(found, by_odds, by_reference)
+    return max(prior, min(1.0, nudge_up(found)))

@@ -38,8 +38,6 @@ Bools = NDArray[np.bool_]
 TrainShadow = Callable[[NDArray[np.int64]], ArrayLike]
 """From the numbers of the texts to train on to the scores of *all* texts; see `logit_confidence`."""
 
-_ENOUGH = 32
-_LEAST_DEVIATION = 1e-6
 _LEAST_CHANCE = 1e-18
 
 
@@ -50,11 +48,10 @@ def logit_confidence(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
     if known.shape != (len(chances),):
         raise InvalidInput("labels", f"be {len(chances)}", known.shape, "Give one for every text.")
     place = np.arange(len(chances)), known
-    right = chances[place]
     rest = np.array(chances)
     rest[place] = 0.0
-    others = rest.sum(axis=1)
-    return np.asarray(np.log(np.maximum(right, _LEAST_CHANCE)) - np.log(np.maximum(others, _LEAST_CHANCE)))
+    right, others = (np.log(np.maximum(share, _LEAST_CHANCE)) for share in (chances[place], rest.sum(axis=1)))
+    return np.asarray(right - others)
 
 
 def lira(
@@ -69,23 +66,6 @@ def lira(
 ) -> AttackResult:
     """Attack one target: scores [N] and who was a member [N], and the same of the shadows, [S, N] each."""
     members = _flags("target_members", target_members, axes=1)
-    judged = likelihood_ratios(target_scores, shadow_scores, shadow_members, offline=offline)
-    if members.shape != judged.shape:
-        raise InvalidInput(
-            "target_members", f"be {len(judged)}", len(members), "Say of every text whether it was one."
-        )
-    require_texts("members", int(members.sum()))
-    require_texts("others", int((~members).sum()))
-    name = "membership, LiRA offline" if offline else "membership, LiRA"
-    return threshold_attack(
-        judged[members], judged[~members], seed=seed, direction="high", ceiling=ceiling, name=name
-    )
-
-
-def likelihood_ratios(
-    target_scores: ArrayLike, shadow_scores: ArrayLike, shadow_members: ArrayLike, *, offline: bool = False
-) -> Floats:
-    """How much each text looks like a member [N]; see the module."""
     target = finite_array("target_scores", target_scores, ndim=1)
     shadows = finite_array("shadow_scores", shadow_scores, ndim=2)
     inside = _flags("shadow_members", shadow_members, axes=2)
@@ -96,16 +76,26 @@ def likelihood_ratios(
             f"{shadows.shape} and {inside.shape}",
             "Score every text with every shadow.",
         )
-    least = 1 if not offline else 0
-    if inside.sum(axis=0).min() < least or (~inside).sum(axis=0).min() < 1:
+    if (not offline and inside.sum(axis=0).min() < 1) or (~inside).sum(axis=0).min() < 1:
         raise InvalidInput(
             "shadow_members", "have every text in one shadow and out of another", "others", "Use halves()."
         )
-    mean_out, spread_out = _fitted(shadows, ~inside)
-    if offline:
-        return np.asarray((target - mean_out) / spread_out)
-    mean_in, spread_in = _fitted(shadows, inside)
-    return _log_normal(target, mean_in, spread_in) - _log_normal(target, mean_out, spread_out)
+    off, spread = _fitted(target, shadows, ~inside)
+    judged = off / spread
+    if not offline:
+        off_in, spread_in = _fitted(target, shadows, inside)
+        in_power, out_power = -0.5 * (off_in / spread_in) ** 2, -0.5 * judged**2
+        judged = (in_power - np.log(spread_in)) - (out_power - np.log(spread))
+    if members.shape != judged.shape:
+        raise InvalidInput(
+            "target_members", f"be {len(judged)}", len(members), "Say of every text whether it was one."
+        )
+    require_texts("members", int(members.sum()))
+    require_texts("others", int((~members).sum()))
+    name = "membership, LiRA offline" if offline else "membership, LiRA"
+    return threshold_attack(
+        judged[members], judged[~members], seed=seed, direction="high", ceiling=ceiling, name=name
+    )
 
 
 def score_shadows(
@@ -133,22 +123,18 @@ def halves(texts: int, shadows: int, *, seed: int) -> Bools:
     return np.asarray(order < shadows // 2)
 
 
-def _fitted(scores: Floats, chosen: Bools) -> tuple[Floats, Floats]:
-    """The mean of the chosen shadows per text, and their deviation: per text, or one for all."""
+def _fitted(target: Floats, scores: Floats, chosen: Bools) -> tuple[Floats, Floats]:
+    """How far the target lies above the mean of the chosen shadows, and their deviation (one, if few)."""
     number = chosen.sum(axis=0)
     mean = np.where(chosen, scores, 0.0).sum(axis=0) / np.maximum(number, 1)
     squares = np.where(chosen, (scores - mean) ** 2, 0.0).sum(axis=0)
-    if number.min() >= _ENOUGH:
+    if number.min() >= 32:
         variance = squares / (number - 1)
     else:
         free = max(1, int(np.maximum(number - 1, 0).sum()))
         # The mean of a few shadows is off by itself, and the target is a new draw.
         variance = squares.sum() / free * (1 + 1 / np.maximum(number, 1))
-    return mean, np.maximum(np.sqrt(variance), _LEAST_DEVIATION)
-
-
-def _log_normal(x: Floats, mean: Floats, spread: Floats) -> Floats:
-    return np.asarray(-0.5 * ((x - mean) / spread) ** 2 - np.log(spread))
+    return target - mean, np.maximum(np.sqrt(variance), 1e-6)
 
 
 def _flags(name: str, value: ArrayLike, *, axes: int) -> Bools:

@@ -43,10 +43,8 @@ from dp_forward.split.halves import Back, NarrowBack
 __all__ = ["SCORES", "answers", "drop_words", "entropy", "threshold_attack"]
 
 Floats = NDArray[np.float64]
-Direction = Literal["high", "low"]
 
 _TINY = 1e-300
-_NEXT_TO_ONE = 1 - 2.0**-53
 
 
 @torch.inference_mode()
@@ -96,7 +94,7 @@ def modified_entropy(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
     """Entropy that knows the label (Song and Mittal 2021): an answer that is sure and wrong has much."""
     chances = _checked(probabilities)
     place = np.arange(len(chances)), _checked_labels(labels, chances)
-    others = -chances * np.log1p(-np.minimum(chances, _NEXT_TO_ONE))
+    others = -chances * np.log1p(-np.minimum(chances, 1 - 2.0**-53))
     right = chances[place]
     others[place] = -(1 - right) * np.log(np.maximum(right, _TINY))
     return np.asarray(others.sum(axis=1))
@@ -113,7 +111,7 @@ def threshold_attack(
     other_scores: ArrayLike,
     *,
     seed: int,
-    direction: Direction | None = None,
+    direction: Literal["high", "low"] | None = None,
     ceiling: float | None = None,
     name: str = "membership",
 ) -> AttackResult:
@@ -132,39 +130,25 @@ def threshold_attack(
     size = min(len(members), len(others))
     members, others = (rng.permutation(scores)[:size] for scores in (members, others))
     half = size // 2
-    ways: tuple[Direction, ...] = ("high", "low") if direction is None else (direction,)
-    found = [
-        (*_best_threshold(_turned(members[:half], way), _turned(others[:half], way)), way) for way in ways
-    ]
+    signs = {way: sign for way, sign in (("high", 1.0), ("low", -1.0)) if direction in (None, way)}
+    found = [(*_best_threshold(s * members[:half], s * others[:half]), way) for way, s in signs.items()]
     _, threshold, way = max(found, key=lambda one: one[0])
-    inside, outside = _turned(members[half:], way), _turned(others[half:], way)
+    members, others = signs[way] * members, signs[way] * others
+    inside, outside = members[half:], others[half:]
     right = int(np.sum(inside >= threshold) + np.sum(outside < threshold))
-    trials = len(inside) + len(outside)
-    judged = (inside, outside) if direction is None else (_turned(members, way), _turned(others, way))
+    curve = roc(inside, outside) if direction is None else roc(members, others)
     return AttackResult.from_counts(
-        name, right, trials, chance=0.5, ceiling=ceiling, members_score=way, **roc(*judged)
+        name, right, 2 * len(inside), chance=0.5, ceiling=ceiling, members_score=way, **curve
     )
 
 
 def roc(member_scores: Floats, other_scores: Floats) -> dict[str, float]:
     """AUC, and the share of members found while 1 % and 0.1 % of the others are accused; high is member."""
     above = mannwhitneyu(member_scores, other_scores, method="asymptotic").statistic
-    return {
-        "auc": float(above) / (len(member_scores) * len(other_scores)),
-        "tpr_at_1_percent_fpr": _found_at(member_scores, other_scores, 0.01),
-        "tpr_at_0.1_percent_fpr": _found_at(member_scores, other_scores, 0.001),
-    }
-
-
-def _found_at(members: Floats, others: Floats, accused: float) -> float:
-    """The share of members above a threshold that at most this share of the others passes."""
-    allowed = int(accused * len(others))
-    limit = np.sort(others)[::-1][allowed]
-    return float(np.mean(members > limit))
-
-
-def _turned(scores: Floats, way: Direction) -> Floats:
-    return scores if way == "high" else -scores
+    falling = np.sort(other_scores)[::-1]
+    limits = {"1": falling[int(0.01 * len(falling))], "0.1": falling[int(0.001 * len(falling))]}
+    found = {f"tpr_at_{share}_percent_fpr": float(np.mean(member_scores > limits[share])) for share in limits}
+    return {"auc": float(above) / (len(member_scores) * len(other_scores)), **found}
 
 
 def _best_threshold(members: Floats, others: Floats) -> tuple[float, float]:

@@ -9,12 +9,13 @@ Guarantees:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dp_forward.data import EncodedTexts
@@ -29,14 +30,9 @@ from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import Front, NarrowFront
 
-__all__ = ["AnyFront", "observe_average", "observe_texts"]
+__all__ = ["AnyFront", "each_batch", "observe_average", "observe_texts"]
 
 AnyFront = Front | NarrowFront
-
-_TEXTS_AT_ONCE: Final = 64
-_NOISE_ENTRIES: Final = 1 << 16
-_DRAWN_ENTRIES: Final = 1 << 26
-"""Most numbers that are drawn before they are averaged."""
 
 
 def kind_of_noise(mechanism: Mechanism | None) -> Literal["none", "released", "simulated"]:
@@ -61,13 +57,22 @@ def hidden_rows(
     return rows.float().clone()
 
 
-def hidden_batches(
-    front: AnyFront, texts: EncodedTexts, *, device: torch.device | str | None = None
-) -> Iterator[Tensor]:
-    """The hidden matrices of all texts, some at a time, in their order."""
-    for start in range(0, len(texts), _TEXTS_AT_ONCE):
-        batch = texts.batch(range(start, min(start + _TEXTS_AT_ONCE, len(texts))))
-        yield hidden_rows(front, batch, device=device)
+def each_batch(
+    texts: EncodedTexts, size: int, progress: Count | None = None
+) -> Iterator[tuple[NDArray[np.int64], dict[str, Tensor], Callable[[float], None]]]:
+    """All texts, ``size`` at a time: their numbers, their tokens, and a callable for the share that is done.
+
+    ``progress`` is called with the texts so far; a share of a batch counts as so many of its texts.
+    """
+    report = progress or (lambda done: None)
+    for start in range(0, len(texts), size):
+        indices = np.arange(start, min(start + size, len(texts)))
+
+        def tell(share: float, start: int = start, most: int = len(indices) - 1) -> None:
+            report(start + int(share * most))
+
+        yield indices, texts.batch(indices), tell
+        report(int(indices[-1]) + 1)
 
 
 @torch.inference_mode()
@@ -88,7 +93,7 @@ def observe(hidden: Tensor, mechanism: Mechanism | None, *, draws: int = 1, simu
         return torch.from_numpy(np.stack([one.as_floats() for one in release_batch(part, mechanism)]))
 
     repeated = hidden.repeat_interleave(draws, dim=0).cpu()
-    parts = torch.split(repeated, max(1, _NOISE_ENTRIES // max(1, repeated[0].numel())))
+    parts = torch.split(repeated, max(1, (1 << 16) // max(1, repeated[0].numel())))
     # The noise takes most of the time, and its arithmetic runs outside of Python's lock.
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         noisy = torch.cat(list(threads.map(release, parts)))
@@ -113,15 +118,12 @@ def observe_texts(
     draws = count("draws", draws, remedy="Use 1, or more to average the noise away.")
     if mechanism is not None:
         refuse_where_rows_mix("mechanism", mechanism.unit, row_local=front.row_local, cut=front.cut)
-    done = 0
-    for hidden in hidden_batches(front, texts, device=device):
+    for _, batch, _ in each_batch(texts, 64, progress):
+        hidden = hidden_rows(front, batch, device=device)
         if mechanism is not None and noiseless:
             yield apply_bound(hidden, Sanitizer(mechanism).bound)[:, None]
         else:
             yield observe(hidden, mechanism, draws=draws)
-        done += len(hidden)
-        if progress is not None:
-            progress(done)
 
 
 def observe_average(
@@ -138,7 +140,7 @@ def observe_average(
     if mechanism is None:
         return hidden
     total, left = torch.zeros_like(hidden, dtype=torch.float64), releases
-    most = max(1, _DRAWN_ENTRIES // max(1, hidden.numel()))
+    most = max(1, (1 << 26) // max(1, hidden.numel()))
     while left > 0:
         draws = min(left, most)
         total += observe(hidden, mechanism, draws=draws, simulate=simulate).sum(dim=1, dtype=torch.float64)

@@ -38,8 +38,6 @@ _CELL: Final = 1 / 8
 _TAU: Final = _CELL / math.sqrt(12)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _FAR: Final = 9.0
-_MANY: Final = 4
-"""So many equal entries, or more: their rounding errors add up to one that is as good as normal."""
 
 
 @dataclass(frozen=True)
@@ -65,21 +63,18 @@ class GaussianClaim:
         Inputs that differ in more rows than neighbours do are no neighbours: for them only the noise counts.
         """
         apart = float(np.linalg.norm(first - second)) / self.mechanism.sigma
-        return min(apart, self._promised) if self._neighbours(first, second) else apart
+        return min(apart, self._promised(first, second) or apart)
 
     def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
         """What is promised at ``delta`` for one release of each of two bounded inputs."""
-        neighbours = self._neighbours(first, second)
-        return curve.epsilon(delta, self._promised if neighbours else self.mu(first, second))
+        return curve.epsilon(delta, self._promised(first, second) or self.mu(first, second))
 
-    @property
-    def _promised(self) -> float:
-        return self.mechanism.mu / math.sqrt(self.mechanism.releases)
-
-    def _neighbours(self, first: Floats, second: Floats) -> bool:
+    def _promised(self, first: Floats, second: Floats) -> float | None:
+        """The mu of one release, where these inputs are neighbours."""
         unit = self.mechanism.unit
         covered = None if unit is None else self.bound.changed_rows(unit)
-        return covered is None or int(np.sum(np.any(first != second, axis=1))) <= covered
+        neighbours = covered is None or int(np.sum(np.any(first != second, axis=1))) <= covered
+        return self.mechanism.mu / math.sqrt(self.mechanism.releases) if neighbours else None
 
     def ratios(self, released: Floats, first: Floats, second: Floats) -> Floats:
         """The log-likelihood ratio of each release, or something monotone in it."""
@@ -100,13 +95,8 @@ class PrivUnitClaim:
         return self.mechanism.sigma * math.hypot(1.0, _TAU)
 
     def along_z(self, total: float, claimed: float, trials: int) -> float:
-        return cap_sum_z(
-            total / self.mechanism.sigma,
-            trials,
-            threshold=self.mechanism.threshold,
-            log_levels=self._log_levels,
-            tau=_TAU,
-        )
+        total, t = total / self.mechanism.sigma, self.mechanism.threshold
+        return cap_sum_z(total, trials, threshold=t, log_levels=self._log_levels, tau=_TAU)
 
     @property
     def _log_levels(self) -> tuple[float, float]:
@@ -136,7 +126,8 @@ class PrivUnitClaim:
         most ``sum |x_i| / 16``, so no release with s further than that below t is counted into the cap.
         """
         unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
-        spread = np.sum(unit**4, axis=1) <= 1 / _MANY
+        # The rounding errors of 4 equal entries, or more, add up to one that is as good as normal.
+        spread = np.sum(unit**4, axis=1) <= 1 / 4
         t, (_, below) = self.mechanism.threshold, self._log_levels
         reach = np.sum(np.abs(unit), axis=1) * _CELL / 2
         moved = np.exp(below) * (ndtr(reach - t) - ndtr(-t))

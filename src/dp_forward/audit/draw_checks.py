@@ -14,9 +14,8 @@ import contextlib
 import os
 import signal
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +27,6 @@ from dp_forward.noise.released import released_matrix as released
 from dp_forward.privacy import Mechanism
 
 __all__ = ["audit_draws"]
-
-_THREADS: Final = 4
-_FORKS: Final = 3
-_EACH: Final = 4
-_PATIENCE_S: Final = 30
 
 Matrix = NDArray[Any]
 
@@ -47,19 +41,13 @@ def audit_draws(mechanism: Mechanism, *, rows: int = 8, width: int = 16, bits: i
     ]
 
 
-def _awkward(hidden: Matrix) -> Iterator[Matrix]:
-    """Matrices that a front can give, if its weights or its text are strange enough."""
-    yield hidden
-    for value in (np.nan, np.inf, -np.inf, 1e300, 5e-324, 0.0):
-        yield np.full_like(hidden, value)
-        one = hidden.copy()
-        one[-1, -1] = value
-        yield one
-    yield hidden.astype(np.float32) * np.float32(1e30)
-
-
 def _sizes_and_totality(mechanism: Mechanism, hidden: Matrix, bits: int) -> list[Finding]:
-    sizes, refused, cases = set(), 0, list(_awkward(hidden))
+    """Of matrices that a front can give, if its weights or its text are strange enough."""
+    sizes, refused = set(), 0
+    cases = [hidden, hidden.astype(np.float32) * np.float32(1e30)]
+    for value in (np.nan, np.inf, -np.inf, 1e300, 5e-324, 0.0):
+        cases += [np.full_like(hidden, value), hidden.copy()]
+        cases[-1][-1, -1] = value
     for case in cases:
         try:
             sizes.add(len(released.serialise(released.release(case, mechanism, bits=bits))))
@@ -85,31 +73,25 @@ def _text_by_text(mechanism: Mechanism, hidden: Matrix, bits: int) -> Finding:
 
 
 def _fresh(mechanism: Mechanism, hidden: Matrix, bits: int) -> list[Finding]:
+    """From releases of one matrix here, in threads and, where the system can, in forks."""
     claim = claim_of(mechanism, bits=bits)
     x = bounded_vectors(hidden, claim.bound)
-    integers = np.frombuffer(_elsewhere(mechanism, hidden, bits), dtype=f"<i{bits // 8}")
+
+    def some(_: int = 0) -> bytes:
+        return b"".join(released.serialise(released.release(hidden, mechanism, bits=bits)) for _ in range(4))
+
+    parts = [some()]
+    if hasattr(os, "fork"):
+        parts += [_in_fork(some) for _ in range(3)]
+    with ThreadPoolExecutor(4) as threads:
+        parts += threads.map(some, range(4))
+    integers = np.frombuffer(b"".join(parts), dtype=f"<i{bits // 8}")
     seen = released.dequantise(integers.reshape(-1, *hidden.shape), mechanism, bits)
     vectors = as_vectors(seen, claim.bound)
     unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
     across = vectors - np.einsum("nkd,kd->nk", vectors, unit)[:, :, None] * unit
     found = shared_noise(across.reshape(len(across), -1), x.size - len(x))
     return [Finding("noise shared by threads or forks", one.claimed, one.measured, one.z) for one in found]
-
-
-def _elsewhere(mechanism: Mechanism, hidden: Matrix, bits: int) -> bytes:
-    """Releases of one matrix from here, from threads and, where the system can, from forks."""
-
-    def some(_: int = 0) -> bytes:
-        return b"".join(
-            released.serialise(released.release(hidden, mechanism, bits=bits)) for _ in range(_EACH)
-        )
-
-    parts = [some()]
-    if hasattr(os, "fork"):
-        parts += [_in_fork(some) for _ in range(_FORKS)]
-    with ThreadPoolExecutor(_THREADS) as threads:
-        parts += threads.map(some, range(_THREADS))
-    return b"".join(parts)
 
 
 def _in_fork(work: Any) -> bytes:
@@ -122,7 +104,7 @@ def _in_fork(work: Any) -> bytes:
         with contextlib.suppress(BaseException):
             os.close(reading)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(_PATIENCE_S)  # a lock that another thread held at the fork is never given back
+            signal.alarm(30)  # a lock that another thread held at the fork is never given back
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(work())
         os._exit(0)

@@ -29,8 +29,6 @@ from scipy.stats import beta
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 
-_THRESHOLDS = 400
-
 Floats = NDArray[np.float64]
 
 
@@ -44,7 +42,7 @@ def epsilon_floor(first: Floats, second: Floats, *, delta: float, level: float =
     each = (1 - level) / 4
     learnt = (first[: len(first) // 2], second[: len(second) // 2])
     tested = (first[len(first) // 2 :], second[len(second) // 2 :])
-    thresholds = np.unique(np.quantile(np.concatenate(learnt), np.linspace(0, 1, _THRESHOLDS)))
+    thresholds = np.unique(np.quantile(np.concatenate(learnt), np.linspace(0, 1, 400)))
     guessed = _floors(*learnt, thresholds, delta, each)
     found = 0.0
     for kind in (0, 1):

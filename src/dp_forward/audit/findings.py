@@ -39,13 +39,9 @@ __all__ = ["Finding"]
 REFUTED_FROM: Final = 4.0
 """Standard errors beyond which a claim counts as refuted: an honest one is, with 3.2e-5 per finding."""
 
-_LEAST: Final = 1e-300
-_MOST: Final = 0.999
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(100)
-_PANELS: Final = 12
 _RARE: Final = 40.0
 """What is rarer than exp(-40) is not integrated over."""
-_LARGEST_TILT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ class Finding:
 
 def z_of(p_value: float) -> float:
     """The one-sided z with this tail, so that every kind of test is read on one scale."""
-    return float(norm.isf(min(max(p_value, _LEAST), _MOST)))
+    return float(norm.isf(min(max(p_value, 1e-300), 0.999)))
 
 
 def distance_z(measured: float, mu: float, *, first: int, second: int) -> float:
@@ -88,7 +84,7 @@ def distance_z(measured: float, mu: float, *, first: int, second: int) -> float:
     scale = math.sqrt(first * second / (first + second))
     # A chi-squared variable lies outside of these with probability 2 exp(-_RARE) (Laurent and Massart 2000).
     reach = 2 * math.sqrt(_RARE * freedom)
-    edges = np.linspace(max(0.0, freedom - reach), freedom + reach + 2 * _RARE, _PANELS + 1)
+    edges = np.linspace(max(0.0, freedom - reach), freedom + reach + 2 * _RARE, 13)
     half = np.diff(edges)[:, None] / 2
     squares = (edges[:-1, None] + half * (_NODES + 1)).ravel()
     weights = chi2.pdf(squares, freedom) * (half * _WEIGHTS).ravel()
@@ -132,9 +128,7 @@ def cap_sum_z(
         def exponent(size: float) -> float:
             return trials * cumulant(sign * size) - sign * size * total
 
-        found = minimize_scalar(
-            exponent, bounds=(0.0, _LARGEST_TILT), method="bounded", options={"xatol": 1e-6}
-        )
+        found = minimize_scalar(exponent, bounds=(0.0, 30.0), method="bounded", options={"xatol": 1e-6})
         return math.exp(min(0.0, float(found.fun)))
 
     return z_of(2 * min(tail(1.0), tail(-1.0)))

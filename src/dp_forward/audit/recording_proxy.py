@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import socket
 import tempfile
 import threading
@@ -21,9 +22,7 @@ from dp_forward.split.artifacts import UserSide
 
 __all__ = ["record_client"]
 
-_CHUNK: Final = 1 << 16
 _END_OF_HEAD: Final = b"\r\n\r\n"
-_LOST: Final = 2
 
 
 class RecordingProxy:
@@ -64,7 +63,8 @@ class RecordingProxy:
             data = bytes(stream)
             while _END_OF_HEAD in data:
                 head, rest = data.split(_END_OF_HEAD, 1)
-                size = _body_size(head)
+                length = re.search(rb"\r\n\s*content-length\s*:([^\r\n]*)", head, re.IGNORECASE)
+                size = 0 if length is None else int(length[1])
                 if head.startswith(b"POST "):
                     found.append(Sent(head, rest[:size]))
                 data = rest[size:]
@@ -86,27 +86,17 @@ class RecordingProxy:
     ) -> None:
         """One way of one connection, until either side ends it; ``stream`` is what the client has sent."""
         with contextlib.suppress(OSError), source, target:
-            while chunk := source.recv(_CHUNK):
+            while chunk := source.recv(1 << 16):
                 if from_client:
                     stream += chunk
-                elif b"POST " in stream and self._loses():
-                    break
+                elif b"POST " in stream:
+                    with self._turn:
+                        self._to_lose -= 1
+                        if self._to_lose >= 0:
+                            break
                 target.sendall(chunk)
             for end in (source, target):
                 end.shutdown(socket.SHUT_RDWR)
-
-    def _loses(self) -> bool:
-        with self._turn:
-            self._to_lose -= 1
-            return self._to_lose >= 0
-
-
-def _body_size(head: bytes) -> int:
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length":
-            return int(value)
-    return 0
 
 
 class RecordedClient:
@@ -114,11 +104,11 @@ class RecordedClient:
 
     def __init__(self, user: UserSide, proxy: RecordingProxy, folder: Path) -> None:
         self._user, self._proxy, self._folder = user, proxy, folder
-        self._numbers = itertools.count()
+        self._ledgers = (folder / f"audit-{number}.ledger" for number in itertools.count())
 
     def fresh(self, text: str) -> Sent:
         """Under a ledger that is thrown away: a new one draws anew, for the same text."""
-        path = self._ledger()
+        path = next(self._ledgers)
         with self._client(path, RetryPolicy()) as client:
             client.ask(text)
         for name in self._folder.glob(f"{path.name}*"):
@@ -130,8 +120,8 @@ class RecordedClient:
 
     def again(self, text: str) -> tuple[list[Sent], int]:
         """Two answers are lost; then it is asked again, and again by a new client with the same ledger."""
-        path, charged = self._ledger(), 0
-        self._proxy.lose(_LOST)
+        path, charged = next(self._ledgers), 0
+        self._proxy.lose(2)
         for _ in range(2):
             with self._client(path, RetryPolicy(first=0.01)) as client:
                 for _ in range(2):
@@ -144,9 +134,6 @@ class RecordedClient:
         mechanism = self._user.spec.mechanism()
         budget = min(LARGEST_CAP, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
         return Client(self._user, server=self._proxy.address, ledger=ledger, budget=budget, retry=retry)
-
-    def _ledger(self) -> Path:
-        return self._folder / f"audit-{next(self._numbers)}.ledger"
 
 
 @contextlib.contextmanager

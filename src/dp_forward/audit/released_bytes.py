@@ -32,14 +32,7 @@ from scipy.stats import beta, chi2
 
 from dp_forward.audit.claims import GaussianClaim, PrivUnitClaim, as_vectors, bounded_vectors, claim_of
 from dp_forward.audit.epsilon_floor import epsilon_floor, largest_floor
-from dp_forward.audit.findings import (
-    Finding,
-    distance_z,
-    share_z,
-    unlike_noise_z,
-    weak_noise_z,
-    z_of,
-)
+from dp_forward.audit.findings import Finding, distance_z, share_z, unlike_noise_z, weak_noise_z, z_of
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released import released_matrix as released
 from dp_forward.privacy import Mechanism
@@ -50,13 +43,9 @@ __all__ = ["REPORTED", "ReleasedAudit", "audit_released"]
 
 REPORTED: Final = 0.95
 REFUTING: Final = 0.9999
-_AT_ONCE: Final = 1 << 18
-_COMPARED: Final = 256
 
 Floats = NDArray[np.float64]
 Matrix = NDArray[Any]
-Draw = Callable[[Matrix], Sequence[Matrix]]
-"""Integers that would leave, one matrix for each hidden matrix of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,25 +117,21 @@ def audit_released(
     width: int = 16,
     draws: int = 4000,
     bits: int = 16,
-    draw: Draw | None = None,
+    draw: Callable[[Matrix], Sequence[Matrix]] | None = None,
     level: float = REPORTED,
     progress: Count | None = None,
 ) -> ReleasedAudit:
     """Release two hidden matrices ``draws`` times each, and audit the integers.
 
     Without a ``pair`` the two lie as far apart as neighbours can (`opposed`). ``draw`` may be another sampler
-    that claims to be this mechanism; by default the product's own is audited. ``progress`` is called with the
-    releases so far, of twice ``draws``.
+    that claims to be this mechanism, from a batch to the integers that would leave; by default the product's
+    own is audited. ``progress`` is called with the releases so far, of twice ``draws``.
     """
     draws = count("draws", draws, at_least=16, remedy="Use a few thousand.")
     pair = opposed(mechanism, rows=rows, width=width) if pair is None else pair
-
-    def product(batch: Matrix) -> Sequence[Matrix]:
-        return [one.values for one in released.release_batch(batch, mechanism, bits=bits)]
-
-    draw = product if draw is None else draw
+    draw = draw or (lambda batch: [one.values for one in released.release_batch(batch, mechanism, bits=bits)])
     seen, done = [], 0
-    at_once = max(1, _AT_ONCE // max(1, pair[0].size))
+    at_once = max(1, (1 << 18) // max(1, pair[0].size))
     for hidden in pair:
         parts = []
         for start in range(0, draws, at_once):
@@ -264,7 +249,7 @@ def _noise(
     return [
         Finding("variance across", 1.0, both, weak_noise_z(both, sum(counts))),
         Finding("variance of one input over the other", 1.0, first / max(second, 1e-12), unlike),
-        *shared_noise(np.concatenate([a[:_COMPARED].reshape(-1, x.size) for a in across]), freedom),
+        *shared_noise(np.concatenate([a[:256].reshape(-1, x.size) for a in across]), freedom),
     ]
 
 

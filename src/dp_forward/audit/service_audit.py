@@ -54,9 +54,7 @@ CANDIDATES: Final = (
 # Where the id and the time lie in a frame (docs/wire-format.md).
 _REQUEST: Final = slice(96, 112)
 _TIME: Final = slice(112, 120)
-_CLOCK_SLACK: Final = 2
 _FEWEST: Final = 16
-_FITTING: Final = "frames of the claimed size"
 
 Matrix = NDArray[Any]
 
@@ -116,7 +114,6 @@ def audit_service(
     if draws < _FEWEST:
         raise InvalidInput("draws", f"be {_FEWEST} or more", draws, "Use 40.")
     started, clock = time.monotonic(), time.time()
-    mechanism = user.spec.mechanism()
     first, second = far_apart(user) if texts is None else texts
     pair = (hidden_matrix(user, first), hidden_matrix(user, second))
     sent: tuple[list[Sent], list[Sent]] = ([], [])
@@ -128,9 +125,17 @@ def audit_service(
             some.append(wire.fresh(text))
             if progress is not None:
                 progress(len(sent[0]) + len(sent[1]))
-    findings = [*_plain(sent, (clock, time.time())), *_paid_once(wire, first), *audit_fronts(user)]
-    audited, fitting = _audited(mechanism, sent, pair, level)
-    return audited, [fitting, *findings]
+    plain = _plain(sent, (clock, time.time()))
+    lost, charged = wire.again(first)
+    drawn = float(len({one.body[HEADER_BYTES:] for one in lost}))
+    audited, fitting = _audited(user.spec.mechanism(), sent, pair, level)
+    return audited, [
+        fitting,
+        *plain,
+        Finding("releases of a text whose answer was lost", 1.0, drawn),
+        Finding("charges of a text whose answer was lost", drawn, float(charged)),
+        *audit_fronts(user),
+    ]
 
 
 def _audited(
@@ -141,20 +146,18 @@ def _audited(
 ) -> tuple[ReleasedAudit | None, Finding]:
     """The audit of the frames that have the size of the hidden matrix; None where too few do."""
     payloads = [[one.body[HEADER_BYTES:] for one in some] for some in sent]
-    total = sum(map(len, payloads))
-    found: tuple[ReleasedAudit | None, Finding] = (None, Finding(_FITTING, float(total), 0.0))
+    audit, fitting = None, 0
     for bits in (8, 16):
         whole = [[one for one in some if 8 * len(one) == bits * pair[0].size] for some in payloads]
         if min(map(len, whole)) < _FEWEST:
             continue
-        kind = np.dtype(f"<i{bits // 8}")
+        kind, fitting = np.dtype(f"<i{bits // 8}"), sum(map(len, whole))
         first, second = (
             dequantise(np.frombuffer(b"".join(some), kind).reshape(-1, *pair[0].shape), mechanism, bits)
             for some in whole
         )
         audit = audit_matrices(mechanism, first, second, pair=pair, bits=bits, level=level)
-        found = (audit, Finding(_FITTING, float(total), float(sum(map(len, whole)))))
-    return found
+    return audit, Finding("frames of the claimed size", float(sum(map(len, payloads))), float(fitting))
 
 
 def _plain(sent: tuple[list[Sent], list[Sent]], clock: tuple[float, float]) -> list[Finding]:
@@ -162,23 +165,18 @@ def _plain(sent: tuple[list[Sent], list[Sent]], clock: tuple[float, float]) -> l
     all_sent = sent[0] + sent[1]
     ids = [one.body[_REQUEST] for one in all_sent]
     times = [int.from_bytes(one.body[_TIME], "little") for one in all_sent]
-    early, late = clock[0] - _CLOCK_SLACK, clock[1] + _CLOCK_SLACK
+    early, late = clock[0] - 2, clock[1] + 2  # seconds of slack
+    headers = [bytearray(one.body[:HEADER_BYTES]) for one in all_sent]
+    for header in headers:
+        header[_REQUEST], header[_TIME] = bytes(16), bytes(8)
     return [
         Finding("lengths of a frame", 1.0, float(len({len(one.body) for one in all_sent}))),
         Finding("heads of a request", 1.0, float(len({one.head for one in all_sent}))),
-        Finding("headers of a frame", 1.0, float(len({_constant(one.body) for one in all_sent}))),
+        Finding("headers of a frame", 1.0, float(len(set(map(bytes, headers))))),
         Finding("ids that were used twice", 0.0, float(len(ids) - len(set(ids)))),
         Finding("times that are not the clock's", 0.0, float(sum(not early <= t <= late for t in times))),
         _fair_ids(*([one.body[_REQUEST] for one in some] for some in sent)),
     ]
-
-
-def _constant(frame: bytes) -> bytes:
-    """The header but for the id and the time."""
-    header = bytearray(frame[:HEADER_BYTES])
-    for free in (_REQUEST, _TIME):
-        header[free] = bytes(free.stop - free.start)
-    return bytes(header)
 
 
 def _fair_ids(first: list[bytes], second: list[bytes]) -> Finding:
@@ -187,25 +185,15 @@ def _fair_ids(first: list[bytes], second: list[bytes]) -> Finding:
     For fair bits, ones among a of the first and zeros among b of the second add up to Binomial(a + b, 1/2),
     exactly; so do ones among all of them. Two tails and twice 128 bits are paid for.
     """
-    bits = [
-        np.unpackbits(np.frombuffer(b"".join(some), np.uint8).reshape(len(some), -1), axis=1)
+    ones, others = (
+        np.unpackbits(np.frombuffer(b"".join(some), np.uint8).reshape(len(some), -1), axis=1).sum(0, int)
         for some in (first, second)
-    ]
+    )
     trials = len(first) + len(second)
-    leaning = bits[0].sum(axis=0, dtype=int) + (1 - bits[1].astype(int)).sum(axis=0)
-    ones = bits[0].sum(axis=0, dtype=int) + bits[1].sum(axis=0, dtype=int)
-    furthest = int(max(np.abs(2 * counts - trials).max() for counts in (leaning, ones)))
-    chance = 4 * bits[0].shape[1] * float(binom.sf((trials + furthest) // 2 - 1, trials, 0.5))
+    leanings = (ones + len(second) - others, ones + others)
+    furthest = int(max(np.abs(2 * counts - trials).max() for counts in leanings))
+    chance = 4 * len(ones) * float(binom.sf((trials + furthest) // 2 - 1, trials, 0.5))
     return Finding("the bit of the ids that leans most", 0.5, (trials + furthest) / 2 / trials, z_of(chance))
-
-
-def _paid_once(wire: Wire, text: str) -> list[Finding]:
-    sent, charged = wire.again(text)
-    drawn = {one.body[HEADER_BYTES:] for one in sent}
-    return [
-        Finding("releases of a text whose answer was lost", 1.0, float(len(drawn))),
-        Finding("charges of a text whose answer was lost", float(len(drawn)), float(charged)),
-    ]
 
 
 def audit_fronts(user: UserSide) -> list[Finding]:

@@ -8,8 +8,7 @@ far apart they really are. A sampler with too little noise is refuted; an honest
 * *PrivUnit*: the share of releases in the cap of their input is p, and across the input the noise has
   variance 1. A larger share, or less variance, is a broken promise.
 
-All z-scores are one-sided: only what favours the attacker refutes. They come from the exact law of each
-statistic (`findings`), so that they mean the same for few draws as for many.
+All z-scores are one-sided (only what favours the attacker refutes), by the exact law of each (`findings`).
 """
 
 from __future__ import annotations

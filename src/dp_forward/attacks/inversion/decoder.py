@@ -23,20 +23,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult
-from dp_forward.attacks.inversion.recall import (
-    TokenPrior,
-    counted_tokens,
-    each_batch,
-    recall_result,
-    token_table,
-)
-from dp_forward.attacks.observations import AnyFront, observe_average
+from dp_forward.attacks.inversion.recall import TokenPrior, counted_tokens, recall_result, token_table
+from dp_forward.attacks.observations import AnyFront, each_batch, observe_average
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism
@@ -44,10 +38,6 @@ from dp_forward.privacy.checks import count, positive
 from dp_forward.progress import Count
 
 __all__ = ["invert_with", "train_decoder"]
-
-_WARM_UP: Final = 0.05
-_RAREST: Final = -20.0
-"""The log frequency that stands for none at all, at the start."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,8 +49,8 @@ class Decoder:
     mechanism: Mechanism | None
     average: int
     prior: TokenPrior
-    losses: tuple[float, ...]
-    """The loss in nats per token, at about a hundred steps of the training."""
+    loss: float
+    """In nats per token, at the last step of the training."""
 
     def __repr__(self) -> str:
         noise = "no noise" if self.mechanism is None else repr(self.mechanism)
@@ -81,8 +71,10 @@ class _Net(nn.Module):
         if self.pooled:
             self.body: nn.Module = nn.Sequential(*(_Feed(inner) for _ in range(layers)))
         else:
+            # About 64 columns in each head.
+            heads = next(some for some in range(max(1, inner // 64), 0, -1) if inner % some == 0)
             layer = nn.TransformerEncoderLayer(
-                inner, _heads(inner), 4 * inner, 0.0, "gelu", batch_first=True, norm_first=True
+                inner, heads, 4 * inner, 0.0, "gelu", batch_first=True, norm_first=True
             )
             self.body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(inner)
@@ -94,7 +86,7 @@ class _Net(nn.Module):
             nn.init.eye_(self.out.weight)
         nn.init.zeros_(self.own.weight)
         with torch.no_grad():
-            self.own.bias.copy_(share.clamp_min(_RAREST))
+            self.own.bias.copy_(share.clamp_min(-20.0))  # where there was none at all
 
     def features(self, seen: Tensor) -> Tensor:
         """One vector per row, before the vocabulary."""
@@ -161,7 +153,6 @@ def train_decoder(
         net = _Net(first, table, prior.log_share, inner=inner, layers=layers).to(device)
     optimiser = torch.optim.AdamW(net.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
-    losses: list[float] = []
     for step in range(steps):
         some = texts.batch(next(order).numpy())
         loss = _loss(net, noisy(some), some, prior, device=device)
@@ -170,12 +161,10 @@ def train_decoder(
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-        if step % max(1, steps // 100) == 0 or step == steps - 1:
-            losses.append(float(loss.detach()))
         if progress is not None:
             progress(step + 1)
     net.train(False)
-    return Decoder(net, str(front.cut), mechanism, average, prior, tuple(losses))
+    return Decoder(net, str(front.cut), mechanism, average, prior, float(loss.detach()))
 
 
 def invert_with(
@@ -212,7 +201,7 @@ def invert_with(
         mechanism=mechanism,
         releases=decoder.average,
         ranked=net.pooled,
-        details={"cut": decoder.cut, "loss": decoder.losses[-1]},
+        details={"cut": decoder.cut, "loss": decoder.loss},
     )
 
 
@@ -231,18 +220,12 @@ def _loss(net: _Net, seen: Tensor, batch: dict[str, Tensor], prior: TokenPrior, 
     return -(logits.log_softmax(dim=1).gather(1, ids) * weights).sum(dim=1).mean()
 
 
-def _heads(width: int) -> int:
-    """About 64 columns each."""
-    return next(heads for heads in range(max(1, width // 64), 0, -1) if width % heads == 0)
-
-
 def _precision(device: str) -> Any:
-    on_gpu = torch.device(device).type == "cuda"
-    return torch.autocast("cuda", torch.bfloat16, enabled=on_gpu)
+    return torch.autocast("cuda", torch.bfloat16, enabled=torch.device(device).type == "cuda")
 
 
 def _rate(step: int, steps: int) -> float:
-    warm = max(1, int(_WARM_UP * steps))
+    warm = max(1, int(0.05 * steps))
     if step < warm:
         return (step + 1) / warm
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))

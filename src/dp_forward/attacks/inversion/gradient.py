@@ -1,14 +1,12 @@
 r"""Inversion by gradient: tokens are relaxed to weights over the vocabulary, and fitted to what was seen.
 
 Every row of the text gets logits z over the vocabulary. ``softmax(z)`` times the token table
-is a soft token; the front runs on soft tokens with its own modules, and Adam moves z so that its rows match
+is a soft token; the front runs on soft tokens with its own positions, norms, blocks and maps, through a hook
+on its token table, and Adam moves z so that its rows match
 what was seen: in square distance without a mechanism, in the cosine of the whole matrix (or of each row)
 where a bound has taken the scale away. For Gaussian noise on normalised matrices the cosine is the
 likelihood, and for PrivUnit the largest cosine is a most likely one. In the end each row is read as the
 token whose own table row is nearest to the soft one.
-
-The front runs on soft tokens through a hook on its token table, so positions, norms, blocks and maps are
-those of the real front.
 
 *From deeper cuts* the fit gets harder. A `RowMap` is the way around: it leads back from the rows at the cut
 to those of an earlier level, where the fit is made (`benchmarks/linear_map.py` learns one).
@@ -23,21 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
-from dp_forward.attacks.inversion.recall import (
-    Noise,
-    TokenPrior,
-    each_batch,
-    recall_result,
-    text_lengths,
-    token_table,
-)
-from dp_forward.attacks.observations import AnyFront, observe_average
+from dp_forward.attacks.inversion.recall import Noise, TokenPrior, recall_result, text_lengths, token_table
+from dp_forward.attacks.observations import AnyFront, each_batch, observe_average
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism
@@ -52,11 +43,7 @@ _TINY: Final = 1e-30
 @contextmanager
 def soft_tokens(front: AnyFront, rows: Tensor) -> Iterator[None]:
     """Inside, the front's token table answers with ``rows`` [texts, rows, table width], come what may."""
-
-    def answer(*_: Any) -> Tensor:
-        return rows
-
-    handle = token_table(front).register_forward_hook(answer)
+    handle = token_table(front).register_forward_hook(lambda *_: rows)
     try:
         yield
     finally:
@@ -104,8 +91,7 @@ def invert_by_gradient(
     prior.check(texts)
     front = front.to(device)
     noise = Noise.of(mechanism, releases)
-    guesses = torch.empty((len(texts), texts.length), dtype=torch.int64)
-    guesses[:] = prior.at_place
+    guesses = prior.at_place.repeat(len(texts), 1)
     for indices, some, tell in each_batch(texts, count("batch", batch, remedy="Use 32."), progress):
         seen = observe_average(front, mechanism, some, releases=releases, device=device)
         if front.row_local and mechanism is not None:
@@ -153,8 +139,7 @@ def _fit(
     text = torch.arange(rows, device=seen.device) < lengths[:, None]
     seen = (seen[:, :rows] if through is None else through.map_back(seen[:, :rows])) * text[..., None]
     table: Tensor = token_table(front).weight.detach().float()  # type: ignore[operator]
-    mask = text.long()
-    inputs = {"input_ids": torch.zeros_like(mask), "attention_mask": mask}
+    inputs = {"input_ids": torch.zeros_like(text.long()), "attention_mask": text.long()}
 
     def loss(soft: Tensor) -> Tensor:
         with soft_tokens(front, soft):

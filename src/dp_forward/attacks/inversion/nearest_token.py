@@ -9,7 +9,7 @@ every place, so all candidate rows x_v are known (`compare_tokens`). What is see
 *`NearestTokens`* reads one matrix for a person who watches. It is told which rows hold text, and neither the
 scale nor the noise. For Gaussian noise on normalised matrices (all sX have norm C) the likelihood of X grows
 with ``<Y, X> / |X|``. For PrivUnit it has two levels, and the higher one is where ``<Y, X> / |X|`` passes a
-threshold. So for both the matrix of greatest cosine is a most likely one. `_climb` moves towards it: for
+threshold. So for both the matrix of greatest cosine is a most likely one. `_best` moves towards it: for
 given tokens the best s is ``<Y, X> / |X|^2``, and for given s the best tokens are found row by row; no step
 lowers the cosine of the whole. Where rows are bounded one by one, each has its own s, and the cosine is taken
 row by row. It also works where rows are not local, as an approximation:
@@ -50,15 +50,8 @@ from scipy.special import log_expit, log_ndtr
 from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
-from dp_forward.attacks.inversion.recall import (
-    Noise,
-    TokenPrior,
-    each_batch,
-    recall_result,
-    text_lengths,
-    token_table,
-)
-from dp_forward.attacks.observations import AnyFront, hidden_rows, observe_average
+from dp_forward.attacks.inversion.recall import Noise, TokenPrior, recall_result, text_lengths, token_table
+from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, observe_average
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Mechanism, PrivUnit
@@ -71,13 +64,6 @@ __all__ = ["NearestTokens", "invert_nearest"]
 Scale = Literal["known", "matrix", "row"]
 """What a reader knows of the scale: all of it (no bound), one number per matrix, or one per row."""
 
-_SCORES_AT_ONCE: Final = {"cpu": 1 << 26, "cuda": 1 << 28}
-_ENTRIES_AT_ONCE: Final = {"cpu": 1 << 20, "cuda": 1 << 26}
-"""For a CPU, few enough for the cache of a core."""
-_ROUNDS: Final = 4
-_STEPS: Final = 16
-_NEAR_WORDS: Final = 8
-_TOKENS_AT_ONCE: Final = 512
 _TINY: Final = 1e-30
 
 
@@ -96,7 +82,7 @@ def compare_tokens(
     A candidate is a token put into the ``template`` of one text, at all ``places`` in one run: where rows are
     local, each depends on its own token only. ``tell`` is called with the share of the tokens that is done.
     """
-    entries = _ENTRIES_AT_ONCE.get(torch.device(device).type, 1 << 20)
+    entries = 1 << (26 if torch.device(device).type == "cuda" else 20)  # few enough for the cache of a core
     at_once = max(1, entries // max(1, template["input_ids"].shape[1] * seen.shape[2]))
     dots, squares, done = [], [], 0
     for some in torch.split(tokens, at_once):
@@ -141,7 +127,7 @@ def invert_nearest(
     template = {"input_ids": blank, "attention_mask": torch.ones_like(blank)}
     noise = Noise.of(mechanism, releases)
     cap = mechanism if isinstance(mechanism, PrivUnit) and noise.by_row and releases == 1 else None
-    scores_at_once = _SCORES_AT_ONCE.get(torch.device(device).type, 1 << 26)
+    scores_at_once = 1 << (28 if torch.device(device).type == "cuda" else 26)
     guesses = []
     for _, batch, tell in each_batch(texts, max(1, scores_at_once // (texts.length * len(tokens))), progress):
         seen = observe_average(front, mechanism, batch, releases=releases, device=device)
@@ -176,22 +162,20 @@ def _likelihoods(
     """The log-likelihood of every token in every row [texts, rows, tokens], up to what all share."""
     if noise.bound is None:
         return 2 * dots - squares
-    norm, noise_power = noise.bound.norm, 2 * noise.sigma**2
-    clips = noise.bound.how == "clip"
+    norm, largest = noise.bound.norm, 1.0 if noise.bound.how == "clip" else math.inf
+
+    def under(power: Tensor) -> Tensor:
+        scale = (norm / power.sqrt()).clamp(max=largest)
+        return (2 * scale * dots - scale.square() * squares) / (2 * noise.sigma**2)
+
     if noise.by_row:
-        scale = norm / squares.clamp_min(_TINY).sqrt()
-        scale = scale.clamp(max=1.0) if clips else scale
-        return (2 * scale * dots - scale.square() * squares) / noise_power
+        return under(squares.clamp_min(_TINY))
     place = torch.arange(dots.shape[1], device=dots.device)
-    place = place.flip(0) if pads_left else place
-    text = place < lengths[:, None]
-    typical = (squares * prior.log_share.exp().to(squares.device)).sum(dim=1).mean()
-    power = lengths * typical
+    text = (place.flip(0) if pads_left else place) < lengths[:, None]
+    power = lengths * (squares * prior.log_share.exp().to(squares.device)).sum(dim=1).mean()
     scores = dots
-    for _ in range(_ROUNDS):
-        scale = norm / power.sqrt()
-        scale = (scale.clamp(max=1.0) if clips else scale)[:, None, None]
-        scores = (2 * scale * dots - scale.square() * squares) / noise_power
+    for _ in range(4):
+        scores = under(power[:, None, None])
         named = squares.expand_as(scores).gather(2, scores.argmax(dim=2, keepdim=True))[..., 0]
         power = (named * text).sum(dim=1)
     return scores
@@ -215,8 +199,7 @@ class Reading:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        words = [{"word": word, "right": right} for word, right in self.words]
-        return {"words": words, "recall": self.recall}
+        return {"words": [{"word": word, "right": ok} for word, ok in self.words], "recall": self.recall}
 
 
 class NearestTokens:
@@ -273,7 +256,7 @@ class NearestTokens:
                 return
             template, place = self._alone()
             found, self._done = [], 0
-            for ids in torch.split(self._ids, _TOKENS_AT_ONCE):
+            for ids in torch.split(self._ids, 512):
                 inputs = template.repeat(len(ids), 1)
                 inputs[:, place] = ids
                 batch = {"input_ids": inputs, "attention_mask": torch.ones_like(inputs)}
@@ -294,9 +277,8 @@ class NearestTokens:
             return [self._near_words(matrix, true) for matrix, _ in seen]
         rows = torch.stack([matrix[places].float() for matrix, _ in seen])
         if self.exact:
-            last = int(places.max()) + 1 if len(places) else 0
             # What follows the text on the right is PAD; on the left it moves positions, so it stays.
-            end = None if self._front.pads_left else last
+            end = None if self._front.pads_left else max(places.tolist(), default=-1) + 1
             template = {name: value[:, :end] for name, value in tokens.items()}
             dots, squares = compare_tokens(self._front, rows, self._ids, template=template, places=places)
         else:
@@ -312,10 +294,10 @@ class NearestTokens:
 
     def _near_words(self, matrix: Tensor, true: Tensor) -> Reading:
         rows = torch.nn.functional.normalize(self._prepared_rows(), dim=1)
-        nearest = (rows @ matrix[0].float()).topk(min(_NEAR_WORDS, len(rows))).indices
+        nearest = (rows @ matrix[0].float()).topk(min(8, len(rows))).indices
         wanted = set(true.tolist())
         found = [int(i) for i in self._ids[nearest]]
-        recall = len(wanted.intersection(found)) / len(wanted) if wanted else 0.0
+        recall = len(wanted.intersection(found)) / max(1, len(wanted))
         return Reading(tuple((self._word(i), i in wanted) for i in found), recall)
 
     def _prepared_rows(self) -> Tensor:
@@ -353,16 +335,11 @@ class NearestTokens:
 
 
 def _best(dots: Tensor, squares: Tensor, scale: Scale) -> Tensor:
-    """The index of the best candidate for every row [rows]."""
+    """The index of the best candidate for every row [rows]; together, under one unknown scale of a matrix."""
     if scale == "known":
         return (2 * dots - squares).argmax(dim=1)
-    alone = (dots / squares.clamp_min(_TINY).sqrt()).argmax(dim=1)
-    return alone if scale == "row" else _climb(dots, squares, alone)
-
-
-def _climb(dots: Tensor, squares: Tensor, best: Tensor) -> Tensor:
-    """The best rows together, under one unknown scale; see the module."""
-    for _ in range(_STEPS):
+    best = (dots / squares.clamp_min(_TINY).sqrt()).argmax(dim=1)
+    for _ in range(16 if scale == "matrix" else 0):
         chosen = best[:, None]
         s = dots.gather(1, chosen).sum() / squares.gather(1, chosen).sum().clamp_min(_TINY)
         better = (2 * s * dots - s * s * squares).argmax(dim=1)
@@ -379,13 +356,9 @@ def _candidates(tokenizer: Any, most: int | None, *, whole_words: bool) -> list[
     kept = [(word, i) for word, i in vocabulary if i not in special and not word.startswith("[unused")]
     if whole_words:
         starts = tuple(mark for mark in ("Ġ", "▁") if any(word.startswith(mark) for word, _ in kept))
-        kept = [(word, i) for word, i in kept if _is_word(word, starts)]
+        kept = [(word, i) for word, i in kept if not word.startswith("##") and word.startswith(starts or "")]
+        bare = ((word.lstrip("Ġ▁"), i) for word, i in kept)
+        kept = [(word, i) for word, i in bare if word.isalpha() and len(word) > 1]
     if not kept:
         raise InvalidInput("tokenizer", "have tokens to guess", "none", "Use another front.")
     return [i for _, i in kept[:most]]
-
-
-def _is_word(token: str, starts: tuple[str, ...]) -> bool:
-    """Whether a token is a word by itself; ``starts`` are the marks that words begin with, if any."""
-    inner = token.startswith("##") or (bool(starts) and not token.startswith(starts))
-    return not inner and token.lstrip("Ġ▁").isalpha() and len(token.lstrip("Ġ▁")) > 1

@@ -37,30 +37,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.stats import t as student
 from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult, exact_interval, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
-from dp_forward.attacks.observations import AnyFront, kind_of_noise
+from dp_forward.attacks.observations import AnyFront, each_batch, kind_of_noise
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import MVG, MatrixGaussian, Mechanism, NormBound, compose
-from dp_forward.progress import Count
 from dp_forward.split.halves import NarrowFront
 
-__all__ = ["TokenPrior", "each_batch", "token_table"]
-
-_SMALL: Final = 1e-30
-_SPREAD: Final = 0.5
+__all__ = ["TokenPrior", "token_table"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -152,9 +147,8 @@ class Noise:
                 mechanism.name,
                 "Use the decoder, which learns the shape.",
             )
-        bound = Sanitizer(mechanism).bound
         sigma: float = mechanism.sigma  # type: ignore[attr-defined]
-        return cls(sigma / math.sqrt(releases), bound)
+        return cls(sigma / math.sqrt(releases), Sanitizer(mechanism).bound)
 
     @property
     def by_row(self) -> bool:
@@ -165,11 +159,10 @@ class Noise:
 def token_table(front: AnyFront) -> nn.Module:
     """The front's table of tokens; an image front has none and is refused."""
     plain = front.front if isinstance(front, NarrowFront) else front
-    table: Any = plain.model.get_input_embeddings()  # type: ignore[operator]
+    table: nn.Module = plain.model.get_input_embeddings()  # type: ignore[operator]
     if getattr(table, "num_embeddings", None) is None:
         raise InvalidInput("front", "read tokens", "images", "There are no tokens to find.")
-    found: nn.Module = table
-    return found
+    return table
 
 
 def text_lengths(seen: Tensor, noise: Noise, prior: TokenPrior, *, pads_left: bool) -> Tensor:
@@ -187,45 +180,22 @@ def text_lengths(seen: Tensor, noise: Noise, prior: TokenPrior, *, pads_left: bo
         return (text * place).amax(dim=1).clamp_min(1)
     energy = seen.double().square().sum(dim=2) - seen.shape[2] * noise.sigma**2
     energy = energy.flip(1) if pads_left else energy
-    total = energy.sum(dim=1, keepdim=True).clamp_min(_SMALL)
+    total = energy.sum(dim=1, keepdim=True).clamp_min(1e-30)
     if noise.bound is not None and noise.bound.how == "normalise" and not noise.by_row:
         total = torch.full_like(total, noise.bound.norm**2)
     mean = total / place
     of_pad = torch.full_like(mean, 2 * seen.shape[2] * noise.sigma**4)
-    of_text = of_pad + 4 * noise.sigma**2 * mean + (_SPREAD * mean).square()
-    as_pad = _log_normal(energy[:, None, :], of_pad[..., None])
-    as_text = _log_normal(energy[:, None, :] - mean[..., None], of_text[..., None])
+    of_text = of_pad + 4 * noise.sigma**2 * mean + (0.5 * mean).square()
     inside = place <= place[:, None]
-    fit = torch.where(inside, as_text, as_pad).sum(dim=2)
+    off = energy[:, None, :] - torch.where(inside, mean[..., None], 0.0)
+    variance = torch.where(inside, of_text[..., None], of_pad[..., None])
+    fit = (-0.5 * (off.square() / variance + variance.log())).sum(dim=2)
     return (fit + prior.log_lengths.to(seen.device)).argmax(dim=1) + 1
-
-
-def _log_normal(off: Tensor, variance: Tensor) -> Tensor:
-    return -0.5 * (off.square() / variance + variance.log())
 
 
 def counted_tokens(batch: dict[str, Tensor], special: Tensor) -> Tensor:
     """Where the tokens stand that count [texts, rows]: no PAD, no special ones."""
     return (batch["attention_mask"] != 0) & ~torch.isin(batch["input_ids"], special)
-
-
-def each_batch(
-    texts: EncodedTexts, size: int, progress: Count | None = None
-) -> Iterator[tuple[NDArray[np.int64], dict[str, Tensor], Callable[[float], None]]]:
-    """All texts, ``size`` at a time: their numbers, their tokens, and a callable for the share that is done.
-
-    ``progress`` is called with the texts so far; a share of a batch counts as so many of its texts.
-    """
-    for start in range(0, len(texts), size):
-        indices = np.arange(start, min(start + size, len(texts)))
-
-        def tell(share: float, start: int = start, most: int = len(indices) - 1) -> None:
-            if progress is not None:
-                progress(start + int(share * most))
-
-        yield indices, texts.batch(indices), tell
-        if progress is not None:
-            progress(int(indices[-1]) + 1)
 
 
 def recall_result(
@@ -242,7 +212,7 @@ def recall_result(
     """Judge one guess for every row [texts, rows], by place.
 
     ``ranked`` is for texts that cross as one row: a ranking of tokens, best first [texts, at least rows], is
-    judged as a bag.
+    judged as a bag. The interval is 95 % for the mean over texts; exact where all are 0 or all are 1.
     """
     batch = texts.batch(np.arange(len(texts)))
     ids, text = batch["input_ids"], counted_tokens(batch, prior.special)
@@ -258,15 +228,19 @@ def recall_result(
         named = [set(row[kept].tolist()) for row, kept in zip(guesses, text, strict=True)]
         hindsight = _best_fixed(ids, text)
         bag_recall = _mean([len(bag & some) / len(bag) for bag, some in zip(bags, named, strict=True) if bag])
-    require_texts("texts", len(recalls))
-    low, high = _interval(recalls)
+    trials, mean = len(recalls), float(recalls.mean())
+    require_texts("texts", trials)
+    half = float(student.ppf(0.975, trials - 1)) * float(recalls.std()) / math.sqrt(trials)
+    low, high = max(0.0, mean - half), min(1.0, mean + half)
+    if mean in (0.0, 1.0):
+        low, high = exact_interval(round(mean * trials), trials)
     return AttackResult(
         attack=attack,
-        success=float(recalls.mean()),
+        success=mean,
         chance=chance,
         low=low,
         high=high,
-        trials=len(recalls),
+        trials=trials,
         ceiling=_ceiling(mechanism, releases, hindsight, lists=ranked),
         details={
             "releases": releases,
@@ -314,15 +288,6 @@ def _best_lists(bags: list[set[int]]) -> float:
         tally = Counter(token for bag in bags if len(bag) == size for token in bag)
         total += sum(times for _, times in tally.most_common(size)) / size
     return total / max(1, len(bags))
-
-
-def _interval(recalls: Tensor) -> tuple[float, float]:
-    """95 % for the mean over texts; where all are 0 or all are 1, the exact interval of that share."""
-    trials, mean = len(recalls), float(recalls.mean())
-    if mean in (0.0, 1.0):
-        return exact_interval(round(mean * trials), trials)
-    half = float(student.ppf(0.975, trials - 1)) * float(recalls.std()) / math.sqrt(trials)
-    return max(0.0, mean - half), min(1.0, mean + half)
 
 
 def _ceiling(mechanism: Mechanism | None, releases: int, hindsight: float, *, lists: bool) -> float | None:
