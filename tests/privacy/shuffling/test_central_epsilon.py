@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import curve
+from dp_forward.privacy import (
+    TEXT,
+    Budget,
+    PrivUnit,
+    RandomizedResponse,
+    calibrate,
+    compose,
+    curve,
+    normalise,
+)
 from dp_forward.privacy.shuffling import (
     CentralBound,
     CentralBounds,
@@ -17,7 +26,7 @@ from dp_forward.privacy.shuffling import (
     shuffled_gaussian,
     shuffled_pure,
 )
-from dp_forward.privacy.shuffling.central_epsilon import NOBODY, SAMPLER, SHUFFLER
+from dp_forward.privacy.shuffling.central_epsilon import NOBODY, SAMPLER, SHUFFLER, shuffled_mechanism
 
 
 def bound(kind):
@@ -156,3 +165,16 @@ def test_wrong_numbers_are_refused(wrong):
     for function in (shuffled_gaussian, lambda **given: sampled_gaussian(epochs=1, **given)):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
             function(**({"delta": 1e-5, "mu": 1.0, "users": 100} | wrong))
+
+
+def test_a_pure_mechanism_is_shuffled_with_its_own_loss_and_a_composition_with_its_sum() -> None:
+    text = calibrate(PrivUnit, Budget(2.0), bound=normalise(1.0), unit=TEXT)
+    label = RandomizedResponse(1.0, 2)
+    mass = text.pure_losses[0].mass
+    alone = shuffled_mechanism(text, users=10_000, delta=1e-6)
+    same = shuffled_pure(local_epsilon=text.epsilon(), users=10_000, delta=1e-6, cap_mass=mass)
+    assert (alone.upper.epsilon, alone.lower.epsilon) == (same.upper.epsilon, same.lower.epsilon)
+    both = compose(text, label)
+    together = shuffled_mechanism(both, users=10_000, delta=1e-6)
+    summed = shuffled_pure(local_epsilon=both.epsilon(), users=10_000, delta=1e-6)
+    assert together.upper.epsilon == summed.upper.epsilon > alone.upper.epsilon
