@@ -43,7 +43,7 @@ def as_pld(composition: Composition, *, interval: float = 1e-4) -> Any:
                 1 / composition.mu, value_discretization_interval=interval, use_connect_dots=True
             )
         )
-    for loss in composition.losses:
+    for loss in composition.pure_losses:
         down = loss.mass * math.exp(-loss.epsilon)
         rest = max(0.0, 1 - loss.mass - down)
         upper = {0: math.log(loss.mass), 1: math.log(down)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ def test_another_default_rule_is_another_job(monkeypatch: pytest.MonkeyPatch) ->
     before = finetune().digest
     spelt_out = finetune(warm_up_epochs=4).digest
     assert spelt_out == before
-    monkeypatch.setattr(defaults, "_OUTPUT", replace(defaults._OUTPUT, warm_up_epochs=5))
+    monkeypatch.setattr(defaults, "_OUTPUT", {**defaults._OUTPUT, "warm_up_epochs": 5})
     assert finetune().digest != before
     assert finetune(warm_up_epochs=4).digest == before, "what the plan says itself, no rule changes"
 

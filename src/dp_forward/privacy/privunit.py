@@ -170,12 +170,7 @@ class PrivUnit(PureNoise):
         vectors = bounded.reshape(1, -1) if self.bound.over == "matrix" else bounded
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         noise = rng.standard_normal(unit.shape)
-        # s: N(0, 1) above t with probability p, else below, by inverse CDF in log space.
-        log_uniform = np.log1p(-rng.random(len(unit)))
-        above = -ndtri_exp(log_uniform + log_ndtr(-self.threshold))
-        below = ndtri_exp(log_uniform + log_ndtr(self.threshold))
-        in_cap = rng.random(len(unit)) < self.cap_probability
-        along = np.where(in_cap, np.maximum(above, self.threshold), below)[:, None]
+        along = self._signal(len(unit), rng)[:, None]
         across = noise - np.sum(unit * noise, axis=1, keepdims=True) * unit
         raw: Floats = along * unit + across
         return raw.reshape(bounded.shape)
@@ -183,6 +178,14 @@ class PrivUnit(PureNoise):
     def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
         """One reference release, unbiased for the bounded matrix: bound, then ``norm / m * V``."""
         return self.sigma * self.raw(hidden, rng)
+
+    def _signal(self, size: int, rng: np.random.Generator) -> Floats:
+        """s: N(0, 1) above t with probability p, else below, by inverse CDF in log space."""
+        log_uniform = np.log1p(-rng.random(size))
+        above = -ndtri_exp(log_uniform + log_ndtr(-self.threshold))
+        below = ndtri_exp(log_uniform + log_ndtr(self.threshold))
+        in_cap = rng.random(size) < self.cap_probability
+        return np.asarray(np.where(in_cap, np.maximum(above, self.threshold), below))
 
     def __repr__(self) -> str:
         t, p = self.threshold, self.cap_probability

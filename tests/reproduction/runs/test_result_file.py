@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,7 +105,7 @@ def test_a_line_of_a_rule_that_was_changed_is_left_out(
     results = ResultFile(tmp_path / "results.jsonl")
     results.append({**entry(""), "digest": job.digest, "kind": job.kind, "settings": plan})
     assert results.by_digest().keys() == {job.digest}
-    monkeypatch.setattr(defaults, "_OUTPUT", replace(defaults._OUTPUT, draws=3))
+    monkeypatch.setattr(defaults, "_OUTPUT", {**defaults._OUTPUT, "draws": 3})
     assert results.by_digest() == {}
 
 

@@ -49,7 +49,7 @@ def test_a_policy_is_what_the_front_folder_says(front: Path) -> None:
     user = load_user_side(front)
     found = Policy.of(user)
     spec = found.release
-    assert (found.epsilon, found.delta, spec.rows, spec.cut) == (2.0, 0.0, 12, "encoder.1")
+    assert (found.epsilon, found.noise.delta, spec.rows, spec.cut) == (2.0, 0.0, 12, "encoder.1")
     assert (spec.shape, spec.bits) == ((12, 4), 8)
     assert (spec.front, spec.labels) == (user.digest, ("bad", "good"))
 
