@@ -34,7 +34,7 @@ from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import remove_width_maps
 from dp_forward.train.defaults import effective_plan
-from dp_forward.train.evaluation import accuracy_over_draws, commonest_share, length_batches
+from dp_forward.train.evaluation import accuracy_over_draws, answers_of, commonest_share
 from dp_forward.train.inputs import Inputs, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
 from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
@@ -261,15 +261,9 @@ class _Training:
     def _labels_by_model(self, model: NoisyModel, texts: EncodedTexts) -> NDArray[Any]:
         """What a model says of each text."""
 
-        @torch.inference_mode()
         def answer() -> NDArray[np.int64]:
-            device, progress = pick_device(), counter(self.progress, "relabelling", len(texts))
-            model.to(device).eval()
-            answers = np.empty(len(texts), dtype=np.int64)
-            for chosen, batch in length_batches(texts, 512, device, progress=progress):
-                batch.pop("labels")
-                answers[chosen] = model(**batch)["logits"].argmax(dim=-1).cpu().numpy()
-            return answers
+            progress = counter(self.progress, "relabelling", len(texts))
+            return answers_of(model.to(pick_device()), texts, at_once=512, progress=progress)
 
         return self.place.stored_array("stages/relabelling.npy", answer)
 

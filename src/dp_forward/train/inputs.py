@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,6 +17,9 @@ from dp_forward.split import Split, split_model
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.lineage import load_published
 from dp_forward.train.plan import Plan
+
+if TYPE_CHECKING:
+    from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 
 __all__ = ["Inputs", "check_public_task", "cut_model", "load_inputs"]
 
@@ -59,27 +63,42 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
     """Load and cut the model, read the splits; the same plan gives the same halves on every start."""
     task = find_task(plan.task)
     pair, tokens, spec = cut_model(plan)
-
-    def texts(of: Task, split: str, limit: int | None, words: int = 0) -> EncodedTexts:
-        return read_texts(
-            of,
-            split,
-            tokens,
-            source=plan.data.get(of.name),
-            limit=limit,
-            words=words,
-            treebank=task.treebank,
-            progress=counter(progress, f"reading {of.name} {split}"),
-        )
-
-    train = texts(task, "train", plan.train_limit)
-    evaluation = texts(task, plan.evaluation_split, plan.evaluation_limit)
+    train, evaluation = read_splits(plan, tokens, progress=progress)
     public = None
     if plan.public_task is not None:
         public_task = find_task(plan.public_task)
         check_public_task(task, public_task)
-        public = texts(public_task, "train", plan.public_limit, plan.public_words or 0)
+        public = read_texts(
+            public_task,
+            "train",
+            tokens,
+            source=plan.data.get(public_task.name),
+            limit=plan.public_limit,
+            words=plan.public_words or 0,
+            treebank=task.treebank,
+            progress=counter(progress, f"reading {public_task.name} train"),
+        )
     return Inputs(task, pair, tokens, spec, train, evaluation, public)
+
+
+def read_splits(
+    plan: Plan | DpSgdPlan, tokens: FixedLength, *, progress: Progress | None = None
+) -> tuple[EncodedTexts, EncodedTexts]:
+    """The texts of a plan's task: those to train on, and those to measure on."""
+    task = find_task(plan.task)
+    limits = [("train", plan.train_limit), (plan.evaluation_split, plan.evaluation_limit)]
+    train, evaluation = (
+        read_texts(
+            task,
+            split,
+            tokens,
+            source=plan.data.get(task.name),
+            limit=limit,
+            progress=counter(progress, f"reading {task.name} {split}"),
+        )
+        for split, limit in limits
+    )
+    return train, evaluation
 
 
 def check_public_task(task: Task, public_task: Task) -> None:

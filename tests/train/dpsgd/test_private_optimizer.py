@@ -88,18 +88,22 @@ def test_columns_that_are_pad_in_all_texts_are_left_out_and_change_nothing() -> 
     assert left.batch(chosen)["input_ids"].shape == (3, ROWS), "PAD on the left stays"
 
 
-def test_a_batch_goes_from_short_to_long_and_holds_the_same_records() -> None:
+def test_a_batch_goes_from_short_to_long_and_holds_the_same_records(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = encoded_texts(30, ragged=True)
     made = private("ghost", records=texts)
-    ours: Any = made.loader.batch_sampler
-    assert len(ours) == len(made.loader) == 4
+    monkeypatch.setattr(made, "batch", list)  # the numbers of the records in place of their tensors
+    assert len(made.draws) == 4
     # The same generator, so the same draws: what Opacus drew, and what we make of it.
-    state = made.loader.generator.get_state()
-    drawn = [list(batch) for batch in ours.batches]
-    made.loader.generator.set_state(state)
-    found = list(ours)
+    state = made.draws.generator.get_state()
+    drawn = list(made.draws)
+    made.draws.generator.set_state(state)
+    found: list[Any] = list(made.parts(len(texts)))
     assert found == [sorted(batch, key=texts.lengths.__getitem__) for batch in drawn]
     assert found != drawn
+    made.draws.generator.set_state(state)
+    cut: list[Any] = list(made.parts(3))
+    assert max(len(part) for part in cut) <= 3
+    assert [number for part in cut for number in part] == [number for batch in found for number in batch]
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])

@@ -28,24 +28,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dp_forward.data import FixedLength, read_texts
+from dp_forward.data import FixedLength
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.data.tasks import Task, find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.rounding import shown_up
-from dp_forward.progress import Progress, counter
+from dp_forward.progress import Progress
 from dp_forward.split.device import pick_device
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.dpsgd.accounting import as_replace_one, epsilon_of, noise_multiplier_for, sampling
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, set_trainable
-from dp_forward.train.evaluation import accuracy_of, commonest_share
+from dp_forward.train.evaluation import accuracy_without_noise, commonest_share
+from dp_forward.train.inputs import read_splits
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run import RunFolder
@@ -109,19 +108,7 @@ def run_dpsgd(
             return place.report
         started = time.perf_counter()
         tokenizer = load_tokenizer(plan.model)
-
-        def texts(split: str, limit: int | None) -> EncodedTexts:
-            return read_texts(
-                task,
-                split,
-                FixedLength(tokenizer, plan.rows),
-                source=plan.data.get(plan.task),
-                limit=limit,
-                progress=counter(progress, f"reading {plan.task} {split}"),
-            )
-
-        train = texts("train", plan.train_limit)
-        evaluation = texts(plan.evaluation_split, plan.evaluation_limit)
+        train, evaluation = read_splits(plan, FixedLength(tokenizer, plan.rows), progress=progress)
         model: Any = load_model(plan.model, labels=len(task.labels))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
         model.to(pick_device(), torch.float32)
@@ -174,7 +161,7 @@ def train_dpsgd(
         loss = _train_epoch(private, plan, progress)
         if not all(bool(torch.isfinite(weight).all()) for weight in weights):
             raise InvalidInput("weights", "stay finite", "NaN or Inf", "Use a smaller learning_rate.")
-        accuracy = float(_right_answers(private.module, evaluation).mean())
+        accuracy = accuracy_without_noise(private.module, evaluation).mean
         history.append({"step": private.steps, "epoch": epoch, "loss": loss, "accuracy": accuracy})
         if progress is not None:
             progress(_STAGE, private.steps, steps, {"loss": loss, "accuracy": accuracy})
@@ -196,34 +183,15 @@ def train_dpsgd(
 
 def _train_epoch(private: PrivateTraining, plan: DpSgdPlan, progress: Progress | None) -> float:
     """One pass of Poisson batches; the mean loss."""
-    from opacus.utils.batch_memory_manager import BatchMemoryManager  # type: ignore[import-untyped]
-
     private.module.train()
     total, texts = torch.zeros((), device=private.device), 0
-    shown = private.steps
-    with BatchMemoryManager(
-        data_loader=private.loader, max_physical_batch_size=plan.micro_batch, optimizer=private.optimizer
-    ) as parts:
-        for part in parts:
-            loss, size = private.step(part)
-            total, texts = total + loss, texts + size
-            if progress is not None and private.steps > shown:
-                shown = private.steps
-                progress(_STAGE, shown, plan.epochs * len(private.loader), {})
+    for part in private.parts(plan.micro_batch):
+        before = private.steps
+        loss, size = private.step(part)
+        total, texts = total + loss, texts + size
+        if progress is not None and private.steps > before:
+            progress(_STAGE, private.steps, plan.epochs * len(private.draws), {})
     return float(total) / max(1, texts)
-
-
-@torch.inference_mode()
-def _right_answers(model: Any, texts: EncodedTexts) -> NDArray[np.float64]:
-    """1 for each text that the model is right about, else 0; DP-SGD adds no noise to a query."""
-    model.eval()
-    device, right = next(model.parameters()).device, []
-    for start in range(0, len(texts), 64):
-        batch = texts.batch(range(start, min(start + 64, len(texts))))
-        labels = batch.pop("labels")
-        logits = model(**{name: value.to(device) for name, value in batch.items()}).logits
-        right.append((logits.argmax(dim=-1).cpu() == labels).double())
-    return torch.cat(right).numpy()
 
 
 def _check_labels(name: str, records: EncodedTexts, model: Any) -> None:
@@ -258,9 +226,8 @@ def _stored_epoch(
     place: RunFolder, run: Mapping[str, object], epochs: int
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts of the last stored epoch, or nothing; another run's, or a damaged one, is refused."""
-    found = "something else"
+    found, stages = "", (place.stage_result(_EPOCH_STAGE.format(number)) for number in range(epochs, 0, -1))
     try:
-        stages = (place.stage_result(_EPOCH_STAGE.format(number)) for number in range(epochs, 0, -1))
         stored = next(filter(None, stages), None)
         if stored is None:
             return {}, {}
@@ -272,15 +239,14 @@ def _stored_epoch(
             found = "an accountant's history that does not fit its steps"
         elif _digest(tensors) != facts["digest"]:
             found = "changed tensors"
-        elif other:
-            rule, remedy = f"hold a run with the same {other[0]}", "Use the plan, data and model it has."
-            raise InvalidInput("out", rule, "another", remedy)
-        else:
-            return stored
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-    raise InvalidInput("out", "hold a checkpoint as it was written", found, "Start in a new folder.")
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError):
+        found = "something else"
+    if found:
+        raise InvalidInput("out", "hold a checkpoint as it was written", found, "Start in a new folder.")
+    if other:
+        rule, remedy = f"hold a run with the same {other[0]}", "Use the plan, data and model it has."
+        raise InvalidInput("out", rule, "another", remedy)
+    return tensors, facts
 
 
 def _restore(
@@ -313,7 +279,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 def _report(outcome: DpSgdOutcome, task: Task, evaluation: EncodedTexts, *, seconds: float) -> dict[str, Any]:
     plan = outcome.plan
-    accuracy = accuracy_of(_right_answers(outcome.model, evaluation)[:, None])
+    accuracy = accuracy_without_noise(outcome.model, evaluation)
     statements = {
         "queries": "NOT protected: they are sent as they are, and no noise is added at inference.",
         "training_texts": outcome.statement,

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
@@ -77,8 +77,8 @@ def set_trainable(model: Any, trainable: Trainable, *, lora_rank: int) -> Any:
 class PrivateTraining:
     """A model whose trainable weights are set, under DP-SGD.
 
-    ``loader`` gives the batches of one epoch, to be cut by Opacus's BatchMemoryManager into parts for `step`;
-    the ``history`` of Opacus's ``accountant`` holds every noisy step.
+    ``draws`` is Opacus's sampler, the batches of one epoch as numbers of records; the ``history`` of its
+    ``accountant`` holds every noisy step.
     """
 
     def __init__(
@@ -93,11 +93,13 @@ class PrivateTraining:
         clip_norm: float,
     ) -> None:
         from opacus import PrivacyEngine  # type: ignore[import-untyped]
+        from opacus.validators.errors import UnsupportedModuleError  # type: ignore[import-untyped]
 
         checks.positive("noise_multiplier", noise_multiplier, remedy="Use noise_multiplier_for().")
         self.model, self.records, self.mode = model, records, mode
         self.device: torch.device = next(model.parameters()).device
-        _check_model(model.train(), mode)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise InvalidInput("model", "have weights to train", "none", "Use set_trainable().")
         # What it warns of, a generator that is not cryptographic, stands in the statement of the run.
         with ignore_warning("Secure RNG turned off"):
             engine = PrivacyEngine(accountant="prv")
@@ -105,7 +107,7 @@ class PrivateTraining:
         numbers = TensorDataset(torch.arange(len(records)))
         try:
             self.module, self.optimizer, *criterion, poisson = engine.make_private(
-                module=model,
+                module=model.train(),
                 optimizer=optimizer,
                 criterion=nn.CrossEntropyLoss(),
                 data_loader=DataLoader(numbers, batch_size=batch, generator=_fresh_generator("cpu")),
@@ -116,17 +118,15 @@ class PrivateTraining:
             )
         except NotImplementedError:
             raise _unsupported("trainable layers with buffers", mode) from None
+        except UnsupportedModuleError as problem:
+            errors = problem.args[0]
+            kinds = ", ".join(sorted({type(error).__name__ for error in errors}))
+            raise _unsupported(f"{len(errors)} layers it refuses ({kinds})", mode) from None
         self.criterion = criterion[0] if criterion else nn.CrossEntropyLoss()
-        every: Any = range(len(records))
-        self.loader: DataLoader[Any] = DataLoader(
-            every,
-            batch_sampler=_ByLength(poisson.batch_sampler, records.lengths),  # type: ignore[arg-type]
-            collate_fn=self.batch,
-            generator=poisson.generator,
-        )
+        self.draws = poisson.batch_sampler
         _, steps = sampling(len(records), batch)
-        if len(self.loader) != steps:
-            raise InvalidInput("opacus", f"draw {steps} batches an epoch", len(self.loader), "Use 1.6.")
+        if len(self.draws) != steps:
+            raise InvalidInput("opacus", f"draw {steps} batches an epoch", len(self.draws), "Use 1.6.")
         try:
             error = clipping_error(self)
         except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as problem:
@@ -138,6 +138,19 @@ class PrivateTraining:
     def steps(self) -> int:
         """The noisy steps taken so far."""
         return sum(steps for _, _, steps in self.accountant.history)
+
+    def parts(self, most_texts: int) -> Iterator[Batch]:
+        """The batches of one epoch, cut for `step` into parts of at most so many texts of like length.
+
+        A step sums over its batch: the order inside changes nothing but how much PAD is computed with.
+        """
+        from opacus.utils.batch_memory_manager import BatchSplittingSampler  # type: ignore[import-untyped]
+
+        sorted_draws = (sorted(numbers, key=self.records.lengths.__getitem__) for numbers in self.draws)
+        split = BatchSplittingSampler(
+            sampler=sorted_draws, max_batch_size=most_texts, optimizer=self.optimizer
+        )
+        return map(self.batch, split)
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         """These records as the model takes them, without columns at the end that are PAD in all of them."""
@@ -173,29 +186,8 @@ class PrivateTraining:
 
     def remove_hooks(self) -> Any:
         """The trained module as it was before Opacus; `step` cannot be used after it."""
-        module = self.module.to_standard_module()
-        for parameter in module.parameters():
-            parameter.grad = None
-            if hasattr(parameter, "summed_grad"):
-                del parameter.summed_grad
-        return module
-
-
-class _ByLength(Sampler[list[int]]):
-    """The same batches, each from its shortest to its longest text, so that a part has texts of like length.
-
-    A step sums over its batch: the order inside changes nothing but how much PAD is computed with.
-    """
-
-    def __init__(self, batches: Any, lengths: Sequence[int]) -> None:
-        self.batches, self._lengths = batches, lengths
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.batches:
-            yield sorted(batch, key=lambda number: int(self._lengths[number]))
+        self.optimizer.zero_grad(set_to_none=True)
+        return self.module.to_standard_module()
 
 
 def _logits(module: Any, part: Batch) -> tuple[Tensor, Tensor]:
@@ -219,64 +211,47 @@ def clipping_error(private: PrivateTraining) -> float:
     off. Gradients, and the norm, are left as they were.
     """
     optimizer, module, trial = private.optimizer, private.module, _trial_batch(private)
-    clips: list[Any] = [optimizer, module] if private.mode == "ghost" else [optimizer]
     before = optimizer.max_grad_norm
     for part in module.modules():
         # Opacus's hooks work in training only. Dropout has no weights of its own, and stays off.
         part.training = any(parameter.requires_grad for parameter in part.parameters(recurse=False))
     try:
-        alone = []
+        rows = []
         module.disable_hooks()
         with ignore_warning(_NO_INPUT_GRADIENT):
             for i in range(_TRIAL_TEXTS):
                 record = {name: value[i : i + 1] for name, value in trial.items()}
                 loss = nn.functional.cross_entropy(*_logits(module, record))
                 gradients = torch.autograd.grad(loss, optimizer.params)
-                alone.append(torch.cat([gradient.flatten() for gradient in gradients]))
+                rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
         module.enable_hooks()
-        norms = [float(torch.linalg.vector_norm(gradient)) for gradient in alone]
-        clip = min(norms) / 2
+        alone = torch.stack(rows)
+        norms = torch.linalg.vector_norm(alone, dim=1, keepdim=True)
+        clip = float(norms.min()) / 2
         if not clip > 0:
             return float("inf")
-        for holder in clips:
-            holder.max_grad_norm = clip
+        optimizer.max_grad_norm = module.max_grad_norm = clip  # "ghost" clips in the module
         private.backward(trial)
         optimizer.accumulate() if private.mode == "ghost" else optimizer.clip_and_accumulate()
         found = torch.cat([parameter.summed_grad.flatten() for parameter in optimizer.params])
     finally:
         module.enable_hooks()
-        for holder in clips:
-            holder.max_grad_norm = before
+        optimizer.max_grad_norm = module.max_grad_norm = before
         optimizer.zero_grad(set_to_none=True)
         module.train()
-    wanted = torch.stack([gradient * (clip / norm) for gradient, norm in zip(alone, norms, strict=True)])
-    return float(torch.linalg.vector_norm(found - wanted.sum(0))) / clip
+    wanted = (alone * (clip / norms)).sum(dim=0)
+    return float(torch.linalg.vector_norm(found - wanted)) / clip
 
 
 def _trial_batch(private: PrivateTraining) -> Batch:
     """A few records of random tokens in the shape of real ones, without padding; no text of the user."""
+    shapes, config = private.records.batch([0] * _TRIAL_TEXTS), private.model.config
+    made = {name: torch.zeros_like(tensor) for name, tensor in shapes.items()}
     generator = torch.Generator().manual_seed(0)
-    config = private.model.config
-    most = {"input_ids": config.vocab_size, "labels": config.num_labels}
-    made = {}
-    for name, tensor in private.records.batch([0]).items():
-        shape = (_TRIAL_TEXTS, *tensor.shape[1:])
-        if name in most:
-            made[name] = torch.randint(0, most[name], shape, generator=generator)
-        else:
-            made[name] = torch.full(shape, int(name == "attention_mask"))
+    made["attention_mask"].fill_(1)
+    made["input_ids"].random_(config.vocab_size, generator=generator)
+    made["labels"].random_(config.num_labels, generator=generator)
     return {name: tensor.to(private.device) for name, tensor in made.items()}
-
-
-def _check_model(model: nn.Module, mode: Mode) -> None:
-    from opacus.validators import ModuleValidator  # type: ignore[import-untyped]
-
-    errors = ModuleValidator.validate(model, strict=False)
-    if errors:
-        kinds = sorted({type(error).__name__ for error in errors})
-        raise _unsupported(f"{len(errors)} layers it refuses ({', '.join(kinds)})", mode)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise InvalidInput("model", "have weights to train", "none", "Use set_trainable().")
 
 
 def _unsupported(found: str, mode: Mode) -> InvalidInput:
