@@ -114,6 +114,18 @@ def test_a_sampler_is_another_trusted_part(dpf) -> None:
     assert "sampler" in result["central"]["upper"]["trusted"]
 
 
+def test_a_decision_is_shuffled_as_a_label_is(dpf) -> None:
+    asked = ("-e", "2", "--labels", "4", "--shuffle", "1000", "--json")
+    label = dpf("account", "-m", "randomized-response", *asked).json
+    decision = dpf("account", "-m", "k-ary-response", *asked).json
+    for key in ("local_epsilon", "central_epsilon_upper", "central_epsilon_lower"):
+        assert decision[key] == label[key]
+    assert decision["unit"] == "text"
+    with_label = dpf("account", "-m", "k-ary-response", *asked, "--label-epsilon", "1").json
+    assert with_label["local_epsilon"] == pytest.approx(3.0)
+    assert with_label["unit"] == "record"
+
+
 def test_randomized_response_alone_is_accounted_for(dpf) -> None:
     result = dpf(
         "account", "-m", "randomized-response", "-e", "2", "--labels", "4", "--shuffle", "1000", "--json"

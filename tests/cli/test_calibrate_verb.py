@@ -28,12 +28,26 @@ def test_privunit_tells_its_threshold_and_needs_no_delta(dpf) -> None:
     )
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "classical-gaussian", "mvg", "randomized-response"])
+@pytest.mark.parametrize(
+    "mechanism", ["gaussian", "classical-gaussian", "mvg", "randomized-response", "k-ary-response"]
+)
 def test_every_mechanism_answers_with_the_same_keys(dpf, mechanism: str) -> None:
-    more = {"mvg": ["--rows", "128", "--cols", "768"], "randomized-response": ["--labels", "3"]}
-    result = dpf("calibrate", "-m", mechanism, "-e", "0.9", "--json", *more.get(mechanism, []))
+    more = {"mvg": ["--rows", "128", "--cols", "768"]}.get(mechanism, [])
+    more += ["--labels", "3"] if mechanism.endswith("response") else []
+    result = dpf("calibrate", "-m", mechanism, "-e", "0.9", "--json", *more)
     assert result.code == 0, result.err
     assert set(result.json) >= KEYS
+
+
+def test_a_decision_is_kept_as_often_as_a_label_and_protects_the_text(dpf) -> None:
+    asked = ("-e", "2", "--labels", "4", "--json")
+    label = dpf("calibrate", "-m", "randomized-response", *asked).json
+    decision = dpf("calibrate", "-m", "k-ary-response", *asked).json
+    assert decision["keep_probability"] == label["keep_probability"] == pytest.approx(0.7112, abs=1e-4)
+    assert (label["unit"], decision["unit"], decision["delta"]) == ("label", "text", 0.0)
+    assert decision["guarantee"] == "2.0-LDP per text"
+    assert dpf("calibrate", "-m", "k-ary-response", "-e", "2").code == 2
+    assert dpf("calibrate", "-m", "k-ary-response", *asked, "--prior", "0.5,0.5").code == 2
 
 
 def test_a_prior_over_labels_can_be_declared(dpf) -> None:

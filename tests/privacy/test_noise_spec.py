@@ -12,6 +12,7 @@ from dp_forward.privacy import (
     AnalyticGaussian,
     Budget,
     ClassicalGaussian,
+    KaryResponse,
     MatrixGaussian,
     NoiseSpec,
     PrivUnit,
@@ -57,8 +58,21 @@ def test_a_token_is_bounded_row_by_row() -> None:
     assert NoiseSpec(epsilon=2.0, unit="token", threshold_share=1.0).build().epsilon() <= 2.0
 
 
-def test_a_choice_survives_json() -> None:
-    choice = NoiseSpec(mechanism="privunit", epsilon=3.0, threshold_share=0.5, norm=2.0)
+def test_a_response_needs_its_number_of_labels_and_nothing_else() -> None:
+    choice = NoiseSpec(mechanism="k-ary-response", epsilon=2.0, columns=4)
+    assert choice.build() == KaryResponse(2.0, 4)
+    assert (choice.delta, choice.protects) == (0.0, TEXT)
+    assert choice.bound == choice.build().bound  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        NoiseSpec(mechanism="privunit", epsilon=3.0, threshold_share=0.5, norm=2.0),
+        NoiseSpec(mechanism="k-ary-response", epsilon=3.0, columns=5),
+    ],
+)
+def test_a_choice_survives_json(choice: NoiseSpec) -> None:
     again = NoiseSpec.from_dict(json.loads(json.dumps(choice.as_dict())))
     assert again == choice
     assert again.build() == choice.build()
@@ -77,6 +91,14 @@ def test_a_choice_survives_json() -> None:
         {"unit": "chapter"},
         {"mechanism": "mvg"},
         {"how": "clip"},
+        {"mechanism": "k-ary-response"},
+        {"mechanism": "k-ary-response", "columns": 1},
+        {"mechanism": "k-ary-response", "columns": 2.5},
+        {"mechanism": "k-ary-response", "columns": 3, "delta": 1e-5},
+        {"mechanism": "k-ary-response", "columns": 3, "unit": "token"},
+        {"mechanism": "k-ary-response", "columns": 3, "norm": 2.0},
+        {"mechanism": "k-ary-response", "columns": 3, "how": "clip"},
+        {"mechanism": "k-ary-response", "columns": 3, "threshold_share": 1.0},
     ],
 )
 def test_a_choice_that_means_nothing_is_refused(settings: dict) -> None:

@@ -1,4 +1,4 @@
-"""Randomized response, with and without a prior."""
+"""Randomized response, with and without a prior, and on the decision of a front."""
 
 import itertools
 import math
@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     LABEL,
+    TEXT,
     Budget,
     Guarantee,
+    KaryResponse,
     Notion,
     Prior,
     RandomizedResponse,
@@ -104,6 +106,8 @@ def test_fresh_answers_add_and_a_stored_one_does_not() -> None:
         lambda: RandomizedResponse(math.nan, 2),
         lambda: RandomizedResponse(1.0, -3),
         lambda: RandomizedResponse(1.0, 2, 0),
+        lambda: KaryResponse(1.0, 1),
+        lambda: calibrate(KaryResponse, Budget(1.0), labels=2, unit=TEXT),
         lambda: Prior.public([0.5, 0.6], where="x"),
         lambda: Prior.public([1.0], where="x"),
         lambda: Prior.public([1.5, -0.5], where="x"),
@@ -118,6 +122,62 @@ def test_fresh_answers_add_and_a_stored_one_does_not() -> None:
 def test_nonsense_is_refused(make) -> None:
     with pytest.raises(InvalidInput):
         make()
+
+
+# On the decision of a front
+
+
+@given(epsilon=st.floats(0.1, 12), labels=st.integers(2, 12))
+def test_a_decision_costs_what_a_label_costs_and_protects_the_text(epsilon: float, labels: int) -> None:
+    made, label = KaryResponse(epsilon, labels), RandomizedResponse(epsilon, labels)
+    assert np.array_equal(made.transition(), label.transition())
+    assert made.epsilon() == epsilon == pytest.approx(_worst_log_ratio(made.transition()))
+    assert made.charge() == label.charge()
+    assert made != label
+    assert made.unit == TEXT
+    assert Guarantee(made).notion is Notion.LDP
+
+
+def test_a_decision_says_what_it_promises() -> None:
+    assert repr(KaryResponse(math.log(9), 2)) == "KaryResponse(labels=2, keep=0.9) -> 2.19723-LDP per text"
+    assert "over 3 releases" in repr(calibrate(KaryResponse, Budget(3.0), labels=4, releases=3))
+
+
+@pytest.mark.parametrize(
+    ("scores", "decision"),
+    [
+        ([0.1, 0.7, 0.2], 1),
+        ([-3.0, -1.0, -2.0], 1),
+        ([1.0, 2.0, 2.0], 1),
+        ([0.0, 0.0, 0.0], 0),
+        ([math.nan, math.nan, math.nan], 0),
+        ([math.inf, -math.inf, math.nan], 0),
+        ([math.nan, -1.0, 3.0], 2),
+        ([1e300, -1e300, 1e299], 0),
+        ([0.0, 5e-324, 0.0], 1),
+    ],
+)
+def test_the_first_of_the_largest_scores_is_the_decision_and_nothing_raises(scores, decision) -> None:
+    made = KaryResponse(40.0, 3)
+    row = np.array([scores])
+    assert made.decide(row) == [decision]
+    assert made.decide(made.bound.apply(row)) == [decision]
+    released = made.sample(row, np.random.default_rng(0))
+    assert released.tolist() == [[int(i == decision) for i in range(3)]]
+
+
+def test_a_decision_is_answered_as_its_transition_says() -> None:
+    made, rng, many = KaryResponse(1.0, 3), np.random.default_rng(1), 4000
+    shares = sum(made.sample([[0.0, 5.0, 1.0]], rng) for _ in range(many))[0] / many
+    row = made.transition()[1]
+    assert np.abs(shares - row).max() < 5 * math.sqrt(0.25 / many)
+    assert np.abs(shares - RandomizedResponse(1.6, 3).transition()[1]).max() > 5 * math.sqrt(0.25 / many)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 3), (1, 4)])
+def test_scores_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInput, match="hidden"):
+        KaryResponse(1.0, 3).sample(np.zeros(shape), np.random.default_rng(0))
 
 
 def test_no_labels_give_no_answers() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.mechanism_options import PURE, MechanismRequest, name_assumptions
+from dp_forward.cli.mechanism_options import PURE, RESPONSES, MechanismRequest, name_assumptions
 from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Budget, Guarantee, Mechanism, PaperReading, RandomizedResponse, compose
@@ -48,7 +48,7 @@ def account(
     if shuffle is not None and sampler is not None:
         raise InvalidInput("sampler", "stand without --shuffle", sampler, "Pick one deployment.")
     at_delta = DEFAULT_DELTA if delta is None else delta
-    answers = labels if mechanism is MechanismName.RANDOMIZED_RESPONSE else None
+    answers = labels if mechanism in RESPONSES else None
     request = MechanismRequest(mechanism, unit, norm, releases=releases, rows=rows, labels=answers)
     text = _text_part(request, sigma=sigma, epsilon=epsilon, delta=at_delta)
     whole = _with_label(text, label_epsilon, labels)

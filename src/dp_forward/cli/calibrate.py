@@ -80,7 +80,7 @@ def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -
             "scale": made.scale,
             "own_guess_rate": made.own_guess_rate(),
         }
-    if isinstance(made, privacy.RandomizedResponse | privacy.ResponseWithPrior):
+    if isinstance(made, privacy.RandomizedResponse | privacy.ResponseWithPrior | privacy.KaryResponse):
         result |= {"labels": made.labels, "keep_probability": made.keep}
         del result["norm"]
     if not made.guaranteed:

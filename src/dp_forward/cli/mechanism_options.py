@@ -12,7 +12,9 @@ from dp_forward.cli.plan_options import numbers
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA, bound_for, calibrate_by_name
 
-PURE = (MechanismName.PRIVUNIT, MechanismName.RANDOMIZED_RESPONSE)
+RESPONSES = (MechanismName.RANDOMIZED_RESPONSE, MechanismName.KARY_RESPONSE)
+"""The mechanisms that answer with one of K labels."""
+PURE = (MechanismName.PRIVUNIT, *RESPONSES)
 """The mechanisms that need no delta."""
 
 
@@ -64,7 +66,7 @@ class MechanismRequest:
         for name, (value, owner) in only_for.items():  # what would be ignored is a misunderstanding
             if value is not None and self.mechanism is not owner:
                 raise InvalidInput(name, f"go with {owner}", value, f"Use --mechanism {owner}.")
-        if self.mechanism is MechanismName.RANDOMIZED_RESPONSE:
+        if self.mechanism in RESPONSES:
             return self._response(budget)
         own: dict[str, Any] = {"releases": self.releases}
         if self.mechanism is MechanismName.CLASSICAL_GAUSSIAN:
@@ -100,7 +102,7 @@ class MechanismRequest:
                 raise InvalidInput("labels", rule, self.labels, "Leave it out.")
             return privacy.calibrate(privacy.ResponseWithPrior, budget, prior=prior, releases=self.releases)
         if self.labels is None:
-            raise InvalidInput("labels", "be given for randomized response", None, "Try --labels 2.")
-        return privacy.calibrate(
-            privacy.RandomizedResponse, budget, labels=self.labels, releases=self.releases
-        )
+            raise InvalidInput("labels", f"be given for {self.mechanism}", None, "Try --labels 2.")
+        decision = self.mechanism is MechanismName.KARY_RESPONSE
+        kind = privacy.KaryResponse if decision else privacy.RandomizedResponse
+        return privacy.calibrate(kind, budget, labels=self.labels, releases=self.releases)

@@ -25,6 +25,7 @@ class MechanismName(StrEnum):
     MVG = "mvg"
     PRIVUNIT = "privunit"
     RANDOMIZED_RESPONSE = "randomized-response"
+    KARY_RESPONSE = "k-ary-response"
 
 
 class HowBounded(StrEnum):
@@ -44,7 +45,7 @@ Norm = Annotated[float, Option(help="C, the norm that matrices are bounded to.")
 Releases = Annotated[int, Option("--releases", "-k", help="How many fresh releases of the same text.")]
 Rows = Annotated[int | None, Option(help="n, the fixed public length.")]
 Columns = Annotated[int | None, Option("--cols", help="d, the hidden width.")]
-LabelCount = Annotated[int | None, Option(help="K, the number of labels, for randomized response.")]
+LabelCount = Annotated[int | None, Option(help="K, the number of labels, for a response.")]
 Paper = Annotated[bool, Option("--paper", help="Print the paper's convention beside the right one.")]
 
 Device = Annotated[str | None, Option(help="cpu, cuda or cuda:K [the GPU where there is one].")]

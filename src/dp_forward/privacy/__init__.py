@@ -36,7 +36,7 @@ from dp_forward.privacy.mvg import MVG
 from dp_forward.privacy.noise_spec import NoiseSpec
 from dp_forward.privacy.paper_mode import PaperReading
 from dp_forward.privacy.privunit import PrivUnit
-from dp_forward.privacy.response import Prior, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy.response import KaryResponse, Prior, RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.units import LABEL, RECORD, TEXT, TOKEN, Unit, parse_unit, phrase
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "Composition",
     "Factor",
     "Guarantee",
+    "KaryResponse",
     "LinearImage",
     "MatrixGaussian",
     "Mechanism",

@@ -17,7 +17,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy.bounds import Bound, Sensitivity
 from dp_forward.privacy.mechanism import Budget, Mechanism
 from dp_forward.privacy.privunit import PrivUnit
-from dp_forward.privacy.response import RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy.response import KaryResponse, RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.units import TEXT, Unit
 
 M = TypeVar("M", bound=Mechanism)
@@ -38,7 +38,7 @@ def calibrate(
     level, by a bare ``sensitivity``. Further settings are the mechanism's own: ``releases``,
     ``row_factor``, ``column_factor``, ``threshold``, ``cap_probability``, ``labels``, ``prior``, ...
     """
-    if issubclass(mechanism, RandomizedResponse | ResponseWithPrior):
+    if issubclass(mechanism, RandomizedResponse | ResponseWithPrior | KaryResponse):
         _refuse(mechanism.__name__, bound=bound, unit=unit, sensitivity=sensitivity)
     elif issubclass(mechanism, PrivUnit):
         _refuse(mechanism.__name__, sensitivity=sensitivity)

@@ -21,12 +21,14 @@ from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.mechanism import Budget, Mechanism
 from dp_forward.privacy.mvg import MVG
 from dp_forward.privacy.privunit import PrivUnit, best_threshold
+from dp_forward.privacy.response import ONE_ROW, KaryResponse
 from dp_forward.privacy.units import Unit, parse_unit
 
 __all__ = ["DEFAULT_DELTA", "bound_for", "calibrate_by_name"]
 
 _KINDS: Final[Mapping[str, type[Mechanism]]] = {
-    kind.name: kind for kind in (PrivUnit, MatrixGaussian, AnalyticGaussian, ClassicalGaussian, MVG)
+    kind.name: kind
+    for kind in (PrivUnit, KaryResponse, MatrixGaussian, AnalyticGaussian, ClassicalGaussian, MVG)
 }
 MATRIX_MECHANISMS: Final = tuple(_KINDS)
 """The mechanisms for a hidden matrix, by name."""
@@ -42,8 +44,10 @@ def calibrate_by_name(
 
     Edges:
         `classical-gaussian` outside its theorem makes a mechanism that carries no guarantee; it has no
-        settings.
+        settings. `k-ary-response` protects a text and has a bound of its own: it takes ``labels`` alone.
     """
+    if name == KaryResponse.name:
+        return calibrate(KaryResponse, budget, **settings)
     if name == ClassicalGaussian.name:
         return ClassicalGaussian.baseline(budget, sensitivity=bound.sensitivity(unit), **settings)
     return calibrate(_KINDS[name], budget, bound=bound, unit=unit, **settings)
@@ -64,7 +68,8 @@ class NoiseSpec:
         the same mechanism everywhere.
     Edges:
         ``threshold_share`` is PrivUnit's t as a share of t*, the threshold of least noise; every t is as
-        private. ``rows`` and ``columns`` are the shape that crosses; only MVG and bounds by row need them.
+        private. ``rows`` and ``columns`` are the shape that crosses; only MVG and bounds by row need them,
+        and `k-ary-response` its labels as ``columns``: it protects a text, and has no norm of its own.
         `classical-gaussian` outside its theorem makes a mechanism that carries no guarantee.
     """
 
@@ -89,18 +94,29 @@ class NoiseSpec:
         checks.positive("epsilon", self.epsilon, remedy="Try 8; less is more private.")
         if self.how not in ("normalise", "clip"):
             raise InvalidInput("how", "be normalise or clip", repr(self.how), "Use normalise.")
-        pure = self.mechanism == "privunit"
+        pure = self.mechanism in (PrivUnit.name, KaryResponse.name)
         if self.delta is None:
             object.__setattr__(self, "delta", 0.0 if pure else DEFAULT_DELTA)
         elif pure and self.delta != 0:
-            raise InvalidInput("delta", "be left out for privunit", self.delta, "Its promise is pure.")
+            raise InvalidInput("delta", f"be left out for {self.mechanism}", self.delta, "It is pure.")
+        if self.mechanism == KaryResponse.name:
+            self._check_response()
         if self.threshold_share is not None:
-            if not pure:
+            if self.mechanism != PrivUnit.name:
                 raise InvalidInput(
                     "threshold_share", "go with privunit", self.threshold_share, "Leave it out."
                 )
             if not 0 <= self.threshold_share <= 4:
                 raise InvalidInput("threshold_share", "lie in [0, 4]", self.threshold_share, "1 means t*.")
+
+    def _check_response(self) -> None:
+        if self.columns is None:
+            raise InvalidInput("columns", "be the number of labels", None, "It is the width that crosses.")
+        checks.count("columns", self.columns, at_least=2, remedy="It is the number of labels.")
+        for name, usual in (("unit", "text"), ("norm", 1.0), ("how", "normalise")):
+            if getattr(self, name) != usual:
+                rule = f"be {usual} for {self.mechanism}"
+                raise InvalidInput(name, rule, getattr(self, name), "Leave it out.")
 
     @property
     def protects(self) -> Unit:
@@ -109,7 +125,9 @@ class NoiseSpec:
 
     @property
     def bound(self) -> NormBound:
-        """Made by `bound_for`."""
+        """Made by `bound_for`; for `k-ary-response` its own, over one row."""
+        if self.mechanism == KaryResponse.name:
+            return ONE_ROW
         return bound_for(self.protects, norm=self.norm, how=self.how, rows=self.rows)
 
     @property
@@ -120,6 +138,8 @@ class NoiseSpec:
     def build(self) -> Mechanism:
         """The least noise of this kind for this budget."""
         settings: dict[str, Any] = {}
+        if self.mechanism == KaryResponse.name:
+            settings = {"labels": self.columns}
         if self.threshold_share is not None:
             vectors = self.bound.changed_rows(self.protects) or 1
             settings["threshold"] = self.threshold_share * best_threshold(self.epsilon / vectors)

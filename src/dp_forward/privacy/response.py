@@ -1,4 +1,4 @@
-r"""Randomized response on labels, plain or with a public prior: pure epsilon-LDP.
+r"""Randomized response on labels, plain or with a public prior, and on a front's decision: pure epsilon-LDP.
 
 *Plain*: keep the label with probability ``e^eps / (e^eps + K - 1)``, else one of the others, all alike.
 For two labels y, y' and any output the ratio of probabilities is ``e^eps``, 1 or ``e^-eps``.
@@ -8,6 +8,9 @@ For two labels y, y' and any output the ratio of probabilities is ``e^eps``, 1 o
 is first replaced by a uniform one of them (a mixture of two of its outputs: the ratio stays within
 e^eps). The prior must not come from the labels themselves, or the choice of k leaks them: it is a
 type, and says where it came from.
+
+*On a decision* (`KaryResponse`): the front scores K labels, decides for one of them, and answers for that
+label as above. It is a mechanism for the text.
 
 `transition` is the flip matrix; a server that corrects its loss for it only post-processes.
 
@@ -19,19 +22,22 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
+from dp_forward.privacy.bounds import NormBound
 from dp_forward.privacy.mechanism import Budget, scope_of
 from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
-from dp_forward.privacy.units import LABEL
+from dp_forward.privacy.units import LABEL, TEXT, Unit
 
 _ONCE = "Draw a label once and keep it: 1."
 _LABELS = "There must be something to choose from: 2 labels or more."
+ONE_ROW: Final = NormBound(1.0, "normalise", "matrix", 1)
+"""What scores go through before a decision: one row, its length does not matter, NaN and Inf count as 0."""
 
 
 def keep_probability(epsilon: float, labels: int) -> float:
@@ -46,12 +52,12 @@ def _share(budget: Budget, releases: int) -> float:
 
 
 class _Response(PureNoise):
-    """What both kinds of randomized response share."""
+    """What all kinds of randomized response share."""
 
     label_epsilon: float
     labels: int
     releases: int
-    unit = LABEL
+    unit: ClassVar[Unit] = LABEL
     assumptions = ("the set of labels is public",)
 
     @abstractmethod
@@ -60,7 +66,7 @@ class _Response(PureNoise):
 
     @property
     def scope(self) -> str:
-        return scope_of(LABEL, releases=self.releases)
+        return scope_of(self.unit, releases=self.releases)
 
     def sample(self, labels: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
         """One reference answer for each label."""
@@ -76,14 +82,8 @@ class _Response(PureNoise):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RandomizedResponse(_Response):
-    """Plain randomized response over ``labels`` labels; ``label_epsilon`` per release.
-
-    Guarantees:
-        Pure epsilon-LDP of the label; k fresh answers cost k epsilon, one stored answer costs one.
-    """
-
-    name: ClassVar[str] = "randomized-response"
+class _Uniform(_Response):
+    """Over ``labels`` labels, all wrong answers alike; ``label_epsilon`` per release."""
 
     label_epsilon: float
     labels: int
@@ -98,7 +98,7 @@ class RandomizedResponse(_Response):
         object.__setattr__(self, "loss", ThreeLevelLoss(epsilon, keep, self.releases))
 
     @classmethod
-    def for_budget(cls, budget: Budget, *, labels: int, releases: int = 1) -> RandomizedResponse:
+    def for_budget(cls, budget: Budget, *, labels: int, releases: int = 1) -> Self:
         """The budget spread evenly over the releases."""
         return cls(_share(budget, releases), labels, releases)
 
@@ -115,7 +115,60 @@ class RandomizedResponse(_Response):
 
     def __repr__(self) -> str:
         keep = f"{self.keep:.6g}"
-        return f"RandomizedResponse(labels={self.labels}, keep={keep}) -> {self.promise()}"
+        return f"{type(self).__name__}(labels={self.labels}, keep={keep}) -> {self.promise()}"
+
+
+class RandomizedResponse(_Uniform):
+    """Plain randomized response over ``labels`` labels; ``label_epsilon`` per release.
+
+    Guarantees:
+        Pure epsilon-LDP of the label; k fresh answers cost k epsilon, one stored answer costs one.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str] = "randomized-response"
+
+
+class KaryResponse(_Uniform):
+    r"""Randomized response on the decision of a front that gives K scores: one row in, a one-hot row out.
+
+    The decision is the label with the largest score, the first of them where several are equal. It is
+    answered with probability ``e^eps / (e^eps + K - 1)``, else one of the K - 1 others, all alike. What
+    leaves is the row of K that holds 1 at the answer and 0 elsewhere.
+
+    Guarantees:
+        Pure epsilon-LDP of the text, for any front. Proof: the decision d is a function of the text alone.
+        Given d, the answer a has probability ``e^eps / Z`` where a = d and ``1 / Z`` elsewhere, with
+        ``Z = e^eps + K - 1`` for every d. So for two texts and any a the ratio of the probabilities is
+        e^eps, 1 or e^-eps. The one-hot row is a function of a: post-processing. k fresh answers cost k
+        epsilon.
+        No row of scores raises: NaN and Inf count as 0, as in every bound.
+    Edges:
+        What is protected is the text, not the front: whoever trained the front on private texts needs a
+        promise for that as well. Where ``e^eps < K - 1`` an answer that names several labels (subset
+        selection) would tell more at the same epsilon; it is not offered.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str] = "k-ary-response"
+    unit: ClassVar[Unit] = TEXT
+
+    @property
+    def bound(self) -> NormBound:
+        """What the scores go through; see `ONE_ROW`."""
+        return ONE_ROW
+
+    def decide(self, rows: NDArray[np.floating]) -> NDArray[np.int64]:
+        """The decision about each row [rows, K] of scores."""
+        if rows.ndim != 2 or rows.shape[1] != self.labels:
+            rule = f"have a score for each of {self.labels} labels"
+            raise InvalidInput("hidden", rule, f"shape {rows.shape}", "Use a front that ends in K scores.")
+        return np.asarray(np.argmax(np.where(np.isfinite(rows), rows, 0.0), axis=1))
+
+    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
+        """One reference release of one row of scores [1, K]: a one-hot row."""
+        answers = super().sample(self.decide(self.bound.apply(hidden)), rng)
+        return np.asarray(np.eye(self.labels, dtype=np.int64)[answers])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
