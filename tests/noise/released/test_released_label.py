@@ -15,10 +15,11 @@ from audit.response_audit import audit_response
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.coins import chance_floor, choices, coins
 from dp_forward.noise.released.released_label import ReleasedLabels, release_labels
-from dp_forward.noise.released.released_matrix import serialise
+from dp_forward.noise.released.released_matrix import dequantise, release, release_batch, serialise
 from dp_forward.privacy import (
     TEXT,
     Budget,
+    KaryResponse,
     Prior,
     PrivUnit,
     RandomizedResponse,
@@ -115,6 +116,48 @@ def test_answers_follow_the_transition_of_the_mechanism(mechanism) -> None:
         tilted = row**1.15 / np.sum(row**1.15)
         if not np.allclose(tilted, row):
             assert _fits(answers, tilted) < 1e-6
+
+
+@pytest.mark.parametrize("response", [KaryResponse(1.5, 4), KaryResponse(2.197, 2)], ids=["four", "two"])
+def test_one_hot_rows_follow_the_transition_of_the_response(response: KaryResponse) -> None:
+    entropy, many, labels = _entropy(2), 40_000, response.labels
+    for decision, row in enumerate(response.transition()):
+        scores = np.full((1, labels), -2.0)
+        scores[0, decision] = -1.0
+        released = release_batch(np.broadcast_to(scores, (many, 1, labels)), response, entropy=entropy)
+        values = np.concatenate([one.values for one in released])
+        assert (values.sum(axis=1) == 1).all()
+        assert set(np.unique(values)) == {0, 1}
+        answers = values.argmax(axis=1)
+        assert _fits(answers, row) > 1e-4
+        tilted = row ** (1 / 0.9) / np.sum(row ** (1 / 0.9))
+        assert _fits(answers, tilted) < 1e-6  # negative control: 0.9 of the noise
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_released_decision_is_one_row_of_the_answers_size(bits: int) -> None:
+    response = KaryResponse(1.0, 5)
+    strange = [np.nan, np.inf, -np.inf, 1e300, 5e-324, 0.0]
+    for value in strange:
+        released = release(np.full((1, 5), value), response, bits=bits)
+        assert len(serialise(released)) == 5 * bits // 8
+        assert released.step == 1.0
+        assert np.array_equal(dequantise(released.values, response, bits), released.as_floats())
+    assert repr(released) == "Released(1 x 5, step=1) -> 1.0-LDP per text"
+    assert any("operating system" in line for line in released.guarantee.assumptions)
+    for shape in ((1, 4), (2, 5), (5, 1)):
+        with pytest.raises(InvalidInput, match="hidden"):
+            release(np.zeros(shape), response, bits=bits)
+
+
+def test_only_the_very_response_is_drawn() -> None:
+    class Other(KaryResponse):
+        __slots__ = ()
+
+    with pytest.raises(InvalidInput, match="mechanism"):
+        release(np.zeros((1, 2)), Other(1.0, 2))
+    with pytest.raises(InvalidInput, match="mechanism"):
+        release_labels([0, 1], KaryResponse(1.0, 2))  # type: ignore[arg-type]
 
 
 def test_a_prior_with_one_label_worth_answering_answers_it_to_all() -> None:

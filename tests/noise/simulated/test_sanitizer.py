@@ -17,6 +17,7 @@ from dp_forward.privacy import (
     AnalyticGaussian,
     Budget,
     ClassicalGaussian,
+    KaryResponse,
     LinearImage,
     MatrixGaussian,
     PrivUnit,
@@ -90,6 +91,28 @@ def test_the_two_point_audit_passes_and_would_catch_less_noise(epsilon: float) -
         sigma = mechanism.sigma
         audit = audit_privunit(privunit, lambda *_, s=stream, m=sigma: next(s) / m, plus, draws=4000, rng=rng)
         assert audit.refuted is caught
+
+
+def test_a_decision_is_answered_as_its_transition_says() -> None:
+    response, many = KaryResponse(1.5, 4), 40_000
+    scores = torch.tensor([[[0.0, -1.0, 3.0, 1.0]], [[math.nan, -1.0, -1.0, -2.0]]])
+    noisy = Sanitizer(response, seed=3)(scores, draws=many)
+    assert noisy.shape == (2 * many, 1, 4)
+    assert torch.equal(noisy.sum(dim=-1), torch.ones(2 * many, 1))
+    for text, decision in enumerate((2, 0)):
+        shares = noisy[text * many : (text + 1) * many, 0].double().mean(dim=0).numpy()
+        error = 5 * math.sqrt(0.25 / many)
+        assert np.abs(shares - response.transition()[decision]).max() < error
+        assert np.abs(shares - KaryResponse(1.5 / 0.9, 4).transition()[decision]).max() > error
+
+
+def test_a_decision_gives_the_front_a_gradient_of_zero() -> None:
+    scores = torch.randn(3, 1, 4, requires_grad=True)
+    (Sanitizer(KaryResponse(1.0, 4), seed=1)(scores, draws=2) * torch.arange(4.0)).sum().backward()
+    assert torch.equal(scores.grad, torch.zeros_like(scores))
+    for shape in ((2, 1, 3), (2, 2, 4)):
+        with pytest.raises(InvalidInput, match="hidden"):
+            Sanitizer(KaryResponse(1.0, 4))(torch.zeros(shape))
 
 
 def _pool(sanitizer: Sanitizer, hidden: np.ndarray, size: int):

@@ -1,4 +1,4 @@
-r"""Released labels: randomized response that may leave the machine.
+r"""Released labels and decisions: randomized response that may leave the machine.
 
 `release_labels` draws from operating-system entropy with exactly the mechanism's probabilities (`coins`):
 
@@ -7,6 +7,9 @@ r"""Released labels: randomized response that may leave the machine.
    ``e^epsilon``, 1 or ``e^-epsilon``, with no numerical slack.
 2. With a prior, K is k, the number of labels worth answering, and a label outside them is first replaced by
    one of them drawn uniformly: after step 1 its answer is uniform too.
+
+`KaryRelease` does step 1 on the decisions of a front (`KaryResponse`) and gives one-hot rows for
+`released_matrix`.
 
 Guarantees:
     Probabilities to within 2^-400, if the entropy is uniform. Coins and choices are drawn for all labels
@@ -30,7 +33,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.coins import choices, coins
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
-from dp_forward.privacy import Guarantee, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy import Guarantee, KaryResponse, NormBound, RandomizedResponse, ResponseWithPrior
 
 __all__ = ["release_labels"]
 
@@ -81,6 +84,27 @@ class ReleasedLabels:
 
     def __repr__(self) -> str:
         return f"ReleasedLabels({len(self)} of {self.labels} kinds) -> {self.guarantee.promise}"
+
+
+@dataclass(frozen=True, slots=True)
+class KaryRelease:
+    """How a `KaryResponse` is released: rows of scores in, one-hot rows out."""
+
+    mechanism: KaryResponse
+    step: float = 1.0
+
+    @property
+    def bound(self) -> NormBound:
+        """One row for each text."""
+        return self.mechanism.bound
+
+    def draw(self, vectors: NDArray[np.float64], *, entropy: Entropy) -> Labels:
+        """One answer to each row, as a row with 1 at the answer and 0 elsewhere."""
+        response = self.mechanism
+        answers = _answered(response.decide(vectors), response.labels, response.label_epsilon, entropy)
+        rows = np.zeros(vectors.shape, dtype=np.int64)
+        rows[np.arange(len(rows)), answers] = 1
+        return rows
 
 
 def release_labels(

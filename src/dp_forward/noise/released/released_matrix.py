@@ -4,9 +4,9 @@ A `Released` is made by `release` and `release_batch` alone; it and `ReleasedLab
 turns into bytes. A tensor of the `Sanitizer` is simulated noise: its low bits tell the signal apart
 (docs/adr/0002); it cannot become one.
 
-Proof of the promise for PrivUnit: in `released_privunit`. For the Gaussian, let C be the norm of the bound, h
-the step of the signal's grid, and q the integer matrix of one text, so that ``h q`` has norm at most C:
-`grid.quantise` checks ``sum(q^2) <= floor((C/h)^2)`` in integers.
+Proof of the promise for PrivUnit: in `released_privunit`; for K-ary response: in `released_label`. For the
+Gaussian, let C be the norm of the bound, h the step of the signal's grid, and q the integer matrix of one
+text, so that ``h q`` has norm at most C: `grid.quantise` checks ``sum(q^2) <= floor((C/h)^2)`` in integers.
 
 1. q is a function of the hidden matrix, and any two such ``h q`` lie at most 2C apart (row by row, where the
    bound is by row: 2C for each row that differs). This is the sensitivity that the mechanism was made with.
@@ -46,9 +46,17 @@ from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
 from dp_forward.noise.released.grid import Integers, held
 from dp_forward.noise.released.released_gaussian import GaussianRelease
-from dp_forward.noise.released.released_label import ReleasedLabels
+from dp_forward.noise.released.released_label import KaryRelease, ReleasedLabels
 from dp_forward.noise.released.released_privunit import PrivUnitRelease
-from dp_forward.privacy import AnalyticGaussian, Guarantee, MatrixGaussian, Mechanism, NormBound, PrivUnit
+from dp_forward.privacy import (
+    AnalyticGaussian,
+    Guarantee,
+    KaryResponse,
+    MatrixGaussian,
+    Mechanism,
+    NormBound,
+    PrivUnit,
+)
 
 __all__ = ["Released", "dequantise", "release", "release_batch", "serialise"]
 
@@ -196,6 +204,8 @@ def _way(mechanism: Mechanism, bits: int) -> _Way:
     # Exact types: a subclass could draw something else than it promises.
     if type(mechanism) is PrivUnit:
         return PrivUnitRelease(mechanism, bits)
+    if type(mechanism) is KaryResponse:
+        return KaryRelease(mechanism)
     if type(mechanism) is not AnalyticGaussian and type(mechanism) is not MatrixGaussian:
         raise _refused(f"{getattr(mechanism, 'name', type(mechanism).__name__)}, simulated only so far")
     if isinstance(mechanism, MatrixGaussian) and not (
@@ -211,7 +221,7 @@ def _way(mechanism: Mechanism, bits: int) -> _Way:
 def _refused(value: str) -> InvalidInput:
     return InvalidInput(
         "mechanism",
-        "be PrivUnit, or uniform Gaussian noise within a norm bound, to be released",
+        "be PrivUnit, K-ary response or uniform Gaussian noise within a norm bound, to be released",
         value,
         "Calibrate a PrivUnit with bound=normalise(1.0), unit=TEXT.",
     )

@@ -23,8 +23,9 @@ Guarantees:
     no stale sigma.
 Edges:
     Runs in float32 also inside autocast and returns the dtype that came in. Differentiable to the front: the
-    noise counts as a constant. ``draws=R`` gives R noisy matrices per text for one pass of the front, text by
-    text: [a, a, a, b, b, b, ...].
+    noise counts as a constant; the answers of K-ary response are discrete, so there the gradient is zero.
+    ``draws=R`` gives R noisy matrices per text for one pass of the front, text by text: [a, a, a, b, b, b,
+    ...].
 Paper: the normalisation and noise between the pre-noise and post-noise layers (DP-Forward itself), and the
 token-level design for Q, K, V of the appendix, as one release.
 """
@@ -41,12 +42,19 @@ from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.bounding import apply_bound
-from dp_forward.noise.simulated.simulated_draws import Generators, add_gaussian, add_shaped, draw_privunit
+from dp_forward.noise.simulated.simulated_draws import (
+    Generators,
+    add_gaussian,
+    add_shaped,
+    draw_privunit,
+    draw_response,
+)
 from dp_forward.privacy import (
     MVG,
     TOKEN,
     Budget,
     Guarantee,
+    KaryResponse,
     LinearImage,
     MatrixGaussian,
     Mechanism,
@@ -113,6 +121,8 @@ class _Noise(nn.Module):
         mechanism = self.mechanism
         if isinstance(mechanism, PrivUnit):
             return draw_privunit(inside, mechanism, self._generators)
+        if isinstance(mechanism, KaryResponse):
+            return draw_response(inside, mechanism, self._generators)
         if isinstance(mechanism, MVG | MatrixGaussian):
             shaped = mechanism.exact if isinstance(mechanism, MVG) else mechanism
             return add_shaped(inside, shaped, self._generators)
@@ -125,7 +135,7 @@ class Sanitizer(_Noise):
 
     def __init__(self, mechanism: Mechanism, *, seed: int | None = None) -> None:
         bound: object = None
-        if isinstance(mechanism, PrivUnit):
+        if isinstance(mechanism, PrivUnit | KaryResponse):
             bound = mechanism.bound
         elif isinstance(mechanism, GaussianNoise):
             bound = mechanism.sensitivity.bound

@@ -14,7 +14,9 @@ import torch
 from scipy.special import ndtr
 from torch import Tensor
 
+from dp_forward.errors import InvalidInput
 from dp_forward.noise.bounding import SHRINK
+from dp_forward.privacy import KaryResponse
 from dp_forward.privacy.factor import Factor
 from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.privunit import PrivUnit
@@ -97,3 +99,18 @@ def draw_privunit(bounded: Tensor, mechanism: PrivUnit, generators: Generators) 
     signal = torch.where(in_cap, above.clamp(min=t), below).to(along.dtype).reshape(along.shape)
     share = (signal - along) * (mechanism.sigma / norm)
     return torch.addcmul(noise * mechanism.sigma, share, bounded)
+
+
+def draw_response(bounded: Tensor, mechanism: KaryResponse, generators: Generators) -> Tensor:
+    """A one-hot row for each row of K scores: its decision, by randomized response; the gradient is zero."""
+    if bounded.shape[-1] != mechanism.labels:
+        rule = f"have a score for each of {mechanism.labels} labels"
+        raise InvalidInput("hidden", rule, bounded.shape[-1], "Use a front that ends in K scores.")
+    decided = bounded.detach().argmax(dim=-1)
+    size, device, kinds = decided.numel(), bounded.device, mechanism.labels
+    kept = (generators.uniform(size, device) <= mechanism.keep).reshape(decided.shape)
+    # One of the others: 1 .. K-1 places on from the decision, all alike.
+    away = (generators.uniform(size, device) * (kinds - 1)).ceil().long().clamp(min=1)
+    answers = torch.where(kept, decided, (decided + away.reshape(decided.shape)) % kinds)
+    # Zero times the scores: a front that trains beside other losses stays in the graph.
+    return torch.nn.functional.one_hot(answers, kinds) + 0.0 * bounded
