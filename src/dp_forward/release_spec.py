@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Mechanism, NoiseSpec
+from dp_forward.privacy import KaryResponse, Mechanism, NoiseSpec
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
 
@@ -45,7 +45,7 @@ class ReleaseSpec:
 
     Guarantees:
         One row crosses at the cut `output`, ``rows`` at every other. The same spec makes the same mechanism
-        everywhere.
+        everywhere. K-ary response stands at `output` only, with as many columns as it has labels.
     Edges:
         8 or 16 bits are as private: the rounding comes after the noise.
     """
@@ -65,6 +65,13 @@ class ReleaseSpec:
             raise InvalidInput(
                 "bits", "be 8 or 16", repr(self.bits), "8 halves the bytes at no cost in privacy."
             )
+        if isinstance(self.noise, NoiseSpec) and self.noise.mechanism == KaryResponse.name:
+            self._check_response(self.noise)
+
+    def _check_response(self, noise: NoiseSpec) -> None:
+        if self.cut is not None and (self.cut, self.width) != (_POOLED, noise.columns):
+            rule = f"be {noise.columns} at the cut output for {noise.mechanism}"
+            raise InvalidInput("width", rule, f"{self.width} at {self.cut}", "One score per label crosses.")
 
     @classmethod
     def of(

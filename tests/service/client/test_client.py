@@ -21,8 +21,10 @@ from typing import Any, NoReturn
 
 import httpx
 import pytest
+import torch
 
 import tiny_user
+from dp_forward.cli.serve import serve_locally
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.ledger import Ledger
 from dp_forward.noise.released.released_matrix import release
@@ -95,6 +97,30 @@ def test_an_answer_says_what_it_cost(make: Make, network: Network) -> None:
         assert answer.label == tiny_user.answer_to(network.posted[0])["label"]
         assert sum(answer.probabilities.values()) == pytest.approx(1)
         assert client.summary().delivered == 1
+
+
+def test_a_decision_goes_to_a_real_server_and_back(tmp_path: Path) -> None:
+    decision = NoiseSpec(mechanism="k-ary-response", epsilon=4.0, columns=len(tiny_user.LABELS))
+    run = tiny_user.write_user(tmp_path / "run", noise=decision, cut="output", width=decision.columns)
+    back = load_provider_side(run / "back").back.eval()
+    with (
+        serve_locally(run) as address,
+        Client(run / "front", server=address, ledger=tmp_path / "ledger", budget=20.0) as client,
+    ):
+        assert client.offered_epsilons() == (4.0, 2.0, 1.0)
+        for epsilon in (4.0, 2.0):
+            answer = client.ask(TEXT, epsilon=epsilon)
+            assert (answer.charge, answer.resent) == (epsilon, False)
+            noisy = client.preview(TEXT, epsilon=epsilon).noisy
+            assert noisy is not None
+            assert sorted(noisy.ravel().tolist()) == [0.0, 1.0]
+            with torch.inference_mode():
+                wanted = torch.softmax(back(noisy[None]).logits, dim=-1)[0].tolist()
+            assert list(answer.probabilities.values()) == pytest.approx(wanted, abs=1e-6)
+        again = client.ask(TEXT)
+        assert (again.charge, again.spent, again.remaining) == (0.0, 6.0, 14.0)
+        assert len(list(client.ask_many(texts(3)))) == 3
+        assert client.summary().delivered == 5
 
 
 def test_a_frame_is_the_policys_and_nothing_else(make: Make, network: Network, user: UserSide) -> None:

@@ -34,7 +34,9 @@ REQUEST = bytes(range(0xA0, 0xB0))
 TIME = 1_700_000_000
 ABOUT = {"cut": "encoder.6", "front": FRONT, "request": REQUEST, "time": TIME}
 HIDDEN = np.array([[0.5, -0.25, 0.125], [1.0, 0.0, -2.0]])
-CHOICES = {name: NoiseSpec(mechanism=name, epsilon=4.0) for name in MECHANISMS}
+MATRICES = ("privunit", "matrix-gaussian", "gaussian")
+CHOICES = {name: NoiseSpec(mechanism=name, epsilon=4.0) for name in MATRICES}
+DECISION = NoiseSpec(mechanism="k-ary-response", epsilon=4.0, columns=3)
 
 RESPONSE = RandomizedResponse(1.0, 2)
 
@@ -134,8 +136,30 @@ def test_the_golden_frames_have_these_bytes(mechanism: str) -> None:
     assert frame[32:] == bytes.fromhex(after)
 
 
+def test_the_golden_frame_of_a_decision_has_these_bytes() -> None:
+    released = release(np.array([[0.5, -0.25, 2.0]]), DECISION.build(), bits=8, entropy=_stub)
+    about = ABOUT | {"cut": "output"}
+    golden = (
+        "44504657 01080400 01000000 03000000"
+        "000000000000f03f 0000000000001040 0000000000000000"
+        "6f7574707574 000000000000000000000000000000000000"
+        "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+        "a0a1a2a3a4a5a6a7a8a9aaabacadaeaf 00f1536500000000 0000000000000000"
+        "000001"
+    )
+    assert frame_of(released, **about) == bytes.fromhex(golden)
+    header = parse_frame(bytes.fromhex(golden)).header
+    assert (header.mechanism, header.rows, header.width, header.step) == ("k-ary-response", 1, 3, 1.0)
+    spec = {"noise": DECISION, "rows": 7, "cut": "output"}
+    assert _manifest(**spec).offer_for(header, refusal="not asked for").mechanism == DECISION.build()
+
+
+def test_every_number_of_a_mechanism_stays_as_it_is() -> None:
+    assert MECHANISMS == {"privunit": 1, "matrix-gaussian": 2, "gaussian": 3, "k-ary-response": 4}
+
+
 @pytest.mark.parametrize("bits", [8, 16])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", MATRICES)
 def test_a_frame_is_a_header_and_the_integers(mechanism: str, bits: int) -> None:
     released = _released(mechanism, bits=bits)
     frame = frame_of(released, **ABOUT)
@@ -262,7 +286,7 @@ def test_what_the_format_cannot_hold_is_named(name: str, value: object) -> None:
         (4, "<B", 2, "version"),
         (5, "<B", 32, "dtype"),
         (6, "<B", 0, "mechanism"),
-        (6, "<B", 4, "mechanism"),
+        (6, "<B", 5, "mechanism"),
         (7, "<B", 1, "reserved"),
         (8, "<I", 0, "shape"),
         (12, "<I", 0, "shape"),
@@ -283,6 +307,7 @@ def test_what_the_format_cannot_hold_is_named(name: str, value: object) -> None:
         (32, "<d", math.nan, "budget"),
         (32, "<d", 0.0, "budget"),  # Gaussian noise has no pure promise
         (6, "<B", 1, "budget"),  # and privunit no delta
+        (6, "<B", 4, "budget"),  # nor has a response
         (40, "24s", b"", "cut"),
         (40, "24s", b"encoder.6\0\0x", "cut"),
         (40, "24s", b"encoder.6 ", "cut"),
@@ -376,7 +401,7 @@ def test_a_header_comes_back_as_it_was(header: Header) -> None:
 @settings(max_examples=50)
 @given(
     hidden=arrays.arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 7))),
-    mechanism=st.sampled_from(tuple(MECHANISMS)),
+    mechanism=st.sampled_from(MATRICES),
     bits=st.sampled_from((8, 16)),
     cut=st.sampled_from(CUTS),
 )
@@ -459,7 +484,7 @@ def _manifest(mechanism: str = "privunit", **changes: object) -> Manifest:
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", MATRICES)
 def test_an_honest_frame_fits_its_manifest(mechanism: str, bits: int) -> None:
     header = parse_frame(frame_of(_released(mechanism, bits=bits), **ABOUT)).header
     offer = _manifest(mechanism, bits=bits).offer_for(header, refusal="not asked for")

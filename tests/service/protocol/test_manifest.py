@@ -14,7 +14,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import release
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.service.protocol.frame import MECHANISMS, WireError, frame_of, parse_frame
+from dp_forward.service.protocol.frame import WireError, frame_of, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import ProviderSide
@@ -23,6 +23,8 @@ from tiny_models import LABELS, WIDTH, tiny
 FRONT = "0123456789abcdef" * 4
 ROWS = 6
 NAMES = tuple("abc"[:LABELS])
+MATRICES = ("privunit", "matrix-gaussian", "gaussian")
+DECISION = {"mechanism": "k-ary-response", "epsilon": 4.0, "columns": LABELS}
 ABOUT: dict[str, Any] = {"front": FRONT, "request": bytes(16), "time": 1_700_000_000}
 
 
@@ -67,7 +69,7 @@ def test_a_map_makes_the_frame_narrow() -> None:
 
 
 @pytest.mark.parametrize("cut", ["encoder.1", "output"])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", MATRICES)
 def test_a_release_made_as_the_manifest_says_fits_it(mechanism: str, cut: str) -> None:
     manifest = Manifest.of(_provider(cut, mechanism=mechanism, epsilon=4.0), FRONT)
     hidden = np.ones((manifest.release.matrix_rows, manifest.release.width))
@@ -75,6 +77,40 @@ def test_a_release_made_as_the_manifest_says_fits_it(mechanism: str, cut: str) -
     frame = frame_of(released, cut=manifest.release.cut, **ABOUT)
     assert len(frame) == manifest.frame_bytes
     manifest.offer_for(parse_frame(frame).header, refusal="not asked for")
+
+
+def test_a_decision_is_asked_for_at_output_with_a_score_for_each_label() -> None:
+    manifest = Manifest.of(_provider("output", width=LABELS, **DECISION), FRONT)
+    assert (manifest.release.shape, manifest.release.bits) == ((1, LABELS), 8)
+    assert manifest.frame_bytes == 128 + LABELS
+    assert (manifest.step, manifest.epsilon, manifest.delta) == (1.0, 4.0, 0.0)
+    assert manifest.epsilons == (2.0, 1.0)
+    for offer in manifest.offers:
+        made = release(np.ones((1, LABELS)), offer.noise.build(), bits=8)
+        header = parse_frame(frame_of(made, cut="output", **ABOUT)).header
+        assert manifest.offer_for(header, refusal="not asked for") is offer
+    again = Manifest.from_dict(json.loads(json.dumps(manifest.as_dict())))
+    assert again == manifest
+    for name, value in (("width", LABELS + 1), ("cut", "encoder.1"), ("rows", 0)):
+        with pytest.raises(WireError, match="not sound"):
+            Manifest.from_dict(manifest.as_dict() | {name: value, "matrix_rows": 1})
+    for change in (
+        {"columns": LABELS + 1},
+        {"columns": None},
+        {"columns": 1},
+        {"delta": 1e-5},
+        {"norm": 2.0},
+    ):
+        hostile = manifest.as_dict()
+        hostile["noise"] |= change
+        with pytest.raises(WireError, match="not sound"):
+            Manifest.from_dict(hostile)
+
+
+def test_a_decision_has_no_manifest_elsewhere() -> None:
+    for cut, width in (("encoder.1", LABELS), ("output", LABELS + 1), ("output", None)):
+        with pytest.raises(InvalidInput, match="width"):
+            _provider(cut, width=width, **DECISION)
 
 
 def test_eight_bits_are_asked_for_where_they_hold_the_noise_and_sixteen_elsewhere() -> None:
@@ -109,7 +145,7 @@ def test_noise_per_token_needs_a_cut_where_rows_are_local() -> None:
 # More noise than the back was trained for
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", MATRICES)
 def test_a_half_and_a_quarter_of_its_epsilon_are_answered_too(mechanism: str) -> None:
     manifest = Manifest.of(_provider(mechanism=mechanism, epsilon=4.0), FRONT)
     assert manifest.epsilons == (2.0, 1.0)
@@ -144,7 +180,7 @@ def test_only_smaller_epsilons_that_fall_are_offered(epsilons: Any) -> None:
 # Its numbers
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", MATRICES)
 def test_the_numbers_are_those_of_a_release(mechanism: str) -> None:
     manifest = _manifest(noise=NoiseSpec(mechanism=mechanism, epsilon=4.0))
     released = release(np.ones((16, 384)), manifest.mechanism(), bits=8)
@@ -170,7 +206,7 @@ def test_the_repr_says_what_is_promised() -> None:
 
 
 @pytest.mark.parametrize("cut", ["encoder.1", "output"])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", MATRICES)
 def test_a_manifest_survives_json(mechanism: str, cut: str) -> None:
     manifest = Manifest.of(_provider(cut, mechanism=mechanism, epsilon=4.0), FRONT)
     again = Manifest.from_dict(json.loads(json.dumps(manifest.as_dict())))
@@ -294,7 +330,7 @@ _JSON = st.one_of(
 
 @settings(max_examples=300)
 @given(
-    mechanism=st.sampled_from(tuple(MECHANISMS)),
+    mechanism=st.sampled_from(MATRICES),
     outer=st.dictionaries(st.sampled_from(sorted(_manifest().as_dict())), _JSON, max_size=2),
     inner=st.dictionaries(st.sampled_from(sorted(_manifest().as_dict()["noise"])), _JSON, max_size=3),
 )

@@ -54,6 +54,22 @@ def test_a_policy_is_what_the_front_folder_says(front: Path) -> None:
     assert (spec.front, spec.labels) == (user.digest, ("bad", "good"))
 
 
+def test_a_decision_is_compared_as_any_noise_is() -> None:
+    spec = ReleaseSpec(
+        noise=NoiseSpec(mechanism="k-ary-response", epsilon=4.0, columns=3),
+        **{"rows": 12, "width": 3, "bits": 8, "cut": "output", "front": "ab" * 32, "labels": ("a", "b", "c")},
+    )
+    mine = Policy(release=spec)
+    assert mine.read(said(mine)).charge.epsilon(0.0) == 4.0
+    assert mine.with_epsilon(1.0).terms().charge.epsilon(0.0) == 1.0
+    with pytest.raises(ProtocolMismatch, match="less noise"):
+        mine.read(said(mine, epsilon=8.0))
+    with pytest.raises(ProtocolMismatch, match="mechanism"):
+        mine.read(said(mine, mechanism="privunit"))
+    with pytest.raises(ProtocolMismatch, match="not one of this version"):
+        mine.read(said(mine, columns=4))
+
+
 def test_bits_are_16_where_the_noise_does_not_fit_into_8(front: Path) -> None:
     user = load_user_side(front)
     wide = replace(user.spec, noise=NoiseSpec(epsilon=60.0))

@@ -280,6 +280,23 @@ def test_a_client_that_forgot_the_noise_is_refused(client: TestClient, manifest:
     )
 
 
+def test_scores_that_were_not_answered_for_are_refused() -> None:
+    decision = NoiseSpec(mechanism="k-ary-response", epsilon=8.0, columns=3)
+    back = split_model(tiny("bert"), "output", width=3)[1]
+    spec = ReleaseSpec.of(back, noise=decision, rows=ROWS, labels=LABELS)
+    made = release(np.array([[0.1, 2.0, -1.0]]), decision.build(), bits=8)
+    frame = framed(made, cut="output")
+    settings = ServerSettings()
+    with TestClient(
+        make_app(ProviderSide(back, spec, "cd" * 32), front_digest=FRONT, settings=settings)
+    ) as client:
+        for values in ((0, 2, -1), (0, 0, 0), (0, 1, 1), (0, 127, 0)):
+            payload = np.array(values, dtype=np.int8).tobytes()
+            response = client.post("/v1/answer", content=frame[:HEADER_BYTES] + payload, headers=FRAME)
+            refused(response, 422, "no_noise")
+        assert client.post("/v1/answer", content=frame, headers=FRAME).status_code == 200
+
+
 def test_a_retry_gets_the_same_answer_and_an_id_stands_for_one_release(
     app: Starlette, client: TestClient, manifest: Manifest
 ) -> None:

@@ -10,7 +10,7 @@ from scipy import stats
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import release_batch
 from dp_forward.privacy import Mechanism, NoiseSpec, PrivUnit
-from dp_forward.service.server.noise_check import MOST_FALSE_REFUSALS, NoiseCheck
+from dp_forward.service.server.noise_check import MOST_FALSE_REFUSALS, NoiseCheck, OneHotCheck, noise_check
 from dp_forward.service.server.request_limits import Refused
 
 ROWS, WIDTH = 12, 32
@@ -40,7 +40,7 @@ def made_check(mechanism: Mechanism, *, bits: int = 16, rows: int = ROWS, width:
     return NoiseCheck.of(mechanism, shape=(rows, width), step=step, bits=bits)
 
 
-def refusal(check: NoiseCheck, values: NDArray[np.int16]) -> str | None:
+def refusal(check: NoiseCheck | OneHotCheck, values: NDArray[np.int16]) -> str | None:
     try:
         check(values)
     except Refused as refused:
@@ -175,3 +175,15 @@ def test_a_refusal_shows_no_value() -> None:
     with pytest.raises(Refused) as caught:
         check(np.full((ROWS, WIDTH), 12345, dtype=np.int16))
     assert not any(letter.isdigit() for letter in str(caught.value))
+
+
+def test_an_answer_among_labels_is_one_hot_or_refused() -> None:
+    response = NoiseSpec(mechanism="k-ary-response", epsilon=1.0, columns=4).build()
+    check = noise_check(response, shape=(1, 4), step=1.0, bits=8)
+    assert check.false_refusals == 0
+    assert not check.tells, "a bare decision looks like an answer"
+    for released in release_batch(hidden_matrices(200, rows=1, width=4), response, bits=8):
+        check(released.values)
+    for values in ([0, 0, 0, 0], [1, 1, 0, 0], [2, 0, 0, 0], [-1, 0, 0, 0], [1, -1, 1, 0], [1, 0, 0, -1]):
+        assert refusal(check, np.array([values], dtype=np.int8)) == "no_noise"
+    assert isinstance(noise_check(CHOICES["privunit"].build(), shape=(2, 64), step=0.1, bits=16), NoiseCheck)

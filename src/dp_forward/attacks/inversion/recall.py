@@ -52,7 +52,7 @@ from dp_forward.attacks.observations import AnyFront, each_batch, kind_of_noise
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
-from dp_forward.privacy import MVG, MatrixGaussian, Mechanism, NormBound, compose
+from dp_forward.privacy import MVG, KaryResponse, MatrixGaussian, Mechanism, NormBound, compose
 from dp_forward.split.halves import NarrowFront
 
 __all__ = ["TokenPrior", "token_table"]
@@ -140,7 +140,7 @@ class Noise:
         shaped = isinstance(mechanism, MatrixGaussian) and not (
             mechanism.row_factor.entries is None and mechanism.column_factor.entries is None
         )
-        if shaped or isinstance(mechanism, MVG):
+        if shaped or isinstance(mechanism, MVG | KaryResponse):
             raise InvalidInput(
                 "mechanism",
                 "have the same noise in every entry for this attack",

@@ -33,7 +33,7 @@ from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.protocol.collection import CollectionSpec, Record, parse_record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.noise_check import NoiseCheck
+from dp_forward.service.server.noise_check import noise_check
 from dp_forward.service.server.request_limits import (
     Guard,
     Refused,
@@ -61,7 +61,7 @@ class RecordReader:
     def __init__(self, spec: CollectionSpec) -> None:
         self._spec = spec
         manifest = spec.manifest
-        self._check_noise = NoiseCheck.of(
+        self._check_noise = noise_check(
             manifest.mechanism(), shape=manifest.release.shape, step=manifest.step, bits=manifest.release.bits
         )
         self.tells = self._check_noise.tells

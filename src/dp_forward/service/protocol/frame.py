@@ -40,9 +40,10 @@ LARGEST_STEP: Final = 2.0**100
 """Between these, every integer times the step is an ordinary float32."""
 LATEST: Final = 1 << 40
 """Unix seconds lie below this: any clock fits, and no arithmetic on them overflows."""
-MECHANISMS: Final = {"privunit": 1, "matrix-gaussian": 2, "gaussian": 3}
+MECHANISMS: Final = {"privunit": 1, "matrix-gaussian": 2, "gaussian": 3, "k-ary-response": 4}
 """The mechanisms that can be released, with their numbers on the wire."""
 
+_PURE: Final = ("privunit", "k-ary-response")
 _NAMES: Final = {number: name for name, number in MECHANISMS.items()}
 _LAYOUT: Final = struct.Struct("<4sBBBBIIddd24s32s16sQ8s")
 _CUT_BYTES: Final = 24
@@ -102,8 +103,9 @@ class Header:
         # -0.0 would be a second spelling of 0.
         if type(delta) is not float or not 0 <= delta < 1 or math.copysign(1.0, delta) < 0:
             raise WireError("budget", "The delta of a frame lies in [0, 1)")
-        if (self.mechanism == "privunit") != (delta == 0):
-            raise WireError("budget", "The delta of a frame is 0 for privunit and above 0 for Gaussian noise")
+        if (self.mechanism in _PURE) != (delta == 0):
+            rule = f"The delta of a frame is 0 for {' and '.join(_PURE)} and above 0 for Gaussian noise"
+            raise WireError("budget", rule)
         if not isinstance(self.cut, str) or _cut_read(_cut_written(self.cut)) != self.cut:
             raise WireError("cut", f"The cut of a frame is a cut that fits {_CUT_BYTES} bytes")
         if not isinstance(self.front, bytes) or len(self.front) != 32:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dp_forward.errors import DpForwardError, InvalidInput
-from dp_forward.privacy import NoiseSpec
+from dp_forward.privacy import KaryResponse, NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol import frame
 from dp_forward.service.protocol.frame import MECHANISMS, MOST_ENTRIES, VERSION, Header, WireError
@@ -135,7 +135,8 @@ class Manifest:
 
         rows = self.release.matrix_rows if noise.bound.over == "row" else 1
         mechanism = noise.build()
-        blank = release(np.zeros((rows, 1)), mechanism, bits=self.release.bits)
+        width = mechanism.labels if isinstance(mechanism, KaryResponse) else 1
+        blank = release(np.zeros((rows, width)), mechanism, bits=self.release.bits)
         epsilon, delta = blank.guarantee.epsilon, blank.guarantee.delta
         if not (math.isfinite(epsilon) and frame.LEAST_STEP <= blank.step <= frame.LARGEST_STEP):
             raise InvalidInput("noise", "fit a frame", "a step or epsilon beyond it", "Use a norm near 1.")

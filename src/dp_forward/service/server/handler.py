@@ -24,7 +24,7 @@ from dp_forward.service.protocol.frame import WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.noise_check import NoiseCheck
+from dp_forward.service.server.noise_check import noise_check
 from dp_forward.service.server.replay_cache import ReplayCache
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
@@ -91,7 +91,7 @@ class Handler:
         self._settings = settings
         spec = self.manifest.release
         self._noise_checks = {
-            offer.epsilon: NoiseCheck.of(offer.mechanism, shape=spec.shape, step=offer.step, bits=spec.bits)
+            offer.epsilon: noise_check(offer.mechanism, shape=spec.shape, step=offer.step, bits=spec.bits)
             for offer in self.manifest.offers
         }
         if not all(check.tells for check in self._noise_checks.values()):

@@ -25,13 +25,16 @@ limits hold as they are. For PrivUnit: if no ``|V_i|`` passes L (``2 D Q(L) R``)
 Where so many entries cross that ``M = 2 D Q(L)`` is no longer rare, one entry may pass L, up to L' with
 ``2 D Q(L') = 1e-11``: all limits are moved outwards by L' - L, and two such entries have less than M^2 / 2.
 
+*K-ary response* has no spread: one entry is 1 and the others are 0 (`OneHotCheck`).
+
 Guarantees:
     An honest release is refused with a probability of at most `NoiseCheck.false_refusals`, which is below
     1e-9: a union bound over all tests and clamping, with every quantile checked by its own tail.
 Edges:
     Few numbers tell little: below about 60 entries (`NoiseCheck.tells`) nothing is sure. It is no defence
-    against a client that lies: noise can be faked, and who fakes it harms nobody but himself. It reads what
-    the server was given anyway, so it costs no privacy.
+    against a client that lies: noise can be faked, and who fakes it harms nobody but himself. An answer of
+    K-ary response looks like a bare decision, so there only a client that sends its scores is found. It reads
+    what the server was given anyway, so it costs no privacy.
 Paper: not in it.
 """
 
@@ -47,7 +50,7 @@ from numpy.typing import NDArray
 from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, log_expit, log_ndtr, ndtri
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Mechanism, NormBound, PrivUnit
+from dp_forward.privacy import KaryResponse, Mechanism, NormBound, PrivUnit
 from dp_forward.service.server.request_limits import Refused
 
 MOST_FALSE_REFUSALS: Final = 1e-9
@@ -141,6 +144,28 @@ class NoiseCheck:
         if lengths.max() > limits.high:
             code = "no_noise" if what == "mean" else "too_much_noise"
             raise Refused(code, f"The {what} has a spread that the noise it claims does not have.")
+
+
+@dataclass(frozen=True, slots=True)
+class OneHotCheck:
+    """The test for K-ary response: refuses no honest release, and cannot tell an answer from a decision."""
+
+    tells: bool = False
+    false_refusals: float = 0.0
+
+    def __call__(self, values: NDArray[Any]) -> None:
+        """Nothing for a row with one 1 and else 0; else `Refused` with the code no_noise."""
+        if np.count_nonzero(values) != 1 or values.max() != 1:
+            raise Refused("no_noise", "An answer among K labels is one 1, and 0 in all other places.")
+
+
+def noise_check(
+    mechanism: Mechanism, *, shape: tuple[int, int], step: float, bits: int
+) -> NoiseCheck | OneHotCheck:
+    """The test for releases of this mechanism."""
+    if isinstance(mechanism, KaryResponse):
+        return OneHotCheck()
+    return NoiseCheck.of(mechanism, shape=shape, step=step, bits=bits)
 
 
 def _log_ratio(mechanism: PrivUnit) -> float:
