@@ -83,6 +83,8 @@ def test_few_honest_squares_refute_as_often_as_said() -> None:
 
 def test_hits_and_means_are_exact() -> None:
     assert norm.sf(findings.share_z(9, 10, 0.5)) == pytest.approx(11 / 1024, rel=1e-9)
+    for hits in (9, 1):
+        assert norm.sf(findings.share_off_z(hits, 10, 0.5, times=3)) == pytest.approx(66 / 1024, rel=1e-9)
     assert norm.sf(findings.mean_z(-2.5, 1.0)) == pytest.approx(2 * norm.sf(2.5), rel=1e-9)
 
 
@@ -93,6 +95,8 @@ def test_all_chances_of_the_audit_of_a_run_add_up_to_less_than_one_in_a_thousand
     by_chance = sum(finding.z is not None for finding in audit.findings)
     assert by_chance == 6
     assert 3 * (by_chance * FALSE_ALARM + (1 - REFUTING)) + 2 * FALSE_ALARM < 1e-3
+    response = NoiseSpec(mechanism="k-ary-response", columns=3).build()
+    assert sum(finding.z is not None for finding in audit_released(response, draws=16).findings) == 3
 
 
 def test_the_audit_of_few_draws_uses_the_exact_law() -> None:

@@ -3,13 +3,20 @@
 import numpy as np
 import pytest
 
+from audit.mutants import reused, seeded
 from dp_forward.audit.claims import bounded_vectors, claim_of
 from dp_forward.audit.draw_checks import audit_draws
 from dp_forward.audit.epsilon_floor import epsilon_floor, largest_floor
 from dp_forward.audit.findings import Finding
-from dp_forward.audit.released_bytes import audit_matrices, audit_released, opposed, shared_noise
+from dp_forward.audit.released_bytes import (
+    audit_matrices,
+    audit_released,
+    opposed,
+    shared_noise,
+    usual_draws,
+)
 from dp_forward.errors import InvalidInput
-from dp_forward.noise.released.released_matrix import release_batch
+from dp_forward.noise.released.released_matrix import dequantise, release_batch
 from dp_forward.privacy import NoiseSpec
 
 CHOICES = [
@@ -38,6 +45,77 @@ def test_an_honest_release_is_not_refuted_and_its_claim_is_met(choice: NoiseSpec
     pure = choice.mechanism == "privunit"
     assert (audit.mu_claimed is None) == pure
     assert (audit.cap_share_claimed is None) != pure
+
+
+def _decision(epsilon: float, labels: int) -> NoiseSpec:
+    return NoiseSpec(mechanism="k-ary-response", epsilon=epsilon, columns=labels)
+
+
+RESPONSES = [
+    (1.0, 2),
+    (4.0, 5),
+    pytest.param(6.0, 2, marks=pytest.mark.slow),
+    pytest.param(8.0, 20, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize(("epsilon", "labels"), [(0.5, 2), (2.0, 20), (8.0, 3)])
+def test_an_honest_decision_is_not_refuted(epsilon: float, labels: int, bits: int) -> None:
+    choice = _decision(epsilon, labels)
+    audit = audit_released(choice.build(), draws=3000, bits=bits, draw=_seeded(choice, 1, bits))
+    assert not audit.refuted, audit.refuted_by
+    assert (audit.claimed_epsilon, audit.delta) == (epsilon, 0.0)
+    assert audit.epsilon_lower_bound <= audit.epsilon_most_shown
+    assert audit.cap_share_measured == pytest.approx(audit.cap_share_claimed, abs=0.05)
+    assert audit.mu_claimed is None
+
+
+@pytest.mark.parametrize(("epsilon", "labels"), RESPONSES)
+def test_a_decision_with_a_tenth_less_noise_is_refuted(epsilon: float, labels: int) -> None:
+    claimed = _decision(epsilon, labels).build()
+    draws = usual_draws(claimed)
+    honest = audit_released(claimed, draws=draws, draw=_seeded(_decision(epsilon, labels), 2))
+    assert not honest.refuted, honest.refuted_by
+    louder = audit_released(claimed, draws=draws, draw=_seeded(_decision(epsilon / 0.9, labels), 2))
+    assert "share of the decision" in louder.refuted_by
+
+
+def test_answers_that_are_not_alike_fresh_or_one_hot_are_refuted() -> None:
+    choice = _decision(1.0, 4)
+    claimed, honest, rng = choice.build(), _seeded(choice, 3), np.random.default_rng(4)
+
+    def next_one(hidden):
+        """The right share of decisions; whoever misses takes the label behind it."""
+        answers = claimed.decide(hidden[:, 0])
+        away = (answers + (rng.random(len(answers)) > claimed.keep)) % 4
+        return np.eye(4, dtype=np.int16)[away][:, None]
+
+    def in_pairs(hidden):
+        return np.repeat(np.stack(honest(hidden[::2])), 2, axis=0)
+
+    def louder(hidden):
+        return 2 * np.stack(honest(hidden))
+
+    for draw, what in (
+        (next_one, "share of one other answer"),
+        (in_pairs, "pairs of answers that fell alike"),
+        (louder, "releases that are not one-hot"),
+    ):
+        assert what in audit_released(claimed, draws=2000, draw=draw).refuted_by
+    both = _seeded(choice, 5)(np.broadcast_to(np.arange(4.0), (2000, 1, 4)))
+    same = [dequantise(np.stack(both), claimed, 16)] * 2
+    pair = (np.array([[0.0, 1.0, 2.0, 3.0]]), np.array([[1.0, 0.0, 2.0, 3.0]]))
+    assert audit_matrices(claimed, *same, pair=pair).refuted_by == ("pairs of answers that fell alike",)
+
+
+def test_the_draws_of_a_decision_are_looked_at_as_others_are() -> None:
+    response = _decision(8.0, 3).build()
+    assert not [one for one in audit_draws(response) if one.refuted]
+    for broken in (reused, seeded):
+        with broken():
+            refuted = [one.what for one in audit_draws(response) if one.refuted]
+        assert refuted == ["noise shared by threads or forks"]
 
 
 @pytest.mark.parametrize("bits", [8, 16])

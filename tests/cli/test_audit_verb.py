@@ -8,6 +8,7 @@ import pytest
 
 import tiny_user
 from audit.mutants import kept_too_often, less_noise, mask_in_header
+from dp_forward.noise.released import released_label
 from dp_forward.privacy import NoiseSpec
 
 KEYS = {
@@ -53,6 +54,36 @@ def test_a_mutant_is_refuted_with_exit_code_1(dpf: Callable[..., Any]) -> None:
     with kept_too_often():
         other = dpf("audit", "-m", "matrix-gaussian", "-e", "8", "--draws", "1500")
     assert other.code == 0, "the control: a mutant elsewhere"
+
+
+def test_a_decision_is_audited_and_a_tenth_less_noise_is_seen(
+    dpf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["audit", "--mechanism", "k-ary-response", "--epsilon", "2", "--labels", "3", "--json"]
+    done = dpf(*words)
+    assert done.code == 0, done.out
+    assert done.json.keys() >= KEYS
+    assert done.json["cap_share_claimed"] == pytest.approx(0.787, abs=1e-3)
+    assert dpf(*words[:5]).code == 2
+    honest = released_label._answered
+
+    def louder(position: Any, kinds: int, epsilon: float, entropy: Any) -> Any:
+        return honest(position, kinds, epsilon / 0.9, entropy)
+
+    monkeypatch.setattr(released_label, "_answered", louder)
+    done = dpf(*words)
+    assert done.code == 1
+    assert "opposed inputs: share of the decision" in done.json["refuted_by"]
+
+
+@pytest.mark.slow
+def test_a_service_that_is_asked_for_decisions_passes(dpf: Callable[..., Any], tmp_path: Path) -> None:
+    noise = NoiseSpec(mechanism="k-ary-response", epsilon=2.0, columns=2)
+    tiny_user.write_user(tmp_path, noise=noise, cut="output", width=2)
+    done = dpf("audit", str(tmp_path), "--draws", "16", "--json")
+    assert done.code == 0, done.json["refuted_by"]
+    wire = done.json["audits"]["two texts, over the wire"]
+    assert {one["what"] for one in wire["findings"]} >= {"share of the decision"}
 
 
 @pytest.mark.slow

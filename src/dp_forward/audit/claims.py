@@ -10,6 +10,8 @@ bound is by row. For two bounded inputs the exact likelihood ratio of a claimed 
   Within a cell ``<x, V>`` is its value at the middle, with a deviation of ``1 / (8 sqrt 12)`` (a sum of many
   small uniform errors), so the likelihood of a cell is ``b + (a - b) Phi((<x, W> - t) / tau)`` times what
   both inputs share.
+* *K-ary response*: an answer has probability keep where it is the decision about the input, and the same for
+  all others.
 
 Edges:
     Inputs are bounded here anew, by plain arithmetic of our own: an auditor who asked the audited code where
@@ -27,10 +29,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, log_ndtr, ndtr
 
-from dp_forward.audit.findings import cap_sum_z, mean_z
+from dp_forward.audit.findings import Finding, cap_sum_z, mean_z, share_off_z
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
-from dp_forward.privacy import AnalyticGaussian, MatrixGaussian, Mechanism, NormBound, PrivUnit, curve
+from dp_forward.privacy import (
+    AnalyticGaussian,
+    KaryResponse,
+    MatrixGaussian,
+    Mechanism,
+    NormBound,
+    PrivUnit,
+    curve,
+)
 
 Floats = NDArray[np.float64]
 
@@ -158,11 +168,67 @@ class PrivUnitClaim:
         return np.asarray(np.einsum("nkd,kd->nk", released, unit))
 
 
-def claim_of(mechanism: Mechanism, *, bits: int = 16) -> GaussianClaim | PrivUnitClaim:
+@dataclass(frozen=True)
+class ResponseClaim:
+    """K-ary response: one-hot rows, the decision with the claimed probability, all else alike."""
+
+    mechanism: KaryResponse
+    bound: NormBound
+
+    def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
+        return self.mechanism.label_epsilon
+
+    def ratios(self, released: Floats, first: Floats, second: Floats) -> Floats:
+        """epsilon for the decision about the first, -epsilon for that about the second, 0 elsewhere."""
+        scores = np.zeros(self.mechanism.labels)
+        scores[np.argmax(first)] += self.mechanism.label_epsilon
+        scores[np.argmax(second)] -= self.mechanism.label_epsilon
+        return np.asarray(released[:, 0] @ scores)
+
+    def findings(self, seen: tuple[Floats, ...], x: Floats, y: Floats) -> list[Finding]:
+        """How often the decision is answered, whether all else is alike and fresh, and what is no answer."""
+        keep, both = self.mechanism.keep, tuple(zip(seen, (x, y), strict=True))
+        kept = [some[:, 0, np.argmax(own)] == 1 for some, own in both]
+        hits, draws = int(sum(map(np.sum, kept))), sum(map(len, kept))
+        others = [np.delete(np.sum(some[:, 0] == 1, axis=0), np.argmax(own)) for some, own in both]
+        odd = sum(int(np.sum((np.abs(some).sum(axis=2) != 1) | (some.max(axis=2) != 1))) for some in seen)
+        return [
+            Finding("share of the decision", keep, hits / draws, share_off_z(hits, draws, keep)),
+            *self._others(others),
+            self._together(kept),
+            Finding("releases that are not one-hot", 0.0, float(odd)),
+        ]
+
+    def _others(self, counts: list[NDArray[np.int64]]) -> list[Finding]:
+        """The other answer that leans most, about either input."""
+        share, times = 1 / (self.mechanism.labels - 1), 2 * (self.mechanism.labels - 1)
+        if self.mechanism.labels == 2:
+            return []
+        z = max(share_off_z(int(n), int(rest.sum()), share, times=times) for rest in counts for n in rest)
+        largest = max(float(rest.max()) / max(1, int(rest.sum())) for rest in counts)
+        return [Finding("share of one other answer", share, largest, z)]
+
+    def _together(self, kept: list[NDArray[np.bool_]]) -> Finding:
+        """Neighbours in time, and one of each input: coins that are used twice fall alike too often."""
+        alike = self.mechanism.keep**2 + (1 - self.mechanism.keep) ** 2
+        size = min(map(len, kept)) // 2 * 2
+        first, second = kept[0][:size], kept[1][:size]
+        neighbours = np.concatenate([one[::2] == one[1::2] for one in (first, second)])
+        pairs = (neighbours, first == second)
+        z = max(share_off_z(int(some.sum()), size, alike, times=2) for some in pairs)
+        return Finding("pairs of answers that fell alike", alike, float(np.concatenate(pairs).mean()), z)
+
+
+Claim = GaussianClaim | PrivUnitClaim | ResponseClaim
+
+
+def claim_of(mechanism: Mechanism, *, bits: int = 16) -> Claim:
     """What a mechanism claims; refused where it cannot be released."""
     step = float(dequantise(np.ones(1, dtype=f"<i{bits // 8}"), mechanism, bits)[0])  # refuses what cannot
     if isinstance(mechanism, PrivUnit):
         return PrivUnitClaim(mechanism, mechanism.bound)
+    if isinstance(mechanism, KaryResponse):
+        return ResponseClaim(mechanism, mechanism.bound)
     if isinstance(mechanism, MatrixGaussian | AnalyticGaussian):
         bound = mechanism.sensitivity.bound
         if isinstance(bound, NormBound):

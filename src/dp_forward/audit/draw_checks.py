@@ -5,7 +5,8 @@
   on a text is a release of that text without noise;
 * *text by text*: what is released of one text does not depend on the others of its batch, to the bit. The
   entropy is replayed for this one finding, which is what the argument of `release_batch` is for;
-* *fresh*: releases in this thread, in other threads and on both sides of a fork share no noise.
+* *fresh*: releases in this thread, in other threads and on both sides of a fork share no noise. (For K-ary
+  response at an epsilon near 0: at a large one nearly all answers are alike.)
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dp_forward.audit.claims import as_vectors, bounded_vectors, claim_of
 from dp_forward.audit.findings import Finding
 from dp_forward.audit.released_bytes import opposed, shared_noise
 from dp_forward.noise.released import released_matrix as released
-from dp_forward.privacy import Mechanism
+from dp_forward.privacy import KaryResponse, Mechanism
 
 __all__ = ["audit_draws"]
 
@@ -74,24 +75,36 @@ def _text_by_text(mechanism: Mechanism, hidden: Matrix, bits: int) -> Finding:
 
 def _fresh(mechanism: Mechanism, hidden: Matrix, bits: int) -> list[Finding]:
     """From releases of one matrix here, in threads and, where the system can, in forks."""
+    what = "noise shared by threads or forks"
+    if isinstance(mechanism, KaryResponse):
+        coins = KaryResponse(1e-3, mechanism.labels)
+        answers = _everywhere(coins, hidden, bits, times=64)
+        return [Finding(what, 0.0, float(len(answers) - len(set(answers))))]
     claim = claim_of(mechanism, bits=bits)
     x = bounded_vectors(hidden, claim.bound)
-
-    def some(_: int = 0) -> bytes:
-        return b"".join(released.serialise(released.release(hidden, mechanism, bits=bits)) for _ in range(4))
-
-    parts = [some()]
-    if hasattr(os, "fork"):
-        parts += [_in_fork(some) for _ in range(3)]
-    with ThreadPoolExecutor(4) as threads:
-        parts += threads.map(some, range(4))
+    parts = _everywhere(mechanism, hidden, bits, times=4)
     integers = np.frombuffer(b"".join(parts), dtype=f"<i{bits // 8}")
     seen = released.dequantise(integers.reshape(-1, *hidden.shape), mechanism, bits)
     vectors = as_vectors(seen, claim.bound)
     unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
     across = vectors - np.einsum("nkd,kd->nk", vectors, unit)[:, :, None] * unit
     found = shared_noise(across.reshape(len(across), -1), x.size - len(x))
-    return [Finding("noise shared by threads or forks", one.claimed, one.measured, one.z) for one in found]
+    return [Finding(what, one.claimed, one.measured, one.z) for one in found]
+
+
+def _everywhere(mechanism: Mechanism, hidden: Matrix, bits: int, *, times: int) -> list[bytes]:
+    """So many releases here, and as many in each of some forks and threads."""
+
+    def some(_: int = 0) -> bytes:
+        made = (released.release(hidden, mechanism, bits=bits) for _ in range(times))
+        return b"".join(map(released.serialise, made))
+
+    parts = [some()]
+    if hasattr(os, "fork"):
+        parts += [_in_fork(some) for _ in range(3)]
+    with ThreadPoolExecutor(4) as threads:
+        parts += threads.map(some, range(4))
+    return parts
 
 
 def _in_fork(work: Any) -> bytes:

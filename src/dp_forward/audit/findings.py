@@ -6,7 +6,7 @@ statistic is compared with its own exact law, and the chance is put back on the 
 
 * `distance_z`: ``(mean - mean) / pooled deviation`` of N(mu, 1) and N(0, 1) is, times
   ``sqrt(n m / (n + m))``, Student's t with n + m - 2 degrees of freedom and that noncentrality.
-* `share_z`: hits are binomial.
+* `share_z`, `share_off_z`: hits are binomial.
 * `weak_noise_z`, `unlike_noise_z`: sums of squares are chi-squared, their quotient is F.
 * `cap_sum_z`: along its input a PrivUnit vector has the cumulant function
 
@@ -95,6 +95,12 @@ def distance_z(measured: float, mu: float, *, first: int, second: int) -> float:
 def share_z(hits: int, trials: int, p: float) -> float:
     """How far so many hits lie above what the probability p explains."""
     return z_of(float(binom.sf(hits - 1, trials, p)))
+
+
+def share_off_z(hits: int, trials: int, p: float, *, times: int = 1) -> float:
+    """How far so many hits lie from what p explains, on either side; the largest of ``times`` such tests."""
+    tails = (binom.sf(hits - 1, trials, p), binom.cdf(hits, trials, p))
+    return z_of(2 * times * float(min(tails)))
 
 
 def weak_noise_z(ratio: float, freedom: int) -> float:

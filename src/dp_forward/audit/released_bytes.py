@@ -5,12 +5,14 @@ are read back as whoever receives them reads them, and held against the claim:
 
 * *the ratio*: the exact log-likelihood ratio of the claimed mechanism (`claims`) is computed for every
   release. For Gaussian noise its distance between the inputs is mu, measured with its standard error; for
-  PrivUnit the share of releases in the cap of their input is measured. Whatever the mechanism, the same
-  scores give a floor under epsilon (`epsilon_floor`).
+  PrivUnit the share of releases in the cap of their input is measured, for K-ary response the share of
+  answers that are the decision. Whatever the mechanism, the same scores give a floor under epsilon
+  (`epsilon_floor`).
 * *the noise*: as strong as claimed in the directions that no input points to, alike for both inputs, and
   never shared by two releases.
 * *the signal*: the mean over many releases is the bounded input, as long as it should be and nothing beside
-  it. A residual that was kept, or a bound that was not applied, shows here.
+  it. A residual that was kept, or a bound that was not applied, shows here. (An answer of K-ary response has
+  neither noise nor mean: there the shares of all answers are compared, and the form of each release.)
 
 What refutes. A floor above the claimed epsilon at 99.99 % confidence, or a finding that chance explains no
 better than 4 standard errors of a normal variable, by the exact law of its statistic (`findings`): with 16
@@ -30,19 +32,30 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, chi2
 
-from dp_forward.audit.claims import GaussianClaim, PrivUnitClaim, as_vectors, bounded_vectors, claim_of
+from dp_forward.audit.claims import (
+    Claim,
+    GaussianClaim,
+    PrivUnitClaim,
+    ResponseClaim,
+    as_vectors,
+    bounded_vectors,
+    claim_of,
+)
 from dp_forward.audit.epsilon_floor import epsilon_floor, largest_floor
 from dp_forward.audit.findings import Finding, distance_z, share_z, unlike_noise_z, weak_noise_z, z_of
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released import released_matrix as released
-from dp_forward.privacy import Mechanism
+from dp_forward.privacy import KaryResponse, Mechanism
 from dp_forward.privacy.checks import count
+from dp_forward.privacy.response import keep_probability
 from dp_forward.progress import Count
 
-__all__ = ["REPORTED", "ReleasedAudit", "audit_released"]
+__all__ = ["REPORTED", "ReleasedAudit", "audit_released", "usual_draws"]
 
 REPORTED: Final = 0.95
 REFUTING: Final = 0.9999
+_DRAWS: Final = 4000
+_MOST_DRAWS: Final = 300_000
 
 Floats = NDArray[np.float64]
 Matrix = NDArray[Any]
@@ -54,7 +67,7 @@ class ReleasedAudit:
 
     ``epsilon_lower_bound`` holds with 95 % confidence; ``epsilon_refuting_bound`` with 99.99 %, and only that
     one refutes. ``epsilon_most_shown`` is the greatest floor that so many draws could show. ``z`` is that of
-    mu, or of the cap share.
+    mu, or of the cap share: how many releases lie on the side of their input, or are the decision about it.
     """
 
     mechanism: str
@@ -94,12 +107,29 @@ class ReleasedAudit:
         }
 
 
+def usual_draws(mechanism: Mechanism) -> int:
+    """So many releases of each input: 4000, and for K-ary response as many as show 0.9 of its noise.
+
+    Edges:
+        300,000 at most: below epsilon 0.2 and above 9, with two labels, 0.9 of the noise is not always seen.
+    """
+    if not isinstance(mechanism, KaryResponse):
+        return _DRAWS
+    claimed = mechanism.keep
+    drawn = keep_probability(mechanism.label_epsilon / 0.9, mechanism.labels)
+    spread = 4 * math.sqrt(claimed * (1 - claimed)) + 3 * math.sqrt(drawn * (1 - drawn))
+    return min(_MOST_DRAWS, max(_DRAWS, math.ceil((spread / max(drawn - claimed, 1e-9)) ** 2 / 2)))
+
+
 def opposed(mechanism: Mechanism, *, rows: int, width: int) -> tuple[Floats, Floats]:
     """Two inputs as far apart as neighbours can be: x and -x, in as many rows as neighbours differ in.
 
-    x points nowhere in particular: a direction along one entry would make rounding look like signal.
+    x points nowhere in particular: a direction along one entry would make rounding look like signal. K-ary
+    response has a shape of its own, one row of its labels.
     """
     bound = claim_of(mechanism).bound
+    if isinstance(mechanism, KaryResponse):
+        rows, width = 1, mechanism.labels
     unit = mechanism.unit
     first = np.random.default_rng(0).standard_normal((rows, width))
     first = bounded_vectors(first, bound).reshape(rows, width)
@@ -165,7 +195,7 @@ def audit_matrices(
     scores = tuple(claim.ratios(some, x, y) for some in seen)
     delta = mechanism.shown_delta
     gaussian = isinstance(claim, GaussianClaim)
-    law = _mu(claim, scores, x, y) if isinstance(claim, GaussianClaim) else _share(claim, seen, x, y)
+    law, *rest = _findings(claim, scores, seen, x, y)
     return ReleasedAudit(
         mechanism=mechanism.name,
         statistic="log-likelihood ratio of the claimed mechanism",
@@ -180,8 +210,18 @@ def audit_matrices(
         cap_share_claimed=None if gaussian else law.claimed,
         cap_share_measured=None if gaussian else law.measured,
         z=law.z or 0.0,
-        findings=(law, *_signal(claim, seen, x, y), *_noise(claim, seen, x, y)),
+        findings=(law, *rest),
     )
+
+
+def _findings(
+    claim: Claim, scores: tuple[Floats, ...], seen: tuple[Floats, ...], x: Floats, y: Floats
+) -> list[Finding]:
+    """The law of the ratio first, then signal and noise."""
+    if isinstance(claim, ResponseClaim):
+        return claim.findings(seen, x, y)
+    law = _mu(claim, scores, x, y) if isinstance(claim, GaussianClaim) else _share(claim, seen, x, y)
+    return [law, *_signal(claim, seen, x, y), *_noise(claim, seen, x, y)]
 
 
 def _mu(claim: GaussianClaim, scores: tuple[Floats, ...], x: Floats, y: Floats) -> Finding:

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dp_forward.audit.claims import bounded_vectors, claim_of
+from dp_forward.audit.claims import ResponseClaim, bounded_vectors, claim_of
 from dp_forward.audit.findings import Finding, z_of
 from dp_forward.audit.released_bytes import REPORTED, ReleasedAudit, audit_matrices
 from dp_forward.errors import InvalidInput
@@ -86,11 +86,19 @@ def hidden_matrix(user: UserSide, text: str) -> Matrix:
 
 
 def far_apart(user: UserSide) -> tuple[str, str]:
-    """The two of `CANDIDATES` whose bounded matrices lie farthest apart: the pair that is hardest to hide."""
-    bound = claim_of(user.spec.mechanism()).bound
-    inside = {text: bounded_vectors(hidden_matrix(user, text), bound) for text in CANDIDATES}
-    pairs = itertools.combinations(inside, 2)
-    return max(pairs, key=lambda pair: float(np.linalg.norm(inside[pair[0]] - inside[pair[1]])))
+    """The two of `CANDIDATES` whose bounded matrices lie farthest apart: the pair that is hardest to hide.
+
+    For K-ary response two with different decisions, where there are any.
+    """
+    claim = claim_of(user.spec.mechanism())
+    inside = {text: bounded_vectors(hidden_matrix(user, text), claim.bound) for text in CANDIDATES}
+
+    def distance(pair: tuple[str, str]) -> tuple[bool, float]:
+        first, second = (inside[text] for text in pair)
+        unlike = isinstance(claim, ResponseClaim) and np.argmax(first) != np.argmax(second)
+        return bool(unlike), float(np.linalg.norm(first - second))
+
+    return max(itertools.combinations(inside, 2), key=distance)
 
 
 def audit_service(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dp_forward.audit.released_bytes import ReleasedAudit
     from dp_forward.privacy import Mechanism
 
-_DRAWS: Final = 4000
 _FRAMES: Final = 40
 _MOST_ENTRIES: Final = 1 << 22
 """Integers released in this process: a few seconds on one core."""
@@ -37,10 +36,11 @@ def audit(
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     draws: Annotated[
-        int | None, Option(help=f"Releases of each input [{_DRAWS}; {_FRAMES} over the wire of a run].")
+        int | None, Option(help=f"Releases of each input [by rule; {_FRAMES} over the wire of a run].")
     ] = None,
     rows: Annotated[int, Option(help="n, the rows that cross.")] = 8,
     columns: Annotated[int, Option("--cols", help="d, the width that crosses.")] = 16,
+    labels: options.LabelCount = None,
     bits: Annotated[int, Option(help="Bits per integer: 16 or 8.")] = 16,
     text: Annotated[
         list[str] | None, Option("--text", help="With a run: one of the two texts to tell apart.")
@@ -55,7 +55,7 @@ def audit(
     Example: dpf audit --mechanism matrix-gaussian --epsilon 8
     """
     from dp_forward.audit.draw_checks import audit_draws
-    from dp_forward.audit.released_bytes import audit_released
+    from dp_forward.audit.released_bytes import audit_released, usual_draws
     from dp_forward.privacy import NoiseSpec
 
     started = time.perf_counter()
@@ -70,11 +70,16 @@ def audit(
         assert mechanism is not None
         if epsilon is None:
             raise InvalidInput("epsilon", "be given with a mechanism", "none", "Try --epsilon 8.")
+        if mechanism is options.MechanismName.KARY_RESPONSE:
+            if labels is None:
+                raise InvalidInput("labels", f"be given for {mechanism}", None, "Try --labels 2.")
+            rows, columns = 1, labels
         spec = NoiseSpec(
             mechanism=mechanism.value, epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=columns
         )
         shape: dict[str, Any] = {"rows": rows, "width": columns, "bits": bits}
-        made, many = spec.build(), _DRAWS if draws is None else draws
+        made = spec.build()
+        many = usual_draws(made) if draws is None else draws
         findings = audit_draws(made, **shape)
         with Bars() as bars:
             found = audit_released(made, draws=many, progress=counter(bars, "releasing", 2 * many), **shape)
@@ -92,7 +97,7 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
     """A run as it would be used: front, noise, frames, client and server."""
     from dp_forward.audit.draw_checks import audit_draws
     from dp_forward.audit.recording_proxy import record_client
-    from dp_forward.audit.released_bytes import REPORTED, audit_released
+    from dp_forward.audit.released_bytes import REPORTED, audit_released, usual_draws
     from dp_forward.audit.service_audit import audit_service, far_apart, hidden_matrix
     from dp_forward.cli.serve import serve_locally
     from dp_forward.split.artifacts import load_user_side
@@ -110,7 +115,7 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
     rows, width = hidden[0].shape
     # Three audits: each floor takes a third of the error, so that all hold together.
     level = 1 - (1 - REPORTED) / 3
-    inside = max(64, min(_DRAWS, _MOST_ENTRIES // (4 * rows * width)))
+    inside = max(64, min(usual_draws(made), _MOST_ENTRIES // (4 * rows * width)))
     shape: dict[str, Any] = {"rows": rows, "width": width}
     findings = audit_draws(made, **shape)  # first: it forks, and a server has threads
     audits: dict[str, ReleasedAudit] = {}

@@ -34,6 +34,8 @@ from dp_forward.privacy.mechanism import Budget, scope_of
 from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
 from dp_forward.privacy.units import LABEL, TEXT, Unit
 
+__all__ = ["keep_probability"]
+
 _ONCE = "Draw a label once and keep it: 1."
 _LABELS = "There must be something to choose from: 2 labels or more."
 ONE_ROW: Final = NormBound(1.0, "normalise", "matrix", 1)

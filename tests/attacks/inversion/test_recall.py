@@ -144,9 +144,10 @@ def test_noise_that_cannot_be_released_yet_is_simulated_and_shaped_noise_is_left
     simulated = invert_nearest(front("embeddings"), noise(0.5, "classical-gaussian"), SECRET, prior=PRIOR)
     assert not simulated.details["released"]
     assert simulated.success < 0.25
-    shaped = NoiseSpec(mechanism="mvg", epsilon=8.0, rows=ROWS, columns=32).build()
-    with pytest.raises(InvalidInput, match=r"same noise.*decoder"):
-        invert_nearest(front("embeddings"), shaped, SECRET, prior=PRIOR)
+    for name in ("mvg", "k-ary-response"):
+        shaped = NoiseSpec(mechanism=name, epsilon=8.0, rows=ROWS, columns=32).build()
+        with pytest.raises(InvalidInput, match=r"same noise.*decoder"):
+            invert_nearest(front("embeddings"), shaped, SECRET, prior=PRIOR)
 
 
 def test_progress_rises_to_the_number_of_texts_and_no_repr_tells_a_token() -> None:
