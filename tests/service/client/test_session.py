@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,8 +31,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_user.write_user(tmp_path_factory.mktemp("run"), noise=NoiseSpec(epsilon=8.0))
 
 
-@pytest.fixture
-def client(run: Path, tmp_path: Path) -> Iterator[Client]:
+@contextlib.contextmanager
+def asking(run: Path, ledger: Path) -> Iterator[Client]:
+    """A client of the run's own server."""
     digest = load_user_side(run / "front").digest
     app = make_app(load_provider_side(run / "back"), front_digest=digest, settings=ServerSettings())
     with TestClient(app) as network:
@@ -41,9 +43,15 @@ def client(run: Path, tmp_path: Path) -> Iterator[Client]:
             found = network.request(request.method, path, content=body, headers=dict(request.headers))
             return httpx.Response(found.status_code, content=found.content)
 
-        place = {"server": tiny_user.SERVER, "ledger": tmp_path / "ledger", "budget": 30.0}
+        place = {"server": tiny_user.SERVER, "ledger": ledger, "budget": 30.0}
         with Client(run / "front", transport=httpx.MockTransport(answered), **place) as made:
             yield made
+
+
+@pytest.fixture
+def client(run: Path, tmp_path: Path) -> Iterator[Client]:
+    with asking(run, tmp_path / "ledger") as made:
+        yield made
 
 
 def test_each_epsilon_is_a_release_of_its_own_and_costs_itself(client: Client) -> None:
@@ -52,6 +60,16 @@ def test_each_epsilon_is_a_release_of_its_own_and_costs_itself(client: Client) -
     again = [client.ask(TEXT, epsilon=e) for e in (2.0, 4.0, None)]
     assert [(answer.charge, answer.resent) for answer in again] == [(0.0, True)] * 3
     assert client.summary().spent == 14.0
+
+
+@pytest.mark.parametrize("front_epsilon", [8, 8.0])
+def test_a_whole_epsilon_is_one_release_however_it_is_written(front_epsilon: float, tmp_path: Path) -> None:
+    run = tiny_user.write_user(tmp_path / "run", noise=NoiseSpec(epsilon=front_epsilon))
+    charges = []
+    for epsilon in (None, 8, 8.0, 4, 4.0):
+        with asking(run, tmp_path / "ledger") as client:  # a new one, which remembers no terms
+            charges.append(client.ask(TEXT, epsilon=epsilon).charge)
+    assert charges == [8.0, 0.0, 0.0, 4.0, 0.0]
 
 
 def test_noise_that_the_server_does_not_list_is_refused_before_a_charge(client: Client) -> None:

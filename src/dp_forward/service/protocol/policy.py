@@ -82,6 +82,8 @@ class Policy:
         if not (math.isfinite(epsilon) and 0 < epsilon <= self.epsilon):
             rule = f"be above 0 and at most the front's {self.epsilon}"
             raise InvalidInput("epsilon", rule, epsilon, "Less is more private.")
+        if epsilon == self.epsilon:
+            return self  # also where one is 8 and the other 8.0, which a ledger's keys tell apart
         spec = replace(self.release, noise=replace(self.noise, epsilon=float(epsilon)))
         _bits(spec.mechanism(), spec.shape, spec.bits)
         return replace(self, release=spec)
