@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -306,6 +307,38 @@ def test_checkpoints_are_rare_and_never_automatic(path: Path) -> None:
     assert path.read_bytes() == before
     insert(database, 7)
     assert path.read_bytes() != before
+
+
+def test_a_checkpoint_waits_for_no_reader(path: Path) -> None:
+    writer, reader = (Database(path, refuse=Refusal, busy_seconds=5.0, checkpoint_every=2) for _ in range(2))
+    insert(writer, 0)
+    with reader.snapshot() as connection:
+        began = time.perf_counter()
+        for number in range(1, 6):
+            insert(writer, number)
+        assert time.perf_counter() - began < 2.5
+        assert connection.execute("SELECT count(*) FROM rows").fetchone() == (1,)
+    before = path.stat().st_mtime_ns
+    for number in range(6, 8):
+        insert(writer, number)
+    assert path.stat().st_mtime_ns != before, "moved into the file once the reader is gone"
+    assert count(path) == 8
+
+
+def test_no_checkpoint_runs_beside_another_connections_commit(path: Path) -> None:
+    database, other = Database(path, refuse=Refusal, busy_seconds=0.0), sqlite3.connect(path)
+    insert(database, 1)
+    before = (path.stat().st_mtime_ns, path.stat().st_size)
+    other.execute("BEGIN IMMEDIATE")
+    with database.transaction(write=False) as connection:
+        pass
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        database._checkpoint(connection)
+    # The negative control of a FULL checkpoint that does not wait: it goes on without the lock.
+    assert (path.stat().st_mtime_ns, path.stat().st_size) == before
+    assert connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()[0] == 1
+    assert (path.stat().st_mtime_ns, path.stat().st_size) != before
+    other.close()
 
 
 def test_a_fork_behind_pythons_back_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,13 +231,13 @@ class Database:
             with _began(connection, "BEGIN IMMEDIATE" if write else "BEGIN"):
                 yield connection
             if write:
-                # Now and then, move the log into the main file; the last one to close does so too. FULL takes
-                # the write lock first, so no commit runs beside it. It is housekeeping: what was committed is
-                # safe in the log, so its failure is no failure of the transaction.
+                # Now and then, move the log into the main file; the last one to close does so too. It is
+                # housekeeping: what was committed is safe in the log, so its failure is no failure of the
+                # transaction.
                 self._commits += 1
                 if self._commits % self._checkpoint_every == 0:
                     with contextlib.suppress(sqlite3.OperationalError):
-                        connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+                        self._checkpoint(connection)
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -299,6 +299,18 @@ class Database:
             connection.close()
             raise
         return connection
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Move the log into the main file as far as readers allow, without a commit beside it.
+
+        A FULL checkpoint waits for readers, and where it may not wait and another connection writes, it goes
+        on without the write lock. So this connection holds that lock while another runs a PASSIVE one.
+        """
+        if self._exclusive:  # there is nobody to wait for
+            connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            return
+        with contextlib.closing(self._open()) as other, _began(connection, "BEGIN IMMEDIATE"):
+            other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
     def _connected(self) -> sqlite3.Connection:
         if self._closed:
