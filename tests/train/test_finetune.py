@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import dp_forward.corpus.writer as writer_module
 import dp_forward.train.finetune as finetune_module
 from dp_forward.corpus.writer import ledger_of
 from dp_forward.errors import InvalidInput
@@ -190,6 +191,25 @@ def test_a_killed_run_goes_on_without_charging_or_drawing_twice(
         with Ledger.open(ledger_of(out / "releases")) as ledger:
             ledger.verify()
             assert (ledger.releases, ledger.spent()) == spent
+
+
+def test_a_run_that_was_killed_just_after_its_charge_is_resumed(
+    world: TinyWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    plan, out = world.plan(epochs=1.0), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module, "ReleaseDrawer", killed)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(plan, folder=out)
+    assert not (out / "releases").exists(), "nothing was drawn"
+    with pytest.raises(InvalidInput, match="Add --resume"):
+        finetune(plan, folder=out)
+    finetune(plan, folder=out, resume=True)
+    with Ledger.open(ledger_of(out / "releases")) as ledger:
+        assert ledger.releases == 1
 
 
 def test_a_model_that_learnt_nothing_is_called_so(world: TinyWorld, tmp_path: Path) -> None:

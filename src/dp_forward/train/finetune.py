@@ -206,7 +206,7 @@ class _Training:
             label_mechanism=self.labels,
             ledger=self.ledger,
             budget=self.budget,
-            resume=(root / "releases").exists(),
+            resume=True,  # the run folder refuses an unfinished run without --resume
             progress=counter(self.progress, "releasing", len(inputs.train)),
             device=pick_device(),
         )
