@@ -131,12 +131,14 @@ def test_an_exclusive_database_keeps_others_out_until_it_is_closed(path: Path) -
     Database(path, refuse=Refusal, exclusive=True).close()
 
 
-def test_an_exclusive_database_that_a_forked_child_used_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_an_exclusive_database_that_a_forked_child_used_is_refused(path: Path, end: str) -> None:
     database = Database(path, refuse=Refusal, exclusive=True)
     insert(database, 1)
     assert in_child(lambda: None) == 0
     insert(database, 2)  # the child left it alone
-    assert in_child(lambda: (insert(database, 3), database.close())) == 0
+    ends = {"closed": database.close, "killed": lambda: None}[end]
+    assert in_child(lambda: (insert(database, 3), ends())) == 0
     with pytest.raises(Refusal) as caught:
         insert(database, 4)
     assert caught.value.kind == "gone"

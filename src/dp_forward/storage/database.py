@@ -216,7 +216,7 @@ class Database:
         if not status.st_size:
             raise refuse(Problem("damaged", "an empty file"))
         self._identity = (status.st_dev, status.st_ino)
-        self._left: tuple[int, int] | None = None
+        self._left: list[tuple[int, int] | None] | None = None
         with _open_lock:
             _open_databases.add(self)
         if exclusive:
@@ -329,13 +329,17 @@ class Database:
             self._connection, self._process = self._open(), os.getpid()
         return self._connection
 
-    def _state(self) -> tuple[int, int] | None:
-        """What any write by another process changes."""
-        try:
-            status = os.stat(self.path)
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size
+    def _state(self) -> list[tuple[int, int] | None]:
+        """What any write by another process changes: the file and, where it was killed, the log beside it."""
+        found: list[tuple[int, int] | None] = []
+        for place in (self.path, self.path.with_name(self.path.name + "-wal")):
+            try:
+                status = os.stat(place)
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_mtime_ns, status.st_size))
+        return found
 
 
 _open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
