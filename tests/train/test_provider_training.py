@@ -19,7 +19,9 @@ from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import half_digest, load_provider_side, load_user_side, save_split
-from dp_forward.train.provider_training import finetune_from_releases, held_out_records
+from dp_forward.train.lineage import load_start
+from dp_forward.train.provider_training import _guarantee, finetune_from_releases, held_out_records
+from dp_forward.train.report import with_subjects
 from tiny_releases import TinyReleases, in_batches
 from tiny_user import write_user
 from warm_process import Script
@@ -60,6 +62,25 @@ def test_a_back_learns_from_releases_and_the_report_promises_what_they_do(
     assert "No central promise." in text
     assert "not known here" in text
     assert json.loads((run / "report.json").read_text()) == json.loads(json.dumps(report))
+
+
+@pytest.mark.parametrize(
+    ("start", "limit"),
+    [
+        ({"seen_raw": ["sst2"], "learnt": []}, "NOT for texts of sst2"),
+        ({"seen_raw": [], "learnt": ["sst2"]}, "learnt from releases of sst2 before"),
+        ({"seen_raw": [], "learnt": None}, "What the back had learnt before is not known"),
+    ],
+)
+def test_the_promise_in_one_paragraph_holds_its_limits(
+    made: TinyReleases, start: dict[str, Any], limit: str
+) -> None:
+    corpus, point = ReleasedCorpus.open(made.public), replace(load_start(str(made.start)), **start)
+    said = _guarantee(corpus, point)
+    assert limit in said["statements"]["training_texts"]
+    assert said["statement"] == " ".join(with_subjects(said["statements"]))
+    free = _guarantee(corpus, replace(point, seen_raw=[], learnt=[]))
+    assert limit not in free["statement"]
 
 
 def test_shuffled_labels_teach_nothing(made: TinyReleases, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from dp_forward.train.noisy_model import ReleaseReader
 from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.processes import is_first_process, wait_for_everyone
 from dp_forward.train.regimes import Promises, Regime
-from dp_forward.train.report import build_report, write_report
+from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run import RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
@@ -199,7 +199,7 @@ def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:
         limits.append(f"{before}: a text in other releases spends there too.")
     said = dict(promised["statements"])
     said["training_texts"] = " ".join([said["training_texts"], *limits])
-    return {**promised, "statements": said}
+    return {**promised, "statements": said, "statement": " ".join(with_subjects(said))}
 
 
 def _central_promise(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | None:
