@@ -490,6 +490,13 @@ def test_a_back_that_cannot_answer_is_refused_at_the_start(provider: ProviderSid
         make_app(bare, front_digest=FRONT, settings=ServerSettings())
 
 
+def test_the_manifest_that_a_server_answers_by_cannot_be_replaced(app: Starlette, manifest: Manifest) -> None:
+    handler = app.state.handler
+    with pytest.raises(AttributeError):
+        handler.manifest = replace(manifest, epsilons=())
+    assert handler.manifest.epsilons
+
+
 def test_answered_requests_leave_no_tasks_and_no_payloads_behind(
     app: Starlette, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
 from dp_forward.service.shuffler.forwarding import CollectorClient, Forwarder, batch_steps
 from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
-from dp_forward.service.shuffler.shuffler_store import ShufflerStore, fresh_ids
+from dp_forward.service.shuffler.shuffler_store import Batch, ShufflerStore, fresh_ids
 from service.collector.collect_cases import summary
 from service.shuffler.shuffle_cases import (
     OCTETS,
@@ -452,6 +452,7 @@ def test_what_senders_and_collectors_are_told_cannot_be_replaced(tmp_path: Path)
     for owner, name, value in (
         (store, "least", 2),
         (store, "waiting", 10**6),
+        (store, "batch", Batch(bytes(16), 10**6, b"")),
         (collection, "spec", other),
         (RecordReader(spec()), "spec", other),
         (spec(), "shuffler_least", 10**6),

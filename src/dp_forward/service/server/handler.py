@@ -78,7 +78,7 @@ class Handler:
     """Answers frames for one back; see the module."""
 
     def __init__(self, provider: ProviderSide, *, front_digest: str, settings: ServerSettings) -> None:
-        self.manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
+        self._manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
         self.metrics = Metrics()
         self._seconds = self.metrics.add_histogram(
             "dpf_request_seconds",
@@ -105,6 +105,11 @@ class Handler:
             on_batch=batch_sizes.observe,
         )
         self.metrics.add_gauge("dpf_queue", "Requests that wait.", lambda: self.batcher.waiting)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What this server asks for; it does not change."""
+        return self._manifest
 
     async def answer(self, data: bytes) -> bytes:
         """The answer as JSON, which is counted, or `Refused`, which the app counts (`error_handlers`)."""

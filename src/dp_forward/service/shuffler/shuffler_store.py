@@ -136,8 +136,7 @@ class ShufflerStore:
             raise InvalidInput("store", "be for this collection", found, "Use another folder.")
         self._waiting = int(connection.execute("SELECT count(*) FROM waiting").fetchone()[0])
         batch = connection.execute("SELECT name, records, acknowledged FROM batch").fetchone()
-        self.batch = None if batch is None else Batch(*batch)
-        """The batch that is being sent."""
+        self._batch = None if batch is None else Batch(*batch)
         if self._waiting and self.least < row[2]:
             raise InvalidInput(
                 "least",
@@ -156,6 +155,11 @@ class ShufflerStore:
     def waiting(self) -> int:
         """How many records wait for a batch."""
         return self._waiting
+
+    @property
+    def batch(self) -> Batch | None:
+        """The batch that is being sent, if any."""
+        return self._batch
 
     @property
     def outgoing(self) -> int:
@@ -201,7 +205,7 @@ class ShufflerStore:
                 return False
             with self._database.transaction(write=True) as connection:
                 batch = self._shuffle(connection)
-            self.batch, self._waiting = batch, 0
+            self._batch, self._waiting = batch, 0
             self._database.empty_log()
         return True
 
@@ -233,7 +237,7 @@ class ShufflerStore:
                 raise AssertionError("a batch is acknowledged while it is being sent")
             with self._database.transaction(write=True) as connection:
                 connection.execute("UPDATE batch SET acknowledged = ?", (request,))
-            self.batch = replace(self.batch, acknowledged=request)
+            self._batch = replace(self.batch, acknowledged=request)
 
     def finish(self) -> None:
         """Delete the batch that the collector has sealed."""
@@ -241,7 +245,7 @@ class ShufflerStore:
             with self._database.transaction(write=True) as connection:
                 connection.execute("DELETE FROM outgoing")
                 connection.execute("DELETE FROM batch")
-            self.batch = None
+            self._batch = None
             self._database.empty_log()
 
     def __repr__(self) -> str:
