@@ -2,14 +2,26 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from corpus.release_cases import ROWS, Numbers
+from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import split_model
-from dp_forward.split.artifacts import half_digest, load_back, load_front, save_split
+from dp_forward.split.artifacts import (
+    ProviderSide,
+    UserSide,
+    half_digest,
+    load_back,
+    load_front,
+    save_split,
+)
 from tiny_models import SETTINGS, tiny, tiny_inputs
 
 
@@ -116,3 +128,24 @@ def test_settings_that_ask_for_something_else_are_refused(tmp_path: Path, change
     _rewrite(tmp_path / "front", **changes)
     with pytest.raises(InvalidInput, match=rule):
         load_front(tmp_path / "front")
+
+
+@pytest.mark.parametrize("width", [None, 8])
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"cut": "embeddings"}, "have the cut encoder.1"),
+        ({"cut": "output"}, "have the cut encoder.1"),
+        ({"cut": None}, "have the cut encoder.1"),
+        ({"width": 7}, "have the width"),
+    ],
+)
+def test_a_spec_of_another_cut_or_width_than_its_half_is_refused(
+    width: int | None, changes: dict, rule: str
+) -> None:
+    pair, tokens = split_model(tiny("bert"), "encoder.1", width=width), FixedLength(Numbers(), ROWS)
+    spec = ReleaseSpec.of(pair.front, noise=NoiseSpec(), rows=ROWS, labels="ab", front="ab" * 32)
+    user, provider = UserSide(pair.front, tokens, spec), ProviderSide(pair.back, spec, "cd" * 32)
+    for side in (user, provider):
+        with pytest.raises(InvalidInput, match=rule):
+            replace(side, spec=replace(spec, **changes))

@@ -64,7 +64,8 @@ class UserSide:
     """All that a user needs to make a release.
 
     Guarantees:
-        Its spec promises nothing per token or phrase where the front mixes rows.
+        Its spec is of this front's cut and width, and promises nothing per token or phrase where the front
+        mixes rows.
     """
 
     front: Front | NarrowFront
@@ -74,6 +75,7 @@ class UserSide:
     def __post_init__(self) -> None:
         if self.spec.front is None:
             raise InvalidInput("spec", "name the digest of the front", None, "Save the front first.")
+        _refuse_other_half(self.spec, self.front)
         self.spec.refuse_mixed_rows(row_local=self.front.row_local)
 
     @property
@@ -89,6 +91,17 @@ class ProviderSide:
     back: Back | NarrowBack
     spec: ReleaseSpec
     digest: str
+
+    def __post_init__(self) -> None:
+        _refuse_other_half(self.spec, self.back)
+
+
+def _refuse_other_half(spec: ReleaseSpec, half: Half) -> None:
+    """Refuse a spec that does not describe what crosses at this half."""
+    for name, own in {"cut": str(half.cut), "width": half.width}.items():
+        found = getattr(spec, name)
+        if found != own:
+            raise InvalidInput("spec", f"have the {name} {own} of its half", found, "Use ReleaseSpec.of.")
 
 
 def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
