@@ -30,7 +30,12 @@ def test_repeating_a_release_costs_what_the_table_says(dpf) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [["-m", "mvg", "--rows", "4", "--cols", "4"], ["-m", "randomized-response", "--labels", "2"]]
+    "more",
+    [
+        ["-m", "mvg", "--rows", "4", "--cols", "4"],
+        ["-m", "randomized-response", "--labels", "2"],
+        ["-m", "k-ary-response", "--labels", "3"],
+    ],
 )
 def test_every_mechanism_can_be_explained(dpf, more) -> None:
     assert dpf("explain", "-e", "2", *more).code == 0

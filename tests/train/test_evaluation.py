@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 import tiny_models
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
-from dp_forward.privacy import NoiseSpec
+from dp_forward.privacy import KaryResponse, NoiseSpec
 from dp_forward.split import split_model
 from dp_forward.train.evaluation import accuracy_of, accuracy_over_draws
 from dp_forward.train.noisy_model import NoisyModel
@@ -40,6 +41,29 @@ def test_every_text_is_answered_once_per_draw() -> None:
     assert len(set(found.by_draw)) > 1, "the draws differ"
     assert found.low <= found.mean <= found.high
     assert np.mean(found.by_draw) == pytest.approx(found.mean)
+
+
+def test_a_decision_is_right_as_often_as_its_response_lets_it() -> None:
+    class ReadsTheRow(torch.nn.Module):
+        def forward(self, noisy: torch.Tensor) -> SequenceClassifierOutput:
+            return SequenceClassifierOutput(logits=noisy[:, 0])
+
+    response = KaryResponse(1.5, 3)
+    pair = split_model(tiny_models.tiny("bert"), "output", width=3)
+    module = NoisyModel(pair, Sanitizer(response, seed=3), rows=8, labels=3)
+    module.back = ReadsTheRow()  # type: ignore[assignment]
+    records, draws = _Records(200), 100
+    texts = records.batch(list(range(len(records))))
+    del texts["labels"]
+    with torch.inference_mode():
+        decided = module.eval().hidden(**texts)[:, 0].argmax(dim=-1)
+    records._labels = torch.where(torch.arange(len(records)) % 4 == 0, (decided + 1) % 3, decided)
+    found = accuracy_over_draws(module, records, draws=draws).mean
+    error = 5 * (0.25 / (draws * len(records))) ** 0.5
+    for keep, fits in ((response.keep, True), (KaryResponse(1.5 / 0.9, 3).keep, False)):
+        assert (abs(found - (0.75 * keep + 0.25 * (1 - keep) / 2)) < error) is fits
+    module.clean = True
+    assert accuracy_over_draws(module, records).mean == 0.75
 
 
 def test_without_noise_one_pass_is_enough() -> None:
