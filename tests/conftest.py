@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import gc
 import os
 
 from hypothesis import settings
@@ -8,3 +9,9 @@ from hypothesis import settings
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: nobody who collects garbage, as every Trainer does, looks through it again."""
+    gc.collect()
+    gc.freeze()

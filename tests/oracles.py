@@ -26,7 +26,7 @@ def gaussian_mu(epsilon: float, delta: float) -> mp.mpf:
                 low = middle
             else:
                 high = middle
-            if high / low - 1 < mp.mpf("1e-25"):
+            if high / low - 1 < mp.mpf("1e-15"):
                 break
         return low
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +25,7 @@ from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import run_server
 from dp_forward.split.artifacts import load_provider_side
+from warm_process import Verb
 
 TOKEN = "a-token-of-enough-letters"
 Dpf = Callable[..., Any]
@@ -80,27 +78,10 @@ def serving(run: Path, folder: Path, labels: Any, *, least: int | None = None) -
 @pytest.mark.slow
 def test_a_release_is_pushed_to_a_served_collection(run: Path, dpf: Dpf, tmp_path: Path) -> None:
     token = str(run.parent / "token")
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "dp_forward.cli.main",
-            "serve",
-            str(run / "back"),
-            "--port",
-            "0",
-            "--collect",
-            str(tmp_path / "collected"),
-            "--token-file",
-            token,
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    collect = ["--collect", str(tmp_path / "collected"), "--token-file", token]
+    server = Verb("serve", str(run / "back"), "--port", "0", *collect, log=tmp_path / "log")
     try:
-        assert server.stdout is not None
-        address = json.loads(server.stdout.readline())["address"]
+        address = server.first_line()["address"]
         push = words(run, tmp_path / "out", "--server", address, "--token-file", token, "--json")
         first = dpf(*push)
         assert first.code == 0, first.err
@@ -117,8 +98,8 @@ def test_a_release_is_pushed_to_a_served_collection(run: Path, dpf: Dpf, tmp_pat
         missing = dpf(*words(run, tmp_path / "out", "--server", address))
         assert missing.code == 4, "without the token"
     finally:
-        server.send_signal(signal.SIGINT)
-        assert server.wait(30) == 0
+        server.signal(signal.SIGINT)
+        assert server.finish(30) == 0
     corpus = export_corpus(tmp_path / "collected", tmp_path / "corpus")
     assert len(corpus) == 12
     own = ReleasedCorpus.open(tmp_path / "out")

@@ -1,12 +1,8 @@
 """`dpf serve` and `dpf ask` as processes over loopback: answers, charges, budget, order of exit."""
 
 import contextlib
-import json
-import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ import pytest
 
 from dp_forward.train.finetune import finetune
 from tiny_task import TinyWorld
+from warm_process import Verb
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +24,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
-    server = subprocess.Popen(
-        [sys.executable, "-m", "dp_forward.cli.main", "serve", str(run / "back"), "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert server.stdout is not None
-    yield json.loads(server.stdout.readline())["address"]
-    server.send_signal(signal.SIGINT)
-    assert server.wait(30) == 0, "it ends in order"
+    server = Verb("serve", str(run / "back"), "--port", "0", log=run.with_name("log"))
+    yield server.first_line()["address"]
+    server.signal(signal.SIGINT)
+    assert server.finish(30) == 0, "it ends in order"
 
 
 def test_asking_charges_once_resends_and_stops_at_the_budget(

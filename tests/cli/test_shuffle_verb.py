@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,6 +25,7 @@ from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.server.settings import ServerSettings
 from service.collector.collect_cases import summary
 from service.shuffler.shuffle_cases import OCTETS, TOKEN, collector_app, content, made, running, stored
+from warm_process import Verb
 
 LOCAL = ServerSettings(port=0)
 
@@ -39,15 +37,9 @@ def word(tmp_path: Path) -> Path:
     return path
 
 
-def started(*words: str) -> tuple[subprocess.Popen[str], str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dp_forward.cli.main", "shuffle", *words, "--port", "0", "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert process.stdout is not None
-    return process, json.loads(process.stdout.readline())["address"]
+def started(log: Path, *words: str) -> tuple[Verb, str]:
+    verb = Verb("shuffle", *words, "--port", "0", "--json", log=log)
+    return verb, verb.first_line()["address"]
 
 
 def post(address: str, records: list[bytes]) -> dict[str, int]:
@@ -77,23 +69,21 @@ def test_a_shuffler_that_is_killed_goes_on_and_one_that_is_stopped_ends_in_order
     with running(app, LOCAL) as behind:
         words = ["--collector", behind, "--collector-token-file", str(word)]
         words += ["--store", str(tmp_path / "store"), "--least", "40"]
-        first, address = started(*words)
+        first, address = started(tmp_path / "first", *words)
         assert post(address, records[:40]) == {"stored": 40, "known": 0}
         assert asked.wait(30)
         assert post(address, records[40:45]) == {"stored": 5, "known": 0}
-        first.send_signal(signal.SIGKILL)
-        first.wait(10)
+        first.kill()
         assert summary(Collection.open(folder)) == {"records": 0, "waiting": 40, "batches": 0}
         shut.clear()
-        second, address = started(*words)
+        second, address = started(tmp_path / "second", *words)
         assert post(address, records) == {"stored": 10, "known": 45}
         until = time.monotonic() + 30
         while not summary(Collection.open(folder))["batches"] and time.monotonic() < until:
             time.sleep(0.05)
-        second.send_signal(signal.SIGTERM)
-        assert second.wait(30) == 0
-        assert second.stdout is not None
-        assert json.loads(second.stdout.read()) == {"batches": 1, "records": 40, "waiting": 15}
+        second.signal(signal.SIGTERM)
+        assert second.finish(30) == 0
+        assert json.loads(second.output.splitlines()[1]) == {"batches": 1, "records": 40, "waiting": 15}
     assert Counter(inside for _, inside, _ in stored(folder)) == Counter(map(content, records[:40]))
     assert summary(Collection.open(folder)) == {"records": 40, "waiting": 0, "batches": 1}
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import httpx
 import pytest
 
 from service.webui import page_cases
+from warm_process import Verb
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +25,8 @@ def test_the_page_answers_and_ends_in_order(run: Path, tmp_path: Path) -> None:
     ledger = tmp_path / "my.ledger"
     words = ["ui", str(run / "front"), "--ledger", str(ledger), "--budget", "20", "--port", "0", "--json"]
     with page_cases.provider(run) as server:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dp_forward.cli.main", *words, "--server", server],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        assert process.stdout is not None
-        line = json.loads(process.stdout.readline())
+        verb = Verb(*words, "--server", server, log=tmp_path / "log")
+        line = verb.first_line()
         origin, _, key = line["address"].partition("/#key=")
         assert line.keys() == {"address", "port"}
         assert origin == f"http://127.0.0.1:{line['port']}"
@@ -46,10 +37,9 @@ def test_the_page_answers_and_ends_in_order(run: Path, tmp_path: Path) -> None:
             while (found := browser.post("/api/look", content=question).json())["prepared"] < 1:
                 pass
             assert len(found["with"]["words"]) == len(found["without"]["words"]) == 3
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    assert process.returncode == 0, "it ends in order"
-    assert (out, err) == ("", ""), "nothing is logged"
+        verb.signal(signal.SIGINT)
+        assert verb.finish(30) == 0, "it ends in order"
+    assert (len(verb.output.splitlines()), verb.errors) == (1, ""), "nothing is logged"
 
 
 @pytest.mark.parametrize(

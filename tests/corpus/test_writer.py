@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from dp_forward.corpus.writer import ledger_of, private_folder, release_corpus
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Ledger, State
 from dp_forward.privacy import TEXT, Notion, Prior, RandomizedResponse, ResponseWithPrior
+from warm_process import Script
 
 SHARD, PIECE, RECORDS = 8, 3, 22
 FLIP = RandomizedResponse(2.0, 3)
@@ -181,17 +181,12 @@ def test_kills_at_any_moment_change_nothing_that_was_kept(tmp_path: Path) -> Non
 
 def test_a_real_process_killed_from_outside_is_resumed(tmp_path: Path) -> None:
     out = tmp_path / "corpus"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, __file__, str(out)], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if int(line) >= SHARD + PIECE:
-            process.send_signal(signal.SIGKILL)
-            break
-    process.stdout.close()
-    assert process.wait() == -signal.SIGKILL
+    process = Script(Path(__file__), [str(out)], log=tmp_path / "log", OMP_NUM_THREADS="1")
+    until = time.monotonic() + 120
+    while process.running and "waits" not in process.output and time.monotonic() < until:
+        time.sleep(0.01)
+    process.kill()
+    assert process.finish() == -signal.SIGKILL, "killed before its end"
     before, (noisy, _), paid = files_of(out), committed(out), spent(out)
     assert MANIFEST not in before
     with pytest.raises(InvalidInput, match="manifest"):
@@ -508,6 +503,12 @@ def test_pad_rows_and_lengths_do_not_show_in_the_shape(tmp_path: Path) -> None:
     assert len(sizes) == 1
 
 
+def wait_to_be_killed(done: int) -> None:
+    if done >= SHARD + PIECE:
+        print("waits", flush=True)
+        time.sleep(120)
+
+
 if __name__ == "__main__":  # the process that is killed from outside
     module._PIECE_RECORDS = PIECE
-    release(Path(sys.argv[1]), progress=lambda done: print(done, flush=True))
+    release(Path(sys.argv[1]), progress=wait_to_be_killed)

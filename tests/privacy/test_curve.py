@@ -22,14 +22,14 @@ KNOWN_MU = [
 
 def _points() -> list[tuple[float, float]]:
     rng = np.random.default_rng(1)
-    epsilons = np.concatenate([[0.0, 1000.0], 10 ** rng.uniform(-6, 3, 98), rng.uniform(0, 1000, 100)])
-    deltas = 10 ** rng.uniform(-30, math.log10(0.5), 200)
-    deltas[:2] = 1e-30, 0.5
-    return list(zip(epsilons.tolist(), deltas.tolist(), strict=True))
+    corners = [(epsilon, delta) for epsilon in (0.0, 1e-6, 1000.0) for delta in (1e-30, 0.5)]
+    epsilons = np.concatenate([10 ** rng.uniform(-6, 3, 27), rng.uniform(0, 1000, 27)])
+    deltas = 10 ** rng.uniform(-30, math.log10(0.5), 54)
+    return [*corners, *zip(epsilons.tolist(), deltas.tolist(), strict=True)]
 
 
 @pytest.mark.slow
-def test_the_returned_noise_is_enough_in_exact_arithmetic_at_200_points() -> None:
+def test_the_returned_noise_is_enough_in_exact_arithmetic_at_60_points() -> None:
     for epsilon, delta in _points():
         mu = curve.largest_mu(epsilon, delta)
         exact = gaussian_delta(epsilon, mu)
@@ -63,7 +63,7 @@ def test_extreme_deltas_stay_safe(epsilon: float, delta: float) -> None:
 @pytest.mark.slow
 def test_the_error_of_log_delta_is_within_the_declared_slack() -> None:
     rng = np.random.default_rng(2)
-    for epsilon, delta in zip(10 ** rng.uniform(-8, 3, 150), 10 ** rng.uniform(-300, 0, 150), strict=True):
+    for epsilon, delta in zip(10 ** rng.uniform(-8, 3, 50), 10 ** rng.uniform(-300, 0, 50), strict=True):
         mu = curve.largest_mu(float(epsilon), min(float(delta), 0.999))
         error = mp.mpf(float(curve.log_delta(epsilon, mu)[0])) - mp.log(gaussian_delta(float(epsilon), mu))
         assert abs(error) < curve.LOG_SLACK / 2

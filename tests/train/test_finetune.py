@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +17,7 @@ from dp_forward.ledger import Ledger
 from dp_forward.train.finetune import finetune
 from dp_forward.train.run import Run
 from tiny_task import TinyWorld
-from warm_process import Script
+from warm_process import Script, run_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -100,16 +97,8 @@ def test_a_run_whose_front_has_other_noise_than_its_plan_is_refused(
 
 
 def test_two_processes_make_one_run(world: TinyWorld, tmp_path: Path) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv_backend=c10d"]
-    words = [str(KILLED), str(world.model), str(world.task), str(tmp_path / "run"), "release-once"]
-    done = subprocess.run(
-        [*launch, "--rdzv_endpoint=localhost:0", *words],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    words = [str(world.model), str(world.task), str(tmp_path / "run"), "release-once"]
+    run_ranks(2, KILLED, words, log=tmp_path / "log")
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["stages"]["task"]["steps"] == 4 * 256 // 16
     with Ledger.open(ledger_of(tmp_path / "run" / "releases")) as ledger:

@@ -61,7 +61,7 @@ def test_no_draw_differs_from_100_digits_on_the_same_bits() -> None:
     with mp.workdps(100):
         for scale in (8.3, FINE):
             recorder = Recorder(1)
-            draws = rounded_normal(10_000, scale=scale, entropy=recorder)
+            draws = rounded_normal(2000, scale=scale, entropy=recorder)
             assert len(recorder.given) == 1, "64 bits were enough for all"
             words = [[int(w)] for w in np.frombuffer(recorder.given[0], dtype="<u8")]
             assert _mismatches(draws, words, 64, scale) == 0
@@ -78,9 +78,13 @@ def test_short_words_are_extended_and_still_exact(word_bits: int, scale: float) 
         recorder.given.clear()
         draws.append(int(rounded_normal(1, scale=scale, entropy=recorder, word_bits=word_bits)[0]))
         words.append([int.from_bytes(data, "little") for data in recorder.given])
-    assert sum(len(w) > 1 for w in words) > 10, "some words were too short"
+    extended = [i for i, w in enumerate(words) if len(w) > 1]
+    assert len(extended) > 10, "some words were too short"
+    looked_at = sorted({*extended[:300], *range(0, len(words), 10)})
     with mp.workdps(100):
-        assert _mismatches(draws, words, word_bits, scale) == 0
+        assert (
+            _mismatches([draws[i] for i in looked_at], [words[i] for i in looked_at], word_bits, scale) == 0
+        )
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -144,9 +148,7 @@ def test_no_entropy_makes_it_run_forever(byte: bytes) -> None:
 @pytest.mark.slow
 def test_ndtri_is_far_better_than_what_is_assumed_of_it() -> None:
     rng = np.random.default_rng(2)
-    tails = np.concatenate(
-        [rng.uniform(0, 0.5, 1500), np.exp(-rng.uniform(0.7, 350, 1500)), [0.1353, 0.1354]]
-    )
+    tails = np.concatenate([rng.uniform(0, 0.5, 400), np.exp(-rng.uniform(0.7, 350, 400)), [0.1353, 0.1354]])
     with mp.workdps(60):
         worst = max(_relative_error(float(u)) for u in tails)
     print(f"\nworst relative error of ndtri: {worst:.2g} (assumed {NDTRI_ERROR:.2g})")
