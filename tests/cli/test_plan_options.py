@@ -41,7 +41,9 @@ def _call(*words: str) -> Any:
 def test_only_what_was_said_reaches_the_verb_and_flags_win(tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text('task = "file"\nsteps = 7\n')
-    said = _call(str(plan), "--out", "x", "-s", "9", "--fp32", "--set", "hidden=0.25", "--set", "task=set")
+    said = _call(
+        "--plan", str(plan), "--out", "x", "-s", "9", "--fp32", "--set", "hidden=0.25", "--set", "task=set"
+    )
     assert json.loads(said.stdout) == {"task": "set", "steps": 9, "bf16": False, "hidden": 0.25, "out": "x"}
     assert json.loads(_call("--out", "x").stdout) == {"out": "x"}
 

@@ -142,12 +142,16 @@ def test_a_plan_file_and_flags_make_one_plan(
         f'train_limit = 64\nevaluation_draws = 2\n[data]\nsst2 = "{world.task}"\n'
     )
     more = ["--set", "average=0.9", "--set", "precision=fp32"]
-    done = dpf("finetune", str(plan), "--epsilon", "6", *more, "--out", str(tmp_path / "run"), "--json")
+    done = dpf(
+        "finetune", "--plan", str(plan), "--epsilon", "6", *more, "--out", str(tmp_path / "run"), "--json"
+    )
     assert done.code == 0, done.err
     assert (done.json["plan"]["average"], done.json["plan"]["precision"]) == (0.9, "fp32")
-    assert dpf("finetune", str(plan), "--set", "averige=1", "--out", str(tmp_path / "run")).code == 2
+    assert (
+        dpf("finetune", "--plan", str(plan), "--set", "averige=1", "--out", str(tmp_path / "run")).code == 2
+    )
     assert done.json["plan"]["epsilon"] == 6.0
-    other = dpf("finetune", str(plan), "--out", str(tmp_path / "run"))
+    other = dpf("finetune", "--plan", str(plan), "--out", str(tmp_path / "run"))
     assert other.code == 2
     assert "no other plan" in other.err
 

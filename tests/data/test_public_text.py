@@ -91,16 +91,17 @@ def test_blocks_of_unknown_tokens_are_dropped(words) -> None:
     [
         ("a.txt", b"fine\nsecret \xff\xfe\n", r"UTF-8; got other bytes at a.txt, line 2"),
         ("a.jsonl", b'{"text": "fine"}\nsecret\n', r"JSON object in every line.*a.jsonl, line 2"),
-        ("a.jsonl", b'{"body": "secret"}\n', r"column `text`; got none at a.jsonl, line 1"),
+        ("a.jsonl", b'{"bodies": "secret"}\n', r"name of a text .*got 1 columns without.* a.jsonl, line 1"),
         ("a.jsonl", b'{"text": 7}\n', r"texts only; got int at a.jsonl, line 1"),
-        ("a.csv", b"body,label\nsecret,1\n", r"column `text`; got none at a.csv, line 2"),
+        ("a.csv", b"body,review\nsecret,1\n", r"name of a text .*got body, review at a.csv, line 2"),
         ("a.txt.gz", b"secret, not gzip", r"whole, readable file; got BadGzipFile in a.txt.gz"),
         (
             "a.txt.gz",
             gzip.compress(b"secret\n" * 500, mtime=0)[:-12],
             r"whole, readable file; got EOFError in a.txt.gz",
         ),
-        ("a.parquet", b"secret", r"\.jsonl"),
+        ("a.parquet", b"secret", r"whole, readable file"),
+        ("a.xlsx", b"secret", r"\.jsonl"),
     ],
 )
 def test_a_bad_file_is_named_and_its_content_is_not(

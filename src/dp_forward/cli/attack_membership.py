@@ -104,7 +104,7 @@ class _Game:
     """The run, and the texts to tell apart: first the members, then as many others."""
 
     def __init__(self, target: Target, *, others: str | None, limit: int, drop_words: float | None) -> None:
-        from dp_forward.data.tasks import find_task
+        from dp_forward.data.tasks import task_name
         from dp_forward.privacy import RECORD, TEXT
         from dp_forward.privacy.checks import count
         from dp_forward.split.artifacts import load_provider_side
@@ -119,7 +119,7 @@ class _Game:
             raise InvalidInput("run", rule, found, remedy)
         self.target, asked = target, target.task_name
         self.plan = replace(Plan.from_dict(target.plan), data=dict(target.data))
-        if asked is not None and find_task(asked).name != self.plan.task:
+        if asked is not None and task_name(asked) != self.plan.task:
             rule = f"be the one that the run was trained on, {self.plan.task}"
             raise InvalidInput("task", rule, asked, "Drop it.")
         provider = load_provider_side(target.folder / "back")
@@ -169,9 +169,9 @@ def _members_and_others(
     """Members, others, where the others come from, and whether a coin could have made them members."""
     from dp_forward.attacks.membership import drop_words as thin_out
     from dp_forward.data import sample_records
-    from dp_forward.data.tasks import find_task, split_name
+    from dp_forward.data.tasks import split_name
 
-    task = find_task(plan.task)
+    task = target.task()
     everybody = target.records(task, "train")
     members = everybody if plan.train_limit is None else sample_records(everybody, plan.train_limit)
     if drop_words is not None:

@@ -12,6 +12,7 @@ import typer
 from typer import Argument, Option
 
 from dp_forward.cli import options, output
+from dp_forward.cli.evaluate import task_of_run
 from dp_forward.cli.plan_options import Data, data_paths
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
@@ -68,7 +69,8 @@ class Target:
             self.plan = read_json(run / "plan.json", name="run", remedy="Get it again.").get("plan")
             if not isinstance(self.plan, dict):
                 raise InvalidInput("run", "hold a readable plan.json", "no plan in it", "Get it again.")
-        self.data: dict[str, str] = {**dict(self.plan.get("data") or {}), **(data_paths(data) or {})}
+        self.given = data_paths(data) or {}
+        self.data: dict[str, str] = {**dict(self.plan.get("data") or {}), **self.given}
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -81,19 +83,14 @@ class Target:
 
     def task(self, name: str | None = None) -> Task:
         """The task of this name, else the one asked for, else the run's own."""
-        from dp_forward.data.tasks import find_task
-
-        known = name or self.task_name or self.plan.get("task")
-        if known is None:
-            raise InvalidInput("task", "be given for a run that has none", "nothing", "Such as --task sst2.")
-        return find_task(str(known))
+        return task_of_run(self.plan, name or self.task_name, self.given)
 
     def records(self, task: Task, split: str, limit: int | None = None) -> list[Record]:
         """The texts of a split, or a sample of them."""
         from dp_forward.data import read_records, sample_records
         from dp_forward.privacy.checks import count
 
-        records = read_records(task, split, source=self.data.get(task.name))
+        records = read_records(task, split)
         if limit is None:
             return list(records)
         return sample_records(records, count("limit", limit, remedy="Leave it out for the default."))

@@ -31,7 +31,7 @@ def dpsgd(
 ) -> None:
     """DP-SGD with Opacus: central DP of the trained weights; nothing for texts in training or queries.
 
-    Example: dpf baseline dpsgd --task rotten-tomatoes -e 8 --train-limit 64 --batch 16 --epochs 1 --out base
+    Example: dpf baseline dpsgd rotten-tomatoes -e 8 --train-limit 64 --batch 16 --epochs 1 --out base
     """
     from dp_forward.train.dpsgd.dpsgd_training import run_dpsgd
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -15,14 +16,13 @@ from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dp_forward.data.tasks import Task
-    from dp_forward.train.run import Halves
 
 
 def evaluate(
     run: Annotated[Path, Argument(help="The folder of a run.")],
     task: Annotated[str | None, Option(help="Another task than the run's.")] = None,
     data: Data = None,
-    split: Annotated[str, Option(help="Which split.")] = "validation",
+    split: Annotated[str | None, Option(help="Which split [the one that the run was measured on].")] = None,
     epsilon: Annotated[
         float | None, Option("--epsilon", "-e", help="Noise for another budget than the run's.")
     ] = None,
@@ -33,7 +33,7 @@ def evaluate(
 ) -> None:
     """Measure how often a run is right, over repeated draws of the noise, with a 95 % interval.
 
-    Example: dpf evaluate run --task rotten-tomatoes --split test --draws 20
+    Example: dpf evaluate run --split test --draws 20
     """
     from dp_forward.data import read_texts
     from dp_forward.noise import Sanitizer
@@ -44,18 +44,21 @@ def evaluate(
     from dp_forward.train.run import Halves
 
     done = Halves.load(run)
-    chosen, noise = _task_of(done, task), done.spec.noise
+    chosen, noise = task_of_run(done.plan, task, data_paths(data) or {}), done.spec.noise
+    if chosen.labels != done.spec.labels:
+        rule = f"have the labels of the run: {', '.join(done.spec.labels)}"
+        raise InvalidInput("task", rule, chosen.name, "Name another.")
+    split = split or done.plan.get("evaluation_split") or "validation"
     if epsilon is not None:
         if noise is None:
             raise InvalidInput("epsilon", "go with a run that has noise", epsilon, "Leave it out.")
         noise = replace(noise, epsilon=epsilon)
     mechanism = None if noise is None else noise.build()
-    source = {**done.data, **(data_paths(data) or {})}.get(chosen.name)
     sanitizer = None if mechanism is None else Sanitizer(mechanism, seed=seed)
     module = NoisyModel(done.pair, sanitizer, rows=done.spec.rows, labels=len(done.spec.labels))
     with Bars() as bars:
         progress = counter(bars, "reading")
-        texts = read_texts(chosen, split, done.tokens, source=source, limit=limit, progress=progress)
+        texts = read_texts(chosen, split, done.tokens, limit=limit, progress=progress)
         progress = counter(bars, "evaluating", len(texts))
         found = accuracy_over_draws(module, texts, draws=draws, progress=progress)
         module.clean = True
@@ -77,15 +80,23 @@ def evaluate(
     output.print_result(result, json=json, title=f"{run} on {chosen.name}", sentences=notes)
 
 
-def _task_of(run: Halves, name: str | None) -> Task:
-    """The task with this name, or the run's own; its labels are those that the back answers."""
-    from dp_forward.data.tasks import find_task
+def task_of_run(plan: Mapping[str, Any], name: str | None, data: Mapping[str, str]) -> Task:
+    """The task with this name, or that of the run with this plan; ``data`` says where files lie now.
 
-    known = run.task if name is None else name
+    Edges:
+        Other data than the run's has nothing of it split off.
+    """
+    from dp_forward.data.own_data import task_of
+    from dp_forward.data.tasks import TASKS, task_name
+
+    known = plan.get("task") if name is None else task_name(name)
     if known is None:
         raise InvalidInput("task", "be given for a run that has none", "nothing", "Such as --task sst2.")
-    task = find_task(known)
-    if task.labels != run.spec.labels:
-        rule = f"have the labels of the run: {', '.join(run.spec.labels)}"
-        raise InvalidInput("task", rule, task.name, "Name another.")
-    return task
+    for other in data:
+        if other not in TASKS and other != known:
+            raise InvalidInput("data", "name the task", repr(other[:40]), f"Write --data {known}=PATH.")
+    stored = plan if known == plan.get("task") else {}
+    places = {**dict(plan.get("data") or {}), **data}
+    moved = {"validation_share": 0.0} if known in data else {}
+    task = task_of({**stored, "task": known, "data": places, **moved})
+    return replace(task, source=places.get(task.name, task.source))

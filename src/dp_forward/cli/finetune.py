@@ -43,7 +43,7 @@ def finetune(
 
     With --from-releases the provider trains the back alone, without texts, on what users released.
 
-    Example: dpf finetune --task rotten-tomatoes --epsilon 8 --train-limit 200 --out run
+    Example: dpf finetune rotten-tomatoes --epsilon 8 --train-limit 200 --out run
     """
     from dp_forward.corpus.writer import ledger_of
     from dp_forward.train.defaults import effective_plan
@@ -59,7 +59,7 @@ def finetune(
     with carry_out(plan, out) as bars:
         run = run_plan(plan, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget)
     # By the file and not by the flag: a run that was finished before may have been charged in a shared one.
-    more = [OWN_LEDGER] if ledger_of(out / "releases").exists() else []
+    more = [*run.report.get("data", []), *([OWN_LEDGER] if ledger_of(out / "releases").exists() else [])]
     print_report(run.report, out, json=json, more=more)
 
 

@@ -36,13 +36,27 @@ OWN_LEDGER = (
 
 _PANELS = {"usual": "Plan", "advanced": "Plan, advanced"}
 _PLAN_FILE = Annotated[
-    Path | None, Argument(metavar="[PLAN]", help="A plan as a TOML file; flags win over it.")
+    Path | None, Option("--plan", metavar="FILE", help="A plan as a TOML file; flags win over it.")
+]
+DataArgument = Annotated[
+    str | None,
+    Argument(
+        metavar="[DATA]",
+        help="A CSV, TSV, JSONL, JSON or Parquet file (or .gz), a folder of them, hf:NAME[:CONFIG], or sst2, "
+        "imdb, qqp, rotten-tomatoes.",
+    ),
 ]
 _SET = Annotated[
     list[str] | None,
     Option("--set", metavar="NAME=VALUE", help="Any other key of a plan; can be given several times."),
 ]
-_TYPES: Mapping[str, Any] = {"bool": bool, "int": int, "float": float, "Mapping": list[str]}
+_TYPES: Mapping[str, Any] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "Mapping": list[str],
+    "tuple[str": list[str],
+}
 
 
 class PlanCommand(TyperCommand):
@@ -65,8 +79,9 @@ class PlanCommand(TyperCommand):
 def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a verb whose first parameter, ``settings``, is to hold what its plan file and flags say.
 
-    The verb, a `PlanCommand`, declares only what is no part of the plan. It gets: an argument PLAN (a TOML
-    file), one option for every setting that has a group, and ``--set`` for the others.
+    The verb, a `PlanCommand`, declares only what is no part of the plan. It gets: ``--plan`` (a TOML file),
+    one option for every setting that has a group, ``--set`` for the others, and an argument DATA where the
+    plan has a task: ``--task`` then gives it a name.
     """
     flags = {item.name: _option(item) for item in fields(plan) if setting_of(item).group is not None}
     kinds = {item.name: kind_of(item) for item in fields(plan)}
@@ -74,7 +89,7 @@ def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callab
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(verb)
         def command(plan_file: Path | None, more: list[str] | None, **given: Any) -> None:
-            settings = _settings(more)
+            settings, source = _settings(more), given.pop("source", None)
             for name in flags:
                 value = given.pop(name)
                 if kinds[name] == "Mapping":
@@ -83,13 +98,31 @@ def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callab
                     value = numbers(name.replace("_", "-"), value)
                 if value is not None:
                     settings[name] = value
+            if source is not None:
+                name_data(settings, source)
             verb(read_settings(plan_file, settings), **given)
 
-        added = {"plan_file": _PLAN_FILE, **flags, "more": _SET}
+        data = {"source": DataArgument} if "task" in flags else {}
+        added = {**data, "plan_file": _PLAN_FILE, **flags, "more": _SET}
         options.declare(command, verb, {name: (kind, None) for name, kind in added.items()})
         return command
 
     return decorate
+
+
+def name_data(settings: dict[str, Any], source: str) -> None:
+    """DATA is the task, or the data of the task that is named."""
+    from dp_forward.data.own_data import name_task
+    from dp_forward.data.sources import absolute_source
+    from dp_forward.data.tasks import task_name
+
+    task = settings.get("task")
+    if task is not None:
+        data = settings.setdefault("data", {})
+        data[task_name(task)] = absolute_source(source)
+    else:
+        name_task(source)  # refuses what is no data, before anything else is looked at
+        settings["task"] = source
 
 
 def _option(item: Field[Any]) -> Any:
@@ -102,7 +135,7 @@ def _option(item: Field[Any]) -> Any:
             known = about.switch.split("/")[0 if known else 1]
         text += f" [{known}]"
     kind = _TYPES.get(kind_of(item), str)
-    panel, metavar = _PANELS[about.group or ""], "TASK=PATH" if kind == list[str] else None
+    panel, metavar = _PANELS[about.group or ""], "TASK=PATH" if kind_of(item) == "Mapping" else None
     return Annotated[kind | None, Option(*names, help=text, metavar=metavar, rich_help_panel=panel)]
 
 
@@ -127,7 +160,7 @@ def data_paths(given: Sequence[str] | None) -> dict[str, str] | None:
         return None
     from dp_forward.data.sources import parse_data_option
 
-    return {task: str(path) for task, path in map(parse_data_option, given)}
+    return {task: str(path) for task, path in (parse_data_option(option, own=True) for option in given)}
 
 
 def numbers(name: str, text: str | None, *, remedy: str = "Try 0.5,0.5.") -> list[float] | None:

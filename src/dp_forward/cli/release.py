@@ -27,9 +27,14 @@ _Server = Annotated[str | None, Option(help="Push the stored release to this col
 
 def release(
     front: options.UserFront,
-    task: Annotated[str, Option(help="Whose records: sst2, imdb, qqp, rotten-tomatoes.")],
+    source: plan_options.DataArgument = None,
+    *,
+    task: Annotated[str | None, Option(help="sst2, imdb, qqp, rotten-tomatoes; or a name for DATA.")] = None,
     out: Annotated[Path, Option(help="The folder for the shards, to be handed over.")],
     data: plan_options.Data = None,
+    text_column: Annotated[list[str] | None, Option(help="The column of texts; twice for pairs.")] = None,
+    label_column: Annotated[str | None, Option(help="The column of labels.")] = None,
+    no_header: Annotated[bool, Option("--no-header", help="The file does not name its columns.")] = False,
     split: Annotated[str, Option(help="Which split.")] = "train",
     limit: Annotated[int | None, Option(help="A sample of the records.")] = None,
     label_epsilon: plan_options.LabelEpsilon = None,
@@ -50,11 +55,10 @@ def release(
     With --server the records are pushed once they are stored; the same command again pushes what is missing,
     and charges nothing.
 
-    Example: dpf release run/front --task rotten-tomatoes --limit 100 --out releases
+    Example: dpf release run/front rotten-tomatoes --limit 100 --out releases
     """
     from dp_forward.corpus.reader import MANIFEST
     from dp_forward.data import read_texts
-    from dp_forward.data.tasks import find_task
     from dp_forward.split.artifacts import load_user_side
     from dp_forward.split.device import pick_device
     from dp_forward.train.regimes import label_mechanism_for
@@ -63,10 +67,12 @@ def release(
         raise InvalidInput("token-file", "go with --server", "alone", "Say where to push.")
     to = None if server is None else {"server": server, "token": options.optional_token(token_file)}
     place = pick_device(device)
-    chosen, user = find_task(task), load_user_side(front)
+    user = load_user_side(front)
+    settings: dict[str, Any] = {"task": task, "labels": list(user.spec.labels), "header": not no_header}
+    settings |= {"text_column": text_column, "label_column": label_column}
+    chosen = _find_task(source, data, no_labels=no_labels, **settings)
     _check_task(chosen, split, front, user, no_labels=no_labels)
     prior = plan_options.numbers("label-prior", label_prior)
-    source = (plan_options.data_paths(data) or {}).get(chosen.name)
     settings = {
         "label_mechanism": label_mechanism_for(label_epsilon, prior, labels=len(user.spec.labels)),
         "publish_labels": not no_labels,
@@ -75,13 +81,26 @@ def release(
     }
     with plan_options.warn_if_finished(out, MANIFEST), Bars() as bars:
         reading = counter(bars, "reading")
-        texts = read_texts(chosen, split, user.tokens, source=source, limit=limit, progress=reading)
+        texts = read_texts(chosen, split, user.tokens, limit=limit, progress=reading)
         corpus, upload = _store(
             user, texts, out, bars, to, **settings, budget=budget, resume=resume, device=place
         )
     result, sentences = _report(corpus, upload, out, ledger)
     title, hidden = f"Released {chosen.name} {split}", ("guarantee", "central")
     output.print_result(result, json=json, title=title, sentences=sentences, only_json=hidden)
+
+
+def _find_task(source: str | None, data: list[str] | None, *, no_labels: bool, **settings: Any) -> TaskSpec:
+    """The records to release: a split of a built-in task, or all of a user's own data."""
+    from dp_forward.data.own_data import task_of
+    from dp_forward.train.task_settings import TaskSettings
+
+    settings |= {"data": plan_options.data_paths(data) or {}, "validation_share": 0.0}
+    if source is not None:
+        plan_options.name_data(settings, source)
+    known = TaskSettings.from_dict(settings).as_dict()
+    task = task_of({**known, "unlabelled": no_labels})
+    return replace(task, source=known["data"].get(task.name, task.source))
 
 
 def _store(

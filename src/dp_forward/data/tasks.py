@@ -1,14 +1,16 @@
-"""The built-in tasks, each a small declaration: which fields hold texts, what the labels mean, which splits.
+"""Tasks, each a small declaration: which fields hold texts, what the labels mean, which splits.
 
-A task says nothing about files; `read_records` finds and checks those.
+Four are built in; `own_data` makes one from a user's own file. `read_records` finds and checks the rows.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
@@ -64,6 +66,14 @@ class Task:
     """Whether texts are written as the Penn Treebank writes them: "does n't" instead of "doesn't"."""
     skip_empty: bool = False
     """Leave out a row with an empty text; otherwise it is an error."""
+    own: bool = False
+    """Whether it is a user's own: a label is then exactly a word of ``labels``, and never its number."""
+    header: bool = True
+    """Whether the first line of a CSV or TSV file names its columns."""
+    validation_share: float = 0.0
+    """The share of the records of `train` that is `validation` instead; 0 where the source has one."""
+    split_seed: int = 0
+    """Decides which records those are."""
 
     def names_of(self, field_name: str) -> tuple[str, ...]:
         """The columns that may hold a field, the usual one first."""
@@ -71,6 +81,8 @@ class Task:
 
     def label_of(self, value: object) -> int | None:
         """The number of a label given as a number or a word; None if it is neither."""
+        if self.own:
+            return self._numbers.get(label_word(value))
         if isinstance(value, str):
             word = value.strip().lower()
             word = self.label_words.get(word, word)
@@ -82,6 +94,20 @@ class Task:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         return int(value) if isinstance(value, int) and 0 <= value < len(self.labels) else None
+
+    @cached_property
+    def _numbers(self) -> dict[str | None, int]:
+        return {label: number for number, label in enumerate(self.labels)}
+
+
+def label_word(value: object) -> str | None:
+    """A label of a user's own data as a word; None if there is none, or it is nothing of the kind."""
+    value = value.item() if hasattr(value, "item") else value  # a number of numpy
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        value = int(value) if value.is_integer() else value
+    return str(value).strip() or None if isinstance(value, str | int | float) else None
 
 
 _SENTIMENT = ("negative", "positive")
@@ -146,11 +172,15 @@ TASKS: Final[Mapping[str, Task]] = MappingProxyType({task.name: task for task in
 
 def find_task(name: str) -> Task:
     """A built-in task; an unknown name is answered with the known ones and the closest."""
-    known = name.strip().lower().replace("_", "-")
+    known = task_name(name)
     if known in TASKS:
         return TASKS[known]
-    closest = get_close_matches(known, TASKS, n=1)
-    remedy = (
-        f"Did you mean {closest[0]}?" if closest else "Take one of these, and name your files with --data."
-    )
+    closest = get_close_matches(known.lower(), TASKS, n=1)
+    remedy = f"Did you mean {closest[0]}?" if closest else "Take one of these, or name a file of your own."
     raise InvalidInput("task", f"be one of {', '.join(TASKS)}", repr(name[:40]), remedy)
+
+
+def task_name(name: str) -> str:
+    """One spelling of the name of a built-in task; any other name as it is."""
+    known = name.strip().lower().replace("_", "-")
+    return known if known in TASKS else name.strip()

@@ -19,6 +19,8 @@ from torch import Tensor
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
+__all__ = ["check_vocabulary"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedLength:
@@ -53,6 +55,16 @@ class FixedLength:
             A pair that is too long loses tokens from the end of the longer text first ("longest_first").
             A tokenizer without a separator (GPT-2) puts the second text right after the first.
         """
+        return self.encode_and_count(texts, seconds)[0]
+
+    def encode_and_count(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None
+    ) -> tuple[dict[str, Tensor], int]:
+        """As `encode`, and how many of the texts were too long and are cut.
+
+        Edges:
+            A tokenizer without the fast library does not say it: those that fill every row are counted.
+        """
         if seconds is not None:
             if len(seconds) != len(texts):
                 rule = "be as many as the texts"
@@ -71,7 +83,9 @@ class FixedLength:
             # The promise of this module; a tokenizer that breaks it must not get as far as a release.
             rule = f"give {self.length} rows for every text"
             raise InvalidInput("tokenizer", rule, "others", "Use another one.")
-        return tensors
+        parts = getattr(encoded, "encodings", None)
+        full = int((tensors["attention_mask"].sum(dim=1) == self.length).sum())
+        return tensors, full if parts is None else sum(bool(part.overflowing) for part in parts)
 
     def _check_room(self, *, pair: bool) -> None:
         # A tokenizer that cannot fit its own special tokens does not truncate at all: the length would tell.
@@ -80,3 +94,14 @@ class FixedLength:
         if self.length < special:
             rule = f"hold the tokenizer's {special} special tokens"
             raise InvalidInput("length", rule, self.length, "Use a greater length.")
+
+
+def check_vocabulary(tokenizer: Any, table: int | None) -> None:
+    """Refuse a tokenizer that cannot be the model's: its vocabulary fills less than half of the ``table``.
+
+    A folder without the files of its tokenizer gives one that knows special tokens only.
+    """
+    known = len(tokenizer)
+    if table is not None and known < table / 2:
+        rule = f"know the words of the model's table of {table}"
+        raise InvalidInput("tokenizer", rule, known, "Put the model's own tokenizer into its folder.")

@@ -103,6 +103,7 @@ def effective_releases_plan(plan: ReleasesPlan, cut: str) -> ReleasesPlan:
 
 def effective_plan(plan: Plan) -> Plan:
     """The effective plan: nothing that decides the result is left open."""
+    plan = plan.with_data()
     published, regime = published_shape(plan.model), plan.regime
     cut = plan.cut or (published.cut if published else "output")
     at_output = parse_cut(cut).place == "output"

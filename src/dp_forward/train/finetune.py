@@ -35,7 +35,7 @@ from dp_forward.split.device import pick_device
 from dp_forward.split.halves import remove_width_maps
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import accuracy_over_draws, answers_of, commonest_share
-from dp_forward.train.inputs import Inputs, load_inputs
+from dp_forward.train.inputs import Inputs, describe_data, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
 from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
 from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
@@ -236,6 +236,7 @@ class _Training:
             more={
                 "accuracy_by_draw": list(noisy.by_draw),
                 "accuracy_of_commonest_label": commonest_share(texts.labels),
+                "data": describe_data(plan, inputs),
                 "front_has_seen_raw_texts_of": raw_texts_of(plan),
                 **releases_learnt(plan),
             },

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from dp_forward.data import EncodedTexts, FixedLength, read_texts
+from dp_forward.data import EncodedTexts, FixedLength, Record, read_records, read_texts
+from dp_forward.data.encoded_texts import encode_records
+from dp_forward.data.public_text import count_common, read_public_records
 from dp_forward.data.tasks import Task, find_task
+from dp_forward.data.tokens import check_vocabulary
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
+from dp_forward.split.halves import NarrowFront
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.lineage import load_published
 from dp_forward.train.plan import Plan
+from dp_forward.train.regimes import Regime
 
 if TYPE_CHECKING:
     from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
@@ -39,18 +45,23 @@ class Inputs:
     train: EncodedTexts
     evaluation: EncodedTexts
     public: EncodedTexts | None
+    """Labelled where a front trains on it."""
+    overlap: int | None = None
+    """How many private texts are among the public ones; None: by their tokens."""
 
     def __post_init__(self) -> None:
         self.spec.refuse_mixed_rows(row_local=self.pair.front.row_local)
         if self.public is not None:
             # A front that depends on fixed public texts does not depend on the private ones, also where a
             # short phrase is in both by accident. Where many are, the "public" texts are the private ones.
-            known, own = set(_token_rows(self.public)), list(_token_rows(self.train))
-            common = sum(row in known for row in own)
-            if common > 0.1 * len(own):
-                found = f"{common} of {len(own)} private texts in it"
+            common, total = self.overlap, len(self.train)
+            if common is None:
+                known = set(_token_rows(self.public))
+                common = sum(row in known for row in _token_rows(self.train))
+            if common > 0.1 * total:
+                found = f"{common} of {total} private texts in it"
                 remedy = "They would train the front as they are: name other public data."
-                raise InvalidInput("public_task", "have other texts than the task", found, remedy)
+                raise InvalidInput("public", "have other texts than the task", found, remedy)
         for labels in (self.train.labels, self.evaluation.labels):
             if labels is None:
                 rule = "have labels in the splits that are used"
@@ -61,44 +72,90 @@ class Inputs:
 
 def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
     """Load and cut the model, read the splits; the same plan gives the same halves on every start."""
-    task = find_task(plan.task)
+    task = plan.find_task()
     pair, tokens, spec = cut_model(plan)
-    train, evaluation = read_splits(plan, tokens, progress=progress)
-    public = None
-    if plan.public_task is not None:
-        public_task = find_task(plan.public_task)
+    check_vocabulary(tokens.tokenizer, _table_size(pair))  # before files are read
+    own, theirs = (array("Q"), array("Q")) if plan.public or plan.public_task else (None, None)
+    train, evaluation = read_splits(plan, tokens, seen=own, progress=progress)
+    public = public_texts(plan, tokens, seen=theirs, progress=progress)
+    overlap = None if own is None or theirs is None else count_common(own, theirs)
+    return Inputs(task, pair, tokens, spec, train, evaluation, public, overlap)
+
+
+def public_texts(
+    plan: Plan, tokens: FixedLength, *, seen: array[int] | None = None, progress: Progress | None = None
+) -> EncodedTexts | None:
+    """The public texts of a plan: with labels for `public-front`, otherwise without; None if it has none."""
+    task, labelled = plan.find_task(), plan.regime is Regime.PUBLIC_FRONT
+    name = plan.public or plan.public_task
+    if name is None:
+        return None
+    records: Iterable[Record]
+    if plan.public is not None:
+        records = read_public_records(plan.public, task if labelled else None, name="public")
+    else:
+        public_task = find_task(name)
         check_public_task(task, public_task)
-        public = read_texts(
-            public_task,
-            "train",
-            tokens,
-            source=plan.data.get(public_task.name),
-            limit=plan.public_limit,
-            words=plan.public_words or 0,
-            treebank=task.treebank,
-            progress=counter(progress, f"reading {public_task.name} train"),
+        records = read_records(public_task, "train", source=plan.data.get(name))
+    return encode_records(
+        records,
+        tokens,
+        limit=plan.public_limit,
+        words=plan.public_words or 0,
+        treebank=task.treebank,
+        seen=seen,
+        progress=counter(progress, "reading public texts"),
+    )
+
+
+def describe_data(plan: Plan, inputs: Inputs) -> list[str]:
+    """What a report says of the records: labels, what was measured on, what was cut, what is in both."""
+    task, said = inputs.task, []
+    if task.own:
+        labels = ", ".join(task.labels[:20]) + (", ..." if len(task.labels) > 20 else "")
+        columns = " and ".join(f"`{name}`" for name in task.text_fields)
+        said.append(f"Texts are in {columns}, labels in `{task.label_field}`: {len(task.labels)} ({labels}).")
+    if task.validation_share:
+        said.append(
+            f"The data has no part to measure on: {len(inputs.evaluation)} of its records were split off "
+            f"(one in {1 / task.validation_share:g} of each label, seed {task.split_seed}) and are thereby "
+            "declared PUBLIC. They are not released or protected."
         )
-    return Inputs(task, pair, tokens, spec, train, evaluation, public)
+    if inputs.train.cut:
+        said.append(
+            f"{inputs.train.cut} of {len(inputs.train)} texts are cut to {inputs.tokens.length} tokens."
+        )
+    if inputs.overlap is not None:
+        said.append(f"{inputs.overlap} of {len(inputs.train)} private texts are among the public ones.")
+    return said
+
+
+def _table_size(pair: Split) -> int | None:
+    """How many tokens the model's own table has; None for images."""
+    front = pair.front.front if isinstance(pair.front, NarrowFront) else pair.front
+    return front.settings.get("vocab_size")
 
 
 def read_splits(
-    plan: Plan | DpSgdPlan, tokens: FixedLength, *, progress: Progress | None = None
+    plan: Plan | DpSgdPlan,
+    tokens: FixedLength,
+    *,
+    seen: array[int] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[EncodedTexts, EncodedTexts]:
-    """The texts of a plan's task: those to train on, and those to measure on."""
-    task = find_task(plan.task)
-    limits = [("train", plan.train_limit), (plan.evaluation_split, plan.evaluation_limit)]
-    train, evaluation = (
-        read_texts(
-            task,
-            split,
-            tokens,
-            source=plan.data.get(task.name),
-            limit=limit,
-            progress=counter(progress, f"reading {task.name} {split}"),
-        )
-        for split, limit in limits
-    )
-    return train, evaluation
+    """The texts of a plan's task: those to train on, noted in ``seen``, and those to measure on.
+
+    The tokenizer must know most words of the latter, which are public.
+    """
+    task = plan.find_task()
+
+    def read(split: str, limit: int | None, seen: array[int] | None = None) -> EncodedTexts:
+        reading, source = counter(progress, f"reading {task.name} {split}"), plan.data.get(task.name)
+        return read_texts(task, split, tokens, source=source, limit=limit, seen=seen, progress=reading)
+
+    evaluation = read(plan.evaluation_split, plan.evaluation_limit)
+    evaluation.check_known(tokens.tokenizer)
+    return read("train", plan.train_limit, seen), evaluation
 
 
 def check_public_task(task: Task, public_task: Task) -> None:
@@ -119,7 +176,7 @@ def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:
     """The model in two halves (or those of the run it starts from), its tokens and the spec of a release."""
     import transformers
 
-    task = find_task(plan.task)
+    task = plan.find_task()
     # The head and the maps start from random weights: a run that is continued must meet the same ones.
     transformers.set_seed(plan.seed)
     assert plan.cut is not None

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dp_forward.corpus.reader import ReleasedCorpus
-from dp_forward.data.tasks import find_task
+from dp_forward.data.own_data import name_of_source
 from dp_forward.errors import InvalidInput
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
@@ -40,6 +40,7 @@ from dp_forward.split.artifacts import half_digest, load_back, load_provider_sid
 from dp_forward.split.halves import Back, NarrowBack
 from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
+from dp_forward.train.regimes import Regime
 
 __all__ = ["cut_of_start", "refuse_front_that_saw"]
 
@@ -98,7 +99,10 @@ def load_published(plan: Plan, *, labels: int) -> tuple[Split, Any] | None:
 def raw_texts_of(plan: Plan) -> list[str]:
     """The tasks whose raw texts, private or declared public, the front of this plan's run will have seen."""
     own = None if plan.regime.protects_training else plan.task
-    return sorted({*_seen_by(plan.model), *filter(None, (own, plan.public_task))})
+    public = plan.public_task
+    if plan.public is not None and plan.regime is Regime.PUBLIC_FRONT:
+        public = name_of_source(plan.public)
+    return sorted({*_seen_by(plan.model), *filter(None, (own, public))})
 
 
 def _starts_before_releases(plan: Plan) -> bool:
@@ -171,7 +175,7 @@ def _seen_by(model: str) -> list[str]:
     with contextlib.suppress(ValueError, KeyError, TypeError):  # `dpf baseline dpsgd`: RUN/model
         report = _facts(folder.parent / "report.json") or {}
         if folder.name == "model" and report["regime"] == "dp-sgd":
-            seen.append(find_task(str(report["plan"]["task"])).name)
+            seen.append(str(report["plan"]["task"]))
     return seen
 
 

@@ -26,6 +26,7 @@ from dp_forward.train.plan_base import (
     setting,
 )
 from dp_forward.train.regimes import Regime
+from dp_forward.train.task_settings import TaskSettings
 
 __all__ = ["Plan", "ReleasesPlan"]
 
@@ -48,7 +49,7 @@ FRONT_SETTINGS: Mapping[str, object] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(PlanBase):
+class Plan(TaskSettings):
     """What to train, on what, through which noise. None means: by the rule of `defaults`.
 
     The task's own training: ``epochs``, ``batch``, ``learning_rate``. In `end-to-end` that is the training
@@ -57,9 +58,6 @@ class Plan(PlanBase):
     ``draws``, ``warm_up_epochs`` and ``auxiliary_weight`` belong to whatever step trains the front.
     """
 
-    task: str = setting(
-        help="sst2, imdb, qqp or rotten-tomatoes.", group="usual", missing="Try --task rotten-tomatoes."
-    )
     model: str = setting(
         "minilm", "A Hugging Face name or folder, or a run, whose halves are then taken.", "usual"
     )
@@ -113,6 +111,11 @@ class Plan(PlanBase):
     auxiliary_alone: bool | None = setting(
         None, "Whether the front's own weights learn from the auxiliary loss only."
     )
+    public: str | None = setting(
+        None,
+        "Public text: a file, a folder or hf:NAME; with labels, what public-front trains on.",
+        "usual",
+    )
     public_task: str | None = setting(None, "Public data for public-front, such as imdb.", "usual")
     public_epochs: float | None = setting(None, "Epochs on the public data [by rule].", "advanced", POSITIVE)
     public_batch: int | None = setting(None, "Public texts per step.", check=COUNT)
@@ -133,18 +136,14 @@ class Plan(PlanBase):
     evaluation_limit: int | None = setting(
         None, "A sample of the texts it is measured on.", "advanced", COUNT
     )
-    evaluation_split: str = setting("validation", "What it is measured on.", "advanced")
     evaluation_draws: int = setting(
         10, "Draws of the noise per text.", "advanced", partial(checks.count, remedy="Use 10 or more.")
     )
-    seed: int = setting(0, "Of everything but released noise.", "advanced", COUNT_OR_ZERO)
     precision: Precision = setting("auto", "auto, fp32 or bf16.", "advanced", _PRECISION)
-    data: Mapping[str, str] = setting(
-        dict, "Where a task's files lie; can be given several times.", "usual", decides=False
-    )
 
     def __post_init__(self) -> None:
         # Not above: both packages load torch, which `--help` does without.
+        from dp_forward.data.sources import absolute_source
         from dp_forward.data.tasks import find_task
         from dp_forward.split.cut import parse_cut
 
@@ -152,10 +151,10 @@ class Plan(PlanBase):
             rule, remedy = f"be one of {', '.join(Regime)}", "release-once is the default."
             raise InvalidInput("regime", rule, repr(self.regime), remedy)
         object.__setattr__(self, "regime", Regime(self.regime))
-        # One spelling of a task: what a front has seen is noted, and compared, by name.
-        for name in ("task", "public_task"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, find_task(getattr(self, name)).name)
+        if self.public_task is not None:
+            object.__setattr__(self, "public_task", find_task(self.public_task).name)
+        if self.public is not None:
+            object.__setattr__(self, "public", absolute_source(self.public))
         if self.label_prior is not None:
             object.__setattr__(self, "label_prior", tuple(self.label_prior))
         if self.cut is not None:
@@ -221,14 +220,22 @@ class Plan(PlanBase):
         rule = "be another than train where training records are protected"
         remedy = "What is measured on is read as it is: name a public split."
         yield "evaluation_split", private and split_name(self.evaluation_split) == "train", rule, remedy
+        same = self.public is not None and self.public == self.data.get(self.task)
+        yield "public", same, "differ from the task's data", "Those texts are the private ones."
+        idle = self.public is not None and self.regime is Regime.END_TO_END
+        yield "public", idle, "be left out in end-to-end", "The front trains on the task's own texts."
         if self.regime is Regime.PUBLIC_FRONT:
-            remedy = "Name public data: --public-task imdb."
-            yield "public_task", self.public_task is None, "be given in public-front", remedy
+            remedy = "Name public data with labels: --public FILE, or --public-task imdb."
+            missing = self.public_task is None and self.public is None
+            yield "public", missing, "be given in public-front", remedy
+            both = self.public_task is not None and self.public is not None
+            yield "public", both, "go without public_task", "One of them trains the front."
             remedy = "The task's texts are the private ones."
             yield "public_task", self.public_task == self.task, "differ from the task", remedy
             return
         for item in fields(self):
             given = item.name.startswith("public_") and getattr(self, item.name) is not None
+            given &= self.public is None or item.name != "public_limit"  # also of texts without labels
             yield item.name, given, "go with public-front", "Use --regime public-front."
 
 

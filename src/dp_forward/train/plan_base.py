@@ -29,7 +29,7 @@ __all__ = ["PlanBase", "kind_of", "read_settings", "setting_of"]
 Check = Callable[[str, Any], object]
 """Takes the name and the value of a setting; raises `InvalidInput`."""
 Group = Literal["usual", "advanced"]
-Kind = Literal["bool", "int", "float", "Mapping", "tuple", "str"]
+Kind = Literal["bool", "int", "float", "Mapping", "tuple[str", "tuple", "str"]
 
 _LEFT_OUT: Final = "Leave it out for the default."
 COUNT: Final[Check] = partial(checks.count, remedy=_LEFT_OUT)
@@ -99,7 +99,7 @@ def setting_of(item: Field[Any]) -> Setting:
 
 def kind_of(item: Field[Any]) -> Kind:
     """The type of a field's values, None aside; anything else is text."""
-    kinds: tuple[Kind, ...] = ("bool", "int", "float", "Mapping", "tuple")
+    kinds: tuple[Kind, ...] = ("bool", "int", "float", "Mapping", "tuple[str", "tuple")
     return next((kind for kind in kinds if str(item.type).startswith(kind)), "str")
 
 
@@ -174,6 +174,7 @@ def _check_type(item: Field[Any], value: object) -> None:
         "int": (number and isinstance(value, int), "a whole number"),
         "float": (number, "a number"),
         "Mapping": (isinstance(value, Mapping), "a table of paths"),
+        "tuple[str": (isinstance(value, str | list | tuple), "a list of names"),
         "tuple": (isinstance(value, list | tuple), "a list of numbers"),
         "str": (isinstance(value, str), "text"),
     }[kind_of(item)]

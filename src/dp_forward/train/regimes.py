@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from dp_forward.errors import InvalidInput
@@ -121,8 +122,15 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
         return Promises(None, None, labels, regime, why)
     split = f"the {plan.evaluation_split} split, on which the report is measured"
     assumed = [f"{split}{' and which says when to stop,' if plan.early_stopping else ','} is public"]
+    if plan.validation_share:
+        share = f"{plan.validation_share:g} of the records"
+        assumed.append(f"that split is {share}, taken from them: it is public which they are")
+    if plan.labels is not None:
+        assumed.append("the names of the labels, as found in the data, are public")
     if plan.public_task is not None:
         assumed.append(f"the texts of {plan.public_task} are public")
+    if plan.public is not None:
+        assumed.append(f"the texts of {PurePath(plan.public).name} are public")
     queries = Guarantee(mechanism, more_assumptions=tuple(assumed))
     if not regime.protects_training:
         return Promises(queries, None, labels, regime)

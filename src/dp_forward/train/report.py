@@ -107,6 +107,8 @@ def markdown(report: Mapping[str, Any], *, figure: str | None) -> str:
         central = report["central"]
         said = "No central promise." if central is None else "\n\n".join(central["statements"])
         lines += ["## Through a shuffler", "", said, ""]
+    if report.get("data"):
+        lines += ["## Data", "", *[f"* {said}" for said in report["data"]], ""]
     notes = [note for note in (weakness(report), report["notes"]) if note]
     if notes:
         lines += ["## Note", "", *[line for note in notes for line in (note, "")]]
@@ -176,7 +178,7 @@ def weakness(report: Mapping[str, Any]) -> str | None:
     if report.get("regime") == Regime.RELEASE_ONCE:
         return (
             f"{said} A front that never learnt this kind of task puts little of it into a matrix of bounded "
-            "norm: with public text of the kind, train it first (--regime public-front --public-task NAME)."
+            "norm: with public text of the kind, train it first (--regime public-front --public FILE)."
         )
     return f"{said} More texts or a larger epsilon may help."
 

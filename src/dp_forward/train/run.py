@@ -176,7 +176,7 @@ class RunFolder:
 
 @dataclass(frozen=True, eq=False)
 class Halves:
-    """What answers texts in a run folder, however it was trained; ``task`` and ``data`` where it says them.
+    """What answers texts in a run folder, however it was trained; ``plan`` holds the settings that it had.
 
     Edges:
         A back that was trained from releases has a front only where its starting point had one.
@@ -185,8 +185,7 @@ class Halves:
     pair: Split
     spec: ReleaseSpec
     tokens: FixedLength
-    task: str | None
-    data: dict[str, str]
+    plan: dict[str, Any]
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Halves:
@@ -201,7 +200,7 @@ class Halves:
             raise InvalidInput("run", "have one kind of release", "two in its halves", "Get it again.")
         plan = json.loads((root / "plan.json").read_text(encoding="utf-8")).get("plan", {})
         pair = Split(user.front, provider.back)
-        return cls(pair, user.spec, user.tokens, plan.get("task"), dict(plan.get("data") or {}))
+        return cls(pair, user.spec, user.tokens, plan)
 
 
 @dataclass(frozen=True, eq=False)

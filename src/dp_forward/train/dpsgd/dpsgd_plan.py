@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
 from dp_forward.privacy import checks
-from dp_forward.train.plan_base import PlanBase, choice_of, setting
+from dp_forward.train.plan_base import choice_of, setting
+from dp_forward.train.task_settings import TaskSettings
 
 __all__ = ["DpSgdPlan"]
 
@@ -24,7 +24,7 @@ _NORM = partial(checks.positive, remedy="Use 1.0.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpSgdPlan(PlanBase):
+class DpSgdPlan(TaskSettings):
     """What decides a run of the baseline.
 
     Edges:
@@ -32,9 +32,6 @@ class DpSgdPlan(PlanBase):
         `private_optimizer`. A step sums over its whole batch, so ``micro_batch`` decides nothing.
     """
 
-    task: str = setting(
-        help="sst2, imdb, qqp or rotten-tomatoes.", group="usual", missing="Try --task rotten-tomatoes."
-    )
     model: str = setting("minilm", "A Hugging Face name or folder.", "usual")
     epsilon: float = setting(
         help="Central epsilon; there is no default.",
@@ -64,15 +61,4 @@ class DpSgdPlan(PlanBase):
     rows: int = setting(64, "Tokens of every text.", "advanced")
     train_limit: int | None = setting(None, "A sample of the training texts.", "advanced")
     evaluation_limit: int | None = setting(None, "A sample of the evaluation texts.", "advanced")
-    evaluation_split: str = setting("validation", "The split to measure on.", "advanced")
     seed: int = setting(0, "Of what is public, never of the noise.", "advanced", _SEED)
-    data: Mapping[str, str] = setting(
-        dict, "Where a task's files lie, TASK=PATH; can be given several times.", "usual", decides=False
-    )
-
-    def __post_init__(self) -> None:
-        # Not above: the package loads torch, which `--help` does without.
-        from dp_forward.data.tasks import find_task
-
-        object.__setattr__(self, "task", find_task(self.task).name)
-        super().__post_init__()

@@ -34,7 +34,8 @@ from torch import Tensor
 
 from dp_forward.data import FixedLength
 from dp_forward.data.encoded_texts import EncodedTexts
-from dp_forward.data.tasks import Task, find_task
+from dp_forward.data.tasks import Task
+from dp_forward.data.tokens import check_vocabulary
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import Progress
@@ -102,14 +103,16 @@ def run_dpsgd(
     plan: DpSgdPlan, *, folder: Path, resume: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Train with DP-SGD, write RUN/model (an ordinary checkpoint) and the report; returns the report."""
-    task = find_task(plan.task)
+    plan = plan.with_data()
+    task = plan.find_task()
     with RunFolder.opened(folder, plan, resume=resume) as place:
         if place.complete:
             return place.report
         started = time.perf_counter()
         tokenizer = load_tokenizer(plan.model)
-        train, evaluation = read_splits(plan, FixedLength(tokenizer, plan.rows), progress=progress)
         model: Any = load_model(plan.model, labels=len(task.labels))
+        check_vocabulary(tokenizer, getattr(model.config, "vocab_size", None))
+        train, evaluation = read_splits(plan, FixedLength(tokenizer, plan.rows), progress=progress)
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
         model.to(pick_device(), torch.float32)
         outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)
