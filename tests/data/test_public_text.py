@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizer
 
 from dp_forward.data import Record
-from dp_forward.data.public_text import cut_into_sentences, pack_blocks, read_public_texts
+from dp_forward.data.public_text import (
+    count_common,
+    cut_into_sentences,
+    note_texts,
+    pack_blocks,
+    read_public_records,
+    read_public_texts,
+)
+from dp_forward.data.tasks import Task
 from dp_forward.errors import InvalidInput
 from dp_forward.split.pretrained import model_folder
 
@@ -169,3 +178,31 @@ def test_what_cannot_be_cut_is_refused() -> None:
         next(cut_into_sentences([Record("one two three", "four", 1)]))
     with pytest.raises(InvalidInput, match="most_words"):
         cut_into_sentences([], most_words=4)
+
+
+def test_labels_of_the_task_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
+    task = Task(name="mine", text_fields=("text",), labels=("a", "b"), source="", own=True)
+    path = tmp_path / "public.csv"
+    path.write_text("comment,class\nfine,b\nbad,a\n")
+    assert [record.label for record in read_public_records(path)] == [None, None]
+    assert [record.label for record in read_public_records(path, task)] == [1, 0]
+    path.write_text("comment,class\nfine,b\nbad,secret\n")
+    with pytest.raises(
+        InvalidInput, match=r"`public` must have the labels of mine; got another at public.csv, line 3"
+    ):
+        list(read_public_records(path, task, name="public"))
+    (tmp_path / "a.txt").write_text("fine\n")
+    with pytest.raises(InvalidInput, match=r"have labels; got plain text in a\.txt"):
+        list(read_public_records(tmp_path / "a.txt", task))
+
+
+def test_texts_in_both_are_counted_without_case_and_marks() -> None:
+    def noted(*texts: str) -> array:
+        seen = array("Q")
+        assert [record.text for record in note_texts(map(Record, texts), seen)] == list(texts)
+        return seen
+
+    private = noted("A pretentious mess!", "fine", "fine", "other")
+    assert count_common(private, noted("a pretentious MESS", "Fine.")) == 3
+    assert count_common(private, noted("pretentious mess")) == 0
+    assert count_common(private, noted()) == 0

@@ -160,7 +160,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
             read_rows(tmp_path / name)
 
 
-@pytest.mark.parametrize("suffix", [".tsv", ".tsv.gz", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".tsv", ".tsv.gz", ".csv", ".jsonl", ".json", ".parquet"])
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, suffix: str) -> None:
     def peak(rows: int) -> int:
         path = tmp_path / f"{rows}{suffix}"
@@ -170,6 +170,8 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, suffix: str) -> None
         else:
             line = json.dumps({"sentence": text}) + "\n" if suffix == ".jsonl" else text + "\n"
             content = ("" if suffix == ".jsonl" else "sentence\n") + line * rows
+            if suffix == ".json":
+                content = json.dumps([{"sentence": text}] * rows)
             data = content.encode()
             path.write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
         tracemalloc.start()
@@ -181,6 +183,52 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, suffix: str) -> None
 
     few, many = peak(2_000), peak(20_000)
     assert many < few + 200_000  # the 18,000 more rows hold over 700,000 characters
+
+
+def test_an_array_of_objects_is_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    objects = [{"sentence": f"{text} \\u2028 [{{", "label": {"deep": [i]}} for i, text in enumerate(TEXTS)]
+    for size in (1, 7, 1 << 16):
+        monkeypatch.setattr(row_files, "_PIECE", size)
+        for content in (json.dumps(objects), json.dumps(objects, indent=2), f"\n {json.dumps(objects)} \n"):
+            path.write_text(content, "utf-8")
+            rows = list(read_rows(path))
+            assert [row.fields for row in rows] == objects
+            assert rows[-1].place == "a.json, row 5"
+    path.write_text("[]", "utf-8")
+    assert list(read_rows(path)) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f'[{{"text": "{SECRET}"}} {{"text": "x"}}]',
+        f'[{{"text": "{SECRET}"}},]',
+        f'[{{"text": "{SECRET}"}}',
+        f'[{{"text": "{SECRET}"}}, 7]',
+        f'[{{"text": "{SECRET}"}}] {SECRET}',
+        f'[{{"text": "x"}}, {{"text": {SECRET}}}]',
+        "[",
+    ],
+)
+def test_an_array_that_is_not_whole_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content, "utf-8")
+    with pytest.raises(
+        InvalidInput, match=r"JSON array of objects; got something else at a.json, row [12]"
+    ) as caught:
+        list(read_rows(tmp_path / "a.json"))
+    assert SECRET not in str(caught.value)
+
+
+def test_without_a_header_columns_are_numbered(tmp_path: Path) -> None:
+    for name, content in (("a.csv", "x,1\ny,2\n"), ("a.tsv", "x\t1\ny\t2\n")):
+        (tmp_path / name).write_text(content, "utf-8")
+        rows = list(read_rows(tmp_path / name, header=False))
+        assert [row.fields for row in rows] == [{"1": "x", "2": "1"}, {"1": "y", "2": "2"}]
+        assert rows[0].place == f"{name}, line 1"
+    (tmp_path / "a.jsonl").write_text("{}", "utf-8")
+    with pytest.raises(InvalidInput, match="CSV and TSV"):
+        read_rows(tmp_path / "a.jsonl", header=False)
 
 
 def touch(folder: Path, *names: str) -> list[Path]:

@@ -20,6 +20,9 @@ def promises(regime: Regime, mechanism: Mechanism | None, *, label_epsilon: floa
         evaluation_split="validation",
         early_stopping=0,
         public_task=None,
+        public=None,
+        labels=None,
+        validation_share=None,
     )
     spec: Any = SimpleNamespace(noise=mechanism, mechanism=lambda: mechanism, labels=("no", "yes"))
     return promises_of(plan, spec)

@@ -72,8 +72,9 @@ class PlanCommand(TyperCommand):
                 panel = getattr(parameter, "rich_help_panel", None) or usual
                 sections.setdefault(panel, []).append(shown)
         for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callable[..., None]]:

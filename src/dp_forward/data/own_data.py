@@ -37,7 +37,7 @@ from dp_forward.data.tokens import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import Count
 
-__all__ = ["encode_texts", "name_task", "task_from_labels", "task_of"]
+__all__ = ["columns_of", "encode_texts", "name_of_source", "name_task", "task_from_labels", "task_of"]
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _MOST_LABELS, _FEWEST_RECORDS, _LONGEST_LABEL = 1000, 5, 200

@@ -31,7 +31,7 @@ from dp_forward.data.tasks import SPLITS, Task, find_task, task_name
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import bytes_digest
 
-__all__ = ["parse_data_option"]
+__all__ = ["absolute_source", "parse_data_option"]
 
 _NO_LETTER: Final = re.compile(r"[\W_]+")
 _IN_PACKAGE: Final = {"rotten-tomatoes": "rotten_tomatoes", "imdb": "imdb"}
