@@ -245,6 +245,27 @@ def test_a_source_has_a_name(tmp_path: Path) -> None:
             name_task(name)
 
 
+def test_a_data_set_of_hugging_face_brings_its_words_and_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    texts, labels = zip(*tickets(), strict=True)
+    data = datasets.Dataset.from_dict(
+        {"text": list(texts), "label": [TOPICS.index(label) for label in labels]}
+    )
+    data = data.cast_column("label", datasets.ClassLabel(names=list(TOPICS)))
+    data.to_parquet(str(tmp_path / "train.parquet"))
+    settings = {"task": "news", "data": {"news": f"hf:{tmp_path}"}}
+    task = task_of(settings)
+    assert (task.labels, task.splits, task.validation_share) == (TOPICS, ("train",), 0.1)
+    assert len(list(read_records(task, "validation"))) == 4
+    data.select(range(8)).to_parquet(str(tmp_path / "test.parquet"))
+    task = task_of(settings)
+    assert (task.splits, task.validation_share) == (("train", "test"), 0.0)
+    assert [record.label for record in read_records(task, "test")] == [0, 1, 2, 3] * 2
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         path = write(tmp_path / f"{count}.csv", tickets(count))

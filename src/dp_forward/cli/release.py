@@ -66,11 +66,9 @@ def release(
     if server is None and token_file is not None:
         raise InvalidInput("token-file", "go with --server", "alone", "Say where to push.")
     to = None if server is None else {"server": server, "token": options.optional_token(token_file)}
-    place = pick_device(device)
-    user = load_user_side(front)
-    settings: dict[str, Any] = {"task": task, "labels": list(user.spec.labels), "header": not no_header}
-    settings |= {"text_column": text_column, "label_column": label_column}
-    chosen = _find_task(source, data, no_labels=no_labels, **settings)
+    place, user = pick_device(device), load_user_side(front)
+    columns = {"text_column": text_column, "label_column": label_column, "header": not no_header}
+    chosen = _find_task(source, task, data, user, no_labels=no_labels, **columns)
     _check_task(chosen, split, front, user, no_labels=no_labels)
     prior = plan_options.numbers("label-prior", label_prior)
     settings = {
@@ -82,25 +80,33 @@ def release(
     with plan_options.warn_if_finished(out, MANIFEST), Bars() as bars:
         reading = counter(bars, "reading")
         texts = read_texts(chosen, split, user.tokens, limit=limit, progress=reading)
-        corpus, upload = _store(
-            user, texts, out, bars, to, **settings, budget=budget, resume=resume, device=place
-        )
+        more = {"budget": budget, "resume": resume, "device": place}
+        corpus, upload = _store(user, texts, out, bars, to, **settings, **more)
     result, sentences = _report(corpus, upload, out, ledger)
     title, hidden = f"Released {chosen.name} {split}", ("guarantee", "central")
     output.print_result(result, json=json, title=title, sentences=sentences, only_json=hidden)
 
 
-def _find_task(source: str | None, data: list[str] | None, *, no_labels: bool, **settings: Any) -> TaskSpec:
+def _find_task(
+    source: str | None,
+    task: str | None,
+    data: list[str] | None,
+    user: UserSide,
+    *,
+    no_labels: bool,
+    **settings: Any,
+) -> TaskSpec:
     """The records to release: a split of a built-in task, or all of a user's own data."""
     from dp_forward.data.own_data import task_of
     from dp_forward.train.task_settings import TaskSettings
 
-    settings |= {"data": plan_options.data_paths(data) or {}, "validation_share": 0.0}
+    settings |= {"task": task, "labels": user.spec.labels, "validation_share": 0.0}
+    settings["data"] = plan_options.data_paths(data) or {}
     if source is not None:
         plan_options.name_data(settings, source)
     known = TaskSettings.from_dict(settings).as_dict()
-    task = task_of({**known, "unlabelled": no_labels})
-    return replace(task, source=known["data"].get(task.name, task.source))
+    found = task_of({**known, "unlabelled": no_labels})
+    return replace(found, source=known["data"].get(found.name, found.source))
 
 
 def _store(

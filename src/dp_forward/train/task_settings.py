@@ -76,10 +76,11 @@ class TaskSettings(PlanBase):
             if value is not None:
                 object.__setattr__(self, column, (value,) if isinstance(value, str) else tuple(value))
         for other in self.data:
-            if other not in TASKS and other != name:
-                close = get_close_matches(other, [*TASKS, name], n=1)
-                remedy = f"Did you mean {close[0]}?" if close else f"Write {name}=PATH."
-                raise InvalidInput("data", "name a known task", repr(other[:40]), remedy)
+            # Places of other tasks may be there too; a misspelt one would have this task read from elsewhere.
+            close = get_close_matches(other, [*TASKS, name], n=1)
+            if other not in TASKS and other != name and close:
+                rule, remedy = "name a known task", f"Did you mean {close[0]}?"
+                raise InvalidInput("data", rule, repr(other[:40]), remedy)
         for setting_name, idle in {"text_column": None, "label_column": None, "header": True}.items():
             given = getattr(self, setting_name)
             if name in TASKS and given != idle:
