@@ -1,7 +1,8 @@
 """No charge is ever lost and the cap is never passed, whoever is killed and whenever.
 
-Writers are forked from this warm process and killed with SIGKILL. Each acknowledges a reservation
-over a pipe *after* `reserve` returned; afterwards every acknowledged release must be in the file.
+Writers are forked and killed with SIGKILL, from a process without torch: forking it costs next to
+nothing. Each acknowledges a reservation over a pipe *after* `reserve` returned; afterwards every
+acknowledged release must be in the file.
 The same checker must find fault with two ledgers that are broken on purpose.
 """
 
@@ -15,6 +16,8 @@ import shutil
 import signal
 import sqlite3
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -83,14 +86,15 @@ def work_on(path: Path, pipe: int, *, too_early: bool = False) -> None:
 
 
 def drain(pipes: list[int], seconds: float) -> bytes:
-    """Everything that arrives within so many seconds."""
-    heard, end = b"", time.monotonic() + seconds
+    """Everything that arrives until something was said three times, and for so many seconds more."""
+    heard, end = b"", time.monotonic() + 10
     while (left := end - time.monotonic()) > 0:
         for pipe in select.select(pipes, [], [], left)[0]:
-            if data := os.read(pipe, 1 << 16):
-                heard += data
-            else:
+            if not (data := os.read(pipe, 1 << 16)):
                 pipes = [other for other in pipes if other != pipe]
+            if len(heard) < 3 * RECORD.size <= len(heard + data):
+                end = time.monotonic() + seconds
+            heard += data
     return heard
 
 
@@ -110,8 +114,19 @@ class Campaign(NamedTuple):
     refusals: int
 
 
-def kill_writers(work: Callable[[int], None], *, kills: int, seed: int) -> Campaign:
-    """Keep four writers alive, kill one at a random moment, and again, ``kills`` times."""
+def kill_writers(path: Path, *, kills: int, seed: int, too_early: bool = False) -> Campaign:
+    """Keep four writers alive, kill one at a random moment, and again; in a process of its own."""
+    words = [sys.executable, __file__, str(path), str(kills), str(seed), str(int(too_early))]
+    heard = subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
+    return Campaign(kills + 4, *parse([heard]))
+
+
+def killing(path: Path, *, kills: int, seed: int, too_early: bool) -> bytes:
+    """What the writers acknowledged."""
+
+    def work(pipe: int) -> None:
+        work_on(path, pipe, too_early=too_early)
+
     draw = random.Random(seed)
     writers = [fork(work) for _ in range(4)]
     heard = []
@@ -121,7 +136,7 @@ def kill_writers(work: Callable[[int], None], *, kills: int, seed: int) -> Campa
         heard.append(last_words(writers[victim]))
         writers[victim] = fork(work)
     heard += [last_words(writer) for writer in writers]
-    return Campaign(kills + 4, *parse(heard))
+    return b"".join(heard)
 
 
 def parse(heard: list[bytes]) -> tuple[dict[bytes, Charge], int]:
@@ -177,13 +192,13 @@ def is_sound(path: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("phase", "cap"), [("plenty", 1000.0), ("cap under attack", 3.0)])
+@pytest.mark.parametrize(("phase", "cap"), [("plenty", 1000.0), ("cap under attack", 1.5)])
 def test_a_hundred_kills_lose_no_charge_and_never_pass_the_cap(
     tmp_path: Path, phase: str, cap: float
 ) -> None:
     path = tmp_path / "l.ledger"
     Ledger.create(path, cap_epsilon=cap, delta=DELTA).close()
-    campaign = kill_writers(lambda pipe: work_on(path, pipe), kills=96, seed=int(cap))
+    campaign = kill_writers(path, kills=96, seed=int(cap))
     found = audit(path, campaign.acknowledged)
     print(
         f"{phase}: {campaign.kills} kills, {len(campaign.acknowledged)} acknowledged, "
@@ -197,8 +212,8 @@ def test_a_hundred_kills_lose_no_charge_and_never_pass_the_cap(
     if phase == "plenty":
         assert len(campaign.acknowledged) > 200
     else:
-        assert campaign.refusals > 200
-        assert len(campaign.acknowledged) > 100  # reached on the way, not at the start
+        assert campaign.refusals > 60
+        assert len(campaign.acknowledged) > 60  # reached on the way, not at the start
         assert found.spent > cap - 0.003
     with Ledger.open(path) as ledger:  # whatever was interrupted can be finished
         for release in ledger.pending():
@@ -214,7 +229,7 @@ def test_the_kill_test_catches_a_ledger_that_acknowledges_before_the_commit(
 ) -> None:
     path = tmp_path / "l.ledger"
     Ledger.create(path, cap_epsilon=1000.0, delta=DELTA).close()
-    campaign = kill_writers(lambda pipe: work_on(path, pipe, too_early=True), kills=40, seed=3)
+    campaign = kill_writers(path, kills=40, seed=3, too_early=True)
     assert audit(path, campaign.acknowledged).lost > 0
 
 
@@ -389,3 +404,9 @@ def test_a_crash_while_a_ledger_is_made_leaves_a_whole_one_or_none(tmp_path: Pat
     assert not killed
     assert outcomes == {True, False}
     print(f"{step - 1} crash points inside create: a whole ledger or none")
+
+
+if __name__ == "__main__":  # the process that forks the writers
+    ledger_file, kills, seed, too_early = sys.argv[1:]
+    found = killing(Path(ledger_file), kills=int(kills), seed=int(seed), too_early=bool(int(too_early)))
+    sys.stdout.buffer.write(found)

@@ -143,14 +143,13 @@ def test_a_masked_lm_trains_through_the_cut(family: str) -> None:
 @pytest.mark.parametrize("family", SETTINGS)
 def test_the_exported_back_has_one_input(family: str) -> None:
     model, inputs = tiny(family, blocks=2), tiny_inputs(family)
-    for cut in ("encoder.1.qkv", "encoder.1"):
-        front, back = split_model(model, cut)
-        with torch.no_grad():
-            hidden = front(**inputs)
-            exported = torch.export.export(back, (hidden,), strict=False)
-            again = exported.module()(hidden).logits
-            assert len(exported.graph_signature.user_inputs) == 1
-            assert torch.allclose(again, back(hidden).logits, atol=1e-5)
+    front, back = split_model(model, "encoder.1.qkv")  # the leak check exports every other kind of cut
+    with torch.no_grad():
+        hidden = front(**inputs)
+        exported = torch.export.export(back, (hidden,), strict=False)
+        again = exported.module()(hidden).logits
+        assert len(exported.graph_signature.user_inputs) == 1
+        assert torch.allclose(again, back(hidden).logits, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", SETTINGS)

@@ -161,13 +161,10 @@ def test_a_cut_says_whether_it_is_exact(family: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(minilm_folder() is None, reason="the demo extra is not installed")
-@pytest.mark.parametrize("head", ["bare", "classifier"])
-def test_the_real_minilm_splits_exactly_at_every_cut(head: str) -> None:
-    kind = transformers.AutoModel if head == "bare" else transformers.AutoModelForSequenceClassification
-    torch.manual_seed(0)
-    model = kind.from_pretrained(minilm_folder()).eval()
+def test_the_real_minilm_splits_exactly_at_every_cut() -> None:
+    model = transformers.AutoModel.from_pretrained(minilm_folder()).eval()
     ids = torch.randint(1000, 30000, (2, 12), generator=torch.Generator().manual_seed(0))
-    table = _table(model, "bert", f"{head}*", {"input_ids": ids})
+    table = _table(model, "bert", "bare*", {"input_ids": ids})
     assert set(table.values()) == {0.0}
     assert len(table) == 33
 
