@@ -174,6 +174,10 @@ BAD = {
         "5 records of every label; got 4 of a label, first at a.csv, line 8",
     ),
     "a missing label": ("text,label\nx,billing\nx,\n", "label in `label`; got an empty one at a.csv, line 3"),
+    "a missing text": (
+        f"text,label\n{SECRET},billing\n ,billing\n",
+        "`text`; got an empty one at a.csv, line 3",
+    ),
     "ragged": ("text,label\nx,billing\nx,y,billing\n", "2 fields in every row.*got 3 at a.csv, line 3"),
     "ids twice": (
         "id,text,label\n" + "".join(f"{i % 11},{SECRET},l{i % 2}\n" for i in range(12)),
@@ -226,6 +230,14 @@ def test_a_label_that_training_has_not_is_refused_and_not_shown(tmp_path: Path) 
         InvalidInput, match=r"one of the 4 labels of the task; got another at dev.csv, line 2"
     ):
         list(read_records(infer(tmp_path), "validation"))
+
+
+def test_a_second_file_without_a_header_does_not_leak_its_first_row(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", tickets())
+    write(tmp_path / "b.csv", [(SECRET, "billing"), ("more", "billing")], None)
+    with pytest.raises(InvalidInput, match=r"b.csv, line 2") as caught:
+        infer(tmp_path)
+    assert SECRET not in str(caught.value)
 
 
 def test_a_source_has_a_name(tmp_path: Path) -> None:

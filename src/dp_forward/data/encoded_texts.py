@@ -71,7 +71,9 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         """
         chunk = count("chunk", chunk, remedy="Leave it out.")
         source, done, cut = iter(records), 0, 0
-        parts: list[dict[str, NDArray[Any]]] = []
+        # A buffer grows in place: joining parts at the end would hold everything twice.
+        buffers: dict[str, bytearray] = {}
+        part: dict[str, NDArray[Any]] = {}
         kinds: set[tuple[bool, bool]] = set()
         while some := list(islice(source, chunk)):
             kinds |= {(record.second is None, record.label is None) for record in some}
@@ -83,13 +85,18 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
                 rule = "have a label each, or none at all"
                 raise InvalidInput("records", rule, "both kinds", "Fill in the labels.")
             part, longer = _encode(some, fixed)
-            parts.append(part)
+            for name, column in part.items():
+                buffers.setdefault(name, bytearray()).extend(column.data.cast("B"))
             done, cut = done + len(some), cut + longer
             if progress is not None:
                 progress(done)
-        if not parts:
+        if not part:
             raise InvalidInput("records", "hold at least one", "none", "Check the source and the split.")
-        return cls(_join(parts, done), pads_left=fixed.causal, cut=cut)
+        columns = {
+            name: np.frombuffer(buffers[name], column.dtype).reshape(done, *column.shape[1:])
+            for name, column in part.items()
+        }
+        return cls(columns, pads_left=fixed.causal, cut=cut)
 
     def __repr__(self) -> str:
         labelled = "no labels" if self.labels is None else "labelled"
@@ -252,21 +259,6 @@ def encode_records(
 
 def _long(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
-
-
-def _join(parts: list[dict[str, NDArray[Any]]], records: int) -> dict[str, NDArray[Any]]:
-    """All parts in order; each is dropped once it is copied, so that there are never two of everything."""
-    parts.reverse()
-    columns = {
-        name: np.empty((records, *column.shape[1:]), column.dtype) for name, column in parts[-1].items()
-    }
-    start = 0
-    while parts:
-        part = parts.pop()
-        for name, column in part.items():
-            columns[name][start : start + len(column)] = column
-        start += len(part["ids"])
-    return columns
 
 
 def _encode(records: list[Record], fixed: FixedLength) -> tuple[dict[str, NDArray[Any]], int]:

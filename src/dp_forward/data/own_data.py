@@ -29,7 +29,7 @@ import numpy as np
 
 from dp_forward.data.columns import columns_shown, find_column, has_column
 from dp_forward.data.encoded_texts import EncodedTexts
-from dp_forward.data.records import Record
+from dp_forward.data.records import Record, text_of
 from dp_forward.data.row_files import Row, is_data_file, suffix_of
 from dp_forward.data.sources import absolute_source, is_path, open_source, source_name, splits_of
 from dp_forward.data.tasks import SPLITS, TASKS, Task, find_task, label_word, task_name
@@ -163,17 +163,18 @@ def _find_columns(draft: Task, head: list[Row]) -> Task:
 
 
 class _Survey:
-    """One pass over the training part: how many records every label has, and the ids."""
+    """One pass over the training part: texts are there, how many records every label has, and the ids."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.counts, self.firsts = task, dict[str, int](), dict[str, str]()
         self.ids = array("Q")
-        self.last: Row | None = None
 
     def add(self, row: Row) -> None:
         if self.task.label_field not in row.fields:
             raise _wrong(f"have the column `{self.task.label_field}`", "none", row, "Fill it in.")
-        self.last, value = row, row.fields[self.task.label_field]
+        for name in self.task.text_fields:
+            text_of(self.task, row, name)  # refuses what is no text
+        value = row.fields[self.task.label_field]
         word = label_word(value)
         if word is None:
             found = "an empty one" if value is None or not str(value).strip() else f"a {type(value).__name__}"

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dp_forward.data.columns import columns_shown
 from dp_forward.data.row_files import Row
 from dp_forward.data.sources import open_source, source_name
 from dp_forward.data.tasks import Task, split_name
@@ -103,7 +104,7 @@ def sample_records(records: Iterable[Record], size: int) -> list[Record]:
 def _check_rows(task: Task, split: str, rows: Iterator[Row], source: str) -> Iterator[Record]:
     empty = True
     for row in rows:
-        texts = [_text(task, row, name) for name in task.text_fields]
+        texts = [text_of(task, row, name) for name in task.text_fields]
         if None in texts:
             continue
         empty = False
@@ -122,13 +123,15 @@ def _field(task: Task, row: Row, name: str) -> object:
     # The names of the columns, unless they might be the texts of a file without a header.
     names = list(row.fields)
     found = f"{len(names)} columns that do not look like names"
-    if all(_COLUMN_NAME.fullmatch(name) and task.label_of(name) is None for name in names):
+    if task.own:
+        found = columns_shown(row)
+    elif all(_COLUMN_NAME.fullmatch(name) and task.label_of(name) is None for name in names):
         found = ", ".join(names[:20])
     rule = f"have the column {' or '.join(f'`{column}`' for column in columns)}"
     raise _wrong(rule, found, row, "Rename a column, or add the header.")
 
 
-def _text(task: Task, row: Row, name: str) -> str | None:
+def text_of(task: Task, row: Row, name: str) -> str | None:
     """The text; None if it is empty and the task leaves such rows out."""
     value = _field(task, row, name)
     if value is None or (isinstance(value, str) and not value.strip()):
