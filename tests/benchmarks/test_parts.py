@@ -20,6 +20,7 @@ def grown() -> Board:
     return board
 
 
+@pytest.mark.slow
 def test_growth_measures_every_slope_it_is_held_to() -> None:
     board, part = grown(), PARTS["growth"]
     found = {row["name"]: row["value"] for row in board.measurements}
@@ -28,6 +29,7 @@ def test_growth_measures_every_slope_it_is_held_to() -> None:
     assert set(board.charts) == {"simulated noise", "released noise"}
 
 
+@pytest.mark.slow
 def test_a_release_that_is_quadratic_in_the_batch_misses_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     def quadratic(hidden: Any, mechanism: Any, *, bits: int) -> None:
         until = time.process_time() + 5e-5 * len(hidden) ** 2

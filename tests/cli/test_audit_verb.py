@@ -31,6 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_user.write_user(folder, noise=NoiseSpec(mechanism="matrix-gaussian", epsilon=8.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["matrix-gaussian", "privunit"])
 def test_a_mechanism_alone_is_audited(dpf: Callable[..., Any], name: str) -> None:
     words = ["audit", "--mechanism", name, "--epsilon", "8", "--draws", "1500"]
@@ -45,6 +46,7 @@ def test_a_mechanism_alone_is_audited(dpf: Callable[..., Any], name: str) -> Non
     assert "Not refuted" in shown.out
 
 
+@pytest.mark.slow
 def test_a_mutant_is_refuted_with_exit_code_1(dpf: Callable[..., Any]) -> None:
     with less_noise(0.9)():
         done = dpf("audit", "-m", "matrix-gaussian", "-e", "8", "--draws", "1500", "--json")

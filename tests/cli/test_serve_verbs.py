@@ -30,6 +30,7 @@ def address(run: Path) -> Iterator[str]:
     assert server.finish(30) == 0, "it ends in order"
 
 
+@pytest.mark.slow
 def test_asking_charges_once_resends_and_stops_at_the_budget(
     dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
 ) -> None:
@@ -48,6 +49,7 @@ def test_asking_charges_once_resends_and_stops_at_the_budget(
     assert dpf("ledger", "verify", ledger, "--json").json["spent"] == 16.0
 
 
+@pytest.mark.slow
 def test_a_file_is_asked_line_by_line(
     dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
 ) -> None:
@@ -67,6 +69,7 @@ def test_a_file_is_asked_line_by_line(
     assert [answer["charge"] for answer in dpf(*words, "--json").json] == [0.0, 0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_file", [True, False])
 def test_answers_that_were_paid_for_are_shown_when_the_budget_ends(
     dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path, *, from_file: bool
@@ -93,6 +96,7 @@ def test_whoever_names_the_whole_run_is_told_which_half(dpf: Callable[..., Any],
     assert (asked.code, f"Name {run / 'front'}." in asked.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_budget_per_day_stops_for_the_day(
     dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
 ) -> None:
@@ -111,6 +115,7 @@ def test_a_budget_per_day_stops_for_the_day(
     assert dpf(*ask, "a lovely film", "--budget-per-day", "9").code == 2
 
 
+@pytest.mark.slow
 def test_pairs_are_asked_as_one(dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path) -> None:
     ask = ["ask", str(run / "front"), "--server", address, "--ledger", str(tmp_path / "l"), "--pair"]
     first = dpf(*ask, "the warm story", "a cold plot", "--budget", "32", "--json")
@@ -130,6 +135,7 @@ def test_pairs_are_asked_as_one(dpf: Callable[..., Any], run: Path, address: str
     assert dpf("ledger", "show", str(tmp_path / "l"), "--json").json["releases"] == 2
 
 
+@pytest.mark.slow
 def test_a_ledger_of_another_version_is_one_clear_line(
     dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
 ) -> None:

@@ -248,6 +248,7 @@ def test_an_error_or_repr_never_holds_a_value(stored: ReleasedCorpus, folder: Pa
 # --- training -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_back_trains_from_the_shards_with_the_hugging_face_trainer(tmp_path: Path) -> None:
     # Weak noise: what is tested is the way of the data, and a hundred steps must show it.
     corpus = release_corpus(user(epsilon=300.0), texts(400), tmp_path / "corpus", bits=16, shard_records=128)

@@ -157,6 +157,7 @@ def test_kills_at_every_turn_of_one_release_add_up_to_one_release(tmp_path: Path
     assert spent(out) == 6.0
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment_change_nothing_that_was_kept(tmp_path: Path) -> None:
     out = tmp_path / "corpus"
     moments = iter(np.random.default_rng().uniform(0.0, 0.25, size=1000))
@@ -179,6 +180,7 @@ def test_kills_at_any_moment_change_nothing_that_was_kept(tmp_path: Path) -> Non
     assert spent(out) == 6.0
 
 
+@pytest.mark.slow
 def test_a_real_process_killed_from_outside_is_resumed(tmp_path: Path) -> None:
     out = tmp_path / "corpus"
     process = Script(Path(__file__), [str(out)], log=tmp_path / "log", OMP_NUM_THREADS="1")

@@ -160,6 +160,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
             read_rows(tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".tsv", ".tsv.gz", ".csv", ".jsonl", ".json", ".parquet"])
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, suffix: str) -> None:
     def peak(rows: int) -> int:

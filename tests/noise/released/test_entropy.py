@@ -4,6 +4,7 @@ import multiprocessing
 import threading
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from dp_forward.noise import release
@@ -33,6 +34,7 @@ def _drawn(queue: "multiprocessing.Queue[bytes]") -> None:
     queue.put(release(HIDDEN, NOISE).to_bytes())
 
 
+@pytest.mark.slow
 def test_forks_and_threads_draw_different_noise() -> None:
     context = multiprocessing.get_context("fork")
     queue = context.Queue()

@@ -17,6 +17,8 @@ from reproduction.runs.result_file import ResultFile
 from reproduction.tables.catalogue import tables
 from reproduction.tables.paper_sensitivity import gaussian_ceiling, pure_ceiling
 
+pytestmark = pytest.mark.slow
+
 TABLES = tables()
 ORIGIN = {
     "dp_forward": "9.9",
@@ -232,7 +234,6 @@ def test_figures_are_drawn_for_what_was_run_only(docs: Path) -> None:
     assert "(../figures/paper-mechanisms.png)" in page(docs, "mechanisms")
 
 
-@pytest.mark.slow
 def test_the_same_results_give_the_same_bytes(results: Path, docs: Path, tmp_path: Path) -> None:
     again = render(results, tmp_path)
     assert {path.relative_to(tmp_path) for path in again} == {

@@ -328,6 +328,7 @@ _JSON = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     mechanism=st.sampled_from(MATRICES),
