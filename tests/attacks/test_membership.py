@@ -56,6 +56,7 @@ def test_members_may_score_low() -> None:
     assert wrong_way.success < 0.55
 
 
+@pytest.mark.slow
 def test_a_threshold_is_never_judged_on_the_texts_that_chose_it() -> None:
     """Twenty texts without any difference: fitted and judged on the same, the mean would be near 0.65."""
     rng = np.random.default_rng(5)

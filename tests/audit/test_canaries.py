@@ -83,6 +83,7 @@ def _trained_on(matrices: torch.Tensor):
     return train_with
 
 
+@pytest.mark.slow
 def test_an_undefended_overfitted_back_is_caught_and_a_private_one_is_not_refuted() -> None:
     hidden = _canaries()[0]
     caught = one_run_audit(_trained_on(hidden), CANARIES, claimed_epsilon=0.5, seed=2)

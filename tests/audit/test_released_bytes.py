@@ -109,6 +109,7 @@ def test_answers_that_are_not_alike_fresh_or_one_hot_are_refuted() -> None:
     assert audit_matrices(claimed, *same, pair=pair).refuted_by == ("pairs of answers that fell alike",)
 
 
+@pytest.mark.slow
 def test_the_draws_of_a_decision_are_looked_at_as_others_are() -> None:
     response = _decision(8.0, 3).build()
     assert not [one for one in audit_draws(response) if one.refuted]
@@ -198,6 +199,7 @@ def test_two_inputs_that_the_bound_makes_one_are_refused() -> None:
         audit_released(NoiseSpec(mechanism="mvg", rows=8, columns=16).build(), draws=100)
 
 
+@pytest.mark.slow
 def test_the_floor_holds_with_its_level_and_finds_what_is_there() -> None:
     """Randomized response at epsilon 1: the floor may pass 1 in five of a hundred audits."""
     rng, p = np.random.default_rng(5), 1 / (1 + np.exp(-1.0))

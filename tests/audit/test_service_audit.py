@@ -77,6 +77,7 @@ def test_a_frame_that_says_more_is_seen(served: World) -> None:
         assert what in [one.what for one in findings if one.refuted]
 
 
+@pytest.mark.slow
 def test_lost_answers_are_really_lost_and_the_same_bytes_come_again(served: World) -> None:
     sent, charged = served.wire.again(CANDIDATES[2])
     assert len(sent) == 6, "asked four times, and two answers were lost"

@@ -93,6 +93,7 @@ def test_the_analytic_gaussian_claims_the_same_noise(epsilon: float) -> None:
     assert analytic.sigma == pytest.approx(_claim("matrix", epsilon).sigma, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_twenty_honest_audits_in_a_row_pass() -> None:
     claim = _claim("matrix", 8.0)
     assert not any(_audit(claim, 1.0, seed=seed, draws=1000).refuted for seed in range(20))

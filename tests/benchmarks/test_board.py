@@ -80,6 +80,7 @@ def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.slow
 def test_the_figure_command_draws_from_a_result(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     write(record(slower=2.0, faster=None), path)

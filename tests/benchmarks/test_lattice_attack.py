@@ -88,6 +88,7 @@ def test_a_sigma_without_gaps_of_its_own_does_not_help() -> None:
 # The game
 
 
+@pytest.mark.slow
 def test_float_gaussian_noise_is_broken_at_a_small_epsilon() -> None:
     quiet = _gaussian(0.5)
     for draw in (_floating(quiet.sigma), _simulated(quiet)):
@@ -96,6 +97,7 @@ def test_float_gaussian_noise_is_broken_at_a_small_epsilon() -> None:
         assert result.breaks_the_promise
 
 
+@pytest.mark.slow
 def test_float_privunit_is_broken_at_a_small_epsilon() -> None:
     quiet = _privunit(0.5)
     result = _played(_simulated(quiet), privunit_lattice(quiet.sigma), quiet)
@@ -103,6 +105,7 @@ def test_float_privunit_is_broken_at_a_small_epsilon() -> None:
     assert result.breaks_the_promise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 16])
 def test_released_integers_give_the_lattice_nothing(bits: int) -> None:
     gaussian, privunit = _gaussian(0.1), _privunit(0.1)

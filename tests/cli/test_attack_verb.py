@@ -68,6 +68,7 @@ def _inversion(world: TinyWorld, run: Path, *more: str) -> list[str]:
     return ["attack", "inversion", str(run), *where, *more, "--json"]
 
 
+@pytest.mark.slow
 def test_members_of_a_private_run_are_told_under_its_ceiling(
     dpf: Callable[..., Any], world: TinyWorld, private: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_members_of_a_private_run_are_told_under_its_ceiling(
     assert "membership, confidence" in shown.out
 
 
+@pytest.mark.slow
 def test_nothing_is_promised_to_the_members_of_an_undefended_run(
     dpf: Callable[..., Any], undefended: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_mutant_is_refuted_with_exit_code_1(dpf: Callable[..., Any]) -> None:
     assert other.code == 0, "the control: a mutant elsewhere"
 
 
+@pytest.mark.slow
 def test_a_decision_is_audited_and_a_tenth_less_noise_is_seen(
     dpf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_collection_is_exported_once_and_a_run_keeps_what_it_began_with(
     assert "shuffler is honest" in again.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "named"),
     [

@@ -90,6 +90,7 @@ def test_answers_that_were_paid_for_are_shown_when_the_budget_ends(
     assert dpf("ledger", "show", ledger, "--json").json["spent"] == 16.0, "the second time for free"
 
 
+@pytest.mark.slow
 def test_whoever_names_the_whole_run_is_told_which_half(dpf: Callable[..., Any], run: Path) -> None:
     served, asked = dpf("serve", str(run)), dpf("ask", str(run), "a film", "--budget", "8")
     assert (served.code, f"Name {run / 'back'}." in served.err) == (2, True)

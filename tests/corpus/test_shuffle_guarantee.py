@@ -110,6 +110,7 @@ def test_text_and_randomized_label_are_one_randomizer_of_the_sum(label: Any) -> 
     assert found.upper.epsilon >= central_reading(form(), batches(3000), delta=DELTA).upper.epsilon  # type: ignore[operator]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [None, RandomizedResponse(1.0, 3)])
 def test_gaussian_noise_gives_what_is_proved_for_it(label: RandomizedResponse | None) -> None:
     made = form(label or "none", mechanism="matrix-gaussian", epsilon=0.4, delta=1e-8)
@@ -128,6 +129,7 @@ def test_gaussian_noise_gives_what_is_proved_for_it(label: RandomizedResponse | 
     assert found.upper.epsilon <= local * (1 + 1e-6)  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_gaussian_noise_with_a_prior_answers_among_the_top_alone() -> None:
     label = ResponseWithPrior(1.0, Prior.public([0.5, 0.45, 0.05], where="a census"))
     assert len(label.top) == 2

@@ -154,6 +154,7 @@ def test_records_must_agree(tokenizer) -> None:
     assert "labels" not in EncodedTexts.from_records([unlabelled], fixed)[0]
 
 
+@pytest.mark.slow
 def test_texts_are_not_kept(tokenizer) -> None:
     """4 bytes of ids and 1 of token types a row stay; the texts, 400 characters each, do not."""
 

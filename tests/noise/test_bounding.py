@@ -27,6 +27,7 @@ def _lengths(x: torch.Tensor, bound: NormBound) -> list[float]:
     return [math.sqrt(math.fsum(v**2 for v in row)) for row in vectors.tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @given(hidden=arrays(np.float32, (2, 3, 4), elements=WEIRD))
 def test_no_input_leaves_any_bound(device: str, hidden: np.ndarray) -> None:

@@ -166,6 +166,7 @@ def test_the_first_of_the_largest_scores_is_the_decision_and_nothing_raises(scor
     assert released.tolist() == [[int(i == decision) for i in range(3)]]
 
 
+@pytest.mark.slow
 def test_a_decision_is_answered_as_its_transition_says() -> None:
     made, rng, many = KaryResponse(1.0, 3), np.random.default_rng(1), 4000
     shares = sum(made.sample([[0.0, 5.0, 1.0]], rng) for _ in range(many))[0] / many

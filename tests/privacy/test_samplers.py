@@ -79,6 +79,7 @@ def test_privunit_has_its_cap_share_mean_and_noise_in_every_dimension(dimension:
     assert abs(_privunit_z(made, raw + 0.5 * x, x)["mean"]) > LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 4.0, 16.0])
 def test_privunit_draws_the_signal_from_its_exact_distribution(epsilon: float) -> None:
     """A Kolmogorov-Smirnov test of s against its CDF; the unconditioned normal must fail it."""

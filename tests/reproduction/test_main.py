@@ -83,6 +83,7 @@ def test_a_job_that_fails_is_told_and_ends_with_one(reproduce: Callable[..., Any
     assert "comedy" not in found.err
 
 
+@pytest.mark.slow
 def test_all_tables_are_listed_with_nothing_run(reproduce: Callable[..., Any], tmp_path: Path) -> None:
     found = reproduce("--list", "--json", "--work", str(tmp_path))
     assert found.code == 0, found.err
@@ -102,6 +103,7 @@ def test_what_is_not_there_is_a_usage_error(
     assert "--list" in found.err
 
 
+@pytest.mark.slow
 def test_results_are_rendered_without_running(reproduce: Callable[..., Any], tmp_path: Path) -> None:
     cell = tables()["proved-training"].at("PrivUnit 4 + label 2.197", "accuracy")
     assert cell is not None
@@ -125,6 +127,7 @@ def test_results_are_rendered_without_running(reproduce: Callable[..., Any], tmp
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.slow
 def test_a_results_file_that_is_not_there_is_not_called_empty(
     reproduce: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -133,6 +136,7 @@ def test_a_results_file_that_is_not_there_is_not_called_empty(
     assert reproduce("mechanisms", "--list", "--work", str(tmp_path)).code == 0, "none was named"
 
 
+@pytest.mark.slow
 def test_a_cut_short_results_file_still_counts(reproduce: Callable[..., Any], tmp_path: Path) -> None:
     job = tables()["mechanisms"].jobs()[0]
     line = json.dumps({**line_of(job), "result": {"accuracy": 0.5}})

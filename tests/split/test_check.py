@@ -34,6 +34,7 @@ def test_every_kind_of_cut_of_every_family_passes(family: str) -> None:
             assert report.max_abs_difference <= (0.0 if info.exact else 1e-5)
 
 
+@pytest.mark.slow
 def test_modes_are_left_as_they_were() -> None:
     model = tiny("bert")
     model.train()
@@ -60,6 +61,7 @@ class SkipsAroundTheCut(BertForSequenceClassification):
         return output
 
 
+@pytest.mark.slow
 def test_a_skip_around_the_cut_under_a_known_name_shows_in_the_equality() -> None:
     disguised = type("BertForSequenceClassification", (SkipsAroundTheCut,), {})
     hostile = disguised(tiny("bert").config).eval()
@@ -108,6 +110,7 @@ def test_hidden_rows_carried_past_the_noise_are_found(detach: bool) -> None:
         report.refuse()
 
 
+@pytest.mark.slow
 def test_a_length_carried_past_the_noise_is_found() -> None:
     model = tiny("bert")
     pair = split_model(model, "encoder.1")

@@ -118,6 +118,7 @@ def test_answers_follow_the_transition_of_the_mechanism(mechanism) -> None:
             assert _fits(answers, tilted) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("response", [KaryResponse(1.5, 4), KaryResponse(2.197, 2)], ids=["four", "two"])
 def test_one_hot_rows_follow_the_transition_of_the_response(response: KaryResponse) -> None:
     entropy, many, labels = _entropy(2), 40_000, response.labels

@@ -183,6 +183,7 @@ def test_the_right_sensitivity_asks_for_the_epsilon_that_it_names() -> None:
         assert paper.jobs[0].settings["epsilon"] == real_epsilon(float(column))
 
 
+@pytest.mark.slow
 def test_jobs_are_shared_between_cells_and_tables() -> None:
     jobs = [job for table in tables().values() for job in table.jobs()]
     assert len(set(jobs)) < 0.8 * len(jobs)

@@ -882,6 +882,7 @@ def test_a_bad_text_in_a_batch_is_named_by_its_number_and_leaves_no_task_behind(
     asyncio.run(whole())
 
 
+@pytest.mark.slow
 def test_forked_processes_never_draw_the_same_noise(make: Make, network: Network, tmp_path: Path) -> None:
     def draw_in_four(prefix: str) -> set[bytes]:
         before = len(network.posted)
@@ -894,6 +895,7 @@ def test_forked_processes_never_draw_the_same_noise(make: Make, network: Network
         assert len(draw_in_four("fresh") | {integers(network.posted[0])}) == 5
 
 
+@pytest.mark.slow
 def test_the_control_of_the_forks_can_fail(
     make: Make, network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_each_epsilon_is_a_release_of_its_own_and_costs_itself(client: Client) -
     assert client.summary().spent == 14.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("front_epsilon", [8, 8.0])
 def test_a_whole_epsilon_is_one_release_however_it_is_written(front_epsilon: float, tmp_path: Path) -> None:
     run = tiny_user.write_user(tmp_path / "run", noise=NoiseSpec(epsilon=front_epsilon))

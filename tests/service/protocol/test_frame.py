@@ -425,6 +425,7 @@ def _outcome(data: bytes) -> str:
     return "parsed"
 
 
+@pytest.mark.slow
 def test_every_change_of_one_byte_gives_a_refusal_or_a_sound_header() -> None:
     honest = _header(cut="encoder.12.attention_norm").pack()
     seen = set()
