@@ -16,9 +16,9 @@ import numpy as np
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import KaryResponse, Mechanism, NoiseSpec
 from dp_forward.privacy.checks import count
-from dp_forward.privacy.units import refuse_where_rows_mix
+from dp_forward.privacy.units import RECORD, refuse_where_rows_mix
 
-__all__ = ["ReleaseSpec"]
+__all__ = ["ReleaseSpec", "release_width"]
 
 _FORMAT: Final = 1
 _KEYS: Final = {"format", "noise", "rows", "labels"}
@@ -67,6 +67,9 @@ class ReleaseSpec:
             )
         if isinstance(self.noise, NoiseSpec) and self.noise.mechanism == KaryResponse.name:
             self._check_response(self.noise)
+        if self.folded and (self.cut not in (_POOLED, None) or self.width % len(self.labels)):
+            found = f"{self.width} columns at {self.cut}"
+            raise InvalidInput("unit", "be text unless one row is folded", found, "Release it at output.")
 
     def _check_response(self, noise: NoiseSpec) -> None:
         if self.cut is not None and (self.cut, self.width) != (_POOLED, noise.columns):
@@ -84,9 +87,13 @@ class ReleaseSpec:
         front: str | None = None,
     ) -> ReleaseSpec:
         """The releases of a front, or for a back: cut and width are those of the half."""
-        return cls(
-            noise=noise, rows=rows, labels=tuple(labels), width=half.width, cut=str(half.cut), front=front
-        )
+        width = release_width(half.width, noise, labels)
+        return cls(noise=noise, rows=rows, labels=tuple(labels), width=width, cut=str(half.cut), front=front)
+
+    @property
+    def folded(self) -> bool:
+        """Whether text and label of a record are in one release (`noise.folded_record`)."""
+        return self.noise is not None and self.noise.protects == RECORD
 
     @property
     def matrix_rows(self) -> int:
@@ -146,3 +153,9 @@ class ReleaseSpec:
             cut=cut,
             **rest,
         )
+
+
+def release_width(width: int, noise: NoiseSpec | None, labels: Sequence[str]) -> int:
+    """How many columns cross for a half of ``width``: more where a label is folded in."""
+    folded = noise is not None and noise.protects == RECORD
+    return len(labels) * (width + 1) if folded else width

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from dp_forward.data import EncodedTexts, FixedLength, Record
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
 from dp_forward.split.artifacts import UserSide
+from dp_forward.split.halves import Front, ReadoutFront
 from tiny_models import LABELS, PAD, VOCABULARY, tiny
 
 ROWS = 6
@@ -42,6 +44,23 @@ def pair(cut: str = "encoder.1") -> Split:
 def user(cut: str = "encoder.1", *, digest: str = "aa" * 32, **noise: Any) -> UserSide:
     choice = NoiseSpec(**{"mechanism": "privunit", "epsilon": 4.0, **noise})
     front = pair(cut).front
+    spec = ReleaseSpec.of(front, noise=choice, rows=ROWS, labels="abc"[:LABELS], front=digest)
+    return UserSide(front, FixedLength(Numbers(), ROWS), spec)
+
+
+@cache
+def folded_front() -> ReadoutFront:
+    """A public projection to four columns."""
+    plain = split_model(tiny("bert", blocks=2), "output", pooling="mean").front
+    assert isinstance(plain, Front)
+    torch.manual_seed(3)
+    return ReadoutFront(plain, 4)
+
+
+def folding_user(*, digest: str = "bb" * 32, **noise: Any) -> UserSide:
+    """A user whose releases hold text and label."""
+    choice = NoiseSpec(**{"mechanism": "privunit", "epsilon": 4.0, "unit": "record", **noise})
+    front = folded_front()
     spec = ReleaseSpec.of(front, noise=choice, rows=ROWS, labels="abc"[:LABELS], front=digest)
     return UserSide(front, FixedLength(Numbers(), ROWS), spec)
 

@@ -11,6 +11,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also when this file runs as the script that is killed
 
-from corpus.release_cases import ROWS, files_of, same_text, texts, user
+from corpus.release_cases import ROWS, files_of, folded_front, folding_user, same_text, texts, user
 from dp_forward.corpus import writer as module
 from dp_forward.corpus.draw_log import DrawLog
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, shard_name
 from dp_forward.corpus.writer import ledger_of, private_folder, release_corpus
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Ledger, State
+from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.privacy import TEXT, Notion, Prior, RandomizedResponse, ResponseWithPrior
 from warm_process import Script
 
@@ -503,6 +505,89 @@ def test_pad_rows_and_lengths_do_not_show_in_the_shape(tmp_path: Path) -> None:
     assert corpus[0]["hidden"].shape == (ROWS, 32)
     sizes = {path.stat().st_size for path in (tmp_path / "corpus").glob("shard-0000[01]*")}
     assert len(sizes) == 1
+
+
+# --- folded records ------------------------------------------------------------------------------------
+
+
+def test_a_folded_corpus_promises_text_and_label_together_and_stores_no_label(tmp_path: Path) -> None:
+    corpus = release_corpus(folding_user(), texts(RECORDS), tmp_path / "out", shard_records=SHARD)
+    assert corpus.spec.labels == "folded"
+    assert corpus.labels is None
+    assert corpus.release.shape == (1, 3 * (4 + 1))
+    assert corpus.guarantee.notion is Notion.RECORD_LDP
+    assert corpus.guarantee.epsilon == pytest.approx(4.0)
+    assert "text and label together" in corpus.guarantee.statement
+    assert spent(tmp_path / "out") == pytest.approx(4.0)
+    names = {name for number in range(3) for name in _tensors_of(tmp_path / "out" / shard_name(number))}
+    assert names == {"values", "records"}
+
+
+def _tensors_of(path: Path) -> set[str]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        return set(file.keys())
+
+
+@pytest.mark.slow
+def test_the_mean_of_folded_releases_says_the_label_and_the_direction(tmp_path: Path) -> None:
+    """And one that folded another label would say something else."""
+    many, code = same_text(6000, label=2), FoldedCode(3, 4)
+    corpus = release_corpus(folding_user(), many, tmp_path / "out")
+    mean = np.mean(
+        [corpus.__getitems__(range(at, at + 1000))["hidden"].numpy() for at in range(0, 6000, 1000)], 1
+    )
+    found, limit = mean.mean(axis=0)[0], 5 * corpus.release.mechanism().sigma / math.sqrt(6000)
+    with torch.no_grad():
+        batch = many.batch(range(1))
+        labels = batch.pop("labels").numpy()
+        direction = folded_front().eval()(**batch)[:, 0].numpy()
+    right = code.fold(direction, labels)[0]
+    assert np.abs(found - right).max() < limit
+    assert np.abs(found - code.fold(direction, (labels + 1) % 3)[0]).max() > limit
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"label_mechanism": FLIP}, {"publish_labels": False}, {"texts": texts(RECORDS, labelled=False)}],
+)
+def test_a_folding_front_has_one_way_for_labels(tmp_path: Path, settings: dict[str, Any]) -> None:
+    records = settings.pop("texts", texts(RECORDS))
+    with pytest.raises(InvalidInput, match="folded into the release"):
+        release_corpus(folding_user(), records, tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_promise_for_records_needs_the_label_in_the_release(tmp_path: Path) -> None:
+    """A corpus that says it protects records, and stores labels beside them, cannot be described."""
+    spec = release(tmp_path / "out").spec
+    with pytest.raises(InvalidInput, match="folded"):
+        replace(spec, labels="folded")
+    folding = folding_user().spec
+    with pytest.raises(InvalidInput, match="folded"):
+        replace(spec, release=folding)
+    with pytest.raises(InvalidInput, match="unit"):
+        user("encoder.1", unit="record")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [1, 4, 7])
+def test_a_killed_folded_release_goes_on_and_draws_no_record_again(tmp_path: Path, at: int) -> None:
+    out = tmp_path / "out"
+    if os.fork() == 0:
+        module._PIECE_RECORDS = PIECE
+        DrawLog.add = dying(DrawLog.add, at=at, after=True)  # type: ignore[method-assign]
+        release_corpus(folding_user(), texts(RECORDS), out, shard_records=SHARD)
+        os._exit(9)
+    assert os.wait()[1] == signal.SIGKILL
+    with DrawLog(private_folder(out) / "draws") as log:
+        before = b"".join(piece.noisy for piece in log.pieces())
+        kept = log.next_record - sum(shard.records for shard in log.shards)
+    corpus = release_corpus(folding_user(), texts(RECORDS), out, shard_records=SHARD, resume=True)
+    values, first = in_order(corpus), SHARD * (0 if not kept else (at * PIECE - kept) // SHARD)
+    assert values[first : first + kept].tobytes() == before
+    assert spent(out) == pytest.approx(4.0)
 
 
 def wait_to_be_killed(done: int) -> None:

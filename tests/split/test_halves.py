@@ -1,6 +1,7 @@
 """The halves are apart: real copies, nothing of the other side, one tensor in between."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
 from dp_forward.split import FAMILIES, Back, Front, legal_cuts, split_model
+from dp_forward.split.artifacts import load_back, load_front, save_split
 from dp_forward.split.check import check_split
+from dp_forward.split.halves import AnswerBack, ReadoutFront, Split
 from tiny_models import CAUSAL, LABELS, MASKED_LM, PAD, SETTINGS, VOCABULARY, tiny, tiny_inputs
 
 SOME_CUTS = ("embeddings", "encoder.1.qkv", "encoder.2", "encoder.2.attention", "encoder.2.ffn", "output")
@@ -296,3 +299,86 @@ def test_the_maps_start_as_a_projection_and_its_transpose() -> None:
 def test_impossible_widths_are_refused(width: int) -> None:
     with pytest.raises(InvalidInput, match="width"):
         split_model(tiny("bert"), "encoder.1", width=width)
+
+
+# --- poolings, projections and decisions at `output` ---------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [name for name in SETTINGS if name != "vit"])
+def test_output_reads_the_mean_of_the_rows_that_are_no_padding(family: str) -> None:
+    model = tiny(family, "bare").eval()
+    front = split_model(model, "output", pooling="mean").front.eval()
+    ids = torch.randint(5, VOCABULARY, (2, 7))
+    mask = torch.ones_like(ids)
+    if family in CAUSAL:
+        mask[1, :3] = 0
+    else:
+        mask[1, 4:] = 0
+    with torch.no_grad():
+        rows = split_model(model, f"encoder.{len(legal_blocks(model))}").front.eval()
+        found = front(input_ids=ids, attention_mask=mask)
+        if family not in ("modernbert", *CAUSAL):  # those have a final norm behind the last block
+            expected = rows(input_ids=ids, attention_mask=mask).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+            torch.testing.assert_close(found[:, 0], expected)
+        changed = ids.clone()
+        changed[1, 1 if family in CAUSAL else 5] = 4
+        torch.testing.assert_close(front(input_ids=changed, attention_mask=mask), found)
+    assert found.shape == (2, 1, front.width)
+
+
+def legal_blocks(model: Any) -> set[int]:
+    return {info.cut.block for info in legal_cuts(model) if info.cut.block is not None}
+
+
+def test_a_pooling_of_ones_own_makes_another_model_and_says_so() -> None:
+    model = tiny("bert").eval()
+    own, mean = split_model(model, "output"), split_model(model, "output", pooling="mean")
+    assert own.comparable
+    assert not mean.comparable
+    assert check_split(mean, model).problems == ()
+    assert not any("pooler" in name for name, _ in mean.front.named_parameters())
+    pooled = split_model(model, "output", pooling="pooler")
+    inputs = tiny_inputs("bert")
+    with torch.no_grad():
+        torch.testing.assert_close(pooled.front(**inputs), own.front(**inputs), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "cut", "pooling"),
+    [("bert", "output", "last"), ("gpt2", "output", "cls"), ("distilbert", "output", "pooler"),
+     ("bert", "encoder.1", "mean"), ("bert", "output", "median")],
+)  # fmt: skip
+def test_a_pooling_that_means_nothing_is_refused(family: str, cut: str, pooling: str) -> None:
+    with pytest.raises(InvalidInput, match="pooling"):
+        split_model(tiny(family), cut, pooling=pooling)
+
+
+def test_a_projected_front_gives_directions_and_a_decision_scores(tmp_path: Path) -> None:
+    model = tiny("bert").eval()
+    plain = split_model(model, "output", pooling="mean").front
+    assert isinstance(plain, Front)
+    torch.manual_seed(0)
+    inputs, direction, score = tiny_inputs("bert"), ReadoutFront(plain, 5), ReadoutFront(plain, 5, 4)
+    pair = Split(score.eval(), AnswerBack(4).eval())
+    with torch.no_grad():
+        found = direction.eval()(**inputs)
+        assert found.shape == (len(inputs["input_ids"]), 1, 5)
+        torch.testing.assert_close(found.norm(dim=-1), torch.ones(found.shape[:2]))
+        scores = score(**inputs)
+        assert scores.shape[2] == score.width == 4
+    assert check_split(pair, model).problems == ()
+    save_split(pair, tmp_path / "scores")
+    save_split(Split(direction, pair.back), tmp_path / "directions")
+    with torch.no_grad():
+        for name, made, expected in (("scores", score, scores), ("directions", direction, found)):
+            front = load_front(tmp_path / name / "front")
+            assert isinstance(front, ReadoutFront)
+            assert front.width == made.width
+            torch.testing.assert_close(front(**inputs), expected, rtol=0, atol=0)
+        back = load_back(tmp_path / "scores" / "back")
+        torch.testing.assert_close(back(scores).logits, pair.back(scores).logits, rtol=0, atol=0)
+
+
+def test_a_projection_needs_one_row() -> None:
+    with pytest.raises(InvalidInput, match="output"):
+        ReadoutFront(split_model(tiny("bert"), "encoder.1").front, 5)

@@ -38,7 +38,7 @@ from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import finite_array, probability
 from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
-from dp_forward.split.halves import Back, NarrowBack
+from dp_forward.split.halves import AnyBack
 
 __all__ = ["SCORES", "answers", "drop_words", "entropy", "threshold_attack"]
 
@@ -50,7 +50,7 @@ _TINY = 1e-300
 @torch.inference_mode()
 def answers(
     front: AnyFront,
-    back: Back | NarrowBack,
+    back: AnyBack,
     mechanism: Mechanism | None,
     texts: EncodedTexts,
     *,

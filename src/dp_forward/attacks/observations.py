@@ -28,11 +28,9 @@ from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
-from dp_forward.split.halves import Front, NarrowFront
+from dp_forward.split.halves import AnyFront
 
 __all__ = ["AnyFront", "each_batch", "observe_average", "observe_texts"]
-
-AnyFront = Front | NarrowFront
 
 
 def kind_of_noise(mechanism: Mechanism | None) -> Literal["none", "released", "simulated"]:

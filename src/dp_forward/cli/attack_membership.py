@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
     from dp_forward.attacks.observations import AnyFront
     from dp_forward.data import Record
-    from dp_forward.split.halves import Back, NarrowBack
+    from dp_forward.split.halves import AnyBack
     from dp_forward.train.plan import Plan
 
 _FEWEST: Final = 20
@@ -145,7 +145,7 @@ class _Game:
         self.ceiling = said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
 
     def ask(
-        self, front: AnyFront, back: Back | NarrowBack, stage: str, query: Mapping[str, Any]
+        self, front: AnyFront, back: AnyBack, stage: str, query: Mapping[str, Any]
     ) -> NDArray[np.float64]:
         """What a model answers about every text."""
         from dp_forward.attacks.membership import answers

@@ -118,6 +118,7 @@ def _store(
 
     if to is not None:  # before anything is charged for a server that wants something else
         known: Labels = "public" if settings["publish_labels"] and texts.labels is not None else "none"
+        known = "folded" if user.spec.folded else known
         check_collector(user, settings["label_mechanism"] or known, bits=settings["bits"], **to)
     progress = counter(bars, "releasing", len(texts))
     corpus = release_corpus(user, texts, out, progress=progress, **settings)

@@ -32,8 +32,9 @@ __all__ = ["CorpusSpec", "LabelMechanism", "Labels", "labels_as_dict", "labels_f
 LabelMechanism = RandomizedResponse | ResponseWithPrior
 """How a label is randomized."""
 
-Labels = LabelMechanism | Literal["public", "none"]
-"""What is known of the labels: a randomized answer, everything, or nothing."""
+Labels = LabelMechanism | Literal["public", "none", "folded"]
+"""What is known of the labels: a randomized answer, everything, nothing, or only what the one release of text
+and label tells (`noise.folded_record`)."""
 
 _KEYS = {"front", "release", "labels", "bits", "rows", "width", "records", "shard_records"}
 _ASSUMPTIONS = (
@@ -50,7 +51,7 @@ class CorpusSpec:
 
     Guarantees:
         `guarantee` covers one record: its text (SeqLDP where labels are public, LDP where none are stored),
-        or text and label together where the label is randomized.
+        or text and label together where the label is randomized, or folded into the release.
     """
 
     release: ReleaseSpec
@@ -61,6 +62,9 @@ class CorpusSpec:
     def __post_init__(self) -> None:
         for name in ("records", "shard_records"):
             count(name, getattr(self, name), remedy="A corpus has records, and a record has rows.")
+        if (self.labels == "folded") != self.release.folded:
+            rule = "be folded where the release protects a record, and only there"
+            raise InvalidInput("labels", rule, labels_as_dict(self.labels)["how"], "Check unit and labels.")
         if isinstance(self.labels, LabelMechanism) and self.labels.labels != len(self.release.labels):
             raise InvalidInput(
                 "label_mechanism",
@@ -85,6 +89,11 @@ class CorpusSpec:
     def transition(self) -> NDArray[np.float64] | None:
         """Row y: how a label y is answered; None where labels are not randomized."""
         return self.labels.transition() if isinstance(self.labels, LabelMechanism) else None
+
+    @property
+    def stores_labels(self) -> bool:
+        """Whether a label, true or randomized, is stored beside each release."""
+        return self.labels not in ("none", "folded")
 
     @property
     def shards(self) -> int:
@@ -154,6 +163,8 @@ def labels_from_dict(settings: dict[str, Any], labels: int) -> Labels:
             return "public"
         case {"how": "none", **rest} if not rest:
             return "none"
+        case {"how": "folded", **rest} if not rest:
+            return "folded"
         case {"how": "randomized", "epsilon": epsilon, "releases": releases, **rest} if not rest:
             return RandomizedResponse(epsilon, labels, releases)
         case {
@@ -165,4 +176,5 @@ def labels_from_dict(settings: dict[str, Any], labels: int) -> Labels:
         } if not rest:
             prior = Prior(np.asarray(weights, dtype=np.float64), source, where)
             return ResponseWithPrior(epsilon, prior, releases)
-    raise InvalidInput("labels", "be public, none or randomized", settings.get("how"), "Update dp-forward.")
+    rule = "be public, none, folded or randomized"
+    raise InvalidInput("labels", rule, settings.get("how"), "Update dp-forward.")

@@ -15,6 +15,7 @@ from torch import Tensor
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.corpus.draw_log import Piece
 from dp_forward.data import EncodedTexts
+from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.noise.released.released_matrix import release_batch, serialise
 from dp_forward.privacy import Mechanism
@@ -39,6 +40,8 @@ class ReleaseDrawer:
         self._front = user.front.to(device).train(False)
         self._texts, self._spec, self._device = texts, spec, device
         self._mechanism: Mechanism = spec.release.mechanism()
+        release, labels = spec.release, len(spec.release.labels)
+        self._code = FoldedCode.of_columns(release.width, labels) if release.folded else None
 
     def draw(self, records: range) -> Piece:
         """One release of each of these records. Every call draws anew: call it once for a record."""
@@ -52,15 +55,18 @@ class ReleaseDrawer:
     @torch.inference_mode()
     def _hidden(self, records: range) -> Iterator[Tensor]:
         """The hidden matrices of the records, as many at a time as a thread adds noise to."""
-        shape = self._spec.release.shape
+        shape, code = (self._spec.release.matrix_rows, self._front.width), self._code
         for first in range(records.start, records.stop, _FRONT_BATCH):
             some = range(first, min(first + _FRONT_BATCH, records.stop))
             batch = self._texts.batch(some)
-            batch.pop("labels", None)
+            labels = batch.pop("labels", None)
             hidden = self._front(**{name: value.to(self._device) for name, value in batch.items()})
             if tuple(hidden.shape) != (len(some), *shape):
                 raise AssertionError("the front gives another shape than its spec says")
-            yield from hidden.cpu().split(max(1, _NOISE_ENTRIES // (shape[0] * shape[1])))
+            hidden = hidden.cpu()
+            if code is not None and labels is not None:
+                hidden = torch.from_numpy(code.fold(hidden[:, 0].numpy(), labels.numpy()))[:, None]
+            yield from hidden.split(max(1, _NOISE_ENTRIES // (shape[0] * shape[1])))
 
     def _add_noise(self, hidden: Tensor) -> bytes:
         releases = release_batch(hidden, self._mechanism, bits=self._spec.release.bits)
@@ -68,7 +74,7 @@ class ReleaseDrawer:
 
     def _draw_labels(self, records: range) -> bytes:
         labels, how = self._texts.labels, self._spec.labels
-        if how == "none" or labels is None:
+        if not self._spec.stores_labels or labels is None:
             return b""
         known = labels[records.start : records.stop]
         if isinstance(how, LabelMechanism):

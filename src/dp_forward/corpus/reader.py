@@ -70,7 +70,7 @@ def shard_bytes(spec: CorpusSpec, pieces: Sequence[Piece], *, name: str, number:
         "values": noisy.reshape(len(span), *spec.release.shape),
         "records": np.arange(span.start, span.stop, dtype=np.int64),
     }
-    if spec.labels != "none":
+    if spec.stores_labels:
         labels = b"".join(piece.labels for piece in pieces)
         tensors["labels"] = np.frombuffer(labels, dtype="<i8").reshape(len(span))
     # One entry only: safetensors writes several in any order, and the bytes must not depend on the day.
@@ -176,7 +176,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
             labels.append(_check_shard(place, number, listed, spec, verify=verify))
             if progress is not None:
                 progress(number + 1)
-        if spec.labels != "none":
+        if spec.stores_labels:
             corpus.labels = np.concatenate(labels)
             corpus.labels.setflags(write=False)
         if shuffled is not None:
@@ -314,7 +314,7 @@ def _check_shard(
     span = spec.span(number)
     try:
         with safe_open(path, framework="numpy") as file:
-            keys = {"values", "records"} | (set() if spec.labels == "none" else {"labels"})
+            keys = {"values", "records"} | ({"labels"} if spec.stores_labels else set())
             values = file.get_slice("values")
             shape, kind = [len(span), *spec.release.shape], f"I{spec.release.bits}"
             whole = set(file.keys()) == keys and (values.get_dtype(), values.get_shape()) == (kind, shape)

@@ -102,7 +102,8 @@ def release_corpus(
 ) -> ReleasedCorpus:
     """One release of every record into ``out``; see the module for what is promised.
 
-    Labels are stored as they are (``publish_labels``), randomized (``label_mechanism``), or not at all.
+    Labels are stored as they are (``publish_labels``), randomized (``label_mechanism``), or not at all; a
+    front whose noise protects records has them in the release itself.
     ``budget`` is the cap on what each record may spend in a new ledger; by default, exactly this release.
     ``progress`` is called with the number of records whose draws are on disk.
 
@@ -112,7 +113,7 @@ def release_corpus(
         ``shard_records`` is by default what fits in 64 MiB, and for a release that was begun, what it has.
     """
     place = Path(out).absolute()
-    labels = _choose_labels(texts, label_mechanism, publish_labels)
+    labels = _choose_labels(user.spec.folded, texts, label_mechanism, publish_labels)
     spec = _make_spec(user, texts, labels, bits, shard_records or _stored_shard_records(place))
     # Corpus, front, noise, label mechanism and bits; never leaves memory but under a key.
     identity = f"{texts.fingerprint()}\n{json.dumps(spec.as_dict(), sort_keys=True)}".encode()
@@ -133,7 +134,14 @@ def release_corpus(
     return ReleasedCorpus.open(place)
 
 
-def _choose_labels(texts: EncodedTexts, mechanism: LabelMechanism | None, publish: bool) -> Labels:
+def _choose_labels(
+    folded: bool, texts: EncodedTexts, mechanism: LabelMechanism | None, publish: bool
+) -> Labels:
+    if folded:
+        if mechanism is not None or not publish or texts.labels is None:
+            found = "none in the records" if texts.labels is None else "another way for them"
+            raise InvalidInput("labels", "be folded into the release", found, "The front decided that.")
+        return "folded"
     if mechanism is None:
         return "public" if publish and texts.labels is not None else "none"
     if not publish:

@@ -135,7 +135,8 @@ class NormBound(Bound):
             checks.count("rows", self.rows, remedy="It is the fixed public length n.")
 
     def changed_rows(self, unit: Unit) -> int | None:
-        if unit.kind in ("label", "record"):
+        # A record may be folded into one bounded vector (`noise.folded_record`); a label alone has none.
+        if unit.kind == "label" or (unit.kind == "record" and self.over == "row"):
             raise InvalidInput(
                 "unit", "lie in the text for a bound", unit, "compose() the text with its label."
             )

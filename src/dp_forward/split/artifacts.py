@@ -32,9 +32,17 @@ from safetensors.torch import load_file, save_file
 
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
-from dp_forward.release_spec import ReleaseSpec
+from dp_forward.release_spec import ReleaseSpec, release_width
 from dp_forward.split.families import FAMILIES
-from dp_forward.split.halves import Back, Front, NarrowBack, NarrowFront, Split
+from dp_forward.split.halves import (
+    AnswerBack,
+    AnyBack,
+    AnyFront,
+    NarrowBack,
+    NarrowFront,
+    ReadoutFront,
+    Split,
+)
 from dp_forward.split.surgery import split_model
 from dp_forward.storage.files import draft_of, write_file
 from dp_forward.storage.json_files import read_json, write_json
@@ -52,7 +60,7 @@ __all__ = [
     "save_split",
 ]
 
-Half = Front | NarrowFront | Back | NarrowBack
+Half = AnyFront | AnyBack
 
 _FORMAT: Final = 1
 _WEIGHTS, _SETTINGS, _DIGEST = "model.safetensors", "half.json", "digest.json"
@@ -68,7 +76,7 @@ class UserSide:
         mixes rows.
     """
 
-    front: Front | NarrowFront
+    front: AnyFront
     tokens: FixedLength
     spec: ReleaseSpec
 
@@ -88,7 +96,7 @@ class UserSide:
 class ProviderSide:
     """All that a provider needs to answer one; ``digest`` is that of the back."""
 
-    back: Back | NarrowBack
+    back: AnyBack
     spec: ReleaseSpec
     digest: str
 
@@ -123,23 +131,33 @@ def _save_half(side: str, half: Half, folder: Path) -> str:
     return digest
 
 
-def _save_summary(root: Path, back: Back | NarrowBack, digests: dict[str, str]) -> None:
+def _save_summary(root: Path, back: AnyBack, digests: dict[str, str]) -> None:
     named = {f"digest_{side}": digest for side, digest in digests.items()}
     write_json(root / "split.json", {"format": _FORMAT, "cut": str(back.cut), **named}, sort_keys=True)
 
 
 def _settings(side: str, half: Half) -> dict[str, Any]:
-    plain = half.front if isinstance(half, NarrowFront) else half
+    plain: Any = half.front if isinstance(half, NarrowFront | ReadoutFront) else half
     plain = plain.back if isinstance(plain, NarrowBack) else plain
-    return {
+    answers = isinstance(half, AnswerBack)
+    found = {
         "format": _FORMAT,
         "half": side,
         "cut": str(half.cut),
         "width": half.width if isinstance(half, NarrowFront | NarrowBack) else None,
-        "architecture": plain.architecture,
+        "architecture": None if answers else plain.architecture,
         "allow_vocabulary_head": plain.vocabulary_head,
-        "model": plain.settings,
+        "model": {} if answers else plain.settings,
     }
+    # Only where there are any: the digest of a half covers these settings.
+    if not answers and plain.pooling is not None:
+        found["pooling"] = plain.pooling
+    if isinstance(half, ReadoutFront):
+        labels = None if half.decide is None else half.width
+        found["readout"] = {"width": half.project.out_features, "labels": labels}
+    elif answers:
+        found["readout"] = {"labels": half.width}
+    return found
 
 
 def half_digest(folder: str | os.PathLike[str]) -> str:
@@ -152,19 +170,20 @@ def half_digest(folder: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
-def load_front(folder: str | os.PathLike[str], *, digest: str | None = None) -> Front | NarrowFront:
+def load_front(folder: str | os.PathLike[str], *, digest: str | None = None) -> AnyFront:
     """The user's half; ``digest`` pins it to a known one."""
-    return _load(Path(folder), "front", digest).front
+    half: Any = _load(Path(folder), "front", digest)
+    return half  # type: ignore[no-any-return]
 
 
-def load_back(folder: str | os.PathLike[str], *, digest: str | None = None) -> Back | NarrowBack:
+def load_back(folder: str | os.PathLike[str], *, digest: str | None = None) -> AnyBack:
     """The provider's half; ``digest`` pins it to a known one."""
-    return _load(Path(folder), "back", digest).back
+    half: Any = _load(Path(folder), "back", digest)
+    return half  # type: ignore[no-any-return]
 
 
-def _load(folder: Path, side: str, digest: str | None) -> Split:
-    pair = _rebuild(_check(folder, side, digest))
-    half: Half = pair.front if side == "front" else pair.back
+def _load(folder: Path, side: str, digest: str | None) -> Half:
+    half = _rebuild(_check(folder, side, digest), side)
     weights = load_file(folder / _WEIGHTS)
     wanted = half.state_dict()
     if weights.keys() != wanted.keys() or any(weights[k].shape != wanted[k].shape for k in wanted):
@@ -173,7 +192,7 @@ def _load(folder: Path, side: str, digest: str | None) -> Split:
         )
     half.load_state_dict(weights)
     half.train(False)
-    return pair
+    return half
 
 
 def save_sides(
@@ -189,7 +208,7 @@ def save_sides(
 
 
 def save_provider_side(
-    back: Back | NarrowBack, spec: ReleaseSpec, folder: str | os.PathLike[str], *, front_digest: str
+    back: AnyBack, spec: ReleaseSpec, folder: str | os.PathLike[str], *, front_digest: str
 ) -> str:
     """Write ``back/`` and ``split.json`` where the front is elsewhere; returns the digest of the back."""
     root = Path(folder)
@@ -251,8 +270,11 @@ def _check(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
     return settings
 
 
-def _rebuild(settings: dict[str, Any]) -> Split:
-    """The same surgery on a model of the same shape."""
+def _rebuild(settings: dict[str, Any], side: str) -> Half:
+    """The same surgery on a model of the same shape; what stands at the end of it, if anything."""
+    readout = settings.get("readout")
+    if readout is not None and side == "back":
+        return AnswerBack(int(readout["labels"]))
     kind = settings["model"].get("model_type")
     if kind not in FAMILIES:
         raise InvalidInput("model_type", "be a known family", kind, "Update dp-forward.")
@@ -261,12 +283,18 @@ def _rebuild(settings: dict[str, Any]) -> Split:
         raise InvalidInput("architecture", "be a Hugging Face model class", architecture, "Save it again.")
     model = architecture(transformers.AutoConfig.for_model(**settings["model"]))
     model.train(False)
-    return split_model(
+    pair = split_model(
         model,
         settings["cut"],
         width=settings["width"],
         allow_vocabulary_head=bool(settings["allow_vocabulary_head"]),
+        pooling=settings.get("pooling"),
     )
+    if side == "back":
+        return pair.back
+    if readout is None:
+        return pair.front
+    return ReadoutFront(pair.front, int(readout["width"]), readout["labels"])  # type: ignore[arg-type]
 
 
 def _release_settings(folder: Path, side: str) -> dict[str, Any]:
@@ -276,7 +304,8 @@ def _release_settings(folder: Path, side: str) -> dict[str, Any]:
 
 def _spec(settings: dict[str, Any], half: Half) -> ReleaseSpec:
     try:
-        return ReleaseSpec.from_dict(settings, width=half.width, cut=str(half.cut))
+        made = ReleaseSpec.from_dict(settings, width=half.width, cut=str(half.cut))
+        return replace(made, width=release_width(half.width, made.noise, made.labels))
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         if isinstance(error, InvalidInput):
             raise

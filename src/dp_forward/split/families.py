@@ -9,7 +9,7 @@ docs/how-to/add-a-family.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from dp_forward.errors import InvalidInput
 
@@ -285,11 +285,24 @@ def base_of(model: Any) -> Any:
     return model if head_of(model) == "bare" else getattr(model, model.base_model_prefix)
 
 
-def readout_of(model: Any) -> Readout | None:
-    """What `output` means for a model; None where no single row is read."""
+POOLINGS: Final[dict[str, Readout]] = {"mean": "mean", "cls": "first", "pooler": "pooler", "last": "last"}
+"""What `output` can be told to read, in the words of sentence encoders -> how it is read."""
+
+
+def readout_of(model: Any, pooling: str | None = None) -> Readout | None:
+    """What `output` means for a model; None where no single row is read.
+
+    With a ``pooling`` (one of `POOLINGS`) the row is made so, whatever the model's own head reads.
+    """
     head = head_of(model)
     if head == "masked_lm":
         return None
+    if pooling is not None:
+        pooler = ["pooler"] if getattr(base_of(model), "pooler", None) is not None else []
+        known = ["mean", "last"] if family_of(model).causal else ["mean", "cls", *pooler]
+        if pooling not in known:
+            raise InvalidInput("pooling", f"be one of {', '.join(known)}", repr(pooling), "Try mean.")
+        return POOLINGS[pooling]
     if head == "bare":
         return "pooler" if getattr(model, "pooler", None) is not None else None
     family = family_of(model)

@@ -5,6 +5,10 @@ the start of the back (`NarrowBack`). Fewer numbers cross, and a learned M1 puts
 directions, where a direction-preserving mechanism keeps it. M1 has no bias, so the zeroed rows of padding
 stay zero; row by row, so a front that computes each row from its own token still does.
 
+At `output` a front may also end in a public projection, and then in K scores that were learnt from
+releases (`ReadoutFront`). The back of such scores (`AnswerBack`) says how likely each label is, given one
+noisy answer.
+
 Paper: the dimension reduction of the embedding matrix.
 """
 
@@ -15,14 +19,26 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.split.cut import Cut
-from dp_forward.split.families import family_of, head_of, readout_of
+from dp_forward.split.families import family_of, head_of
 from dp_forward.split.legal_cuts import CutInfo
 
-__all__ = ["Back", "Front", "NarrowBack", "NarrowFront", "Split", "remove_width_maps"]
+__all__ = [
+    "AnswerBack",
+    "AnyBack",
+    "AnyFront",
+    "Front",
+    "NarrowBack",
+    "NarrowFront",
+    "ReadoutFront",
+    "Split",
+    "remove_width_maps",
+]
 
 
 class _Half(nn.Module):
@@ -41,6 +57,8 @@ class _Half(nn.Module):
         """The Hugging Face settings of the whole model."""
         self.vocabulary_head = head_of(whole) == "masked_lm"
         """Whether the back holds a decoder with one row per token."""
+        self.pooling = info.pooling
+        """What `output` was told to read; None for what the model's own head reads."""
         self._family = family_of(whole)
 
     def extra_repr(self) -> str:
@@ -61,7 +79,7 @@ class Front(_Half):
         super().__init__(model, info, whole)
         self.row_local = info.cut.row_local
         self.pads_left = self._family.causal
-        self._readout = readout_of(whole) if info.cut.place == "output" else None
+        self._readout = info.readout
         self.max_rows: int | None = None
         """The most rows for which the model has positions; None for images, whose size is fixed."""
         most = self.settings.get("max_position_embeddings") or self.settings.get("n_positions")
@@ -195,11 +213,56 @@ class NarrowBack(nn.Module):
         return self.back(self.widen(hidden), labels=labels)
 
 
+class ReadoutFront(nn.Module):
+    """A front at `output`, a public projection to ``width`` columns, and with ``labels`` also K scores.
+
+    Guarantees: the direction of a text, [batch, 1, width] of norm 1; with ``labels``, [batch, 1, K], linear
+    in that direction.
+    """
+
+    def __init__(self, front: Front, width: int, labels: int | None = None) -> None:
+        super().__init__()
+        if front.cut.place != "output":
+            raise InvalidInput("front", "be cut at output", str(front.cut), "One row is projected.")
+        self.front = front
+        self.project = nn.Linear(front.width, width)
+        self.decide = None if labels is None else nn.Linear(width, labels)
+        self.cut, self.row_local, self.width = front.cut, front.row_local, labels or width
+        self.max_rows, self.pads_left = front.max_rows, front.pads_left
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Directions or scores; see the class."""
+        row = functional.normalize(self.front(*args, **kwargs), dim=-1)
+        direction: Tensor = functional.normalize(self.project(row), dim=-1)
+        return direction if self.decide is None else self.decide(direction)
+
+
+class AnswerBack(nn.Module):
+    """From one noisy answer among ``labels``, as a row of zeros and a one, to the logits of the labels."""
+
+    def __init__(self, labels: int) -> None:
+        super().__init__()
+        self.answer = nn.Linear(labels, labels)
+        self.cut, self.width = Cut("output"), labels
+        self.vocabulary_head, self.exact = False, False
+
+    def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
+        """Logits, as a Hugging Face classifier gives them."""
+        logits = self.answer(hidden[:, 0])
+        loss = None if labels is None else functional.cross_entropy(logits, labels)
+        output: Any = SequenceClassifierOutput
+        return output(loss=loss, logits=logits)
+
+
+AnyFront = Front | NarrowFront | ReadoutFront
+AnyBack = Back | NarrowBack | AnswerBack
+
+
 class Split(NamedTuple):
     """The user's front and the provider's back, made from copies; the model itself is untouched."""
 
-    front: Front | NarrowFront
-    back: Back | NarrowBack
+    front: AnyFront
+    back: AnyBack
 
     @property
     def cut(self) -> Cut:
@@ -214,7 +277,8 @@ class Split(NamedTuple):
     @property
     def comparable(self) -> bool:
         """Whether the halves compute what the whole model does: no residual dropped, no maps in between."""
-        return not self.cut.drops_residual and isinstance(self.front, Front)
+        front = self.front
+        return not self.cut.drops_residual and isinstance(front, Front) and front.pooling is None
 
     @property
     def tolerance(self) -> float:
@@ -222,9 +286,16 @@ class Split(NamedTuple):
         return 0.0 if self.plain_back.exact else 1e-5
 
     @property
-    def plain_back(self) -> Back:
+    def plain_back(self) -> Back | AnswerBack:
         """The back without the map M2."""
         return self.back.back if isinstance(self.back, NarrowBack) else self.back
+
+    @property
+    def config(self) -> Any:
+        """The Hugging Face settings of the back's model, or of the front's where the back has none."""
+        back = self.plain_back
+        half = back if isinstance(back, Back) else self.front
+        return (half if isinstance(half, Front | Back) else half.front).model.config
 
 
 def add_width_maps(front: Front, back: Back, width: int) -> Split:

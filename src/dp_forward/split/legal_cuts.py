@@ -10,7 +10,7 @@ from torch import nn
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import POINTS, Cut, nearest, parse_cut
 from dp_forward.split.cut_modules import projected_width
-from dp_forward.split.families import base_of, family_of, readout_of
+from dp_forward.split.families import Readout, base_of, family_of, readout_of
 
 __all__ = ["check_cut"]
 
@@ -25,6 +25,10 @@ class CutInfo:
     """Whether the halves give the whole model's output bit for bit on a CPU. Not where a residual is dropped;
     nor at `output` of a causal classifier, whose head Hugging Face applies to all rows before it picks the
     last one: a product with one row rounds differently than one with many (about 1e-7)."""
+    readout: Readout | None = None
+    """At `output`: how the one row is read."""
+    pooling: str | None = None
+    """At `output`: the pooling that was asked for; None for what the model's own head reads."""
 
     @property
     def shape(self) -> str:
@@ -52,15 +56,17 @@ def legal_cuts(model: Any) -> list[CutInfo]:
     return [_info(model, cut) for cut in _cuts(model)]
 
 
-def check_cut(model: Any, cut: str | Cut) -> CutInfo:
-    """The cut, if it is legal for this model.
+def check_cut(model: Any, cut: str | Cut, *, pooling: str | None = None) -> CutInfo:
+    """The cut, if it is legal for this model; ``pooling`` (of `families.POOLINGS`) is for `output` alone.
 
     Edges: otherwise one line with the rule, the value and the nearest legal cuts.
     """
-    names = [str(legal) for legal in _cuts(model)]
+    names = [str(legal) for legal in _cuts(model, pooling)]
     parsed = parse_cut(cut, among=names)
+    if pooling is not None and parsed.place != "output":
+        raise InvalidInput("pooling", "go with the cut output", pooling, "Leave it out.")
     if str(parsed) in names:
-        return _info(model, parsed)
+        return _info(model, parsed, pooling)
     depth = len(blocks_of(model))
     rule = "lie between groups, since a group here holds several layers"
     if parsed.place == "output":
@@ -70,7 +76,7 @@ def check_cut(model: Any, cut: str | Cut) -> CutInfo:
     raise InvalidInput("cut", rule, str(parsed), nearest(str(parsed), names))
 
 
-def _cuts(model: Any) -> list[Cut]:
+def _cuts(model: Any, pooling: str | None = None) -> list[Cut]:
     inside = [point for point in POINTS if point != "qkv"]
     if getattr(base_of(model).config, "inner_group_num", 1) != 1:
         inside = []
@@ -79,12 +85,12 @@ def _cuts(model: Any) -> list[Cut]:
         cuts.append(Cut("encoder", 1, "qkv"))
     for k in range(1, len(blocks_of(model)) + 1):
         cuts += [*(Cut("encoder", k, point) for point in inside), Cut("encoder", k)]
-    return cuts if readout_of(model) is None else [*cuts, Cut("output")]
+    return cuts if readout_of(model, pooling) is None else [*cuts, Cut("output")]
 
 
-def _info(model: Any, cut: Cut) -> CutInfo:
+def _info(model: Any, cut: Cut, pooling: str | None = None) -> CutInfo:
     config = base_of(model).config
-    readout = readout_of(model) if cut.place == "output" else None
+    readout = readout_of(model, pooling) if cut.place == "output" else None
     width = int(config.hidden_size)
     if cut.point == "qkv":
         wiring = family_of(model).wiring
@@ -92,4 +98,5 @@ def _info(model: Any, cut: Cut) -> CutInfo:
         width = sum(projected_width(attention.get_submodule(name)) for name in wiring.qkv)
     elif readout == "pooler":
         width = int(getattr(config, "pooler_output_size", None) or width)
-    return CutInfo(cut, width, exact=not cut.drops_residual and readout != "last")
+    own = pooling is None
+    return CutInfo(cut, width, own and not cut.drops_residual and readout != "last", readout, pooling)

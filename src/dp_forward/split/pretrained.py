@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from dp_forward.privacy.checks import count
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["load_model", "load_tokenizer", "model_folder", "quiet_transformers"]
+__all__ = ["default_pooling", "load_model", "load_tokenizer", "model_folder", "quiet_transformers"]
 
 
 def model_folder(name: str) -> str:
@@ -55,6 +56,32 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
         ) from None
     model.train(False)
     return model
+
+
+def default_pooling(name: str) -> str | None:
+    """How `output` reads a checkpoint: as its sentence-transformers folder says, else the mean of its rows.
+
+    None, which means: by the model's own head, for a checkpoint that is a whole classifier.
+    """
+    import transformers
+    from transformers.utils.hub import cached_file
+
+    folder = model_folder(name)
+    settings = transformers.AutoConfig.from_pretrained(folder)
+    if "Classification" in (settings.architectures or [""])[0]:
+        return None
+    try:
+        found = cached_file(
+            folder,
+            "1_Pooling/config.json",
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        modes = {} if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        modes = {}
+    said = {"pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
+    return next((pooling for mode, pooling in said.items() if modes.get(mode)), "mean")
 
 
 def load_tokenizer(name: str) -> Any:

@@ -36,7 +36,7 @@ class PrivateModel(nn.Module):
     def __init__(self, pair: Split, sanitizer: Sanitizer | ProjectedSanitizer | None, draws: int) -> None:
         super().__init__()
         self.front, self.sanitizer, self.back = pair.front, sanitizer, pair.back
-        self.config = pair.plain_back.model.config
+        self.config = pair.config
         """The settings of the back's model, which Trainer and peft look for."""
         self.draws = count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
 

@@ -16,20 +16,27 @@ from torch import nn
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import Cut
 from dp_forward.split.cut_modules import BlockHead, BlockTail, Passage, Pick, PooledBase, QkvHead, Repeats
-from dp_forward.split.families import Family, base_of, family_of, head_of, readout_of
+from dp_forward.split.families import Family, base_of, family_of, head_of
 from dp_forward.split.halves import Back, Front, Split, add_width_maps
-from dp_forward.split.legal_cuts import blocks_of, check_cut
+from dp_forward.split.legal_cuts import CutInfo, blocks_of, check_cut
 
 Memo = dict[int, Any]
 
 
 def split_model(
-    model: Any, cut: str | Cut, *, width: int | None = None, allow_vocabulary_head: bool = False
+    model: Any,
+    cut: str | Cut,
+    *,
+    width: int | None = None,
+    allow_vocabulary_head: bool = False,
+    pooling: str | None = None,
 ) -> Split:
     """Cut a Hugging Face model in two at a named point.
 
     ``width`` puts dimension maps to so many columns between the halves. ``allow_vocabulary_head`` lets a
-    masked-LM head, whose weight is as large as the vocabulary, go to the provider.
+    masked-LM head, whose weight is as large as the vocabulary, go to the provider. ``pooling`` (mean, cls,
+    pooler or last) says what `output` reads, in place of what the model's own head does; the halves are then
+    another model than the whole.
 
     Guarantees: at every cut that `legal_cuts` calls exact, `back(front(x))` is the whole model's output bit
     for bit, for inputs without padding in eval mode on a CPU. Neither half shares memory with the other or
@@ -39,7 +46,7 @@ def split_model(
     shared block becomes one copy per half, and one more where it is cut through.
     """
     head = head_of(model)
-    info = check_cut(model, cut)
+    info = check_cut(model, cut, pooling=pooling)
     if head == "masked_lm" and not allow_vocabulary_head:
         raise InvalidInput(
             "model",
@@ -47,15 +54,15 @@ def split_model(
             type(model).__name__,
             "Pass allow_vocabulary_head=True if the provider may hold that table.",
         )
-    front = Front(_front_model(model, info.cut), info, model)
+    front = Front(_front_model(model, info), info, model)
     back = Back(_back_model(model, info.cut), info, model)
     front.train(model.training)
     back.train(model.training)
     return Split(front, back) if width is None else add_width_maps(front, back, width)
 
 
-def _front_model(model: Any, cut: Cut) -> nn.Module:
-    family, base, blocks = family_of(model), base_of(model), blocks_of(model)
+def _front_model(model: Any, info: CutInfo) -> nn.Module:
+    family, base, blocks, cut = family_of(model), base_of(model), blocks_of(model), info.cut
     memo: Memo = {}
     kept = len(blocks) if cut.place == "output" else cut.block or 0
     through = blocks[kept - 1] if cut.point not in {None, "ffn_norm"} else None
@@ -68,8 +75,7 @@ def _front_model(model: Any, cut: Cut) -> nn.Module:
         for path in family.final:
             _answer(base, path, Passage(), memo)
     half: nn.Module = copy.deepcopy(base, memo)
-    pooled = cut.place == "output" and readout_of(model) == "pooler"
-    if getattr(half, "pooler", None) is not None and not pooled:
+    if getattr(half, "pooler", None) is not None and info.readout != "pooler":
         half.register_module("pooler", None)
     _settle(half, family, range(len(parts)))
     return half

@@ -37,7 +37,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import half_digest, load_back, load_provider_side, load_user_side
-from dp_forward.split.halves import Back, NarrowBack
+from dp_forward.split.halves import AnyBack
 from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
@@ -207,7 +207,7 @@ def _facts(path: Path, *, checked: bool = False) -> dict[str, Any] | None:
 class StartingPoint:
     """A back to train; None where the folder does not say."""
 
-    back: Back | NarrowBack
+    back: AnyBack
     digest: str
     """Of the back as it was found."""
     spec: ReleaseSpec | None

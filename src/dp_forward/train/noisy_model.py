@@ -28,7 +28,7 @@ from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import apply_bound
 from dp_forward.privacy import checks
 from dp_forward.split import Split
-from dp_forward.split.halves import Back, NarrowBack, NarrowFront
+from dp_forward.split.halves import AnswerBack, AnyBack, NarrowBack, NarrowFront
 from dp_forward.train.label_debiasing import LabelLoss
 
 __all__ = ["NoisyModel"]
@@ -146,7 +146,7 @@ class AuxiliaryHead(nn.Module):
 class ReleaseReader(nn.Module):
     """The back with the loss that trains it on stored releases."""
 
-    def __init__(self, back: Back | NarrowBack, loss: LabelLoss) -> None:
+    def __init__(self, back: AnyBack, loss: LabelLoss) -> None:
         super().__init__()
         self.back, self.loss = back, loss
 
@@ -160,8 +160,10 @@ class ReleaseReader(nn.Module):
         return {"logits": logits} if labels is None else {"loss": self.loss(logits, labels), "logits": logits}
 
 
-def _new_parameters(back: Back | NarrowBack) -> list[nn.Parameter]:
+def _new_parameters(back: AnyBack) -> list[nn.Parameter]:
     """The map M2 and the head of a back."""
+    if isinstance(back, AnswerBack):
+        return list(back.parameters())
     found = list(back.widen.parameters()) if isinstance(back, NarrowBack) else []
     model = back.back.model if isinstance(back, NarrowBack) else back.model
     body = f"{getattr(model, 'base_model_prefix', '')}."

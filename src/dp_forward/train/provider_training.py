@@ -30,7 +30,7 @@ from dp_forward.privacy import TEXT, Guarantee
 from dp_forward.progress import Progress, counter
 from dp_forward.split.artifacts import save_provider_side
 from dp_forward.split.device import pick_device
-from dp_forward.split.halves import Back, NarrowBack
+from dp_forward.split.halves import AnyBack
 from dp_forward.storage.digests import file_digest
 from dp_forward.train.defaults import effective_releases_plan
 from dp_forward.train.label_debiasing import LabelLoss, accuracy_of_answers
@@ -123,7 +123,7 @@ def held_out_records(records: int, *, share: float, seed: int) -> tuple[NDArray[
 
 @torch.inference_mode()
 def _predict(
-    back: Back | NarrowBack, corpus: ReleasedCorpus, held: NDArray[np.int64], progress: Progress | None
+    back: AnyBack, corpus: ReleasedCorpus, held: NDArray[np.int64], progress: Progress | None
 ) -> NDArray[np.int64]:
     """What the trained back says of each held-out record."""
     device = pick_device()

@@ -53,7 +53,7 @@ from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import MVG, KaryResponse, MatrixGaussian, Mechanism, NormBound, compose
-from dp_forward.split.halves import NarrowFront
+from dp_forward.split.halves import Front
 
 __all__ = ["TokenPrior", "token_table"]
 
@@ -158,7 +158,7 @@ class Noise:
 
 def token_table(front: AnyFront) -> nn.Module:
     """The front's table of tokens; an image front has none and is refused."""
-    plain = front.front if isinstance(front, NarrowFront) else front
+    plain = front if isinstance(front, Front) else front.front
     table: nn.Module = plain.model.get_input_embeddings()  # type: ignore[operator]
     if getattr(table, "num_embeddings", None) is None:
         raise InvalidInput("front", "read tokens", "images", "There are no tokens to find.")

@@ -92,7 +92,7 @@ def _write(folder: Path, spec: CollectionSpec, moment: sqlite3.Connection, progr
 
 def _rows(moment: sqlite3.Connection, corpus: CorpusSpec) -> Iterator[tuple[bytes, int | None]]:
     """The integers and the label of each record, in the order of the ids."""
-    labelled = corpus.labels != "none"
+    labelled = corpus.stores_labels
     for request, digest, label, noisy in moment.execute(f"SELECT request, digest, label, noisy {_COMPLETE}"):
         sound = len(noisy) == corpus.release.payload_bytes and (label is not None) == labelled
         if not sound or record_digest(request, noisy, label) != digest:

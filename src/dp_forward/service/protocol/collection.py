@@ -87,7 +87,7 @@ class CollectionSpec:
     @property
     def label_count(self) -> int | None:
         """How many labels there are; None where none are collected. For `parse_record`."""
-        return None if self.labels == "none" else len(self.manifest.release.labels)
+        return None if self.labels in ("none", "folded") else len(self.manifest.release.labels)
 
     @property
     def body_records(self) -> int:
