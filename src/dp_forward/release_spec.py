@@ -93,7 +93,7 @@ class ReleaseSpec:
     @property
     def folded(self) -> bool:
         """Whether text and label of a record are in one release (`noise.folded_record`)."""
-        return self.noise is not None and self.noise.protects == RECORD
+        return isinstance(self.noise, NoiseSpec) and self.noise.protects == RECORD
 
     @property
     def matrix_rows(self) -> int:
