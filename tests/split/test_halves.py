@@ -320,9 +320,15 @@ def test_output_reads_the_mean_of_the_rows_that_are_no_padding(family: str) -> N
         if family not in ("modernbert", *CAUSAL):  # those have a final norm behind the last block
             expected = rows(input_ids=ids, attention_mask=mask).sum(dim=1) / mask.sum(dim=1, keepdim=True)
             torch.testing.assert_close(found[:, 0], expected)
+        both = split_model(model, "output", pooling="mean2").front.eval()
+        two = both(input_ids=ids, attention_mask=mask)
+        assert two.shape == found.shape
+        last = torch.nn.functional.normalize(found, dim=-1)
+        torch.testing.assert_close((two - last).norm(dim=-1), torch.ones(2, 1))
         changed = ids.clone()
         changed[1, 1 if family in CAUSAL else 5] = 4
         torch.testing.assert_close(front(input_ids=changed, attention_mask=mask), found)
+        torch.testing.assert_close(both(input_ids=changed, attention_mask=mask), two)
     assert found.shape == (2, 1, front.width)
 
 

@@ -58,6 +58,7 @@ __all__ = [
     "save_provider_side",
     "save_sides",
     "save_split",
+    "save_user_side",
 ]
 
 Half = AnyFront | AnyBack
@@ -106,7 +107,8 @@ class ProviderSide:
 
 def _refuse_other_half(spec: ReleaseSpec, half: Half) -> None:
     """Refuse a spec that does not describe what crosses at this half."""
-    for name, own in {"cut": str(half.cut), "width": half.width}.items():
+    width = release_width(half.width, spec.noise, spec.labels)
+    for name, own in {"cut": str(half.cut), "width": width}.items():
         found = getattr(spec, name)
         if found != own:
             raise InvalidInput("spec", f"have the {name} {own} of its half", found, "Use ReleaseSpec.of.")
@@ -205,6 +207,15 @@ def save_sides(
     for side in ("front", "back"):
         write_json(root / side / _SPEC, spec.as_dict(), sort_keys=True)
     return digests
+
+
+def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]) -> str:
+    """Write ``front/`` where there is no back; returns the digest of the front."""
+    root = Path(folder)
+    digest = _save_half("front", front, root / "front")
+    tokenizer.save_pretrained(root / "front" / _TOKENIZER)
+    write_json(root / "front" / _SPEC, spec.as_dict(), sort_keys=True)
+    return digest
 
 
 def save_provider_side(

@@ -16,7 +16,7 @@ from dp_forward.errors import InvalidInput
 __all__ = ["FAMILIES"]
 
 Head = Literal["bare", "classifier", "masked_lm"]
-Readout = Literal["pooler", "first", "mean", "last", "config"]
+Readout = Literal["pooler", "first", "mean", "mean2", "last", "config"]
 
 _TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _TEXT_WITHOUT_TYPES = ("input_ids", "attention_mask", "position_ids")
@@ -285,8 +285,18 @@ def base_of(model: Any) -> Any:
     return model if head_of(model) == "bare" else getattr(model, model.base_model_prefix)
 
 
-POOLINGS: Final[dict[str, Readout]] = {"mean": "mean", "cls": "first", "pooler": "pooler", "last": "last"}
-"""What `output` can be told to read, in the words of sentence encoders -> how it is read."""
+POOLINGS: Final[dict[str, Readout]] = {
+    "mean": "mean",
+    "mean2": "mean2",
+    "cls": "first",
+    "pooler": "pooler",
+    "last": "last",
+}
+"""What `output` can be told to read, in the words of sentence encoders -> how it is read.
+
+``mean2`` is the direction of the mean row of the last block and that of the one before, added up: what a
+sentence encoder has unlearnt in its last block is often still there one block earlier.
+"""
 
 
 def readout_of(model: Any, pooling: str | None = None) -> Readout | None:
@@ -299,7 +309,7 @@ def readout_of(model: Any, pooling: str | None = None) -> Readout | None:
         return None
     if pooling is not None:
         pooler = ["pooler"] if getattr(base_of(model), "pooler", None) is not None else []
-        known = ["mean", "last"] if family_of(model).causal else ["mean", "cls", *pooler]
+        known = ["mean", "mean2", "last"] if family_of(model).causal else ["mean", "mean2", "cls", *pooler]
         if pooling not in known:
             raise InvalidInput("pooling", f"be one of {', '.join(known)}", repr(pooling), "Try mean.")
         return POOLINGS[pooling]

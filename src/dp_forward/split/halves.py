@@ -112,6 +112,8 @@ class Front(_Half):
             ids, first = inputs["input_ids"], int(self.settings["pad_token_id"]) + 1
             places = torch.arange(first, first + ids.shape[1], device=ids.device)
             inputs["position_ids"] = places.expand(ids.shape)
+        if self._readout == "mean2":
+            inputs["output_hidden_states"] = True
         output = self.model(**inputs)
         mask = inputs.get("attention_mask")
         if self._readout is not None:
@@ -144,9 +146,10 @@ class Front(_Half):
             return rows[:, :1]
         if self._readout == "last":
             return rows[:, -1:]
-        weights = torch.ones(rows.shape[:2], device=rows.device, dtype=torch.bool) if mask is None else mask
-        total = (rows * weights.unsqueeze(-1)).sum(dim=1)
-        return (total / weights.sum(dim=1, keepdim=True))[:, None]
+        if self._readout == "mean2":
+            means = [_mean_row(state, mask) for state in output.hidden_states[-2:]]
+            return sum((functional.normalize(mean, dim=-1) for mean in means), torch.zeros_like(means[0]))
+        return _mean_row(rows, mask)
 
 
 class Back(_Half):
@@ -176,6 +179,12 @@ class Back(_Half):
         if labels is not None:
             inputs["labels"] = labels
         return self.model(**inputs)
+
+
+def _mean_row(rows: Tensor, mask: Tensor | None) -> Tensor:
+    weights = torch.ones(rows.shape[:2], device=rows.device, dtype=torch.bool) if mask is None else mask
+    total = (rows * weights.unsqueeze(-1)).sum(dim=1)
+    return (total / weights.sum(dim=1, keepdim=True))[:, None]
 
 
 def _without_pad(rows: Tensor, mask: Tensor | None) -> Tensor:
@@ -230,6 +239,16 @@ class ReadoutFront(nn.Module):
         self.cut, self.row_local, self.width = front.cut, front.row_local, labels or width
         self.max_rows, self.pads_left = front.max_rows, front.pads_left
 
+    def with_scores(self, weights: Tensor, biases: Tensor) -> ReadoutFront:
+        """The same front and projection (not copies), and behind them these scores [K, width], [K]."""
+        made = ReadoutFront(self.front, self.project.out_features, len(biases))
+        made.project = self.project
+        assert made.decide is not None
+        with torch.no_grad():
+            made.decide.weight.copy_(weights)
+            made.decide.bias.copy_(biases)
+        return made
+
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Directions or scores; see the class."""
         row = functional.normalize(self.front(*args, **kwargs), dim=-1)
@@ -245,6 +264,18 @@ class AnswerBack(nn.Module):
         self.answer = nn.Linear(labels, labels)
         self.cut, self.width = Cut("output"), labels
         self.vocabulary_head, self.exact = False, False
+
+    @classmethod
+    def of(cls, transition: Tensor) -> AnswerBack:
+        """The back for answers by this channel [K, K], row: decision, column: answer.
+
+        Its probabilities are those of the decision given the answer, all labels being alike beforehand.
+        """
+        back = cls(len(transition))
+        with torch.no_grad():
+            back.answer.weight.copy_(transition.log())
+            back.answer.bias.zero_()
+        return back
 
     def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
         """Logits, as a Hugging Face classifier gives them."""

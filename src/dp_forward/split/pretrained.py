@@ -59,7 +59,8 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
 
 
 def default_pooling(name: str) -> str | None:
-    """How `output` reads a checkpoint: as its sentence-transformers folder says, else the mean of its rows.
+    """How `output` reads a checkpoint: as its sentence-transformers folder says, else by the mean of its rows
+    (of the last two blocks, `families.POOLINGS`).
 
     None, which means: by the model's own head, for a checkpoint that is a whole classifier.
     """
@@ -81,7 +82,7 @@ def default_pooling(name: str) -> str | None:
     except (OSError, ValueError):
         modes = {}
     said = {"pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
-    return next((pooling for mode, pooling in said.items() if modes.get(mode)), "mean")
+    return next((pooling for mode, pooling in said.items() if modes.get(mode)), "mean2")
 
 
 def load_tokenizer(name: str) -> Any:

@@ -234,3 +234,17 @@ def _posterior(
     weight = np.exp(np.array(evidence) - max(evidence))
     weight /= weight.sum()
     return np.tensordot(weight, np.array(estimates), axes=1), float(weight @ betas)
+
+
+_USUAL_CONTRAST: Final = 0.12
+"""The norm of a contrast in the tasks that the constants were fixed on: 0.09 to 0.2."""
+
+
+def expected_signal(variance: float, code: FoldedCode) -> float:
+    """A usual contrast over the noise of its estimate, for equal shares; known before any record is read.
+
+    Above 3 the records say clearly what they have to say; below 1 the descriptions decide.
+    """
+    # At equal shares Cov(h_y) = I / (K - 1).
+    noise = (code.labels - 1) * math.sqrt(code.variances(variance)[2] * (code.labels - 1) * code.width)
+    return _USUAL_CONTRAST * math.sqrt(code.labels - 1) / noise

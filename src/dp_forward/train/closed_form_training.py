@@ -1,0 +1,264 @@
+r"""The default at `output`: one folded release per record, and a classifier in closed form.
+
+    public text ─► statistics ─┐
+    label words ─► front ──────┴► projection ─► one release per record ─► mean ─► discriminant ─► RUN/front
+                                  (RUN/projection, RUN/releases)
+
+A record is released once, text and label under one pure epsilon (`noise.folded_record`). The discriminant is
+a function of the releases, so it may be published: it ends the *refined front*, whose decision is answered by
+K-ary response at the same epsilon when somebody asks. `closed_form` has the formulas.
+
+Guarantees:
+    The projection depends on public text, on the names and descriptions of the labels and on the number of
+    records, never on a record. So what is promised per record rests on the release alone.
+    Deterministic given the releases. A killed run draws and charges nothing again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from dp_forward.corpus.reader import ReleasedCorpus
+from dp_forward.data import EncodedTexts, FixedLength
+from dp_forward.errors import InvalidInput
+from dp_forward.noise.folded_record import FoldedCode
+from dp_forward.privacy import KaryResponse, NoiseSpec
+from dp_forward.progress import Progress, counter
+from dp_forward.release_spec import ReleaseSpec
+from dp_forward.split import Split
+from dp_forward.split.artifacts import UserSide, save_user_side
+from dp_forward.split.device import pick_device
+from dp_forward.split.front_statistics import (
+    FrontStatistics,
+    find_shipped,
+    random_statistics,
+    rows_of,
+    statistics_of_rows,
+)
+from dp_forward.split.halves import AnswerBack, Front, ReadoutFront
+from dp_forward.storage.files import draft_of
+from dp_forward.train.closed_form import (
+    Discriminant,
+    Hints,
+    Projection,
+    choose_width,
+    expected_signal,
+    fit,
+    make_projection,
+)
+
+__all__ = ["ClosedForm", "label_phrases"]
+
+PROJECTION: Final = "projection"
+"""RUN/projection: the front that releases records, and what is known in its space beforehand."""
+_NUMBERS: Final = "projection.safetensors"
+_BATCH: Final = 64
+_READ_AT_ONCE: Final = 4096
+
+Floats = NDArray[np.float64]
+
+
+def label_phrases(
+    labels: Sequence[str], described: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """What is said of each label: the given phrases, else its own words; empty where some label has no words.
+
+    Edges:
+        A description of an unknown label is refused.
+    """
+    for label in described:
+        if label not in labels:
+            rule = f"name one of {', '.join(labels[:20])}"
+            raise InvalidInput(
+                "describe", rule, repr(label[:40]), 'For example --describe refund="money back".'
+            )
+    phrases = {label: tuple(described.get(label) or _words(label)) for label in labels}
+    return phrases if all(phrases.values()) else {}
+
+
+def _words(label: str) -> tuple[str, ...]:
+    words = label.replace("_", " ").replace("-", " ").strip()
+    return (words,) if any(letter.isalpha() for letter in words) else ()
+
+
+@dataclass(frozen=True, eq=False)
+class ClosedForm:
+    """One front at `output` with its public statistics, and what is known of the labels."""
+
+    front: Front
+    tokens: FixedLength
+    labels: tuple[str, ...]
+    statistics: FrontStatistics
+    hints: Hints | None
+
+    @classmethod
+    def of(
+        cls,
+        front: Front,
+        tokens: FixedLength,
+        labels: Sequence[str],
+        *,
+        described: Mapping[str, Sequence[str]],
+        public: EncodedTexts | None = None,
+        source: str = "the user's public text",
+        progress: Progress | None = None,
+    ) -> ClosedForm:
+        """From public text (labelled or not), or the statistics that come with the package, or neither."""
+        rows = (
+            None
+            if public is None
+            else read_rows(front, public, counter(progress, "public text", len(public)))
+        )
+        if rows is not None:
+            batches = (
+                torch.from_numpy(rows[at : at + _READ_AT_ONCE, None])
+                for at in range(0, len(rows), _READ_AT_ONCE)
+            )
+            statistics = statistics_of_rows(batches, front, source=source)
+        else:
+            statistics = find_shipped(front) or random_statistics(front)
+        hints = None
+        if rows is not None and public is not None and public.labels is not None:
+            hints = Hints(rows, public.labels, labelled=True)
+        else:
+            phrases = label_phrases(labels, described)
+            if phrases:
+                texts = [phrase for label in labels for phrase in phrases[label]]
+                numbers = [number for number, label in enumerate(labels) for _ in phrases[label]]
+                encoded = (tokens.encode(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH))
+                found = [row[:, 0].double().cpu().numpy() for row in rows_of(front, encoded, pick_device())]
+                hints = Hints(np.concatenate(found), np.array(numbers))
+        return cls(front, tokens, tuple(labels), statistics, hints)
+
+    def project(self, *, records: int, noise: NoiseSpec, width: int | None = None) -> Projected:
+        """The front that releases ``records`` records with this noise, and what is known in its space."""
+        sigma, most = noise_of(noise), len(self.statistics.variances)
+        width = width or choose_width(records, sigma, labels=len(self.labels), most=most)
+        projection = make_projection(self.statistics, min(width, most), len(self.labels), self.hints)
+        front = ReadoutFront(self.front, projection.width)
+        with torch.no_grad():
+            matrix = torch.from_numpy(projection.matrix.T.copy())
+            front.project.weight.copy_(matrix)
+            front.project.bias.copy_(-matrix @ torch.from_numpy(projection.origin))
+        spec = ReleaseSpec.of(front, noise=noise, rows=self.tokens.length, labels=self.labels)
+        return Projected(front.train(False), self.tokens, spec, projection)
+
+
+@dataclass(frozen=True, eq=False)
+class Projected:
+    """A front that releases directions, and what is known of the labels in their space."""
+
+    front: ReadoutFront
+    tokens: FixedLength
+    spec: ReleaseSpec
+    projection: Projection
+
+    @property
+    def code(self) -> FoldedCode:
+        """How text and label become one vector."""
+        return FoldedCode(len(self.spec.labels), self.projection.width)
+
+    def save(self, folder: Path) -> UserSide:
+        """Write the front and the numbers; what a user, or a provider, needs of them."""
+        digest = save_user_side(self.front, self.spec, self.tokens.tokenizer, folder)
+        projection = self.projection
+        tensors = {
+            "origin": projection.origin,
+            "matrix": projection.matrix,
+            "covariance": projection.covariance,
+            "trust": np.array(projection.trust),
+        }
+        if projection.hint is not None:
+            tensors["hint"] = projection.hint
+        with draft_of(folder / _NUMBERS) as draft:
+            save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, draft)
+        return UserSide(self.front, self.tokens, replace(self.spec, front=digest))
+
+    def expected_signal(self, records: int) -> float:
+        """How far apart classes usually lie, over the noise of what the records will say of it."""
+        return expected_signal(noise_of(self.spec.required_noise()) ** 2 / records, self.code)
+
+    def refine(self, corpus: ReleasedCorpus, *, query: NoiseSpec) -> Refined:
+        """Learn the decision from the releases, and end the front in it; ``query`` is how it is answered."""
+        variance = noise_of(self.spec.required_noise()) ** 2 / len(corpus)
+        return self.decide(fit(mean_release(corpus), variance, self.code, self.projection), query=query)
+
+    def prior(self) -> Discriminant:
+        """What is known before any record is."""
+        return fit(np.zeros(self.code.columns), math.inf, self.code, self.projection)
+
+    def decide(self, learnt: Discriminant, *, query: NoiseSpec) -> Refined:
+        """The refined front of a decision, and the back that reads its noisy answer."""
+        answer = query.build()
+        assert isinstance(answer, KaryResponse)
+        front = self.front.with_scores(torch.from_numpy(learnt.weights), torch.from_numpy(learnt.biases))
+        back = AnswerBack.of(torch.from_numpy(answer.transition()))
+        spec = ReleaseSpec.of(front, noise=query, rows=self.spec.rows, labels=self.spec.labels)
+        return Refined(Split(front.train(False), back.train(False)), spec, learnt)
+
+
+@dataclass(frozen=True, eq=False)
+class Refined:
+    """The halves that are asked: the front ends in a decision, the back reads a noisy answer."""
+
+    pair: Split
+    spec: ReleaseSpec
+    learnt: Discriminant
+
+
+def load_projected(folder: Path, user: UserSide) -> Projection:
+    """What `Projected.save` wrote beside a front."""
+    try:
+        numbers = load_file(folder / _NUMBERS)
+        low, high = numbers["trust"].tolist()
+        found = Projection(
+            numbers["origin"], numbers["matrix"], numbers["covariance"], numbers.get("hint"), (low, high)
+        )
+    except (OSError, ValueError, KeyError) as error:
+        found_kind = type(error).__name__
+        raise InvalidInput(
+            "model", f"hold {_NUMBERS}", found_kind, "Name the folder of the projection."
+        ) from None
+    if user.spec.width != len(user.spec.labels) * (found.width + 1):
+        raise InvalidInput("model", "be one projection", "two of different width", "Get it again.")
+    return found
+
+
+def noise_of(noise: NoiseSpec) -> float:
+    """The noise per coordinate of one unbiased release."""
+    sigma: float = noise.build().sigma  # type: ignore[attr-defined]
+    return sigma
+
+
+def mean_release(corpus: ReleasedCorpus) -> Floats:
+    """The mean of the releases of a folded corpus, one pass, a few thousand at a time."""
+    if corpus.spec.labels != "folded":
+        raise InvalidInput("releases", "be folded", "others", "Train a back on them: --back gradient.")
+    total = np.zeros(corpus.release.width)
+    for start in range(0, len(corpus), _READ_AT_ONCE):
+        some = corpus.__getitems__(range(start, min(start + _READ_AT_ONCE, len(corpus))))["hidden"]
+        total += some[:, 0].double().sum(dim=0).numpy()
+    return np.asarray(total / len(corpus))
+
+
+@torch.inference_mode()
+def read_rows(front: Front | ReadoutFront, texts: EncodedTexts, progress: Any = None) -> NDArray[np.float32]:
+    """The row of each text, [texts, d]; texts of like length go together, which is quicker."""
+    from dp_forward.train.evaluation import length_batches
+
+    device = pick_device()
+    front.to(device).train(False)
+    found = np.empty((len(texts), front.width), dtype=np.float32)
+    for chosen, batch in length_batches(texts, _BATCH, device, progress=progress):
+        batch.pop("labels", None)
+        found[chosen] = front(**batch)[:, 0].float().cpu().numpy()
+    return found
