@@ -18,7 +18,10 @@ from dp_forward.progress import counter
 from dp_forward.train.plan import Plan, ReleasesPlan
 
 _ACCURACY, _COST = ("accuracy", "accuracy_low", "accuracy_high"), ("seconds", "peak_memory_mib")
-_NUMBERS = ("draws", "texts", "accuracy_without_noise", "accuracy_of_commonest_label")
+_NUMBERS = (
+    *("draws", "texts", "accuracy_without_noise", "accuracy_of_commonest_label"),
+    *("accuracy_of_descriptions", "records", "width", "signal"),
+)
 
 
 @plan_options(Plan)
@@ -36,6 +39,9 @@ def finetune(
         Path | None, Option(help="Where the release of the texts is charged [one of its own].")
     ] = None,
     budget: RecordBudget = None,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Say what would be charged, and whether it is likely enough; stop.")
+    ] = False,
     resume: Resume = False,
     json: options.Json = False,
 ) -> None:
@@ -48,6 +54,7 @@ def finetune(
     from dp_forward.corpus.writer import ledger_of
     from dp_forward.train.defaults import effective_plan
     from dp_forward.train.finetune import finetune as run_plan
+    from dp_forward.train.finetune import preview
 
     if from_releases is not None:
         for name, value in {"ledger": ledger, "budget": budget}.items():
@@ -56,8 +63,15 @@ def finetune(
         _finetune_releases(from_releases, settings, out=out, resume=resume, json=json)
         return
     plan = effective_plan(Plan.from_dict(settings))
+    if dry_run:
+        with Bars() as bars:
+            found, said = preview(plan, progress=bars)
+        output.print_result(found, json=json, title="Nothing was charged", sentences=said)
+        return
     with carry_out(plan, out) as bars:
-        run = run_plan(plan, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget)
+        run = run_plan(
+            plan, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget, say=output.say
+        )
     # By the file and not by the flag: a run that was finished before may have been charged in a shared one.
     more = [*run.report.get("data", []), *([OWN_LEDGER] if ledger_of(out / "releases").exists() else [])]
     print_report(run.report, out, json=json, more=more)

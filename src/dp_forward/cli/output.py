@@ -85,6 +85,11 @@ def warn(message: str, *, name: str = "dpf") -> None:
     typer.echo(f"{name}: warning: {message}", err=True)
 
 
+def say(message: str) -> None:
+    """A sentence for people, on stderr, while something runs."""
+    typer.echo(message, err=True)
+
+
 def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None:
     """Run a command line; a refusal of ours is one line on stderr and its exit code."""
     try:

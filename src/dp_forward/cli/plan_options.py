@@ -46,6 +46,7 @@ DataArgument = Annotated[
         "imdb, qqp, rotten-tomatoes.",
     ),
 ]
+_METAVARS = {"data": "TASK=PATH", "describe": "LABEL=PHRASE"}
 _SET = Annotated[
     list[str] | None,
     Option("--set", metavar="NAME=VALUE", help="Any other key of a plan; can be given several times."),
@@ -94,7 +95,7 @@ def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callab
             for name in flags:
                 value = given.pop(name)
                 if kinds[name] == "Mapping":
-                    value = data_paths(value)
+                    value = descriptions(value) if name == "describe" else data_paths(value)
                 elif kinds[name] == "tuple":
                     value = numbers(name.replace("_", "-"), value)
                 if value is not None:
@@ -136,7 +137,7 @@ def _option(item: Field[Any]) -> Any:
             known = about.switch.split("/")[0 if known else 1]
         text += f" [{known}]"
     kind = _TYPES.get(kind_of(item), str)
-    panel, metavar = _PANELS[about.group or ""], "TASK=PATH" if kind_of(item) == "Mapping" else None
+    panel, metavar = _PANELS[about.group or ""], _METAVARS.get(item.name)
     return Annotated[kind | None, Option(*names, help=text, metavar=metavar, rich_help_panel=panel)]
 
 
@@ -153,6 +154,18 @@ def _settings(given: Sequence[str] | None) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             found[name.strip()] = value.strip()
     return found
+
+
+def descriptions(given: Sequence[str] | None) -> dict[str, list[str]] | None:
+    """``["bad=a dull film", "bad=awful"]`` to ``{"bad": ["a dull film", "awful"]}``."""
+    found: dict[str, list[str]] = {}
+    for option in given or ():
+        label, equals, phrase = option.partition("=")
+        if not equals or not label.strip() or not phrase.strip():
+            remedy = 'For example --describe refund="I want my money back".'
+            raise InvalidInput("describe", "look like LABEL=PHRASE", repr(option[:80]), remedy)
+        found.setdefault(label.strip(), []).append(phrase.strip())
+    return found or None
 
 
 def data_paths(given: Sequence[str] | None) -> dict[str, str] | None:

@@ -22,6 +22,7 @@ from dp_forward.privacy import Mechanism
 from dp_forward.split.artifacts import UserSide
 
 _FRONT_BATCH: Final = 64
+_LENGTH_STEP: Final = 16
 _NOISE_ENTRIES: Final = 1 << 16
 """What a thread draws at a time."""
 
@@ -47,26 +48,62 @@ class ReleaseDrawer:
         """One release of each of these records. Every call draws anew: call it once for a record."""
         # The noise takes most of the time, and its arithmetic runs outside of Python's lock.
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            noisy = b"".join(threads.map(self._add_noise, self._hidden(records)))
+            noisy = b"".join(threads.map(self._add_noise, self._folded(records)))
         if len(noisy) != len(records) * self._spec.release.payload_bytes:
             raise AssertionError("a release has another size than its spec says")
         return Piece(records.start, len(records), noisy, self._draw_labels(records))
 
+    def _folded(self, records: range) -> Iterator[Tensor]:
+        """The hidden matrices, with the labels folded in where the spec says so."""
+        first, labels = records.start, self._texts.labels
+        for hidden in self._hidden(records):
+            if self._code is None or labels is None:
+                yield hidden
+                continue
+            last = first + len(hidden)
+            yield torch.from_numpy(self._code.fold(hidden[:, 0].numpy(), labels[first:last]))[:, None]
+            first = last
+
     @torch.inference_mode()
     def _hidden(self, records: range) -> Iterator[Tensor]:
         """The hidden matrices of the records, as many at a time as a thread adds noise to."""
-        shape, code = (self._spec.release.matrix_rows, self._front.width), self._code
+        shape, at_once = self._spec.release.shape, max(1, _NOISE_ENTRIES // self._spec.release.payload_bytes)
+        pooled = self._spec.release.cut == "output" and not self._texts.pads_left
+        for hidden in [self._pooled(records)] if pooled else self._in_order(records):
+            if tuple(hidden.shape[1:]) != (shape[0], self._front.width):
+                raise AssertionError("the front gives another shape than its spec says")
+            yield from torch.split(hidden, at_once)
+
+    def _in_order(self, records: range) -> Iterator[Tensor]:
         for first in range(records.start, records.stop, _FRONT_BATCH):
             some = range(first, min(first + _FRONT_BATCH, records.stop))
-            batch = self._texts.batch(some)
-            labels = batch.pop("labels", None)
-            hidden = self._front(**{name: value.to(self._device) for name, value in batch.items()})
-            if tuple(hidden.shape) != (len(some), *shape):
-                raise AssertionError("the front gives another shape than its spec says")
-            hidden = hidden.cpu()
-            if code is not None and labels is not None:
-                hidden = torch.from_numpy(code.fold(hidden[:, 0].numpy(), labels.numpy()))[:, None]
-            yield from hidden.split(max(1, _NOISE_ENTRIES // (shape[0] * shape[1])))
+            yield self._read(self._texts.batch(some))
+
+    def _pooled(self, records: range) -> Tensor:
+        """One row for each record; texts of like length are read together, in batches of one shape.
+
+        A text is cut to its own length, rounded up, and a batch always has the same number of texts, filled
+        up by repeating one: so nothing of the others can move a text's row, not even by a rounding.
+        """
+        numbers = np.arange(records.start, records.stop)
+        lengths = -(-self._texts.lengths[numbers] // _LENGTH_STEP) * _LENGTH_STEP
+        found = torch.empty(len(numbers), 1, self._front.width)
+        for length in np.unique(lengths):
+            alike = np.flatnonzero(lengths == length)
+            for start in range(0, len(alike), _FRONT_BATCH):
+                some = alike[start : start + _FRONT_BATCH]
+                filled = np.concatenate([some, np.repeat(some[:1], _FRONT_BATCH - len(some))])
+                batch = self._texts.batch(numbers[filled])
+                columns = {
+                    name: value if name == "labels" else value[:, :length] for name, value in batch.items()
+                }
+                found[some] = self._read(columns)[: len(some)].float()
+        return found
+
+    def _read(self, batch: dict[str, Tensor]) -> Tensor:
+        return self._front(  # type: ignore[no-any-return]
+            **{name: value.to(self._device) for name, value in batch.items() if name != "labels"}
+        ).cpu()
 
     def _add_noise(self, hidden: Tensor) -> bytes:
         releases = release_batch(hidden, self._mechanism, bits=self._spec.release.bits)

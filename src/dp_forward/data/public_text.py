@@ -37,7 +37,7 @@ from dp_forward.data.tasks import Task
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["count_common", "pack_blocks", "read_public_records", "read_public_texts"]
+__all__ = ["count_common", "has_labels", "pack_blocks", "read_public_records", "read_public_texts"]
 
 
 _PLAIN = (".txt", ".raw", ".text")
@@ -99,6 +99,14 @@ def read_public_records(
         _, rows = stream_hub(place, split="train", name=name, otherwise="check the spelling.")
         return _records(rows, task, name=name)
     return chain.from_iterable(_read_file(file, task, name) for file in _find_files(Path(place), name))
+
+
+def has_labels(corpus: str | os.PathLike[str], task: Task) -> bool:
+    """Whether a corpus begins with a label of the task."""
+    try:
+        return next(iter(read_public_records(corpus, task)), None) is not None
+    except InvalidInput:
+        return False
 
 
 def note_texts(records: Iterable[Record], seen: array[int]) -> Iterator[Record]:

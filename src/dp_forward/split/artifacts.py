@@ -32,6 +32,7 @@ from safetensors.torch import load_file, save_file
 
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec, release_width
 from dp_forward.split.families import FAMILIES
 from dp_forward.split.halves import (
@@ -315,8 +316,9 @@ def _release_settings(folder: Path, side: str) -> dict[str, Any]:
 
 def _spec(settings: dict[str, Any], half: Half) -> ReleaseSpec:
     try:
-        made = ReleaseSpec.from_dict(settings, width=half.width, cut=str(half.cut))
-        return replace(made, width=release_width(half.width, made.noise, made.labels))
+        noise = None if settings["noise"] is None else NoiseSpec.from_dict(settings["noise"])
+        width = release_width(half.width, noise, settings["labels"])
+        return ReleaseSpec.from_dict(settings, width=width, cut=str(half.cut))
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         if isinstance(error, InvalidInput):
             raise

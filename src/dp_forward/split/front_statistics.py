@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 from torch.nn import functional
@@ -35,10 +35,11 @@ from dp_forward.errors import InvalidInput
 from dp_forward.split.halves import Front
 from dp_forward.storage.files import draft_of
 
-__all__ = ["FrontStatistics", "statistics_of_rows"]
+__all__ = ["NO_TEXT", "FrontStatistics", "find_shipped", "random_statistics", "rows_of", "statistics_of_rows"]
 
 MOST_DIRECTIONS: Final = 160
 """That are kept; beyond them a projection gains little."""
+NO_TEXT: Final = "no text: random directions"
 _SHIPPED: Final = ("minilm.safetensors",)
 
 Floats = NDArray[np.float64]
@@ -112,7 +113,7 @@ class FrontStatistics:
                 variances=parts["variances"],
                 remainder=float(parts["remainder"][0]),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             found = type(error).__name__
             raise InvalidInput("statistics", "be a file of statistics", found, "Make it again.") from None
 
@@ -158,7 +159,7 @@ def random_statistics(front: Front, *, seed: int = 0) -> FrontStatistics:
     return FrontStatistics(
         encoder=encoder_digest(front),
         pooling=front.pooling,
-        source="no text: random directions",
+        source=NO_TEXT,
         texts=0,
         mean=np.zeros(front.width),
         directions=directions,

@@ -48,14 +48,14 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
                 kind = transformers.AutoModelForImageClassification
             model: PreTrainedModel = kind.from_pretrained(folder, use_safetensors=True, **more)
     except (OSError, ValueError):
-        raise InvalidInput(
-            "model",
-            "be a folder or a name that Hugging Face can load",
-            name,
-            "Check the spelling, or go online.",
-        ) from None
+        raise _unknown(name) from None
     model.train(False)
     return model
+
+
+def _unknown(name: str) -> InvalidInput:
+    rule = "be a folder or a name that Hugging Face can load"
+    return InvalidInput("model", rule, name, "Check the spelling, or go online.")
 
 
 def default_pooling(name: str) -> str | None:
@@ -68,7 +68,10 @@ def default_pooling(name: str) -> str | None:
     from transformers.utils.hub import cached_file
 
     folder = model_folder(name)
-    settings = transformers.AutoConfig.from_pretrained(folder)
+    try:
+        settings = transformers.AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError):
+        raise _unknown(name) from None
     if "Classification" in (settings.architectures or [""])[0]:
         return None
     try:

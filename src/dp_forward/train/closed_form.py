@@ -16,7 +16,7 @@ Paper: not in it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -76,11 +76,13 @@ class Projection:
     covariance: Floats
     hint: Floats | None = None
     trust: tuple[float, float] = _DESCRIBED
+    source: str = ""
+    """From which public text the statistics are."""
 
     @property
     def width(self) -> int:
         """d'."""
-        return self.matrix.shape[1]
+        return int(self.matrix.shape[1])
 
     def directions(self, rows: Floats) -> Floats:
         """z of rows [n, d]."""
@@ -143,15 +145,17 @@ def make_projection(statistics: FrontStatistics, width: int, labels: int, hints:
     found = made.directions(hints.rows)
     hint, means = _contrasts(found, hints.labels, labels)
     if not hints.labelled:
-        return Projection(origin, basis, made.covariance, hint, _DESCRIBED)
-    return Projection(origin, basis, np.cov((found - means[hints.labels]).T), hint, _LABELLED)
+        return replace(made, hint=hint)
+    within = np.cov((found - means[hints.labels]).T)
+    return replace(made, covariance=within, hint=hint, trust=_LABELLED)
 
 
 def _with_covariance(statistics: FrontStatistics, origin: Floats, matrix: Floats) -> Projection:
     """The covariance of z as the low-rank statistics say: of the projected rows, over their mean square."""
     spread = matrix.T @ statistics.covariance @ matrix
     away = matrix.T @ (statistics.mean - origin)
-    return Projection(origin, matrix, spread / (np.trace(spread) + away @ away))
+    covariance = spread / (np.trace(spread) + away @ away)
+    return Projection(origin, matrix, covariance, source=statistics.source)
 
 
 def _contrasts(rows: Floats, labels: Labels, kinds: int) -> tuple[Floats, Floats]:

@@ -25,19 +25,22 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.data import EncodedTexts, FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.privacy import KaryResponse, NoiseSpec
+from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
-from dp_forward.split.artifacts import UserSide, save_user_side
+from dp_forward.split.artifacts import UserSide, load_user_side, save_user_side
 from dp_forward.split.device import pick_device
 from dp_forward.split.front_statistics import (
+    NO_TEXT,
     FrontStatistics,
     find_shipped,
     random_statistics,
@@ -128,7 +131,7 @@ class ClosedForm:
             statistics = find_shipped(front) or random_statistics(front)
         hints = None
         if rows is not None and public is not None and public.labels is not None:
-            hints = Hints(rows, public.labels, labelled=True)
+            hints = Hints(rows.astype(np.float64), public.labels, labelled=True)
         else:
             phrases = label_phrases(labels, described)
             if phrases:
@@ -167,9 +170,13 @@ class Projected:
         """How text and label become one vector."""
         return FoldedCode(len(self.spec.labels), self.projection.width)
 
-    def save(self, folder: Path) -> UserSide:
-        """Write the front and the numbers; what a user, or a provider, needs of them."""
-        digest = save_user_side(self.front, self.spec, self.tokens.tokenizer, folder)
+    @property
+    def user(self) -> UserSide:
+        """All that is needed to release a record; of a projection that was saved."""
+        return UserSide(self.front, self.tokens, self.spec)
+
+    def save(self, folder: Path) -> Projected:
+        """Write the front and the numbers; returns the same with the digest of the front."""
         projection = self.projection
         tensors = {
             "origin": projection.origin,
@@ -179,9 +186,37 @@ class Projected:
         }
         if projection.hint is not None:
             tensors["hint"] = projection.hint
+        folder.mkdir(parents=True, exist_ok=True)
         with draft_of(folder / _NUMBERS) as draft:
-            save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, draft)
-        return UserSide(self.front, self.tokens, replace(self.spec, front=digest))
+            whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+            save_file(whole, draft, metadata={"source": projection.source})
+        digest = save_user_side(self.front, self.spec, self.tokens.tokenizer, folder)
+        return replace(self, spec=replace(self.spec, front=digest))
+
+    @classmethod
+    def load(cls, folder: Path) -> Projected:
+        """What `save` wrote."""
+        user = load_user_side(folder / "front")
+        try:
+            with safe_open(folder / _NUMBERS, framework="numpy") as file:
+                numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                source = (file.metadata() or {}).get("source", "")
+            mean, spread = numbers["trust"].tolist()
+            found = Projection(
+                origin=numbers["origin"],
+                matrix=numbers["matrix"],
+                covariance=numbers["covariance"],
+                hint=numbers.get("hint"),
+                trust=(mean, spread),
+                source=source,
+            )
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            rule, remedy = f"hold {_NUMBERS}", "Name the folder of the projection."
+            raise InvalidInput("model", rule, type(error).__name__, remedy) from None
+        labels = len(user.spec.labels)
+        if not isinstance(user.front, ReadoutFront) or user.spec.width != labels * (found.width + 1):
+            raise InvalidInput("model", "be one projection", "parts of two", "Get it again.")
+        return cls(user.front, user.tokens, user.spec, found)
 
     def expected_signal(self, records: int) -> float:
         """How far apart classes usually lie, over the noise of what the records will say of it."""
@@ -215,24 +250,6 @@ class Refined:
     learnt: Discriminant
 
 
-def load_projected(folder: Path, user: UserSide) -> Projection:
-    """What `Projected.save` wrote beside a front."""
-    try:
-        numbers = load_file(folder / _NUMBERS)
-        low, high = numbers["trust"].tolist()
-        found = Projection(
-            numbers["origin"], numbers["matrix"], numbers["covariance"], numbers.get("hint"), (low, high)
-        )
-    except (OSError, ValueError, KeyError) as error:
-        found_kind = type(error).__name__
-        raise InvalidInput(
-            "model", f"hold {_NUMBERS}", found_kind, "Name the folder of the projection."
-        ) from None
-    if user.spec.width != len(user.spec.labels) * (found.width + 1):
-        raise InvalidInput("model", "be one projection", "two of different width", "Get it again.")
-    return found
-
-
 def noise_of(noise: NoiseSpec) -> float:
     """The noise per coordinate of one unbiased release."""
     sigma: float = noise.build().sigma  # type: ignore[attr-defined]
@@ -262,3 +279,45 @@ def read_rows(front: Front | ReadoutFront, texts: EncodedTexts, progress: Any = 
         batch.pop("labels", None)
         found[chosen] = front(**batch)[:, 0].float().cpu().numpy()
     return found
+
+
+def outlook(projected: Projected, records: int) -> tuple[dict[str, Any], list[str]]:
+    """What a release of so many records will cost and say; known before any of them is read."""
+    noise, signal, projection = (
+        projected.spec.required_noise(),
+        projected.expected_signal(records),
+        projected.projection,
+    )
+    epsilon = noise.build().epsilon(noise.delta or 0.0)
+    found = {
+        "records": records,
+        "labels": len(projected.spec.labels),
+        "width": projection.width,
+        "epsilon": epsilon,
+        "expected_signal": signal,
+        "public_text": projection.source,
+    }
+    enough = "That is likely enough: the records will say clearly what they have to say."
+    if signal < 1:
+        enough = (
+            "That is not enough to say much: the descriptions of the labels will decide. More records, fewer "
+            "labels or a larger epsilon help."
+        )
+    elif signal < 3:
+        enough = "That is little: the records will improve on the descriptions where those are weak."
+    sentences = [
+        f"{records} records of {len(projected.spec.labels)} labels: epsilon {shown_up(epsilon)} for each, "
+        "charged once, for text and label together.",
+        f"They are released in {projection.width} directions, where a usual difference between labels is "
+        f"{signal:.1f} times its noise. {enough}",
+    ]
+    if projection.hint is None:
+        sentences.append(
+            "No label has words: --describe LABEL=PHRASE says what one means, and costs nothing."
+        )
+    if projection.source == NO_TEXT:
+        sentences.append(
+            "There is no public text for this model: the directions are random, which costs several points. "
+            "Name any public text with --public FILE."
+        )
+    return found, sentences

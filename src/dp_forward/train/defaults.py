@@ -17,8 +17,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import parse_cut
-from dp_forward.train.lineage import published_shape
+from dp_forward.split.pretrained import default_pooling
+from dp_forward.train.lineage import Shape, published_shape
 from dp_forward.train.plan import FRONT_SETTINGS, Plan, ReleasesPlan
 from dp_forward.train.regimes import Regime
 
@@ -101,12 +103,57 @@ def effective_releases_plan(plan: ReleasesPlan, cut: str) -> ReleasesPlan:
     return replace(plan, **{name: value for name, value in pace.items() if getattr(plan, name) is None})
 
 
+_CLOSED_FORM: Mapping[str, Any] = {"cut": "output", "rows": 64, "back": "closed-form"}
+_CLOSED_PUBLIC = {"public_limit": 6000, "public_words": 48}
+_CLOSED_PUBLIC_FRONT = {
+    "warm_up_epochs": 2.0,
+    "public_batch": 256,
+    "public_learning_rate": 1e-4,
+    "public_head_learning_rate": 1e-3,
+    "public_words": 48,
+}
+"""The front learns from public labels without noise; the discriminant is read off it afterwards."""
+_BY_GRADIENT = (
+    *("epochs", "batch", "learning_rate", "head_learning_rate", "average", "norm", "threshold_share"),
+    *("label_epsilon", "label_prior", "training_epsilon", "training_threshold_share", "draws"),
+    *("auxiliary_weight", "auxiliary_alone", "public_epochs", "public_relabel"),
+)
+"""Settings that mean nothing in closed form: whoever gives one wants a back that trains."""
+
+
+def _folds(plan: Plan, published: Shape | None) -> bool:
+    """Whether a plan that leaves it open is for the folded release and the closed form."""
+    given = any(getattr(plan, name) is not None for name in _BY_GRADIENT)
+    noise = plan.mechanism in ("privunit", "matrix-gaussian", "gaussian") and plan.unit == "text"
+    trains = plan.lora_rank or plan.early_stopping or plan.label_privacy == "public"
+    return plan.regime.protects_training and noise and published is None and not given and not trains
+
+
+def _closed_form_plan(plan: Plan) -> Plan:
+    chosen: dict[str, Any] = {
+        **_CLOSED_FORM,
+        "pooling": default_pooling(plan.model),
+        "label_privacy": "folded",
+    }
+    if plan.regime is Regime.PUBLIC_FRONT:
+        chosen |= _CLOSED_PUBLIC_FRONT
+    elif plan.public_task is not None:
+        chosen |= _CLOSED_PUBLIC
+    return replace(plan, **{name: value for name, value in chosen.items() if getattr(plan, name) is None})
+
+
 def effective_plan(plan: Plan) -> Plan:
     """The effective plan: nothing that decides the result is left open."""
     plan = plan.with_data()
     published, regime = published_shape(plan.model), plan.regime
     cut = plan.cut or (published.cut if published else "output")
     at_output = parse_cut(cut).place == "output"
+    if plan.back == "closed-form" or (plan.back is None and at_output and _folds(plan, published)):
+        return _closed_form_plan(plan)
+    if plan.label_privacy == "folded":
+        remedy = "Leave out what belongs to that back."
+        raise InvalidInput("labels", "be public where a back trains by gradients", "folded", remedy)
+    plan = replace(plan, back="gradient")
     rule = recipe(cut, epsilon=plan.epsilon, mechanism=plan.mechanism, unit=plan.unit)
     chosen = {**rule, "cut": cut}
     if published:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,11 +29,14 @@ from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.released_label import release_labels
-from dp_forward.privacy import Mechanism
+from dp_forward.privacy import KaryResponse, Mechanism
 from dp_forward.progress import Progress, counter
+from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
-from dp_forward.split.halves import remove_width_maps
+from dp_forward.split.halves import Front, remove_width_maps
+from dp_forward.train.closed_form import Discriminant
+from dp_forward.train.closed_form_training import PROJECTION, ClosedForm, Projected, outlook, read_rows
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import accuracy_over_draws, answers_of, commonest_share
 from dp_forward.train.inputs import Inputs, describe_data, load_inputs
@@ -40,14 +44,15 @@ from dp_forward.train.label_debiasing import LabelLoss
 from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
 from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
 from dp_forward.train.plan import Plan
-from dp_forward.train.processes import is_first_process, wait_for_everyone
+from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
 from dp_forward.train.regimes import Regime, label_mechanism_for, promises_of
-from dp_forward.train.report import build_report, write_report
+from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run import Run, RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
 __all__ = ["finetune"]
 
+_PACE = ("epochs", "batch", "learning_rate", "head_learning_rate")
 _EVALUATION_STREAM, _CURVE_STREAM = 1 << 20, 1 << 21
 """Beyond any step: simulated noise that training never met."""
 
@@ -62,6 +67,7 @@ def finetune(
     checkpoints: bool = True,
     ledger: Path | None = None,
     budget: float | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Run:
     """Carry out a plan. With a ``folder``, everything is stored there and a killed run can be resumed.
 
@@ -71,6 +77,7 @@ def finetune(
         ledger: where the release of the training records is charged; it may be shared with other releases
             of them. By default, one of its own, which knows of no other.
         budget: the cap of a new ledger.
+        say: called, before anything is charged, with what will be and whether it is likely enough.
 
     Edges:
         A folder whose run is complete gives that run again; nothing is trained, drawn or charged. A ledger is
@@ -93,13 +100,40 @@ def finetune(
         started = time.perf_counter()
         inputs = load_inputs(plan, progress=progress) if inputs is None else inputs
         keeps = checkpoints and folder is not None
-        training = _Training(plan, inputs, place, progress, keeps, ledger, budget)
+        training = _Training(plan, inputs, place, progress, keeps, ledger, budget, say)
         report = training.report(training.run(), started=started)
         if is_first_process():
-            save_sides(inputs.pair, inputs.spec, inputs.tokens.tokenizer, place.path)
+            save_sides(training.pair, training.spec, inputs.tokens.tokenizer, place.path)
             write_report(report, place)
         wait_for_everyone()
-        return Run(plan, inputs.pair, inputs.spec, inputs.tokens, report)
+        return Run(plan, training.pair, training.spec, inputs.tokens, report)
+
+
+def preview(plan: Plan, *, progress: Progress | None = None) -> tuple[dict[str, Any], list[str]]:
+    """What a plan would charge, and whether it is likely enough; nothing is drawn, charged or stored."""
+    plan = effective_plan(plan)
+    inputs = load_inputs(plan, progress=progress)
+    if plan.back == "closed-form":
+        return outlook(_project(plan, inputs, progress), len(inputs.train))
+    found = {"records": len(inputs.train), "labels": len(inputs.task.labels), "epsilon": plan.epsilon}
+    return found, with_subjects(promises_of(plan, inputs.spec).statements)
+
+
+def _project(plan: Plan, inputs: Inputs, progress: Progress | None) -> Projected:
+    """The projection in which the records of a plan are released."""
+    front, noise = inputs.pair.front, plan.release_noise
+    assert isinstance(front, Front)
+    assert noise is not None
+    form = ClosedForm.of(
+        front,
+        inputs.tokens,
+        inputs.task.labels,
+        described=plan.describe,
+        public=inputs.public,
+        source=plan.public or plan.public_task or "",
+        progress=progress,
+    )
+    return form.project(records=len(inputs.train), noise=noise, width=plan.width or None)
 
 
 @dataclass(eq=False)
@@ -113,11 +147,14 @@ class _Training:
     checkpoints: bool
     ledger: Path | None
     budget: float | None
+    say: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
         plan, self.pair, texts = self.plan, self.inputs.pair, self.inputs.evaluation
+        self.spec = self.inputs.spec
+        self.learnt: dict[str, Any] = {}
         self.curve_texts = texts.subset(curve_sample(len(texts)))
-        self.mechanism = None if plan.noise is None else self.inputs.spec.mechanism()
+        self.mechanism = None if plan.noise is None else plan.noise.build()
         self.labels = label_mechanism_for(
             plan.label_epsilon, plan.label_prior, labels=len(self.inputs.task.labels)
         )
@@ -128,16 +165,17 @@ class _Training:
     def run(self) -> dict[str, Any]:
         """Run the stages of the regime; what each of them logged."""
         plan = self.plan
+        if plan.back == "closed-form":
+            return self._closed_form()
         if plan.regime is Regime.END_TO_END:
             loss = LabelLoss(None if self.labels is None else self.labels.transition())
             return self._train_both("task", self._own_texts(), loss, FitSettings.of(plan))
         stages = {}
         if plan.regime is Regime.PUBLIC_FRONT:
             assert self.inputs.public is not None
-            names = ("epochs", "batch", "learning_rate", "head_learning_rate")
-            settings = FitSettings.of(plan, **{name: getattr(plan, f"public_{name}") for name in names})
+            settings = FitSettings.of(plan, **{name: getattr(plan, f"public_{name}") for name in _PACE})
             stages = self._train_both("public", self.inputs.public, LabelLoss(), settings)
-        corpus, back = self._release(), self.pair.back
+        corpus, back = self._release(self._saved_front()), self.pair.back
         loss = LabelLoss(corpus.label_transition)
         stages["task"] = self.train_stage(
             "task",
@@ -160,16 +198,10 @@ class _Training:
         """
         plan, stages = self.plan, {}
         if plan.warm_up_epochs:
-            # No noise, no bound, no maps: where the regime lets the front see the texts.
-            plain, rows, labels = remove_width_maps(self.pair), self.inputs.spec.rows, self.inputs.task.labels
-            undefended = partial(NoisyModel, plain, None, rows=rows, labels=len(labels), loss=loss)
-            stages["warm-up"] = self.train_stage(
-                "warm-up",
-                replace(settings, epochs=plan.warm_up_epochs),
-                make_module=lambda step: undefended(),
-                train=texts,
-                evaluation=self.curve_texts,
-                halves={"front": plain.front, "back": plain.back},
+            plain = remove_width_maps(self.pair)
+            settings_then = replace(settings, epochs=plan.warm_up_epochs)
+            stages["warm-up"], undefended = self._train_undefended(
+                "warm-up", plain, texts, loss, settings_then
             )
             if plan.public_relabel:
                 texts = texts.with_labels(self._labels_by_model(undefended(), texts))
@@ -189,25 +221,93 @@ class _Training:
         )
         return stages
 
-    def _release(self) -> ReleasedCorpus:
-        """One stored release for every record of the task; charged once, drawn once."""
+    def _train_undefended(
+        self, stage: str, pair: Split, texts: EncodedTexts, loss: LabelLoss, settings: FitSettings
+    ) -> tuple[dict[str, Any], partial[NoisyModel]]:
+        """Front and back without noise, bound or maps, where the regime lets the front see the texts."""
+        rows, labels = self.inputs.spec.rows, self.inputs.task.labels
+        undefended = partial(NoisyModel, pair, None, rows=rows, labels=len(labels), loss=loss)
+        done = self.train_stage(
+            stage,
+            settings,
+            make_module=lambda step: undefended(),
+            train=texts,
+            evaluation=self.curve_texts,
+            halves={"front": pair.front, "back": pair.back},
+        )
+        return done, undefended
+
+    def _closed_form(self) -> dict[str, Any]:
+        """One folded release per record, and the decision that its mean says (`closed_form_training`)."""
+        plan, inputs, stages = self.plan, self.inputs, {}
+        if plan.regime is Regime.PUBLIC_FRONT:
+            assert inputs.public is not None
+            named = {name: getattr(plan, f"public_{name}") for name in _PACE if name != "epochs"}
+            settings = FitSettings.of(plan, epochs=plan.warm_up_epochs, average=0.0, **named)
+            stages["public"] = self._train_undefended(
+                "public", self.pair, inputs.public, LabelLoss(), settings
+            )[0]
+        folder = self.place.path / PROJECTION
+        if is_first_process() and not (folder / "front" / "release.json").is_file():  # written last
+            _project(plan, inputs, self.progress).save(folder)
+        wait_for_everyone()
+        projected = Projected.load(folder)
+        if self.say is not None:
+            for sentence in outlook(projected, len(inputs.train))[1]:
+                self.say(sentence)
+        corpus = self._release(projected.user)
+        assert plan.noise is not None
+        refined = projected.refine(corpus, query=plan.noise)
+        self.pair, self.spec = refined.pair, refined.spec
+        self.learnt = {
+            "width": projected.projection.width,
+            "public_text": projected.projection.source,
+            "expected_signal": projected.expected_signal(len(corpus)),
+            "signal": refined.learnt.signal,
+            "shares": dict(zip(self.spec.labels, refined.learnt.shares.tolist(), strict=True)),
+            "accuracy_of_descriptions": self._accuracy_of(projected, projected.prior()),
+        }
+        stages["releases"] = {"history": [], "peak_memory_mib": peak_memory_mib()}
+        return stages
+
+    def _accuracy_of(self, projected: Projected, learnt: Discriminant) -> float | None:
+        """How often a decision is right about the evaluation texts, after the noise; None without hints."""
+        if projected.projection.hint is None:
+            return None
+        texts, answer = self.inputs.evaluation, self.mechanism
+        assert isinstance(answer, KaryResponse)
+        rows = read_rows(
+            projected.front, texts, counter(self.progress, "evaluating descriptions", len(texts))
+        )
+        transition, decided = answer.transition(), learnt.decide(rows.astype(np.float64))
+        return float(transition[decided, texts.labels].mean())
+
+    def _saved_front(self) -> UserSide:
+        """The front as the user holds it, and what a provider's back starts from."""
         inputs, root = self.inputs, self.place.path
         if not is_first_process():
-            wait_for_everyone()
-            return ReleasedCorpus.open(root / "releases")
+            return UserSide(self.pair.front, inputs.tokens, replace(inputs.spec, front=""))
         digests = save_sides(self.pair, inputs.spec, inputs.tokens.tokenizer, root)
         kept = root / PUBLIC / "back" / "release.json"  # written last
         if self.plan.regime is Regime.PUBLIC_FRONT and not kept.is_file():
             save_provider_side(self.pair.back, inputs.spec, root / PUBLIC, front_digest=digests["front"])
+        return UserSide(self.pair.front, inputs.tokens, replace(inputs.spec, front=digests["front"]))
+
+    def _release(self, user: UserSide) -> ReleasedCorpus:
+        """One stored release for every record of the task; charged once, drawn once."""
+        texts, place = self.inputs.train, self.place.path / "releases"
+        if not is_first_process():
+            wait_for_everyone()
+            return ReleasedCorpus.open(place)
         corpus = release_corpus(
-            UserSide(self.pair.front, inputs.tokens, replace(inputs.spec, front=digests["front"])),
-            inputs.train,
-            root / "releases",
+            user,
+            texts,
+            place,
             label_mechanism=self.labels,
             ledger=self.ledger,
             budget=self.budget,
-            resume=True,  # the run folder refuses an unfinished run without --resume
-            progress=counter(self.progress, "releasing", len(inputs.train)),
+            resume=True,  # the run's folder was claimed for this plan
+            progress=counter(self.progress, "releasing", len(texts)),
             device=pick_device(),
         )
         wait_for_everyone()
@@ -229,7 +329,7 @@ class _Training:
             without_noise=clean.mean,
             labels=inputs.task.labels,
             records=len(inputs.train),
-            guarantee=promises_of(plan, inputs.spec).as_dict(),
+            guarantee=promises_of(plan, self.spec).as_dict(),
             stages=stages,
             notes=inputs.task.notes,
             seconds=time.perf_counter() - started,
@@ -239,6 +339,7 @@ class _Training:
                 "data": describe_data(plan, inputs),
                 "front_has_seen_raw_texts_of": raw_texts_of(plan),
                 **releases_learnt(plan),
+                **self.learnt,
             },
         )
 
@@ -251,7 +352,7 @@ class _Training:
         return NoisyModel(
             self.pair,
             None if mechanism is None else Sanitizer(mechanism, seed=seed),
-            rows=self.inputs.spec.rows,
+            rows=self.spec.rows,
             labels=len(self.inputs.task.labels),
             draws=plan.draws or 1,
             auxiliary_weight=plan.auxiliary_weight or 0.0,

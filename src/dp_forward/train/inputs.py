@@ -11,14 +11,14 @@ import torch
 
 from dp_forward.data import EncodedTexts, FixedLength, Record, read_records, read_texts
 from dp_forward.data.encoded_texts import encode_records
-from dp_forward.data.public_text import count_common, read_public_records
+from dp_forward.data.public_text import count_common, has_labels, read_public_records
 from dp_forward.data.tasks import Task, find_task
 from dp_forward.data.tokens import check_vocabulary
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.split.halves import NarrowFront
+from dp_forward.split.halves import Front
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.lineage import load_published
 from dp_forward.train.plan import Plan
@@ -85,13 +85,14 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
 def public_texts(
     plan: Plan, tokens: FixedLength, *, seen: array[int] | None = None, progress: Progress | None = None
 ) -> EncodedTexts | None:
-    """The public texts of a plan: with labels for `public-front`, otherwise without; None if it has none."""
+    """The public texts of a plan; with labels for `public-front`, or where they are those of the task."""
     task, labelled = plan.find_task(), plan.regime is Regime.PUBLIC_FRONT
     name = plan.public or plan.public_task
     if name is None:
         return None
     records: Iterable[Record]
     if plan.public is not None:
+        labelled = labelled or has_labels(plan.public, task)
         records = read_public_records(plan.public, task if labelled else None, name="public")
     else:
         public_task = find_task(name)
@@ -132,7 +133,7 @@ def describe_data(plan: Plan, inputs: Inputs) -> list[str]:
 
 def _table_size(pair: Split) -> int | None:
     """How many tokens the model's own table has; None for images."""
-    front = pair.front.front if isinstance(pair.front, NarrowFront) else pair.front
+    front = pair.front if isinstance(pair.front, Front) else pair.front.front
     return front.settings.get("vocab_size")
 
 
@@ -188,8 +189,11 @@ def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:
         model = load_model(plan.model, labels=len(task.labels))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
         model.to(torch.float32)  # type: ignore[arg-type]
-        pair, tokenizer = split_model(model, plan.cut, width=plan.width or None), load_tokenizer(plan.model)
+        width = None if plan.back == "closed-form" else plan.width or None
+        pair = split_model(model, plan.cut, width=width, pooling=plan.pooling)
+        tokenizer = load_tokenizer(plan.model)
     front = pair.front
     tokens = FixedLength(tokenizer, plan.rows, causal=front.pads_left, most_positions=front.max_rows)
-    spec = ReleaseSpec.of(pair.front, noise=plan.noise, rows=plan.rows, labels=task.labels)
+    noise = None if plan.back == "closed-form" else plan.noise  # there the front is not yet what is asked
+    spec = ReleaseSpec.of(pair.front, noise=noise, rows=plan.rows, labels=task.labels)
     return pair, tokens, spec

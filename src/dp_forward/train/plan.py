@@ -84,9 +84,32 @@ class Plan(TaskSettings):
         "advanced",
         COUNT_OR_ZERO,
     )
+    label_privacy: str | None = setting(
+        None,
+        "folded (under the record's one epsilon) or public [folded at output, else public].",
+        "usual",
+        choice_of("folded", "public", remedy="Or randomize them: --label-epsilon."),
+        switch="--labels",
+    )
+    describe: Mapping[str, Any] = setting(
+        dict,
+        "What a label means, in words; can be given several times [the label's own words].",
+        "usual",
+    )
+    back: str | None = setting(
+        None,
+        "closed-form or gradient [closed-form where labels are folded].",
+        "advanced",
+        choice_of("closed-form", "gradient", remedy="Leave it out for the rule."),
+    )
+    pooling: str | None = setting(
+        None,
+        "What `output` reads: mean, mean2 (of the last two blocks), cls, pooler or last [by the model].",
+        "advanced",
+    )
     label_epsilon: float | None = setting(
         None,
-        "Randomize labels with this budget [public labels].",
+        "Randomize labels with this budget.",
         "usual",
         partial(checks.positive, remedy="Leave it out for public labels."),
     )
@@ -157,6 +180,8 @@ class Plan(TaskSettings):
             object.__setattr__(self, "public", absolute_source(self.public))
         if self.label_prior is not None:
             object.__setattr__(self, "label_prior", tuple(self.label_prior))
+        said = {k: [v] if isinstance(v, str) else list(map(str, v)) for k, v in self.describe.items()}
+        object.__setattr__(self, "describe", said)
         if self.cut is not None:
             parse_cut(self.cut)
         if self.mechanism != "none" and self.epsilon is None:
@@ -179,6 +204,9 @@ class Plan(TaskSettings):
         if self.mechanism == "none":
             return None
         assert self.epsilon is not None
+        if self.back == "closed-form":
+            kinds = self.labels or self.find_task().labels
+            return NoiseSpec(mechanism="k-ary-response", epsilon=self.epsilon, columns=len(kinds))
         return NoiseSpec(
             mechanism=self.mechanism,
             epsilon=self.epsilon,
@@ -191,10 +219,17 @@ class Plan(TaskSettings):
         )
 
     @property
+    def release_noise(self) -> NoiseSpec | None:
+        """The noise on a training record: that of a query, but where text and label are folded."""
+        if self.back != "closed-form" or self.epsilon is None:
+            return self.noise
+        return NoiseSpec(mechanism=self.mechanism, epsilon=self.epsilon, delta=self.delta, unit="record")
+
+    @property
     def training_noise(self) -> NoiseSpec | None:
         """The noise while the front trains: the released one, but for what the plan says."""
         noise = self.noise
-        if noise is None or not self.regime.trains_front:
+        if noise is None or not self.regime.trains_front or self.back == "closed-form":
             return noise
         changes: dict[str, Any] = {
             "epsilon": self.training_epsilon,
@@ -206,6 +241,7 @@ class Plan(TaskSettings):
         """(setting, whether it is broken, rule, remedy): what cannot go together is refused, not ignored."""
         from dp_forward.data.tasks import split_name
 
+        yield from self._closed_form_rules()
         remedy = "One keeps the best weights, one the mean."
         yield "average", bool(self.average and self.early_stopping), "be 0 with early_stopping", remedy
         undefended = self.mechanism == "none" and self.regime is not Regime.END_TO_END
@@ -233,10 +269,33 @@ class Plan(TaskSettings):
             remedy = "The task's texts are the private ones."
             yield "public_task", self.public_task == self.task, "differ from the task", remedy
             return
+        # Public texts also say where the records of a folded release lie.
+        known = {"public_task", "public_limit", "public_words"} if self.back != "gradient" else set()
         for item in fields(self):
             given = item.name.startswith("public_") and getattr(self, item.name) is not None
-            given &= self.public is None or item.name != "public_limit"  # also of texts without labels
+            given &= item.name not in known and (self.public is None or item.name != "public_limit")
             yield item.name, given, "go with public-front", "Use --regime public-front."
+
+    def _closed_form_rules(self) -> Iterator[tuple[str, bool, str, str]]:
+        """What the folded release needs, and what it has no use for."""
+        folded, closed = self.label_privacy == "folded", self.back == "closed-form"
+        remedy = "One epsilon covers text and label."
+        yield "label_epsilon", folded and self.label_epsilon is not None, "go without --labels folded", remedy
+        remedy = "Text and label are folded for it."
+        yield "back", closed and self.label_privacy == "public", "be gradient for public labels", remedy
+        yield "label_privacy", folded and self.back == "gradient", "be public with --back gradient", remedy
+        if not closed and not folded:
+            return
+        yield "regime", not self.regime.protects_training, "release records once", "Use release-once."
+        elsewhere = self.cut is not None and self.cut != "output"
+        yield "cut", elsewhere, "be output for a folded release", "Inside the model labels are public."
+        noises = ("privunit", "matrix-gaussian", "gaussian")
+        rule = f"be {' or '.join(noises)} for a folded release"
+        yield "mechanism", self.mechanism not in noises, rule, "privunit needs the least noise."
+        yield "unit", self.unit != "text", "be text where labels are folded", "The whole record is protected."
+        for name in ("threshold_share", "label_prior"):
+            given = getattr(self, name) is not None
+            yield name, given, "be left out for a folded release", "It has the least noise already."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,7 +173,7 @@ def _check_type(item: Field[Any], value: object) -> None:
         "bool": (isinstance(value, bool), "true or false"),
         "int": (number and isinstance(value, int), "a whole number"),
         "float": (number, "a number"),
-        "Mapping": (isinstance(value, Mapping), "a table of paths"),
+        "Mapping": (isinstance(value, Mapping), "a table"),
         "tuple[str": (isinstance(value, str | list | tuple), "a list of names"),
         "tuple": (isinstance(value, list | tuple), "a list of numbers"),
         "str": (isinstance(value, str), "text"),

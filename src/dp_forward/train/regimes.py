@@ -85,10 +85,13 @@ class Promises:
                 "NOT protected. The front was trained on the raw texts: its weights and its gradients may "
                 "reveal them, whatever noise was in the forward pass."
             )
+        together = self.training is not None and self.training.notion is Notion.RECORD_LDP
         if self.labels is not None:
-            labels = self.labels.statement
-            if self.training is not None and self.training.notion is Notion.RECORD_LDP:
-                labels = "randomized, and covered together with their texts."
+            labels = (
+                "randomized, and covered together with their texts." if together else self.labels.statement
+            )
+        elif together:
+            labels = "folded into the release, and covered together with their texts."
         queries = f"Queries are NOT protected: {self.why_none}."
         return {
             "queries": queries if self.queries is None else self.queries.statement,
@@ -140,6 +143,9 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
         "a text that is in several records spends in each, and another release of it adds to this one",
         "the model that the front comes from was not trained on these texts",
     )
+    if plan.back == "closed-form":
+        assert plan.release_noise is not None
+        return Promises(queries, Guarantee(plan.release_noise.build(), more_assumptions=once), labels, regime)
     text_level = mechanism.unit is not None and mechanism.unit.kind == "text"
     if label_mechanism is not None and text_level:
         record = compose(mechanism, label_mechanism)

@@ -139,6 +139,7 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, str]:
     shares = {
         "the same model without noise": report["accuracy_without_noise"],
         "always naming the most frequent label": report.get("accuracy_of_commonest_label"),
+        "the descriptions of the labels alone": report.get("accuracy_of_descriptions"),
     }
     rows = {
         "accuracy": _share(report["accuracy"]),
@@ -169,8 +170,15 @@ def weakness(report: Mapping[str, Any]) -> str | None:
     Its interval must lie above what always naming the most frequent label reaches on the same texts.
     """
     commonest = report.get("accuracy_of_commonest_label")
+    described = report.get("accuracy_of_descriptions")
     if commonest is None or report["accuracy_low"] > commonest:
-        return None
+        if described is None or report["accuracy"] > described:
+            return None
+        return (
+            f"On these {report['texts']} texts the model is not better than the descriptions of the labels "
+            f"alone ({described:.3f}): what the records added is lost in the noise. More records or a larger "
+            "epsilon may help; the descriptions alone would have cost nothing."
+        )
     said = (
         f"On these {report['texts']} texts the model is not shown to be better than always naming the most "
         f"frequent label ({commonest:.3f})."
