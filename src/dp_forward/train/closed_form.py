@@ -48,6 +48,9 @@ _RIDGE: Final = 3.0
 """Of the mean eigenvalue, added to the covariance."""
 _LEAST_SHARE: Final = 0.2
 """Of 1/K."""
+_USUAL_CONTRAST: Final = 0.12
+_DESCRIBED_CONTRAST: Final = 0.2
+"""The norm of a contrast, without and with descriptions, in the tasks that the constants were fixed on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +100,7 @@ class Discriminant:
     biases: Floats
     shares: Floats
     signal: float
-    """The norm of the contrasts over that of their noise: below 1 the noise says more than the records."""
+    """The norm of a contrast over the noise in its direction."""
     beta: float
     """The factor on the contrasts of the hints."""
 
@@ -209,7 +212,7 @@ def fit(mean: Floats, variance: float, code: FoldedCode, projection: Projection)
     weights = np.linalg.solve(within + ridge * np.eye(code.width), away.T).T
     weights *= float((weights * away).sum()) / max(float(((weights @ within) * weights).sum()), 1e-300)
     biases = -weights @ centre - 0.5 * (weights * away).sum(axis=1) + np.log(shares)
-    signal = float(np.linalg.norm(rotated) / math.sqrt(noise.sum() * code.width)) if variance else math.inf
+    signal = float(np.linalg.norm(rotated) / math.sqrt(noise.sum())) if variance else math.inf
     return Discriminant(weights, biases, shares, signal, beta)
 
 
@@ -240,15 +243,12 @@ def _posterior(
     return np.tensordot(weight, np.array(estimates), axes=1), float(weight @ betas)
 
 
-_USUAL_CONTRAST: Final = 0.12
-"""The norm of a contrast in the tasks that the constants were fixed on: 0.09 to 0.2."""
+def expected_signal(variance: float, code: FoldedCode, *, described: bool) -> float:
+    """A usual contrast between labels over the noise in its direction, for equal shares.
 
-
-def expected_signal(variance: float, code: FoldedCode) -> float:
-    """A usual contrast over the noise of its estimate, for equal shares; known before any record is read.
-
-    Above 3 the records say clearly what they have to say; below 1 the descriptions decide.
+    Known before any record is read. Above 4 the records say clearly what they have to say; below 1.5 the
+    descriptions decide.
     """
-    # At equal shares Cov(h_y) = I / (K - 1).
-    noise = (code.labels - 1) * math.sqrt(code.variances(variance)[2] * (code.labels - 1) * code.width)
-    return _USUAL_CONTRAST * math.sqrt(code.labels - 1) / noise
+    # At equal shares Cov(h_y) = I / (K - 1), so a contrast is K - 1 times as noisy as what it is read from.
+    noise = (code.labels - 1) * math.sqrt(code.variances(variance)[2])
+    return (_DESCRIBED_CONTRAST if described else _USUAL_CONTRAST) / noise

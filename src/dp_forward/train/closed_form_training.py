@@ -219,8 +219,9 @@ class Projected:
         return cls(user.front, user.tokens, user.spec, found)
 
     def expected_signal(self, records: int) -> float:
-        """How far apart classes usually lie, over the noise of what the records will say of it."""
-        return expected_signal(noise_of(self.spec.required_noise()) ** 2 / records, self.code)
+        """How far apart labels usually lie, over the noise of what the records will say of it."""
+        variance = noise_of(self.spec.required_noise()) ** 2 / records
+        return expected_signal(variance, self.code, described=self.projection.hint is not None)
 
     def refine(self, corpus: ReleasedCorpus, *, query: NoiseSpec) -> Refined:
         """Learn the decision from the releases, and end the front in it; ``query`` is how it is answered."""
@@ -298,18 +299,18 @@ def outlook(projected: Projected, records: int) -> tuple[dict[str, Any], list[st
         "public_text": projection.source,
     }
     enough = "That is likely enough: the records will say clearly what they have to say."
-    if signal < 1:
+    if signal < 1.5:
         enough = (
             "That is not enough to say much: the descriptions of the labels will decide. More records, fewer "
             "labels or a larger epsilon help."
         )
-    elif signal < 3:
+    elif signal < 4:
         enough = "That is little: the records will improve on the descriptions where those are weak."
     sentences = [
         f"{records} records of {len(projected.spec.labels)} labels: epsilon {shown_up(epsilon)} for each, "
         "charged once, for text and label together.",
         f"They are released in {projection.width} directions, where a usual difference between labels is "
-        f"{signal:.1f} times its noise. {enough}",
+        f"{signal:.1f} times the noise in its direction. {enough}",
     ]
     if projection.hint is None:
         sentences.append(
