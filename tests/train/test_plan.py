@@ -38,7 +38,16 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         ({"draws": 8}, "frozen"),
         ({"regime": "public-front"}, "public data"),
         ({"regime": "public-front", "public_task": "sst2"}, "private ones"),
-        ({"public_task": "imdb"}, "public-front"),
+        ({"public_task": "imdb", "back": "gradient"}, "public-front"),
+        ({"public_epochs": 2}, "public-front"),
+        ({"label_privacy": "hidden"}, "folded or public"),
+        ({"label_privacy": "folded", "label_epsilon": 2.0}, "One epsilon"),
+        ({"label_privacy": "public", "back": "closed-form"}, "gradient for public labels"),
+        ({"label_privacy": "folded", "cut": "encoder.3"}, "Inside the model"),
+        ({"back": "closed-form", "regime": "end-to-end"}, "release-once"),
+        ({"back": "closed-form", "mechanism": "mvg"}, "least noise"),
+        ({"back": "closed-form", "unit": "token"}, "whole record"),
+        ({"back": "closed-form", "threshold_share": 0.2}, "least noise already"),
         ({"regime": "end-to-end", "public_epochs": 2}, "public-front"),
         ({"cut": "encoder"}, "cut"),
         ({"rows": 0}, "rows"),
@@ -104,17 +113,45 @@ def test_the_digest_follows_what_decides_the_result_and_not_where_files_lie() ->
 
 
 def test_a_filled_plan_leaves_nothing_open_and_survives_json() -> None:
+    by_gradient = ("rows", "width", "epochs", "batch", "learning_rate")
     for settings in (
-        {},
+        {"label_privacy": "public"},
         {"regime": "end-to-end"},
-        {"regime": "public-front", "public_task": "imdb"},
+        {"regime": "public-front", "public_task": "imdb", "label_privacy": "public"},
         {"regime": "end-to-end", "mechanism": "none", "epsilon": None},
+        {},
+        {"regime": "public-front", "public_task": "imdb"},
     ):
         plan = effective_plan(_plan(**settings))
-        for name in ("rows", "width", "epochs", "batch", "learning_rate"):
+        closed = "label_privacy" not in settings and plan.regime.protects_training
+        assert plan.back == ("closed-form" if closed else "gradient")
+        for name in ("rows", "pooling", "label_privacy") if closed else by_gradient:
             assert getattr(plan, name) is not None, name
         assert Plan.from_dict(plan.as_dict()) == plan
         assert effective_plan(plan) == plan, "filling again changes nothing"
+
+
+def test_the_default_folds_text_and_label_and_asks_by_the_decision() -> None:
+    plan = effective_plan(_plan())
+    assert plan.noise is not None
+    assert plan.release_noise is not None
+    assert (plan.noise.mechanism, plan.noise.columns) == ("k-ary-response", 2)
+    assert (plan.release_noise.mechanism, plan.release_noise.unit) == ("privunit", "record")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"epochs": 2.0},
+        {"label_epsilon": 2.0},
+        {"threshold_share": 0.2},
+        {"cut": "encoder.3"},
+        {"unit": "token"},
+    ],
+)
+def test_whoever_asks_for_what_only_a_trained_back_has_gets_one(settings: dict[str, object]) -> None:
+    more = {"cut": "embeddings"} if "unit" in settings else {}
+    assert effective_plan(_plan(**settings, **more)).back == "gradient"
 
 
 def test_what_was_said_is_kept() -> None:

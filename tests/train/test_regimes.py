@@ -7,6 +7,8 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Guarantee, Mechanism, NoiseSpec, Notion
+from dp_forward.train.defaults import effective_plan
+from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Promises, Regime, label_mechanism_for, promises_of
 
 NOISE = NoiseSpec(epsilon=4.0).build()
@@ -14,6 +16,7 @@ NOISE = NoiseSpec(epsilon=4.0).build()
 
 def promises(regime: Regime, mechanism: Mechanism | None, *, label_epsilon: float | None = None) -> Promises:
     plan: Any = SimpleNamespace(
+        back="gradient",
         regime=regime,
         label_epsilon=label_epsilon,
         label_prior=None,
@@ -87,3 +90,17 @@ def test_a_prior_has_one_number_for_each_label_and_a_budget() -> None:
         label_mechanism_for(1.0, [0.2, 0.3, 0.5], labels=2)
     with pytest.raises(InvalidInput, match="label_epsilon"):
         label_mechanism_for(None, [0.5, 0.5], labels=2)
+
+
+def test_a_folded_release_covers_text_and_label_with_one_epsilon() -> None:
+    plan = effective_plan(Plan(task="rotten-tomatoes", epsilon=4.0))
+    assert plan.noise is not None
+    spec: Any = SimpleNamespace(noise=plan.noise, mechanism=plan.noise.build, labels=("no", "yes"))
+    made = promises_of(plan, spec)
+    assert made.training is not None
+    assert made.training.notion is Notion.RECORD_LDP
+    assert made.training.epsilon == pytest.approx(4.0)
+    assert made.queries is not None
+    assert made.queries.epsilon == pytest.approx(4.0)
+    assert "folded" in made.statements["labels"]
+    assert not any("labels are public" in said for said in made.training.assumptions)

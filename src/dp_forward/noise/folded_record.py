@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["FoldedCode"]
+__all__ = ["FoldedCode", "simplex"]
 
 KAPPA: Final = 0.3
 ALPHA: Final = 0.2

@@ -59,8 +59,6 @@ from dp_forward.train.closed_form import (
     make_projection,
 )
 
-__all__ = ["ClosedForm", "label_phrases"]
-
 PROJECTION: Final = "projection"
 """RUN/projection: the front that releases records, and what is known in its space beforehand."""
 _NUMBERS: Final = "projection.safetensors"

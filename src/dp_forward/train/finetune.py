@@ -50,7 +50,7 @@ from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run import Run, RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
-__all__ = ["finetune"]
+__all__ = ["finetune", "preview"]
 
 _PACE = ("epochs", "batch", "learning_rate", "head_learning_rate")
 _EVALUATION_STREAM, _CURVE_STREAM = 1 << 20, 1 << 21
