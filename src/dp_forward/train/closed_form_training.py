@@ -58,6 +58,8 @@ from dp_forward.train.closed_form import (
     fit,
     make_projection,
 )
+from dp_forward.train.inputs import read_splits
+from dp_forward.train.plan import Plan
 
 PROJECTION: Final = "projection"
 """RUN/projection: the front that releases records, and what is known in its space beforehand."""
@@ -320,3 +322,35 @@ def outlook(projected: Projected, records: int) -> tuple[dict[str, Any], list[st
             "Name any public text with --public FILE."
         )
     return found, sentences
+
+
+def compare_noise(
+    plan: Plan, folder: Path, *, gaussian_delta: float, progress: Progress | None = None, draws: int = 20
+) -> dict[str, Any]:
+    """Accuracy of the projection in ``folder`` without noise, and with Gaussian noise, on the plan's records.
+
+    An experiment on the user's side, in which nothing is released: only the mean of the releases matters, and
+    that of Gaussian ones is the mean of the records with noise of variance sigma^2 / N.
+    """
+    projected, query = Projected.load(folder), plan.noise
+    train, evaluation = read_splits(plan, projected.tokens, progress=progress)
+    truth, code = evaluation.labels, projected.code
+    assert train.labels is not None
+    assert truth is not None
+    assert query is not None
+    total, step = np.zeros(code.columns), 1024
+    rows = read_rows(projected.front, train, counter(progress, "comparing", len(train)))
+    for start in range(0, len(train), step):
+        total += code.fold(rows[start : start + step], train.labels[start : start + step]).sum(axis=0)
+    held = read_rows(projected.front, evaluation).astype(np.float64)
+    gaussian = replace(projected.spec.required_noise(), mechanism="matrix-gaussian", delta=gaussian_delta)
+    variance, rng = noise_of(gaussian) ** 2 / len(train), np.random.default_rng(plan.seed)
+    answer = query.build()
+    assert isinstance(answer, KaryResponse)
+    clean = fit(total / len(train), 0.0, code, projected.projection).decide(held)
+    noisy = []
+    for _ in range(draws):
+        mean = total / len(train) + math.sqrt(variance) * rng.standard_normal(code.columns)
+        decided = fit(mean, variance, code, projected.projection).decide(held)
+        noisy.append(float(answer.transition()[decided, truth].mean()))
+    return {"without_noise": float((clean == truth).mean()), "gaussian": float(np.mean(noisy))}

@@ -29,7 +29,7 @@ from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.released_label import release_labels
-from dp_forward.privacy import KaryResponse, Mechanism
+from dp_forward.privacy import KaryResponse, Mechanism, RandomizedResponse
 from dp_forward.progress import Progress, counter
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
@@ -38,7 +38,13 @@ from dp_forward.split.halves import Front, remove_width_maps
 from dp_forward.train.closed_form import Discriminant
 from dp_forward.train.closed_form_training import PROJECTION, ClosedForm, Projected, outlook, read_rows
 from dp_forward.train.defaults import effective_plan
-from dp_forward.train.evaluation import accuracy_over_draws, answers_of, commonest_share
+from dp_forward.train.evaluation import (
+    Accuracy,
+    accuracy_of,
+    accuracy_over_draws,
+    answers_of,
+    commonest_share,
+)
 from dp_forward.train.inputs import Inputs, describe_data, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
 from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
@@ -153,6 +159,7 @@ class _Training:
         plan, self.pair, texts = self.plan, self.inputs.pair, self.inputs.evaluation
         self.spec = self.inputs.spec
         self.learnt: dict[str, Any] = {}
+        self.measured: tuple[Accuracy, float] | None = None
         self.curve_texts = texts.subset(curve_sample(len(texts)))
         self.mechanism = None if plan.noise is None else plan.noise.build()
         self.labels = label_mechanism_for(
@@ -265,22 +272,27 @@ class _Training:
             "expected_signal": projected.expected_signal(len(corpus)),
             "signal": refined.learnt.signal,
             "shares": dict(zip(self.spec.labels, refined.learnt.shares.tolist(), strict=True)),
-            "accuracy_of_descriptions": self._accuracy_of(projected, projected.prior()),
         }
+        self._measure_decisions(projected, refined.learnt)
         stages["releases"] = {"history": [], "peak_memory_mib": peak_memory_mib()}
         return stages
 
-    def _accuracy_of(self, projected: Projected, learnt: Discriminant) -> float | None:
-        """How often a decision is right about the evaluation texts, after the noise; None without hints."""
-        if projected.projection.hint is None:
-            return None
-        texts, answer = self.inputs.evaluation, self.mechanism
+    def _measure_decisions(self, projected: Projected, learnt: Discriminant) -> None:
+        """Accuracy through the noise of a query, without it, and of the descriptions alone; one reading."""
+        plan, texts = self.plan, self.inputs.evaluation
+        truth, answer = texts.labels, self.mechanism
         assert isinstance(answer, KaryResponse)
-        rows = read_rows(
-            projected.front, texts, counter(self.progress, "evaluating descriptions", len(texts))
-        )
-        transition, decided = answer.transition(), learnt.decide(rows.astype(np.float64))
-        return float(transition[decided, texts.labels].mean())
+        assert truth is not None
+        progress = counter(self.progress, "evaluating", len(texts))
+        rows = read_rows(projected.front, texts, progress).astype(np.float64)
+        decided, rng = learnt.decide(rows), np.random.default_rng((plan.seed, _EVALUATION_STREAM))
+        response = RandomizedResponse(answer.label_epsilon, answer.labels)
+        answers = np.stack([response.sample(decided, rng) for _ in range(plan.evaluation_draws)], axis=1)
+        noisy = accuracy_of((answers == truth[:, None]).astype(np.float64))
+        self.measured = noisy, float((decided == truth).mean())
+        if projected.projection.hint is not None:
+            described = answer.transition()[projected.prior().decide(rows), truth]
+            self.learnt["accuracy_of_descriptions"] = float(described.mean())
 
     def _saved_front(self) -> UserSide:
         """The front as the user holds it, and what a provider's back starts from."""
@@ -316,17 +328,12 @@ class _Training:
     def report(self, stages: dict[str, Any], *, started: float) -> dict[str, Any]:
         """Accuracy through the noise over repeated draws and without it, and what is promised."""
         plan, inputs, texts = self.plan, self.inputs, self.inputs.evaluation
-        model = self._noisy_model(self.mechanism, step=_EVALUATION_STREAM).to(pick_device())
-        progress = counter(self.progress, "evaluating", len(texts))
-        noisy = accuracy_over_draws(model, texts, draws=plan.evaluation_draws, progress=progress)
-        model.clean = True
-        progress = counter(self.progress, "evaluating without noise", len(texts))
-        clean = accuracy_over_draws(model, texts, draws=1, progress=progress)
+        noisy, clean = self.measured or self._measure()
         return build_report(
             plan,
             regime=str(plan.regime),
             accuracy=noisy,
-            without_noise=clean.mean,
+            without_noise=clean,
             labels=inputs.task.labels,
             records=len(inputs.train),
             guarantee=promises_of(plan, self.spec).as_dict(),
@@ -342,6 +349,16 @@ class _Training:
                 **self.learnt,
             },
         )
+
+    def _measure(self) -> tuple[Accuracy, float]:
+        """Accuracy over draws of the noise, and without it."""
+        texts = self.inputs.evaluation
+        model = self._noisy_model(self.mechanism, step=_EVALUATION_STREAM).to(pick_device())
+        progress = counter(self.progress, "evaluating", len(texts))
+        noisy = accuracy_over_draws(model, texts, draws=self.plan.evaluation_draws, progress=progress)
+        model.clean = True
+        progress = counter(self.progress, "evaluating without noise", len(texts))
+        return noisy, accuracy_over_draws(model, texts, draws=1, progress=progress).mean
 
     def _noisy_model(
         self, mechanism: Mechanism | None, *, step: int, loss: LabelLoss | None = None
