@@ -8,40 +8,72 @@ Guarantees:
     by itself; no number of one text depends on another.
 Edges:
     A zero text becomes a fixed direction when normalising, with a zero gradient; the gradient is
-    finite everywhere.
+    finite everywhere, and zero where an entry was not. It can be taken once, not twice.
+
+A training step on a GPU waits for launches, not for arithmetic: so lengths are summed in float64, which needs
+no scaling against overflow, and the gradient is written out below.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from dp_forward.privacy.bounds import NormBound
 
 __all__ = ["apply_bound"]
 
 SHRINK = 1 - 1e-6
-"""More than the float32 error of a norm over a hundred thousand entries."""
+"""More than the float32 rounding of every entry."""
+_STEEPEST = 1e30
+"""A factor that leaves a gradient finite in float32."""
 
 
 def apply_bound(hidden: Tensor, bound: NormBound) -> Tensor:
     """``hidden`` [batch, rows, width] in float32 within the bound, text by text."""
-    x = hidden.to(torch.float32)
-    clean = torch.where(torch.isfinite(x), x, torch.zeros_like(x))
-    over = (-1,) if bound.over == "row" else (-2, -1)
-    # A direction does not change with its length, so the peak may count as a constant.
-    peak = torch.linalg.vector_norm(clean.detach(), ord=torch.inf, dim=over, keepdim=True)
-    empty = peak == 0
-    # By the peak first, against overflow of the squares; then by the length of what is left.
-    unit = clean / torch.where(empty, torch.ones_like(peak), peak)
-    # Summed as squares: `vector_norm` adds up in one go and loses digits over a hundred thousand entries.
-    squares = unit.square().sum(dim=over, keepdim=True)
-    length = torch.where(empty, torch.ones_like(squares), squares).sqrt()
-    ceiling = bound.norm * SHRINK
-    if bound.how == "normalise":
-        # The first unit vector, for every text or row that is zero.
-        fixed = torch.zeros_like(unit[:1, :1] if bound.over == "row" else unit[:1])
-        fixed[0, 0, 0] = 1.0
-        return torch.where(empty, ceiling * fixed, unit * (ceiling / length))
-    inside = peak.to(torch.float64) * length.detach() <= ceiling
-    return torch.where(inside, clean, unit * (ceiling / length))
+    inside: Tensor = _Bounded.apply(hidden.to(torch.float32), bound)  # type: ignore[no-untyped-call]
+    return inside
+
+
+def axes_of(bound: NormBound) -> tuple[int, ...]:
+    """What is bounded as one vector: a row, or the matrix of a text."""
+    return (-1,) if bound.over == "row" else (-2, -1)
+
+
+class _Bounded(torch.autograd.Function):
+    r"""``b = r x`` with ``r = C / |x|``, at most 1 when clipping.
+
+    The derivative of ``C x / |x|`` is symmetric, :math:`r (I - b b^T / C^2)`; of what is not clipped, 1.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bound: NormBound) -> Tensor:
+        clean = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+        length = torch.linalg.vector_norm(clean, dim=axes_of(bound), keepdim=True, dtype=torch.float64)
+        ceiling = bound.norm * SHRINK
+        upper = torch.tensor(ceiling, dtype=torch.float64)  # a number by a tensor would be two operations
+        if bound.how == "normalise":
+            factor = upper / torch.threshold(length, 0.0, torch.inf)  # 0 for a text or row that is zero
+        else:
+            factor = (upper / length).clamp(max=1.0)
+        inside = torch.mul(clean, factor, out=torch.empty_like(clean))
+        if bound.how == "normalise":
+            # The first unit vector, for every text or row that is zero.
+            inside[:, : length.shape[1], :1].add_(factor == 0, alpha=ceiling)
+        ctx.bound = bound
+        ctx.save_for_backward(inside, factor, clean != x)
+        return inside
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        inside, factor, dropped = ctx.saved_tensors
+        along = (gradient * inside).sum(dim=axes_of(ctx.bound), keepdim=True)
+        if ctx.bound.how == "clip":
+            along = along * (factor < 1)
+        across = torch.addcmul(gradient, along, inside, value=-1 / (ctx.bound.norm * SHRINK) ** 2)
+        found = torch.mul(across, factor.clamp(max=_STEEPEST), out=across)
+        return found.masked_fill_(dropped, 0.0), None

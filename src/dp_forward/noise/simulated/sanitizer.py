@@ -33,6 +33,7 @@ token-level design for Q, K, V of the appendix, as one release.
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,8 @@ class _Noise(nn.Module):
                 "hidden", f"have {self._bound.rows} rows", hidden.shape[1], "Pad to the length n."
             )
         count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
-        with torch.autocast(device_type=hidden.device.type, enabled=False):
+        place = hidden.device.type
+        with torch.autocast(place, enabled=False) if torch.is_autocast_enabled(place) else nullcontext():
             inside = self._project(apply_bound(hidden, self._bound))
             if draws > 1:
                 inside = inside.repeat_interleave(draws, dim=0)

@@ -9,17 +9,22 @@ its processes alike must not make them draw the same noise.
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 import torch
 from scipy.special import ndtr
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from dp_forward.errors import InvalidInput
-from dp_forward.noise.bounding import SHRINK
-from dp_forward.privacy import KaryResponse
+from dp_forward.noise.bounding import SHRINK, axes_of
+from dp_forward.privacy import KaryResponse, NormBound
 from dp_forward.privacy.factor import Factor
 from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.privunit import PrivUnit
+
+_AHEAD = 4096
+"""Signals drawn at once: a step on a GPU waits for launches, and they depend on no text."""
 
 
 class Generators:
@@ -33,6 +38,7 @@ class Generators:
     def __init__(self, seed: int | None) -> None:
         self.seed = seed
         self._streams: dict[torch.device, torch.Generator] = {}
+        self._signals: dict[tuple[torch.device, PrivUnit], Tensor] = {}
 
     def on(self, device: torch.device) -> torch.Generator:
         """The stream of this device."""
@@ -45,14 +51,23 @@ class Generators:
             stream = self._streams[device] = torch.Generator(device=device).manual_seed(start)
         return stream
 
-    def normal(self, like: Tensor) -> Tensor:
-        """Independent N(0, 1), shaped like ``like``."""
-        return torch.randn(like.shape, generator=self.on(like.device), device=like.device)
+    def normal(self, like: Tensor, sigma: float = 1.0) -> Tensor:
+        """Independent N(0, sigma^2), shaped like ``like``."""
+        return torch.empty_like(like).normal_(0.0, sigma, generator=self.on(like.device))
 
     def uniform(self, size: int, device: torch.device) -> Tensor:
         """Independent uniforms in (0, 1], in float64."""
         numbers = torch.rand(size, generator=self.on(device), device=device, dtype=torch.float64)
         return 1 - numbers
+
+    def signals(self, mechanism: PrivUnit, size: int, device: torch.device) -> Tensor:
+        """``sigma / norm * s`` for so many releases: drawn ahead, many at once, and each used once."""
+        place = (device, mechanism)
+        kept = self._signals.get(place)
+        if kept is None or len(kept) < size:
+            kept = _draw_signals(mechanism, max(size, _AHEAD), self, device)
+        self._signals[place] = kept[size:]
+        return kept[:size]
 
 
 def _rank() -> int:
@@ -63,7 +78,7 @@ def _rank() -> int:
 
 def add_gaussian(bounded: Tensor, sigma: float, generators: Generators) -> Tensor:
     """``bounded`` with independent N(0, sigma^2) on every entry."""
-    return torch.add(bounded, generators.normal(bounded), alpha=sigma)
+    return generators.normal(bounded, sigma).add_(bounded)
 
 
 def add_shaped(bounded: Tensor, mechanism: MatrixGaussian, generators: Generators) -> Tensor:
@@ -83,22 +98,47 @@ def _left(factor: Factor, matrix: Tensor) -> Tensor:
     return entries[:, None] * matrix if entries.ndim == 1 else entries @ matrix
 
 
-def draw_privunit(bounded: Tensor, mechanism: PrivUnit, generators: Generators) -> Tensor:
-    """``norm / m * V`` with ``V = s x + (I - x x^T) G``, per text or per row."""
-    over = (-1,) if mechanism.bound.over == "row" else (-2, -1)
-    norm = mechanism.bound.norm
-    noise = generators.normal(bounded)
-    # <x, G> for the unit vector x: the bounded matrix is a hair shorter than its norm, by a known factor.
-    along = (bounded * noise).sum(dim=over, keepdim=True) / (norm * SHRINK**2)
+def _draw_signals(mechanism: PrivUnit, size: int, generators: Generators, device: torch.device) -> Tensor:
     # s: N(0, 1) above t with probability p, else below; in float64, by inverse CDF.
-    size, t = along.numel(), mechanism.threshold
-    uniform = generators.uniform(size, along.device)
+    t, uniform = mechanism.threshold, generators.uniform(size, device)
     above = -torch.special.ndtri(uniform * float(ndtr(-t)))
     below = torch.special.ndtri(uniform * float(ndtr(t)))
-    in_cap = generators.uniform(size, along.device) <= mechanism.cap_probability
-    signal = torch.where(in_cap, above.clamp(min=t), below).to(along.dtype).reshape(along.shape)
-    share = (signal - along) * (mechanism.sigma / norm)
-    return torch.addcmul(noise * mechanism.sigma, share, bounded)
+    in_cap = generators.uniform(size, device) <= mechanism.cap_probability
+    return (torch.where(in_cap, above.clamp(min=t), below) * (mechanism.sigma / mechanism.bound.norm)).float()
+
+
+def draw_privunit(bounded: Tensor, mechanism: PrivUnit, generators: Generators) -> Tensor:
+    """``norm / m * V`` with ``V = s x + (I - x x^T) G``, per text or per row."""
+    noise, over = generators.normal(bounded, mechanism.sigma), len(axes_of(mechanism.bound))
+    releases = bounded.shape[:-over]
+    signals = generators.signals(mechanism, releases.numel(), bounded.device)
+    signals = signals.reshape(*releases, *[1] * over)
+    noisy: Tensor = _Mixed.apply(bounded, noise, signals, mechanism.bound)  # type: ignore[no-untyped-call]
+    return noisy
+
+
+class _Mixed(torch.autograd.Function):
+    """``noise + h b`` with ``h = signal - <b, noise> / |b|^2``.
+
+    The gradient is ``h g - noise <b, g> / |b|^2``: the noise counts as a constant, its part along b does not.
+    b is a hair shorter than its norm, by a known factor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, bounded: Tensor, noise: Tensor, signals: Tensor, bound: NormBound) -> Tensor:
+        ctx.bound, ctx.inverse = bound, 1 / (bound.norm * SHRINK) ** 2
+        along = (bounded * noise).sum(dim=axes_of(bound), keepdim=True)
+        share = torch.sub(signals, along, alpha=ctx.inverse)
+        ctx.save_for_backward(bounded, noise, share)
+        return torch.addcmul(noise, share, bounded)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        bounded, noise, share = ctx.saved_tensors
+        along = (gradient * bounded).sum(dim=axes_of(ctx.bound), keepdim=True)
+        found = torch.addcmul(share * gradient, along, noise, value=-ctx.inverse)
+        return found, None, None, None
 
 
 def draw_response(bounded: Tensor, mechanism: KaryResponse, generators: Generators) -> Tensor:
