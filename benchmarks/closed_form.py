@@ -3,7 +3,7 @@
     python -m benchmarks.closed_form --sst2 FOLDER --genres FILE.csv --out results/closed-form.json
 
 SST-2 (GLUE) and a CSV `text,label,split` of four film genres. The rows of the frozen front are read once;
-then every cell is drawn ``--seeds`` times: another sample of records, PrivUnit noise of its own for each record,
+then every cell is drawn ``--seeds`` times: another sample of records, PrivUnit noise of its own for each,
 and the answer to a question in expectation. The constants of `train.closed_form` were fixed on training
 splits; the evaluation splits are only read here.
 """
