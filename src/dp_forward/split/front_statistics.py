@@ -92,7 +92,9 @@ class FrontStatistics:
             "texts": str(self.texts),
         }
         with draft_of(path) as draft:
-            save_file(tensors, draft, metadata=about)
+            # The format stores memory as it lies, and an array may lie otherwise than it reads.
+            whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+            save_file(whole, draft, metadata=about)
 
     @classmethod
     def load(cls, path: Path) -> FrontStatistics:

@@ -106,7 +106,7 @@ def effective_releases_plan(plan: ReleasesPlan, cut: str) -> ReleasesPlan:
 _CLOSED_FORM: Mapping[str, Any] = {"cut": "output", "rows": 64, "back": "closed-form"}
 _CLOSED_PUBLIC = {"public_limit": 6000, "public_words": 48}
 _CLOSED_PUBLIC_FRONT = {
-    "warm_up_epochs": 2.0,
+    "warm_up_epochs": 1.0,
     "public_batch": 256,
     "public_learning_rate": 1e-4,
     "public_head_learning_rate": 1e-3,
