@@ -1,5 +1,6 @@
 """What a report says of a model that may have learnt nothing."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.train.evaluation import commonest_share
-from dp_forward.train.report import markdown, weakness
+from dp_forward.train.report import draw_bars, markdown, weakness
 
 
 def report(low: float, **changed: Any) -> dict[str, Any]:
@@ -65,3 +66,11 @@ def test_noise_without_a_promise_is_still_called_noise(mechanism: str, regime: s
         figure=None,
     )
     assert f"872 texts, {said}" in text
+
+
+def test_bars_are_drawn_with_a_line_for_chance_and_without(tmp_path: Path) -> None:
+    rows = [(f"label {number}", 0.0, 0.0, 0.2) for number in range(9)]
+    for name, chance in (("with.png", 0.5), ("without.png", None)):
+        assert draw_bars(rows, tmp_path / name, title="t", measure="share", chance=chance)
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()

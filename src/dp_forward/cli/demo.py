@@ -122,7 +122,7 @@ def _compare(private: Run, run: Path, bars: Bars) -> dict[str, Any]:
 def _result(private: Run, others: dict[str, Any], epsilon: float, out: Path) -> dict[str, Any]:
     from dp_forward.corpus.writer import ledger_of
     from dp_forward.train.evaluation import wilson
-    from dp_forward.train.report import draw_accuracies
+    from dp_forward.train.report import draw_bars
 
     report, texts = private.report, private.report["texts"]
     clean, gaussian = others["without_noise"], others["gaussian"]
@@ -132,7 +132,8 @@ def _result(private: Run, others: dict[str, Any], epsilon: float, out: Path) -> 
         ("PrivUnit", report["accuracy"], report["accuracy_low"], report["accuracy_high"]),
     ]
     title = f"Film reviews, epsilon {epsilon:g} for text and label"
-    drawn = draw_accuracies(rows, out / "accuracy.png", title=title, chance=0.5)
+    measure = "accuracy on held-out texts"
+    drawn = draw_bars(rows, out / "accuracy.png", title=title, measure=measure, chance=0.5)
     with Ledger.open(ledger_of(out / "run" / "releases")) as ledger:
         spent = {"spent_per_record": ledger.spent(), "releases_of_the_corpus": ledger.releases}
     central = shuffled_pure(local_epsilon=epsilon, users=report["records"], delta=_DELTA)

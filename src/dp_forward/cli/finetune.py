@@ -89,7 +89,7 @@ def _finetune_releases(
     renamed = {"central_delta" if name == "delta" else name: value for name, value in settings.items()}
     wanted = ReleasesPlan.from_dict({**renamed, "releases": str(releases)})
     plan = effective_releases_plan(wanted, cut_of_start(wanted.model))
-    with carry_out(plan, out) as bars, _exported(releases, out, bars) as exported:
+    with carry_out(plan, out) as bars, exported_collection(releases, bars, run=out) as exported:
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
     central = report["central"]
     shuffled = [] if central is None else [" ".join(["Through the shuffler:", *central["statements"]])]
@@ -99,14 +99,15 @@ def _finetune_releases(
 
 
 @contextmanager
-def _exported(releases: Path, out: Path, bars: Bars) -> Iterator[Path | None]:
-    """A corpus made from a collection, beside the run; None for a corpus, and where the run has its own."""
-    if not (releases / "collection.json").is_file() or (out / "releases" / "manifest.json").is_file():
+def exported_collection(releases: Path, bars: Bars, *, run: Path | None = None) -> Iterator[Path | None]:
+    """A corpus made from a collection, beside the run if any; None for a corpus, or where the run has one."""
+    kept = run is not None and (run / "releases" / "manifest.json").is_file()
+    if kept or not (releases / "collection.json").is_file():
         yield None
         return
     from dp_forward.service.collector.corpus_export import export_corpus
 
-    beside = next(folder for folder in out.absolute().parents if folder.is_dir())
+    beside = None if run is None else next(at for at in run.absolute().parents if at.is_dir())
     with tempfile.TemporaryDirectory(prefix=".dpf-", dir=beside) as draft:
         corpus = Path(draft) / "releases"
         export_corpus(releases, corpus, progress=counter(bars, "exporting"))

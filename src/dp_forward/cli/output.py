@@ -71,8 +71,10 @@ def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) 
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*row)
-    # A pipe or a file has no width of its own; 80 columns would fold every heading.
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 130).print(table)
+    # A pipe or a file has no width of its own; 80 columns would fold every heading. A cell may hold a user's
+    # own words, such as a label: brackets and colons in it are no markup.
+    width = None if sys.stdout.isatty() else 130
+    Console(file=sys.stdout, width=width, markup=False, emoji=False).print(table)
 
 
 def print_rows(title: str, rows: Iterable[Any], columns: Mapping[str, Callable[[Any], str]]) -> None:

@@ -232,6 +232,11 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
             batch["labels"] = torch.from_numpy(self.labels[chosen])
         return batch
 
+    def mean(self) -> NDArray[np.float64]:
+        """The mean of all releases [rows, width], read once; sums of integers, so exact up to the scale."""
+        total = sum(np.sum(values, axis=0, dtype=np.int64) for values in self._maps)
+        return np.asarray(total * (self.scale / len(self)))
+
     @cached_property
     def _maps(self) -> list[NDArray[Any]]:
         """The values of every shard, not read yet."""

@@ -23,7 +23,7 @@ from dp_forward.train.plan_base import PlanBase
 from dp_forward.train.regimes import Regime
 from dp_forward.train.run import RunFolder
 
-__all__ = ["draw_accuracies", "provenance", "weakness", "with_subjects"]
+__all__ = ["draw_bars", "provenance", "weakness", "with_subjects"]
 
 
 def build_report(
@@ -223,28 +223,36 @@ def _draw_curve(stages: Mapping[str, Mapping[str, Any]], path: Path, *, title: s
     return _draw(paint, path, size=(8, 3))
 
 
-def draw_accuracies(
-    bars: Sequence[tuple[str, float, float, float]], path: Path, *, title: str, chance: float
+def draw_bars(
+    bars: Sequence[tuple[str, float, float, float]],
+    path: Path,
+    *,
+    title: str,
+    measure: str,
+    colours: Sequence[str] = ("#999999", "#c46a4a", "#3b7ea1"),
+    chance: float | None = None,
 ) -> bool:
-    """(name, accuracy, low, high) as bars with intervals; False without matplotlib."""
-    names, heights, lows, highs = zip(*bars, strict=True)
-    below = [height - low for height, low in zip(heights, lows, strict=True)]
-    above = [high - height for height, high in zip(heights, highs, strict=True)]
+    """(name, value, low, high) as bars with intervals, between 0 and 1; False without matplotlib."""
+    names, heights, _, _ = zip(*bars, strict=True)
+    off = [[v - low for _, v, low, _ in bars], [high - v for _, v, _, high in bars]]
+    places = range(len(bars))
 
     def paint(figure: Any) -> None:
-        axes, colours = figure.subplots(), ["#999999", "#c46a4a", "#3b7ea1"]
-        drawn = axes.bar(names, heights, yerr=[below, above], capsize=4, color=colours)
-        labels = [f"{height:.3f}" for height in heights]
-        axes.bar_label(drawn, labels=labels, label_type="center", color="white")
-        axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="a guess")
-        axes.set(ylim=(0, 1), ylabel="accuracy on held-out texts", title=title)
-        axes.legend(loc="upper right")
+        axes = figure.subplots()
+        axes.bar(places, heights, yerr=off, capsize=4, color=colours)
+        # Beneath the bar: a small one has no room for its number.
+        said = [f"{name}\n{height:.3f}" for name, height in zip(names, heights, strict=True)]
+        axes.set_xticks(places, said, rotation=45 if len(bars) > 6 else 0)
+        axes.set(ylim=(0, 1), ylabel=measure, title=title)
+        if chance is not None:
+            axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="a guess")
+            axes.legend(loc="upper right")
 
-    return _draw(paint, path, size=(6, 3.2))
+    return _draw(paint, path, size=(max(6.0, 0.6 * len(bars)), 3.2))
 
 
 def _draw(paint: Callable[[Any], None], path: Path, *, size: tuple[float, float]) -> bool:
-    """Store a figure as PNG; False without matplotlib."""
+    """Store a figure, of the kind that its name says; False without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -252,7 +260,7 @@ def _draw(paint: Callable[[Any], None], path: Path, *, size: tuple[float, float]
     figure = Figure(figsize=size, layout="constrained")
     paint(figure)
     with draft_of(path) as draft:
-        figure.savefig(draft, dpi=110, format="png")
+        figure.savefig(draft, dpi=110, format=path.suffix[1:])
     return True
 
 
