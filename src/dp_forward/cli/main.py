@@ -17,6 +17,7 @@ from dp_forward.cli.ask import ask
 from dp_forward.cli.audit import audit
 from dp_forward.cli.calibrate import calibrate
 from dp_forward.cli.demo import demo
+from dp_forward.cli.estimate import estimate
 from dp_forward.cli.evaluate import evaluate
 from dp_forward.cli.explain import explain
 from dp_forward.cli.finetune import finetune
@@ -43,6 +44,7 @@ for _verb in (calibrate, account, explain, cuts, split):
 app.command(cls=PlanCommand)(finetune)
 app.command()(evaluate)
 app.command()(release)
+app.command()(estimate)
 app.command(cls=PlanCommand)(pretrain)
 for _verb in (serve, shuffle, ask, ui, audit, demo):
     app.command()(_verb)

@@ -1,0 +1,74 @@
+"""`dpf estimate`: the share of every label among the records of a corpus or a collection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from typer import Argument, Option
+
+from dp_forward.cli import options, output
+from dp_forward.cli.finetune import exported_collection
+from dp_forward.cli.progress_bars import Bars
+
+_CELLS: Final = 40
+
+
+def estimate(
+    releases: Annotated[
+        Path, Argument(help="A corpus of releases, such as RUN/releases, or the collection of a collector.")
+    ],
+    figure: Annotated[Path | None, Option(help="Draw the shares into this file, such as shares.png.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Estimate the share of every label among many records from their releases, with 95 % intervals.
+
+    Folded records, randomized labels and K-ary answers are debiased; public labels are counted. It is
+    post-processing of what was released, and costs nothing.
+
+    Example: dpf estimate run/releases --figure shares.png
+    """
+    from dp_forward.attacks.attack_figure import check_figure
+    from dp_forward.corpus.label_shares import estimate_shares
+    from dp_forward.corpus.reader import ReleasedCorpus
+
+    if figure is not None:
+        check_figure(figure)
+    with Bars() as bars, exported_collection(releases, bars) as exported:
+        found = estimate_shares(ReleasedCorpus.open(releases if exported is None else exported))
+    result = found.as_dict()
+    title = f"Share of {found.of} among {found.records} records"
+    if figure is not None:
+        _draw(result["shares"], figure, title=title)
+        result["figure"] = str(figure)
+    if json:
+        output.print_json(result)
+        return
+    _print(result["shares"], title)
+    drawn = [] if figure is None else [f"Drawn in {figure}."]
+    first, *rest = [*drawn, *found.notes, found.guarantee.statement]
+    output.print_fields(first, {}, rest)
+
+
+def _print(shares: dict[str, dict[str, float]], title: str) -> None:
+    columns = {
+        "label": lambda row: row[0],
+        "share": lambda row: f"{row[1]['share']:.4f}",
+        "95 % interval": lambda row: f"{row[1]['low']:.4f} to {row[1]['high']:.4f}",
+        f"0{'the interval is shaded':^{_CELLS - 2}}1": lambda row: _bar(row[1]["low"], row[1]["high"]),
+    }
+    output.print_rows(title, shares.items(), columns)
+
+
+def _bar(low: float, high: float) -> str:
+    """From 0 to 1: filled up to ``low``, shaded up to ``high``, at least one cell of it."""
+    start = min(int(low * _CELLS), _CELLS - 1)
+    stop = max(start + 1, round(high * _CELLS))
+    return "█" * start + "▒" * (stop - start) + "·" * (_CELLS - stop)
+
+
+def _draw(shares: dict[str, dict[str, Any]], path: Path, *, title: str) -> None:
+    from dp_forward.train.report import draw_bars
+
+    rows = [(name, row["share"], row["low"], row["high"]) for name, row in shares.items()]
+    draw_bars(rows, path, title=title, measure="share, 95 % interval", colours=["#3b7ea1"])
