@@ -61,6 +61,8 @@ from dp_forward.train.closed_form import (
 from dp_forward.train.inputs import read_splits
 from dp_forward.train.plan import Plan
 
+__all__ = ["compare_noise"]
+
 PROJECTION: Final = "projection"
 """RUN/projection: the front that releases records, and what is known in its space beforehand."""
 _NUMBERS: Final = "projection.safetensors"
