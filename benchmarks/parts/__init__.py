@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from benchmarks.board import Part
-from benchmarks.parts import corpus, growth, proof, released, service, steps
+from benchmarks.parts import corpus, growth, proof, reading, released, service, speed, steps
 
 PARTS: dict[str, Part] = {
     part.name: part
-    for part in (proof.PART, released.PART, growth.PART, corpus.PART, steps.PART, service.PART)
+    for part in (
+        proof.PART,
+        released.PART,
+        growth.PART,
+        corpus.PART,
+        reading.PART,
+        steps.PART,
+        service.PART,
+        speed.PART,
+    )
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import NAMES, exit_code, main, measure
+from benchmarks.__main__ import NAMES, WHOLE, exit_code, main, measure
 from benchmarks.board import SCHEMA, Board, Part, at_least, at_most, markdown, missed, read, table, write
 
 KEYS = {"part", "name", "value", "unit", "threshold", "direction", "ok", "why"}
@@ -108,4 +108,5 @@ def test_the_command_names_the_parts_that_there_are() -> None:
     from benchmarks.parts import PARTS
 
     assert set(NAMES) == set(PARTS)
+    assert set(NAMES) - set(WHOLE) == {"speed"}  # takes minutes
     assert all(part.limits and all(limit.why for limit in part.limits.values()) for part in PARTS.values())
