@@ -105,7 +105,8 @@ class _Noise(nn.Module):
             raise InvalidInput(
                 "hidden", f"have {self._bound.rows} rows", hidden.shape[1], "Pad to the length n."
             )
-        count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
+        if draws != 1:
+            count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
         place = hidden.device.type
         with torch.autocast(place, enabled=False) if torch.is_autocast_enabled(place) else nullcontext():
             inside = self._project(apply_bound(hidden, self._bound))

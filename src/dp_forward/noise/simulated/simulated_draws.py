@@ -38,7 +38,7 @@ class Generators:
     def __init__(self, seed: int | None) -> None:
         self.seed = seed
         self._streams: dict[torch.device, torch.Generator] = {}
-        self._signals: dict[tuple[torch.device, PrivUnit], Tensor] = {}
+        self._signals: dict[torch.device, tuple[PrivUnit, Tensor, float]] = {}
 
     def on(self, device: torch.device) -> torch.Generator:
         """The stream of this device."""
@@ -60,14 +60,14 @@ class Generators:
         numbers = torch.rand(size, generator=self.on(device), device=device, dtype=torch.float64)
         return 1 - numbers
 
-    def signals(self, mechanism: PrivUnit, size: int, device: torch.device) -> Tensor:
-        """``sigma / norm * s`` for so many releases: drawn ahead, many at once, and each used once."""
-        place = (device, mechanism)
-        kept = self._signals.get(place)
-        if kept is None or len(kept) < size:
-            kept = _draw_signals(mechanism, max(size, _AHEAD), self, device)
-        self._signals[place] = kept[size:]
-        return kept[:size]
+    def signals(self, mechanism: PrivUnit, size: int, device: torch.device) -> tuple[Tensor, float]:
+        """``sigma / norm * s`` for so many releases, drawn ahead and each used once; and sigma."""
+        kept = self._signals.get(device)
+        if kept is None or kept[0] is not mechanism or len(kept[1]) < size:
+            kept = (mechanism, _draw_signals(mechanism, max(size, _AHEAD), self, device), mechanism.sigma)
+        _, ahead, sigma = kept
+        self._signals[device] = (mechanism, ahead[size:], sigma)
+        return ahead[:size], sigma
 
 
 def _rank() -> int:
@@ -109,10 +109,10 @@ def _draw_signals(mechanism: PrivUnit, size: int, generators: Generators, device
 
 def draw_privunit(bounded: Tensor, mechanism: PrivUnit, generators: Generators) -> Tensor:
     """``norm / m * V`` with ``V = s x + (I - x x^T) G``, per text or per row."""
-    noise, over = generators.normal(bounded, mechanism.sigma), len(axes_of(mechanism.bound))
+    over = len(axes_of(mechanism.bound))
     releases = bounded.shape[:-over]
-    signals = generators.signals(mechanism, releases.numel(), bounded.device)
-    signals = signals.reshape(*releases, *[1] * over)
+    signals, sigma = generators.signals(mechanism, releases.numel(), bounded.device)
+    signals, noise = signals.reshape(*releases, *[1] * over), generators.normal(bounded, sigma)
     noisy: Tensor = _Mixed.apply(bounded, noise, signals, mechanism.bound)  # type: ignore[no-untyped-call]
     return noisy
 
