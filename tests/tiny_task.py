@@ -85,6 +85,19 @@ class TinyWorld:
             small["epsilon"] = 12.0
         return Plan.from_dict(small | settings)
 
+    def folded_plan(self, **settings: Any) -> Plan:
+        """A plan for folded releases and the closed form, with public reviews."""
+        small = {
+            "task": "sst2",
+            "model": str(self.model),
+            "rows": 12,
+            "epsilon": 8.0,
+            "public_task": "imdb",
+            "evaluation_draws": 4,
+            "data": {"sst2": str(self.task), "imdb": str(self.reviews)},
+        }
+        return Plan.from_dict(small | settings)
+
     @classmethod
     def under(cls, root: Path) -> TinyWorld:
         """Write all of it."""

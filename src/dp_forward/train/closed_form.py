@@ -140,7 +140,10 @@ def make_projection(statistics: FrontStatistics, width: int, labels: int, hints:
     if hints.labelled:
         within = np.cov((centred - means[hints.labels]).T)
         span = np.linalg.solve(within + np.trace(within) / len(within) * np.eye(len(within)), span.T).T
-    span = span / np.linalg.norm(span)
+    length = float(np.linalg.norm(span))
+    if length < 1e-9:  # descriptions that the front cannot tell apart
+        return _with_covariance(statistics, statistics.mean, public)
+    span = span / length
     basis = np.linalg.qr(np.concatenate([span.T, public], axis=1))[0][:, :width]
     basis[:, : labels - 1] *= _LABELLED_GAIN if hints.labelled else 1 + math.sqrt(_GAIN_WIDTH / width)
     origin = statistics.mean + (1.0 if hints.labelled else _ORIGIN) * means.mean(axis=0)
