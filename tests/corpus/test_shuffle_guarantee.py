@@ -201,3 +201,20 @@ def test_where_nothing_is_gained_it_is_said() -> None:
     assert "adds nothing" in said
     assert "This holds if" not in said
     assert all(assumption in said for assumption in ASSUMPTIONS)
+
+
+def test_a_folded_record_is_one_randomizer_of_text_and_label() -> None:
+    """One epsilon for both, so nothing is added for the label; randomized beside the text, it costs more."""
+    noise = NoiseSpec(epsilon=2.0, unit="record")
+    release = ReleaseSpec(noise=noise, rows=6, labels=LABELS, width=27, cut="output", front="aa" * 32, bits=8)
+    folded = CorpusSpec(release=release, labels="folded", records=3000, shard_records=1000)
+    found = central_reading(folded, batches(3000), delta=DELTA)
+    loss = release.mechanism().pure_losses[0]
+    wanted = shuffled_pure(
+        local_epsilon=release.mechanism().epsilon(), users=3000, delta=DELTA, cap_mass=loss.mass
+    )
+    assert found == wanted
+    beside = central_reading(form(RandomizedResponse(1.0, 3)), batches(3000), delta=DELTA)
+    assert 0 < found.upper.epsilon < beside.upper.epsilon  # type: ignore[operator]
+    with pytest.raises(InvalidInput, match="be given where labels are public"):
+        central_reading(folded, [ShuffledBatch(3000, (1000, 1000, 1000))], delta=DELTA)

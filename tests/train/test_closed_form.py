@@ -7,9 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from dp_forward.noise.folded_record import FoldedCode
+from dp_forward.noise.folded_record import FoldedCode, simplex
 from dp_forward.split.front_statistics import FrontStatistics
-from dp_forward.train.closed_form import Hints, choose_width, expected_signal, fit, make_projection, unit_rows
+from dp_forward.train.closed_form import (
+    Hints,
+    choose_width,
+    expected_signal,
+    fit,
+    fit_public_labels,
+    make_projection,
+    unit_rows,
+)
 
 WIDTH = 24
 
@@ -112,3 +120,34 @@ def test_it_is_the_same_every_time() -> None:
     first, second = (fit(mean, 1e-3, code, projection) for _ in range(2))
     assert np.array_equal(first.weights, second.weights)
     assert np.array_equal(first.biases, second.biases)
+
+
+def test_public_labels_are_learnt_from_what_the_code_has_in_common() -> None:
+    """Whatever label was folded; with the noise of a release, and not from releases in another order."""
+    rows, classes, _ = records(3, 6000, shares=[0.5, 0.3, 0.2])
+    projection, code = make_projection(statistics(), 16, 2, None), FoldedCode(2, 16)
+    z, rng = projection.directions(rows), np.random.default_rng(4)
+    folded = code.fold(z, rng.integers(0, 2, len(z))) + 0.5 * rng.standard_normal((len(z), code.columns))
+    variance, right = code.variances(0.25)[1], []
+    for public in (classes, rng.permutation(classes)):
+        means = np.stack([code.unfold(folded[public == label].mean(axis=0))[1] for label in range(3)])
+        counts = np.bincount(public)
+        learnt = fit_public_labels(means, counts, variance, projection)
+        np.testing.assert_allclose(learnt.shares, counts / len(z))
+        right.append((learnt.decide(z) == classes).mean())
+    clean = np.stack([z[classes == label].mean(axis=0) for label in range(3)])
+    best = (fit_public_labels(clean, np.bincount(classes), 0.0, projection).decide(z) == classes).mean()
+    assert right[0] > best - 0.05 > 0.7
+    assert right[1] < 0.6
+
+
+def test_the_noise_of_contrasts_of_public_labels_is_the_one_assumed() -> None:
+    """Of unequal shares, where it matters; half of it would show."""
+    shares, repeats, rng = np.array([0.6, 0.3, 0.1]), 4000, np.random.default_rng(5)
+    corners, counts = simplex(3), np.array([60, 30, 10])
+    noise = rng.standard_normal((repeats, 3)) / np.sqrt(counts)
+    away = corners - shares @ corners
+    inverse = np.linalg.inv((away * shares[:, None]).T @ away)
+    found = np.cov((noise * shares) @ away @ inverse, rowvar=False)
+    np.testing.assert_allclose(found, inverse / 100, rtol=0.15, atol=0.003)
+    assert not np.allclose(found, inverse / 200, rtol=0.15, atol=0.003)

@@ -35,6 +35,10 @@ def finetune(
             help="As the provider: train the back of --model on a corpus of releases, or on a collection."
         ),
     ] = None,
+    other_labels: Annotated[
+        Path | None,
+        Option(help="With --from-releases: learn other, public labels of folded records; a line for each."),
+    ] = None,
     ledger: Annotated[
         Path | None, Option(help="Where the release of the texts is charged [one of its own].")
     ] = None,
@@ -47,7 +51,8 @@ def finetune(
 ) -> None:
     """Train a model through the noise; what each regime protects is said in the report.
 
-    With --from-releases the provider trains the back alone, without texts, on what users released.
+    With --from-releases the provider trains the back alone, without texts, on what users released. Where
+    they folded the label in (dpf split --fold), a decision is fitted in seconds, and both halves are written.
 
     Example: dpf finetune rotten-tomatoes --epsilon 8 --train-limit 200 --out run
     """
@@ -60,8 +65,11 @@ def finetune(
         for name, value in {"ledger": ledger, "budget": budget}.items():
             if value is not None:
                 raise InvalidInput(name, "go without from-releases", "both", "The users were charged.")
+        settings |= {} if other_labels is None else {"other_labels": str(other_labels)}
         _finetune_releases(from_releases, settings, out=out, resume=resume, json=json)
         return
+    if other_labels is not None:
+        raise InvalidInput("other-labels", "go with --from-releases", other_labels, "Name the releases.")
     plan = effective_plan(Plan.from_dict(settings))
     if dry_run:
         with Bars() as bars:
@@ -93,7 +101,7 @@ def _finetune_releases(
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
     central = report["central"]
     shuffled = [] if central is None else [" ".join(["Through the shuffler:", *central["statements"]])]
-    numbers = ("accuracy_on_released_labels", "texts", "records")
+    numbers = ("accuracy_on_released_labels", "texts", "records", "width", "signal")
     more = [*shuffled, report["notes"]]
     print_report(report, out, json=json, kind=", from releases", numbers=numbers, more=more)
 

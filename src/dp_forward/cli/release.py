@@ -173,7 +173,6 @@ def _report(
 def _shuffler_report(upload: UploadResult, spec: CorpusSpec) -> tuple[dict[str, Any], str]:
     """What a shuffler adds; a central epsilon only where it hides a record."""
     from dp_forward.corpus import shuffle_guarantee as central
-    from dp_forward.privacy import TEXT
     from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 
     least = upload.least
@@ -185,7 +184,7 @@ def _shuffler_report(upload: UploadResult, spec: CorpusSpec) -> tuple[dict[str, 
         return result, f"{mixed} The records went to another server too, or may have: no more is promised."
     if spec.labels == "public":
         return result, f"{mixed} Labels are public, and how many share one is not known: no more is promised."
-    if spec.release.mechanism().unit != TEXT:
+    if not central.hides_whole_texts(spec):
         return result, f"{mixed} Per token the local promise holds alone."
     batch, delta = [central.ShuffledBatch(least)], spec.guarantee().delta or DEFAULT_DELTA
     reading = central.central_reading(replace(spec, records=least), batch, delta=delta)

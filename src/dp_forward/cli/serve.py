@@ -17,9 +17,14 @@ from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.storage.json_files import read_json
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from dp_forward.corpus.corpus_spec import Labels
+    from dp_forward.service.server.settings import ServerSettings
 
 _START_SECONDS = 60.0
+_HowLabelled = tuple[str | None, float | None, str | None]
+"""What --collect-labels, --label-epsilon and --label-prior say."""
 
 _FrontDigest = Annotated[
     str | None, Option(help="The front that this back belongs to [split.json beside it].")
@@ -34,7 +39,7 @@ _ShufflerToken = Annotated[Path | None, Option(help="Take batches of a shuffler 
 
 
 def serve(
-    back: Annotated[Path, Argument(help="The provider's folder of a run: RUN/back.")],
+    back: Annotated[Path, Argument(help="The provider's folder of a run: RUN/back; or a projection.")],
     host: options.Host = "127.0.0.1",
     port: options.Port = 8765,
     token_file: Annotated[
@@ -55,19 +60,14 @@ def serve(
     """Serve the back: prints its address as one line of JSON when it listens; Ctrl-C ends it in order.
 
     With --collect it takes noisy training records too; train on them with dpf finetune --from-releases.
+    A projection (dpf split --fold) has no back yet: records are collected for it, and nothing is answered.
 
     Example: dpf serve run/back --port 8765
     """
-    from dp_forward.service.collector.collection_store import Collection
-    from dp_forward.service.protocol.collection import CollectionSpec
-    from dp_forward.service.protocol.manifest import Manifest
-    from dp_forward.service.server.app import make_app
     from dp_forward.service.server.settings import ServerSettings
     from dp_forward.service.server.uvicorn_runner import run_server
-    from dp_forward.split.artifacts import load_provider_side
-    from dp_forward.split.device import pick_device
+    from dp_forward.train.lineage import is_projection
 
-    place = pick_device(device)
     settings = ServerSettings(
         host=host,
         port=port,
@@ -77,21 +77,64 @@ def serve(
         also_epsilons=None if also_epsilon is None else tuple(sorted(also_epsilon, reverse=True)),
         max_batch=max_batch,
     )
+    how, word = (collect_labels, label_epsilon, label_prior), options.optional_token(shuffler_token_file)
+    collects_only = is_projection(back)
+    if collect is None and (collects_only or any(given is not None for given in (*how, word))):
+        raise InvalidInput("collect", "be given to collect records", "nothing", "Name a folder for them.")
+    if collects_only and collect is not None:
+        if any(given is not None for given in (*how, front_digest, also_epsilon)):
+            remedy = "Its records hold text and label in one release; nothing is answered."
+            raise InvalidInput("collect", "be all that is asked of a projection", "more", remedy)
+        app = _make_collector(back, collect, settings, word)
+    else:
+        app = _make_server(back, front_digest, device, settings, collect, how, word)
+    run_server(app, settings)
+
+
+def _make_server(
+    back: Path,
+    front_digest: str | None,
+    device: str | None,
+    settings: ServerSettings,
+    collect: Path | None,
+    how: _HowLabelled,
+    shuffler_token: str | None,
+) -> Starlette:
+    """The server that answers, and with ``collect`` takes records for the same back too."""
+    from dp_forward.service.collector.collection_store import Collection
+    from dp_forward.service.protocol.collection import CollectionSpec
+    from dp_forward.service.protocol.manifest import Manifest
+    from dp_forward.service.server.app import make_app
+    from dp_forward.split.artifacts import load_provider_side
+    from dp_forward.split.device import pick_device
+
+    place = pick_device(device)
     provider = load_provider_side(back)
     provider.back.to(place)
-    digest = front_digest or front_digest_beside(back)
-    collection = None
+    digest, collection = front_digest or front_digest_beside(back), None
     if collect is not None:
-        labels = _labels(collect_labels, label_epsilon, label_prior, count=len(provider.spec.labels))
+        labels = _labels(*how, count=len(provider.spec.labels))
         spec = CollectionSpec.of(Manifest.of(provider, digest, epsilons=()), labels)
         collection = Collection.open_or_create(collect, spec)
-    elif any(x is not None for x in (collect_labels, label_epsilon, label_prior, shuffler_token_file)):
-        raise InvalidInput("collect", "be given to collect records", "nothing", "Name a folder for them.")
-    word = options.optional_token(shuffler_token_file)
-    app = make_app(
-        provider, front_digest=digest, settings=settings, collection=collection, shuffler_token=word
+    return make_app(
+        provider, front_digest=digest, settings=settings, collection=collection, shuffler_token=shuffler_token
     )
-    run_server(app, settings)
+
+
+def _make_collector(
+    projection: Path, collect: Path, settings: ServerSettings, shuffler_token: str | None
+) -> Starlette:
+    """The server that collects folded records for a projection, and answers nothing."""
+    from dp_forward.service.collector.collection_store import Collection
+    from dp_forward.service.protocol.collection import CollectionSpec
+    from dp_forward.service.protocol.manifest import Manifest
+    from dp_forward.service.server.app import make_collector_app
+    from dp_forward.split.artifacts import load_user_side
+
+    user = load_user_side(projection / "front")
+    spec = CollectionSpec.of(Manifest.of(user, user.digest, epsilons=()), "folded")
+    collection = Collection.open_or_create(collect, spec)
+    return make_collector_app(collection, settings=settings, shuffler_token=shuffler_token)
 
 
 def _labels(how: str | None, epsilon: float | None, prior: str | None, *, count: int) -> Labels:

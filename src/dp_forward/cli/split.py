@@ -1,4 +1,4 @@
-"""`dpf cuts` and `dpf split`: where a model can be cut; cut it in two and write both halves."""
+"""`dpf cuts` and `dpf split`: where a model can be cut; cut it, or prepare a front that folds labels in."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from dp_forward.cli import options, output
+from dp_forward.cli.plan_options import descriptions
+from dp_forward.cli.progress_bars import Bars
+from dp_forward.errors import InvalidInput
 
 _Model = Annotated[
     str, Argument(metavar="MODEL", help="A folder, a Hugging Face name, or minilm (the demo extra).")
 ]
 _Labels = Annotated[int | None, Option(help="Give it a classification head with so many labels.")]
+_FOLDING: dict[str, Any] = {"rich_help_panel": "Folded releases"}
+_Fold = Annotated[
+    str | None,
+    Option(
+        metavar="LABEL,LABEL", help="Prepare a front that folds these labels into its releases.", **_FOLDING
+    ),
+]
+_FoldEpsilon = Annotated[float | None, Option("--epsilon", "-e", help="For a record.", **_FOLDING)]
+_Describe = Annotated[
+    list[str] | None,
+    Option(metavar="LABEL=PHRASE", help="What a label means; several times [its own words].", **_FOLDING),
+]
+_Public = Annotated[
+    str | None, Option(help="Public text: a file, a folder or hf:NAME [what comes with minilm].", **_FOLDING)
+]
 
 
 def cuts(
@@ -61,18 +79,52 @@ def cuts(
 def split(
     model: _Model,
     cut: Annotated[str, Option(help="Where to cut: see dpf cuts MODEL.")],
-    out: Annotated[Path, Option(help="The folder for front/, back/ and split.json.")],
+    out: Annotated[Path, Option(help="The folder for front/, back/ and split.json, or for projection/.")],
     width: Annotated[int | None, Option(help="d', the columns that cross, with maps M1 and M2.")] = None,
     labels: _Labels = None,
     allow_vocabulary_head: Annotated[
         bool, Option("--allow-vocabulary-head", help="Let a masked-LM head go to the provider.")
     ] = False,
+    fold: _Fold = None,
+    epsilon: _FoldEpsilon = None,
+    records: Annotated[int | None, Option(help="About how many will be released.", **_FOLDING)] = None,
+    describe: _Describe = None,
+    public: _Public = None,
+    pooling: Annotated[str | None, Option(help="What is read [by the model].", **_FOLDING)] = None,
+    rows: Annotated[int | None, Option(help="n, the tokens of every text [64].", **_FOLDING)] = None,
     json: options.Json = False,
 ) -> None:
     """Cut a model in two: the front for the user, the back for the provider, checked for leaks.
 
+    With --fold there is no back yet: OUT/projection/front releases text and label of a record under one
+    epsilon. Collect such records with dpf serve OUT/projection --collect DIR.
+
     Example: dpf split minilm --cut encoder.3 --out halves
     """
+    settings: dict[str, Any] = {
+        "epsilon": epsilon,
+        "records": records,
+        "describe": describe,
+        "public": public,
+    }
+    settings |= {"pooling": pooling, "rows": rows}
+    if fold is None:
+        for name, value in settings.items():
+            if value is not None:
+                raise InvalidInput(name, "go with --fold", value, "Name the labels: --fold bad,good.")
+        result, title, said = _split(model, cut, out, width, labels, vocabulary_head=allow_vocabulary_head)
+    else:
+        for name, given in {"labels": labels, "allow-vocabulary-head": allow_vocabulary_head or None}.items():
+            if given is not None:
+                raise InvalidInput(name, "be left out with --fold", given, "It names the labels.")
+        result, title, said = _prepare(model, cut, out, fold, width=width, **settings)
+    output.print_result(result, json=json, title=title, sentences=said)
+
+
+def _split(
+    model: str, cut: str, out: Path, width: int | None, labels: int | None, *, vocabulary_head: bool
+) -> tuple[dict[str, Any], str, list[str]]:
+    """Both halves into ``out``."""
     from dp_forward.split import split_model
     from dp_forward.split.artifacts import save_split
     from dp_forward.split.check import check_split
@@ -81,7 +133,7 @@ def split(
     with output.working("loading the model"):
         whole = load_model(model, labels=labels)
     with output.working("cutting and checking"):
-        pair = split_model(whole, cut, width=width, allow_vocabulary_head=allow_vocabulary_head)
+        pair = split_model(whole, cut, width=width, allow_vocabulary_head=vocabulary_head)
         report = check_split(pair, whole)
         report.refuse()
         digests = save_split(pair, out)
@@ -99,4 +151,44 @@ def split(
         if report.max_abs_difference == 0.0
         else "A residual is dropped, or maps lie in between: the halves are not the whole model; train them."
     )
-    output.print_result(result, json=json, title=f"Cut at {pair.cut}", sentences=[same])
+    return result, f"Cut at {pair.cut}", [same]
+
+
+def _prepare(
+    model: str,
+    cut: str,
+    out: Path,
+    fold: str,
+    *,
+    epsilon: float | None,
+    records: int | None,
+    describe: list[str] | None,
+    rows: int | None,
+    **chosen: Any,
+) -> tuple[dict[str, Any], str, list[str]]:
+    """A front that releases folded records into ``out``/projection."""
+    from dp_forward.train.closed_form_training import PROJECTION, outlook
+    from dp_forward.train.projection_setup import prepare_projection
+
+    if cut != "output":
+        raise InvalidInput("cut", "be output with --fold", cut, "Inside the model labels are not folded.")
+    if epsilon is None or records is None:
+        name, remedy = ("records", "A guess is enough.") if epsilon is not None else ("epsilon", "Try 4.")
+        raise InvalidInput(name, "be given with --fold", None, remedy)
+    place = out / PROJECTION
+    if place.exists() and any(place.iterdir()):
+        raise InvalidInput("out", "be new", out, "Users may have the front that is there.")
+    with Bars() as bars:
+        made = prepare_projection(
+            model,
+            [label.strip() for label in fold.split(",") if label.strip()],
+            epsilon=epsilon,
+            records=records,
+            described=descriptions(describe) or {},
+            rows=rows or 64,
+            progress=bars,
+            **chosen,
+        ).save(place)
+    found, said = outlook(made, records)
+    hand = f"Users get {place / 'front'}; collect their records with dpf serve {place} --collect DIR."
+    return {**found, "digest_front": made.spec.front, "out": str(place)}, "Labels are folded", [*said, hand]

@@ -10,7 +10,9 @@ is the same for both, and known to the attacker.
 1. *One randomizer.* Every record is the output of the same local randomizer on its own input: the noise on
    the hidden matrix, and, where labels are randomized, the answer about the label with a coin of its own.
    Both together are one randomizer of the record. For pure noise its ratio of probabilities is at most
-   ``e^(eps_text + eps_label)`` for *any* two records, as the ratios of independent parts multiply.
+   ``e^(eps_text + eps_label)`` for *any* two records, as the ratios of independent parts multiply. Where the
+   label is folded into the release (`noise.folded_record`), that is one randomizer of the whole record, with
+   a ratio of at most ``e^eps`` for any two records: nothing is added for the label.
 2. *One batch.* A record is in exactly one batch. The other batches are drawn from other records, with coins
    of their own, so they tell nothing about this one: its promise is that of its batch. All records are
    promised what the worst batch promises; nothing adds up over batches.
@@ -19,7 +21,8 @@ is the same for both, and known to the attacker.
    of at least ``e^-eps0``, what the replaced record would have sent, before or after. See
    `privacy.shuffling.clones`. It needs ``eps0`` between *any* two inputs, not only between neighbours. A
    promise per token is about texts that differ in one token, and says nothing about how like two strangers'
-   releases are. So there is no central promise here for noise that protects less than a text.
+   releases are. So there is no central promise here for noise that protects less than a text
+   (`hides_whole_texts`).
 4. *Public labels.* A label that can be seen splits a batch into one set for each label. Only the records of
    the same label hide each other, so N is the number of those; the worst is the least that is not 0.
 5. *The smallest is the worst.* A shuffled set of N is post-processing of a shuffled set of N' < N that holds
@@ -53,8 +56,9 @@ from dp_forward.privacy import TEXT, ResponseWithPrior
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuffled_mechanism
 from dp_forward.privacy.shuffling.central_epsilon import NOBODY
+from dp_forward.privacy.units import RECORD
 
-__all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement"]
+__all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement", "hides_whole_texts"]
 
 ASSUMPTIONS: Final = (
     "the shuffler is honest: it mixes each batch, forgets who sent what, and does not collude with whoever "
@@ -110,6 +114,11 @@ class ShuffledBatch:
         return cls(settings["records"], None if by_label is None else tuple(by_label))
 
 
+def hides_whole_texts(spec: CorpusSpec) -> bool:
+    """Whether any two texts are alike to the noise: only then is there a central promise (see the module)."""
+    return spec.release.mechanism().unit in (TEXT, RECORD)
+
+
 def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> CentralBounds:
     """What is proved, and what an attack shows, for a record of a corpus that came in these batches.
 
@@ -121,7 +130,7 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
     check_batches(spec, batches)
     users = min(batch.least for batch in batches)
     text = spec.release.mechanism()
-    if text.unit != TEXT:
+    if not hides_whole_texts(spec):
         remedy = "For less than a text there is the local promise alone."
         raise InvalidInput("unit", "be text for a central promise", str(text.unit), remedy)
     if isinstance(spec.labels, LabelMechanism) and spec.labels.releases != 1:

@@ -190,20 +190,66 @@ def fit(mean: Floats, variance: float, code: FoldedCode, projection: Projection)
 
     With an infinite ``variance`` it is what the hints alone say.
     """
-    corners, (v_shares, v_centre, v_joint) = simplex(code.labels), code.variances(variance)
+    v_shares, v_centre, v_joint = code.variances(variance)
     corner_mean, centre, joint = code.unfold(mean)
     corner_mean = corner_mean * _shrinkage(_SHARE_SPREAD**2, v_shares)
     shares = np.maximum(code.shares(corner_mean), _LEAST_SHARE / code.labels)
     shares /= shares.sum()
-    corner_mean = corners.T @ shares
+    centre = _shrunk_centre(centre, v_centre, projection)
+    joint -= np.outer(shares @ simplex(code.labels), centre)
+    return _discriminate(shares, centre, joint, variance=v_joint, power=2, projection=projection)
+
+
+def fit_public_labels(means: Floats, counts: Labels, variance: float, projection: Projection) -> Discriminant:
+    r"""The discriminant of other, *public* labels of the same records, from the mean of z of each of them.
+
+    The part of the code that is common to all labels says z of a record whatever its folded label is
+    (`FoldedCode.unfold`): unbiased, each coordinate with noise of this ``variance``. So the mean over the
+    ``counts[y]`` records of a public label y estimates theirs, with ``variance / counts[y]``. It is a
+    function of the releases and of public labels: post-processing.
+
+    The shares p_y are known. ``B = Cov(h_y)^-1 sum_y p_y (h_y - h) mean_y^T``, so the noise of its rows has
+    the covariance ``variance / N Cov(h_y)^-1``. Otherwise as `fit`, without hints.
+    """
+    records, corners = int(counts.sum()), simplex(len(counts))
+    shares, each = counts / records, variance / records
+    joint = (corners - shares @ corners).T @ (shares[:, None] * means)
+    centre, unhinted = _shrunk_centre(shares @ means, each, projection), replace(projection, hint=None)
+    return _discriminate(shares, centre, joint, variance=each, power=1, projection=unhinted)
+
+
+def _shrunk_centre(centre: Floats, variance: float, projection: Projection) -> Floats:
+    """The mean of z, shrunk by its known noise; see `fit`."""
+    shape, vectors = _public_shape(projection)
+    return np.asarray(vectors @ (_shrinkage(_CENTRE_SPREAD**2 * shape, variance) * (vectors.T @ centre)))
+
+
+def _public_shape(projection: Projection) -> tuple[Floats, Floats]:
+    """S, the covariance of public text at trace one: eigenvalues and eigenvectors."""
     values, vectors = np.linalg.eigh(projection.covariance)
     shape = np.maximum(values, 1e-9)
-    shape /= shape.sum()
-    centre = vectors @ (_shrinkage(_CENTRE_SPREAD**2 * shape, v_centre) * (vectors.T @ centre))
+    return np.asarray(shape / shape.sum()), np.asarray(vectors)
+
+
+def _discriminate(
+    shares: Floats,
+    centre: Floats,
+    joint: Floats,
+    *,
+    variance: float,
+    power: int,
+    projection: Projection,
+) -> Discriminant:
+    """From the shares, the centre and ``joint``, which estimates Cov(h_y) B, to the decision; see `fit`.
+
+    The rows of B have noise of the covariance ``variance Cov(h_y)^-power``.
+    """
+    corners = simplex(len(shares))
+    corner_mean = shares @ corners
     inverse = np.linalg.inv((corners * shares[:, None]).T @ corners - np.outer(corner_mean, corner_mean))
-    spread, rows = np.linalg.eigh(inverse @ inverse)
-    noise = v_joint * spread
-    seen = rows.T @ inverse @ (joint - np.outer(corner_mean, centre)) @ vectors
+    spread, rows = np.linalg.eigh(np.linalg.matrix_power(inverse, power))
+    noise, (shape, vectors) = variance * spread, _public_shape(projection)
+    seen = rows.T @ inverse @ joint @ vectors
     hint, trust = np.zeros_like(seen), (0.0, 1.0)
     if projection.hint is not None:
         hint, trust = (rows.T @ projection.hint @ vectors) * shape, projection.trust
@@ -211,12 +257,12 @@ def fit(mean: Floats, variance: float, code: FoldedCode, projection: Projection)
     rotated, beta = _posterior(seen, noise, shape, hint, trust)
     away = (corners - corner_mean) @ (rows @ rotated @ vectors.T)
     within = projection.covariance
-    ridge = _RIDGE * float(np.trace(within)) / code.width
-    weights = np.linalg.solve(within + ridge * np.eye(code.width), away.T).T
+    ridge = _RIDGE * float(np.trace(within)) / projection.width
+    weights = np.linalg.solve(within + ridge * np.eye(projection.width), away.T).T
     weights *= float((weights * away).sum()) / max(float(((weights @ within) * weights).sum()), 1e-300)
     biases = -weights @ centre - 0.5 * (weights * away).sum(axis=1) + np.log(shares)
     signal = float(np.linalg.norm(rotated) / math.sqrt(noise.sum())) if variance else math.inf
-    return Discriminant(weights, biases, shares, signal, beta)
+    return Discriminant(np.asarray(weights, dtype=np.float64), biases, shares, signal, beta)
 
 
 def _shrinkage(spread: float | Floats, noise: float) -> Floats:

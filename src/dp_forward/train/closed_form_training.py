@@ -56,16 +56,17 @@ from dp_forward.train.closed_form import (
     choose_width,
     expected_signal,
     fit,
+    fit_public_labels,
     make_projection,
 )
 from dp_forward.train.inputs import read_splits
+from dp_forward.train.lineage import NUMBERS
 from dp_forward.train.plan import Plan
 
-__all__ = ["compare_noise"]
+__all__ = ["PROJECTION", "compare_noise", "outlook"]
 
 PROJECTION: Final = "projection"
 """RUN/projection: the front that releases records, and what is known in its space beforehand."""
-_NUMBERS: Final = "projection.safetensors"
 _BATCH: Final = 64
 _READ_AT_ONCE: Final = 4096
 
@@ -189,7 +190,7 @@ class Projected:
         if projection.hint is not None:
             tensors["hint"] = projection.hint
         folder.mkdir(parents=True, exist_ok=True)
-        with draft_of(folder / _NUMBERS) as draft:
+        with draft_of(folder / NUMBERS) as draft:
             whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
             save_file(whole, draft, metadata={"source": projection.source})
         digest = save_user_side(self.front, self.spec, self.tokens.tokenizer, folder)
@@ -200,7 +201,7 @@ class Projected:
         """What `save` wrote."""
         user = load_user_side(folder / "front")
         try:
-            with safe_open(folder / _NUMBERS, framework="numpy") as file:
+            with safe_open(folder / NUMBERS, framework="numpy") as file:
                 numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 source = (file.metadata() or {}).get("source", "")
             mean, spread = numbers["trust"].tolist()
@@ -213,7 +214,7 @@ class Projected:
                 source=source,
             )
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            rule, remedy = f"hold {_NUMBERS}", "Name the folder of the projection."
+            rule, remedy = f"hold {NUMBERS}", "Name the folder of the projection."
             raise InvalidInput("model", rule, type(error).__name__, remedy) from None
         labels = len(user.spec.labels)
         if not isinstance(user.front, ReadoutFront) or user.spec.width != labels * (found.width + 1):
@@ -227,20 +228,45 @@ class Projected:
 
     def refine(self, corpus: ReleasedCorpus, *, query: NoiseSpec) -> Refined:
         """Learn the decision from the releases, and end the front in it; ``query`` is how it is answered."""
+        self.refuse_others(corpus)
         variance = noise_of(self.spec.required_noise()) ** 2 / len(corpus)
         return self.decide(fit(mean_release(corpus), variance, self.code, self.projection), query=query)
+
+    def refine_public(
+        self, corpus: ReleasedCorpus, public: NDArray[np.int64], *, labels: Sequence[str], query: NoiseSpec
+    ) -> Refined:
+        """As `refine`, for other labels of the same records, which are public: one for each, in order."""
+        self.refuse_others(corpus)
+        means = np.stack([self.code.unfold(mean)[1] for mean in mean_releases(corpus, public, len(labels))])
+        variance = self.code.variances(noise_of(self.spec.required_noise()) ** 2)[1]
+        counts = np.bincount(public, minlength=len(labels))
+        return self.decide(
+            fit_public_labels(means, counts, variance, self.projection), query=query, labels=labels
+        )
+
+    def refuse_others(self, corpus: ReleasedCorpus) -> None:
+        """Refuse releases that were not made in this projection."""
+        if corpus.front_digest != self.spec.front:
+            rule = f"come from the front of the model, {str(self.spec.front)[:12]}..."
+            raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
+        for name in ("noise", "rows", "labels", "width"):
+            if getattr(corpus.release, name) != getattr(self.spec, name):
+                rule = f"have the {name} that the projection was made for"
+                raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
 
     def prior(self) -> Discriminant:
         """What is known before any record is."""
         return fit(np.zeros(self.code.columns), math.inf, self.code, self.projection)
 
-    def decide(self, learnt: Discriminant, *, query: NoiseSpec) -> Refined:
+    def decide(
+        self, learnt: Discriminant, *, query: NoiseSpec, labels: Sequence[str] | None = None
+    ) -> Refined:
         """The refined front of a decision, and the back that reads its noisy answer."""
         answer = query.build()
         assert isinstance(answer, KaryResponse)
         front = self.front.with_scores(torch.from_numpy(learnt.weights), torch.from_numpy(learnt.biases))
         back = AnswerBack.of(torch.from_numpy(answer.transition()))
-        spec = ReleaseSpec.of(front, noise=query, rows=self.spec.rows, labels=self.spec.labels)
+        spec = ReleaseSpec.of(front, noise=query, rows=self.spec.rows, labels=labels or self.spec.labels)
         return Refined(Split(front.train(False), back.train(False)), spec, learnt)
 
 
@@ -264,6 +290,16 @@ def mean_release(corpus: ReleasedCorpus) -> Floats:
     if corpus.spec.labels != "folded":
         raise InvalidInput("releases", "be folded", "others", "Train a back on them: --back gradient.")
     return np.asarray(corpus.mean()[0])
+
+
+def mean_releases(corpus: ReleasedCorpus, groups: NDArray[np.int64], kinds: int) -> Floats:
+    """The mean of the releases of each group of records, [kinds, columns]; one pass."""
+    total = np.zeros((kinds, corpus.release.width))
+    for start in range(0, len(corpus), _READ_AT_ONCE):
+        span = range(start, min(start + _READ_AT_ONCE, len(corpus)))
+        some = corpus.__getitems__(span)["hidden"][:, 0].double().numpy()
+        np.add.at(total, groups[start : span.stop], some)
+    return np.asarray(total / np.bincount(groups, minlength=kinds)[:, None])
 
 
 @torch.inference_mode()

@@ -97,9 +97,25 @@ _PUBLIC_PACE = {
 }
 
 
-def effective_releases_plan(plan: ReleasesPlan, cut: str) -> ReleasesPlan:
-    """The effective plan of a provider whose back starts at this cut."""
-    pace: dict[str, Any] = _HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE
+def effective_releases_plan(plan: ReleasesPlan, cut: str | None) -> ReleasesPlan:
+    """The effective plan of a provider whose back starts at this cut; None for a projection.
+
+    Edges:
+        What belongs to a back that trains is refused for a projection, and other labels for such a back.
+    """
+    pace: dict[str, Any] = {"held_out": 0.1}
+    if cut is None:
+        for name in (*_HEAD_PACE, *pace, "average", "lora_rank"):
+            if getattr(plan, name) not in (None, 0):
+                remedy = "It is fitted in closed form, to all of them."
+                if name == "held_out":
+                    remedy = "They have no labels that it could be measured by."
+                raise InvalidInput(name, "be left out for folded records", getattr(plan, name), remedy)
+        return plan
+    if plan.other_labels is not None:
+        remedy = "Of other releases a back learns the labels that they hold."
+        raise InvalidInput("other-labels", "go with folded records", plan.other_labels, remedy)
+    pace |= _HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE
     return replace(plan, **{name: value for name, value in pace.items() if getattr(plan, name) is None})
 
 

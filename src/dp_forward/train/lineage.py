@@ -24,6 +24,7 @@ Edges:
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
 
-__all__ = ["cut_of_start", "refuse_front_that_saw"]
+__all__ = ["cut_of_start", "is_projection", "refuse_front_that_saw"]
 
 _SEEN = "front_has_seen_raw_texts_of"
 _LEARNT = "back_has_learnt_from_releases_of"
@@ -52,6 +53,10 @@ _SUMMARY, _SPEC, _SETTINGS = "split.json", "release.json", "half.json"
 _OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _SPEC, "tokenizer")
 PUBLIC = "public"
 """RUN/public/back: the back of `public-front` as it was before the releases."""
+
+
+NUMBERS = "projection.safetensors"
+"""In RUN/projection, beside its front: what is known in its space."""
 
 
 class Shape(NamedTuple):
@@ -155,6 +160,7 @@ def refuse_front_that_saw(task: str, front: Path) -> None:
         then an assumption of the guarantee, and is said there.
     """
     run = front.absolute().parent
+    run = run.parent if is_projection(run) else run
     # A front in the folder of a run that has no report yet is one that nobody can speak for.
     of_a_run = any((run / name).is_file() for name in ("report.json", "plan.json"))
     if of_a_run and task in _required_note(str(run), _SEEN):
@@ -244,8 +250,20 @@ def load_start(model: str) -> StartingPoint:
     )
 
 
-def cut_of_start(model: str) -> str:
-    """Where the back in a folder was cut, without loading it."""
+def is_projection(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a front that folds labels in, with what is known in its space, and no back."""
+    return (Path(folder) / NUMBERS).is_file()
+
+
+def seen_raw_beside(projection: Path) -> list[str] | None:
+    """The tasks whose raw texts the front of a projection was trained on, as the report of its run says."""
+    return _note(projection.absolute().parent, _SEEN)
+
+
+def cut_of_start(model: str) -> str | None:
+    """Where the back in a folder was cut, without loading it; None for a projection, which has no back."""
+    if is_projection(model):
+        return None
     cut = (_facts(_find_places(model)[1] / _SETTINGS, checked=True) or {}).get("cut")
     if not isinstance(cut, str):
         raise InvalidInput("model", f"hold a readable {_SETTINGS}", model, "Get it again.")

@@ -312,6 +312,9 @@ class ReleasesPlan(PlanBase):
     model: str = setting(
         help="Where the back starts from: a run, what `dpf split` made, or a back folder.", decides=False
     )
+    other_labels: str | None = setting(
+        None, "Of folded records: a file of other labels of theirs, public, a line for each.", decides=False
+    )
     epochs: float | None = setting(None, "Epochs on the releases.", check=POSITIVE)
     batch: int | None = setting(None, "Releases per step.", check=COUNT)
     learning_rate: float | None = setting(None, "Of the back.", check=POSITIVE)
@@ -319,9 +322,9 @@ class ReleasesPlan(PlanBase):
     weight_decay: float = setting(0.01, "AdamW's weight decay.", check=NONNEGATIVE)
     average: float = setting(0.0, _AVERAGE_HELP, check=_AVERAGE)
     lora_rank: int = setting(0, "LoRA on the back; 0: none.", check=COUNT_OR_ZERO)
-    held_out: float = setting(
-        0.1,
-        "The share of the records that is never trained on and tells how good the back is; 0: none.",
+    held_out: float | None = setting(
+        None,
+        "The share of the records that is never trained on and tells how good the back is; 0: none [0.1].",
         check=partial(check_share, remedy="Use 0 to train on all."),
     )
     central_delta: float = setting(

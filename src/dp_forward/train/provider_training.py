@@ -2,9 +2,11 @@
 
     corpus of releases ──┬── 90 % ──► back, by the loss that knows how labels were randomized
                          └── 10 % held out ──► how often the trained back is right
+    of folded releases ───── their mean ──► a decision in closed form (`closed_form_training`)
 
 Everything here is a function of the releases, so it costs no privacy: the promise is that of the corpus,
-whatever the plan, and however often it is trained. The result is RUN/back, which `dpf serve` serves.
+whatever the plan, and however often it is trained. The result is RUN/back, which `dpf serve` serves. Folded
+releases make RUN/front as well: users ask with it, by K-ary response at the epsilon of the releases.
 
 Edges:
     The texts are not here. So the accuracy is that of one noisy matrix per record, there is none without
@@ -15,8 +17,9 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,19 +28,29 @@ from torch.utils.data import Subset
 
 from dp_forward.corpus.corpus_spec import LabelMechanism
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
+from dp_forward.data.own_data import task_from_labels
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import TEXT, Guarantee
+from dp_forward.privacy import Guarantee, NoiseSpec
 from dp_forward.progress import Progress, counter
-from dp_forward.split.artifacts import save_provider_side
+from dp_forward.split.artifacts import save_provider_side, save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import AnyBack
 from dp_forward.storage.digests import file_digest
+from dp_forward.train.closed_form_training import Projected
 from dp_forward.train.defaults import effective_releases_plan
 from dp_forward.train.label_debiasing import LabelLoss, accuracy_of_answers
-from dp_forward.train.lineage import StartingPoint, check_fits, copy_front, load_start
+from dp_forward.train.lineage import (
+    NUMBERS,
+    check_fits,
+    copy_front,
+    cut_of_start,
+    is_projection,
+    load_start,
+    seen_raw_beside,
+)
 from dp_forward.train.noisy_model import ReleaseReader
 from dp_forward.train.plan import ReleasesPlan
-from dp_forward.train.processes import is_first_process, wait_for_everyone
+from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
 from dp_forward.train.regimes import Promises, Regime
 from dp_forward.train.report import build_report, with_subjects, write_report
 from dp_forward.train.run import RunFolder
@@ -47,6 +60,14 @@ __all__ = ["finetune_from_releases"]
 
 _READ_AT_ONCE = 512
 _HELD_OUT_STREAM = 7
+_UNMEASURED = (
+    "How often it is right is not known: the texts are not here, and folded records hold no label to compare "
+    "an answer with. Measure it on labelled texts that are public, with dpf evaluate."
+)
+_OTHER_LABELS = (
+    "public, by assumption, and others than those in the releases. Learning them costs nothing: it is a "
+    "function of them and of the releases, which were charged when they were made."
+)
 
 
 def finetune_from_releases(
@@ -67,18 +88,18 @@ def finetune_from_releases(
         checkpoint. A complete one gives its report again.
     """
     started = time.perf_counter()
-    start = load_start(plan.model)
     kept = folder / "releases"
     source = kept if (kept / MANIFEST).is_file() else exported or Path(plan.releases)
     corpus = ReleasedCorpus.open(source, progress=counter(progress, "checking shards"))
-    check_fits(start, corpus)
-    plan = effective_releases_plan(plan, str(start.back.cut))
-    train, held = held_out_records(len(corpus), share=plan.held_out, seed=plan.seed)
+    plan = effective_releases_plan(plan, cut_of_start(plan.model))
     # A collection grows, so it is known by its place; the records of this run lie in RUN/releases.
-    identity = (
-        str(Path(plan.releases).resolve()) if source in (kept, exported) else file_digest(source / MANIFEST)
-    )
-    digest = plan.digest(back=start.digest, corpus=identity)
+    collected = source in (kept, exported)
+    if collected and plan.other_labels is not None:
+        remedy = "A collection forgets the order: whoever released the records can name their corpus."
+        raise InvalidInput("other-labels", "go with a corpus", "a collection", remedy)
+    learner = (_ClosedForm if is_projection(plan.model) else _Gradient)(plan, corpus, progress)
+    identity = str(Path(plan.releases).resolve()) if collected else file_digest(source / MANIFEST)
+    digest = plan.digest(corpus=identity, **learner.inputs)
     with RunFolder.opened(folder, plan, digest=digest, resume=resume) as place:
         if place.complete:
             return place.report
@@ -86,29 +107,141 @@ def finetune_from_releases(
             if is_first_process():
                 os.replace(exported, kept)
             wait_for_everyone()
-            corpus = ReleasedCorpus.open(kept, verify=False)
+            learner.corpus = ReleasedCorpus.open(kept, verify=False)
+        report = learner.run(place, digest=digest, started=started)
+        if is_first_process():
+            learner.save(place.path)
+            write_report(report, place)
+        wait_for_everyone()
+        return report
+
+
+@dataclass
+class _Gradient:
+    """A back that trains on the releases, in epochs."""
+
+    plan: ReleasesPlan
+    corpus: ReleasedCorpus
+    progress: Progress | None
+
+    def __post_init__(self) -> None:
+        self.start = load_start(self.plan.model)
+        check_fits(self.start, self.corpus)
+        self.inputs, share = {"back": self.start.digest}, self.plan.held_out or 0.0
+        self.train, self.held = held_out_records(len(self.corpus), share=share, seed=self.plan.seed)
+
+    def run(self, place: RunFolder, **known: Any) -> dict[str, Any]:
+        """Train the back, and measure it on the held-out records."""
+        plan, corpus, start, held = self.plan, self.corpus, self.start, self.held
         loss = LabelLoss(corpus.label_transition)
         facts = train_stage(
             place,
             "task",
             FitSettings.of(plan),
             make_module=lambda step: ReleaseReader(start.back, loss),
-            train=Subset(corpus, train.tolist()),
+            train=Subset(corpus, self.train.tolist()),
             evaluation=Subset(corpus, held[curve_sample(len(held))].tolist()) if len(held) else None,
             halves={"back": start.back},
             lora_rank=plan.lora_rank,
-            progress=progress,
+            progress=self.progress,
         )
-        report = _report(
-            plan, corpus, start, held=held, facts=facts, digest=digest, started=started, progress=progress
+        accuracy = agreement = None
+        if len(held):
+            assert corpus.labels is not None
+            predicted, released = _predict(start.back, corpus, held, self.progress), corpus.labels[held]
+            accuracy = accuracy_of_answers(predicted, released, corpus.label_transition)
+            agreement = float((predicted == released).mean())
+        more = {"texts": len(held), "accuracy_on_released_labels": agreement}
+        return _report(
+            plan,
+            corpus,
+            start,
+            accuracy=accuracy,
+            labels=corpus.release.labels,
+            records=len(corpus) - len(held),
+            guarantee=_guarantee(corpus, start),
+            stages={"task": facts},
+            notes=" ".join(_notes(corpus, start)),
+            more=more,
+            **known,
         )
-        if is_first_process():
-            save_provider_side(start.back, corpus.release, place.path, front_digest=corpus.front_digest)
-            if start.front is not None:
-                copy_front(start.front, place.path / "front")
-            write_report(report, place)
-        wait_for_everyone()
-        return report
+
+    def save(self, folder: Path) -> None:
+        """RUN/back, and RUN/front where the starting point has it."""
+        front = self.corpus.front_digest
+        save_provider_side(self.start.back, self.corpus.release, folder, front_digest=front)
+        if self.start.front is not None:
+            copy_front(self.start.front, folder / "front")
+
+
+@dataclass
+class _ClosedForm:
+    """A decision that is read off the mean of folded releases."""
+
+    plan: ReleasesPlan
+    corpus: ReleasedCorpus
+    progress: Progress | None
+
+    def __post_init__(self) -> None:
+        place = Path(self.plan.model)
+        self.projected = Projected.load(place)
+        self.projected.refuse_others(self.corpus)
+        self.inputs = {"back": self.projected.user.digest, "projection": file_digest(place / NUMBERS)}
+        self.labels, self.public = self.projected.spec.labels, None
+        if self.plan.other_labels is not None:
+            self.labels, self.public = _read_labels(Path(self.plan.other_labels), len(self.corpus))
+            self.inputs["labels"] = file_digest(Path(self.plan.other_labels))
+        # There is no back yet; what the front has seen is in the report of the run that it lies in, if any.
+        self.seen_raw, self.learnt = seen_raw_beside(place), list[str]()
+
+    def run(self, place: RunFolder, **known: Any) -> dict[str, Any]:
+        """Fit the decision to all records; folded, they hold no label that it could be measured by."""
+        corpus, projected = self.corpus, self.projected
+        epsilon = corpus.release.required_noise().epsilon
+        query = NoiseSpec(mechanism="k-ary-response", epsilon=epsilon, columns=len(self.labels))
+        if self.public is None:
+            self.refined = projected.refine(corpus, query=query)
+        else:
+            self.refined = projected.refine_public(corpus, self.public, labels=self.labels, query=query)
+        learnt = self.refined.learnt
+        public = None if self.public is None else _OTHER_LABELS
+        return _report(
+            self.plan,
+            corpus,
+            self,
+            accuracy=None,
+            labels=self.labels,
+            records=len(corpus),
+            guarantee=_guarantee(corpus, self, query=query, labels=public),
+            stages={"releases": {"history": [], "peak_memory_mib": peak_memory_mib()}},
+            notes=" ".join([*_notes(corpus, self), _UNMEASURED]),
+            more={
+                "texts": 0,
+                "width": projected.projection.width,
+                "public_text": projected.projection.source,
+                "signal": learnt.signal,
+                "shares": dict(zip(self.labels, learnt.shares.tolist(), strict=True)),
+            },
+            **known,
+        )
+
+    def save(self, folder: Path) -> None:
+        """RUN/front, which ends in the decision, and RUN/back, which reads its noisy answer."""
+        save_sides(self.refined.pair, self.refined.spec, self.projected.tokens.tokenizer, folder)
+
+
+def _read_labels(path: Path, records: int) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The labels in a file, a line for each record, and the number of each."""
+    try:
+        words = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        rule = "be a text file that can be read"
+        raise InvalidInput("other-labels", rule, path.name, "One label in each line.") from None
+    if len(words) != records:
+        rule = f"have a line for each of the {records} records"
+        raise InvalidInput("other-labels", rule, len(words), "They are in the order of the corpus.")
+    task = task_from_labels(words)
+    return task.labels, np.array([task.label_of(word) for word in words], dtype=np.int64)
 
 
 def held_out_records(records: int, *, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -138,52 +271,51 @@ def _predict(
     return answers
 
 
+class _Past(Protocol):
+    """What was learnt before: by the front from raw texts, and by the back from releases; None: not known."""
+
+    @property
+    def seen_raw(self) -> list[str] | None: ...
+    @property
+    def learnt(self) -> list[str] | None: ...
+
+
 def _report(
     plan: ReleasesPlan,
     corpus: ReleasedCorpus,
-    start: StartingPoint,
+    start: _Past,
     *,
-    held: NDArray[np.int64],
-    facts: dict[str, Any],
-    digest: str,
     started: float,
-    progress: Progress | None,
+    more: dict[str, Any],
+    **known: Any,
 ) -> dict[str, Any]:
-    """With the accuracy against the true labels, estimated where they were randomized."""
-    accuracy = agreement = None
-    if len(held):
-        assert corpus.labels is not None
-        predicted, released = _predict(start.back, corpus, held, progress), corpus.labels[held]
-        accuracy = accuracy_of_answers(predicted, released, corpus.label_transition)
-        agreement = float((predicted == released).mean())
+    """The report of either kind; ``known`` is for `build_report`."""
     return build_report(
         plan,
         regime=str(Regime.RELEASE_ONCE),
-        accuracy=accuracy,
         without_noise=None,
-        labels=corpus.release.labels,
-        records=len(corpus) - len(held),
-        guarantee=_guarantee(corpus, start),
-        stages={"task": facts},
-        notes=" ".join(_notes(corpus, start)),
-        digest=digest,
         more={
-            "texts": len(held),
-            "accuracy_on_released_labels": agreement,
+            **more,
             "central": _central_promise(corpus, plan.central_delta),
             "front": corpus.front_digest,
             "front_has_seen_raw_texts_of": start.seen_raw,
             "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
         },
         seconds=time.perf_counter() - started,
+        **known,
     )
 
 
-def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:
-    """The promises of the corpus, proved anew from its public spec, less what the starting point takes."""
+def _guarantee(
+    corpus: ReleasedCorpus, start: _Past, *, query: NoiseSpec | None = None, labels: str | None = None
+) -> dict[str, Any]:
+    """The promises of the corpus, proved anew from its public spec, less what the starting point takes.
+
+    ``query`` is the noise of a question where it is another; ``labels`` what is said of others than its own.
+    """
     spec = corpus.spec
     promised = Promises(
-        queries=Guarantee(spec.release.mechanism()),
+        queries=Guarantee(spec.release.mechanism() if query is None else query.build()),
         training=corpus.guarantee,
         labels=Guarantee(spec.labels) if isinstance(spec.labels, LabelMechanism) else None,
         regime=Regime.RELEASE_ONCE,
@@ -199,6 +331,7 @@ def _guarantee(corpus: ReleasedCorpus, start: StartingPoint) -> dict[str, Any]:
         limits.append(f"{before}: a text in other releases spends there too.")
     said = dict(promised["statements"])
     said["training_texts"] = " ".join([said["training_texts"], *limits])
+    said["labels"] = labels or said["labels"]
     return {**promised, "statements": said, "statement": " ".join(with_subjects(said))}
 
 
@@ -207,11 +340,16 @@ def _central_promise(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | N
 
     A central epsilon never stands without what it rests on.
     """
-    batches = corpus.shuffled
-    if batches is None or corpus.release.mechanism().unit != TEXT:
-        return None
-    from dp_forward.corpus.shuffle_guarantee import ASSUMPTIONS, central_reading, central_statement
+    from dp_forward.corpus.shuffle_guarantee import (
+        ASSUMPTIONS,
+        central_reading,
+        central_statement,
+        hides_whole_texts,
+    )
 
+    batches = corpus.shuffled
+    if batches is None or not hides_whole_texts(corpus.spec):
+        return None
     reading = central_reading(corpus.spec, batches, delta=delta)
     return {
         "epsilon_upper": reading.upper.epsilon,
@@ -224,7 +362,7 @@ def _central_promise(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | N
     }
 
 
-def _notes(corpus: ReleasedCorpus, start: StartingPoint) -> list[str]:
+def _notes(corpus: ReleasedCorpus, start: _Past) -> list[str]:
     notes = [
         "Trained from releases alone; the texts were never here. The promise for them rests on the front "
         f"({corpus.front_digest[:12]}...) not depending on the released texts, which releases cannot show."

@@ -13,14 +13,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput
+from dp_forward.noise import release_batch
+from dp_forward.noise.folded_record import FoldedCode
+from dp_forward.privacy import NoiseSpec
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.protocol.collection import CollectionSpec
-from dp_forward.service.server.app import make_app
+from dp_forward.service.protocol.collection import CollectionSpec, pack_record
+from dp_forward.service.protocol.frame import HEADER_BYTES, frame_of
+from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.service.server.app import make_app, make_collector_app
 from dp_forward.service.server.settings import ServerSettings
 from service.collector.collect_cases import FRONT, provider, record, spec, stored, summary
 
@@ -270,3 +277,56 @@ def test_two_thousand_mutated_bodies_never_fail_the_server(
     assert len(collection) == stored_now, "what was refused left nothing behind"
     logged = " ".join(entry.getMessage() for entry in caplog.records)
     assert not any(data[96:112].hex() in logged for data in honest)
+
+
+# --- folded records, where there is no back ------------------------------------------------------------
+
+
+@pytest.fixture
+def folding(tmp_path: Path) -> Iterator[TestClient]:
+    collection = Collection.create(tmp_path / "folded", CollectionSpec.of(folded_manifest(), "folded"))
+    app = make_collector_app(collection, settings=ServerSettings())
+    with TestClient(app, raise_server_exceptions=False) as made:
+        yield made
+
+
+def folded_manifest() -> Manifest:
+    noise = NoiseSpec(epsilon=4.0, unit="record")
+    return Manifest(
+        release=ReleaseSpec(
+            noise=noise, rows=16, width=3 * 33, bits=8, cut="output", front=FRONT, labels=("a", "b", "c")
+        )
+    )
+
+
+def folded_records(count: int) -> list[bytes]:
+    manifest, code, rng = folded_manifest(), FoldedCode(3, 32), np.random.default_rng(1)
+    folded = code.fold(rng.standard_normal((count, 32)), rng.integers(0, 3, count))
+    made = release_batch(folded[:, None], manifest.mechanism(), bits=8)
+    plain = {"cut": "output", "front": FRONT, "time": 0}
+    frames = [frame_of(one, request=secrets.token_bytes(16), **plain) for one in made]
+    return [pack_record(frame, None) for frame in frames]
+
+
+def test_folded_records_are_collected_without_a_label_and_nothing_is_answered(folding: TestClient) -> None:
+    records = folded_records(100)
+    assert post(folding, b"".join(records)).json() == {"stored": 100, "known": 0}
+    assert post(folding, b"".join(records)).json() == {"stored": 0, "known": 100}
+    labelled = records[0][:-4] + (1).to_bytes(4, "little")
+    assert post(folding, labelled).json()["error"] == "label"
+    for path in ("/v1/manifest", "/v1/answer"):
+        assert post(folding, records[0], path).status_code == 404
+    assert folding.get("/healthz").json() == {"status": "ok"}
+    assert 'dpf_records_total{outcome="stored"} 100' in folding.get("/metrics").text
+
+
+def test_a_folded_record_without_noise_is_refused(folding: TestClient) -> None:
+    """The vector itself, on the grid of the releases; a scaled one has too much."""
+    record = folded_records(1)[0]
+    manifest, code = folded_manifest(), FoldedCode(3, 32)
+    plain = code.fold(np.ones((1, 32)), np.array([1]))[0]
+    bare = np.round(plain / manifest.step).astype(np.int8).tobytes()
+    refused = post(folding, record[:HEADER_BYTES] + bare + record[-4:])
+    assert refused.json()["error"] == "no_noise"
+    loud = np.full(99, 127, dtype=np.int8).tobytes()
+    assert post(folding, record[:HEADER_BYTES] + loud + record[-4:]).json()["error"] == "too_much_noise"

@@ -220,3 +220,12 @@ def test_what_a_server_says_is_shown_on_one_short_printable_line() -> None:
         assert line.isprintable()
         assert len(line) < 400
     assert shown("a\nb") == "a?b"
+
+
+def test_a_front_that_releases_records_asks_nothing() -> None:
+    noise = NoiseSpec(epsilon=4.0, unit="record")
+    spec = ReleaseSpec(
+        noise=noise, rows=12, width=10, bits=8, cut="output", front="ab" * 32, labels=("bad", "good")
+    )
+    with pytest.raises(InvalidInput, match="be one that asks"):
+        Policy(release=spec)

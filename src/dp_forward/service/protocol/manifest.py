@@ -32,7 +32,7 @@ from dp_forward.service.protocol.frame import MECHANISMS, MOST_ENTRIES, VERSION,
 
 if TYPE_CHECKING:
     from dp_forward.privacy import Mechanism
-    from dp_forward.split.artifacts import ProviderSide
+    from dp_forward.split.artifacts import ProviderSide, UserSide
 
 __all__ = ["Manifest"]
 
@@ -200,21 +200,21 @@ class Manifest:
     @classmethod
     def of(
         cls,
-        provider: ProviderSide,
+        side: ProviderSide | UserSide,
         front_digest: str,
         *,
         bits: int | None = None,
         epsilons: Sequence[float] | None = None,
     ) -> Manifest:
-        """What a provider's folder asks for; ``bits`` is 8 where the noise leaves room for it, else 16.
+        """What a party's folder asks for; ``bits`` is 8 where the noise leaves room for it, else 16.
 
         ``epsilons`` are by default a half and a quarter of its own, where such noise can be released.
 
         Edges:
             `InvalidInput` for an undefended model, or for noise that cannot be released.
         """
-        provider.spec.required_noise()
-        spec = replace(provider.spec, front=front_digest, bits=bits or 16)
+        side.spec.required_noise()
+        spec = replace(side.spec, front=front_digest, bits=bits or 16)
         found = cls(release=spec)
         if bits is None:
             # With 16 it was sound, so where 8 are refused, they leave too little room.

@@ -58,6 +58,11 @@ class Policy:
     release: ReleaseSpec
     allow_more_noise: bool = False
 
+    def __post_init__(self) -> None:
+        if self.release.folded:
+            remedy = "Release records with it (dpf release); ask with the front that was learnt from them."
+            raise InvalidInput("front", "be one that asks", "one that releases records", remedy)
+
     @classmethod
     def of(cls, user: UserSide, *, bits: int | None = None, allow_more_noise: bool = False) -> Policy:
         """The policy that a user's folder states; what cannot be released is refused here.

@@ -6,6 +6,7 @@
     GET  /healthz       200 while it answers, 503 while it stops; needs no token
     GET  /metrics       Prometheus text
 
+Where there is no back yet (`make_collector_app`), the first two are missing.
 A refusal is ``{"error": code, "message": one line}`` (`request_limits`).
 
 Guarantees:
@@ -30,6 +31,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.server.handler import Handler
+from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import (
     Guard,
     Refused,
@@ -43,7 +45,7 @@ from dp_forward.service.server.request_limits import (
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
 
-__all__ = ["make_app"]
+__all__ = ["make_app", "make_collector_app"]
 
 
 def make_app(
@@ -89,6 +91,28 @@ def make_app(
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.state.handler = handler
     return app
+
+
+def make_collector_app(
+    collection: Collection, *, settings: ServerSettings, shuffler_token: str | None = None
+) -> Starlette:
+    """Make the server that only collects, where there is no back yet: nothing is answered."""
+    metrics, guard = Metrics(), Guard(settings.token)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        collection.close()
+
+    return Starlette(
+        routes=[
+            *collector_routes(collection, settings, metrics=metrics, shuffler_token=shuffler_token),
+            json_route("/healthz", {"status": "ok"}, Guard(None)),
+            metrics.route(guard),
+        ],
+        exception_handlers=error_handlers(metrics.outcomes, who="server"),
+        lifespan=lifespan,
+    )
 
 
 def _routes(handler: Handler, settings: ServerSettings) -> list[Route]:
