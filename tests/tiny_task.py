@@ -47,7 +47,7 @@ def write_reviews(folder: Path, *, count: int = 256) -> Path:
     return folder
 
 
-def write_checkpoint(folder: Path, *, blocks: int = 2) -> Path:
+def write_checkpoint(folder: Path, *, blocks: int = 2, **more: Any) -> Path:
     """An ordinary Hugging Face folder: a tiny BERT and its tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(WORDS)})
@@ -55,7 +55,7 @@ def write_checkpoint(folder: Path, *, blocks: int = 2) -> Path:
     settings = tiny_models.SETTINGS["bert"] | {"vocab_size": len(WORDS), "pad_token_id": 0, "num_labels": 2}
     # As Hugging Face starts a model: the other tiny models have weights that are hard to train.
     torch.manual_seed(0)
-    model = transformers.BertModel(transformers.BertConfig(**settings, num_hidden_layers=blocks))
+    model = transformers.BertModel(transformers.BertConfig(**settings | more, num_hidden_layers=blocks))
     model.save_pretrained(folder)
     return folder
 

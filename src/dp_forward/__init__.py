@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dp_forward.split.private_model import join_qkv as join_qkv
     from dp_forward.train.finetune import finetune as finetune
     from dp_forward.train.plan import Plan as Plan
+    from dp_forward.train.private_classifier import PrivateClassifier as PrivateClassifier
     from dp_forward.train.run import Run as Run
 
 try:
@@ -41,6 +42,7 @@ except PackageNotFoundError:  # pragma: no cover - running from a source tree wi
 _HOMES = {
     "AsyncClient": "dp_forward.service.client.client",
     "Client": "dp_forward.service.client.client",
+    "PrivateClassifier": "dp_forward.train.private_classifier",
     "PrivateModel": "dp_forward.split.private_model",
     "Plan": "dp_forward.train.plan",
     "Run": "dp_forward.train.run",
@@ -59,6 +61,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Plan",
+    "PrivateClassifier",
     "PrivateModel",
     "Run",
     "Sanitizer",

@@ -16,6 +16,12 @@ EXPECTED = {
         r"sigma x 0\.9: .* REFUTED by",
         r"paper's sigma: .* REFUTED by",
     ),
+    "classify_your_texts": (
+        r"8\.0-LDP per record",
+        r"a ticket is about (delivery|billing|refund)\n",
+        r"right on \d+%",
+        r"a second fit is refused: .* Nothing was charged .* k folds cost k epsilon",
+    ),
     "finetune_with_peft_lora": (
         r"of the front: 0 tensors",
         r"step 6: loss \d",

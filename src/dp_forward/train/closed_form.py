@@ -131,12 +131,17 @@ def make_projection(statistics: FrontStatistics, width: int, labels: int, hints:
 
     Labelled hints replace the public statistics: the origin is their mean, the contrasts are turned into
     their discriminant ``(C + c I)^-1 B``, C their covariance within a label and c its mean eigenvalue.
+
+    Edges:
+        Hints that are the same for all labels, such as words that the tokenizer does not know, are none.
     """
     public = statistics.directions[:width].T
     if hints is None:
         return _with_covariance(statistics, statistics.mean, public)
     centred = unit_rows(hints.rows) - statistics.mean
     span, means = _contrasts(centred, hints.labels, labels)
+    if np.linalg.norm(span) < 1e-6:
+        return _with_covariance(statistics, statistics.mean, public)
     if hints.labelled:
         within = np.cov((centred - means[hints.labels]).T)
         span = np.linalg.solve(within + np.trace(within) / len(within) * np.eye(len(within)), span.T).T

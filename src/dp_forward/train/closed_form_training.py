@@ -368,6 +368,7 @@ def compare_noise(
     """
     projected, query = Projected.load(folder), plan.noise
     train, evaluation = read_splits(plan, projected.tokens, progress=progress)
+    assert evaluation is not None
     truth, code = evaluation.labels, projected.code
     assert train.labels is not None
     assert truth is not None

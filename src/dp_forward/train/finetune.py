@@ -156,11 +156,11 @@ class _Training:
     say: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
-        plan, self.pair, texts = self.plan, self.inputs.pair, self.inputs.evaluation
+        plan, self.pair, texts = self.plan, self.inputs.pair, self.inputs.evaluation or self.inputs.public
         self.spec = self.inputs.spec
         self.learnt: dict[str, Any] = {}
         self.measured: tuple[Accuracy, float] | None = None
-        self.curve_texts = texts.subset(curve_sample(len(texts)))
+        self.curve_texts = None if texts is None else texts.subset(curve_sample(len(texts)))
         self.mechanism = None if plan.noise is None else plan.noise.build()
         self.labels = label_mechanism_for(
             plan.label_epsilon, plan.label_prior, labels=len(self.inputs.task.labels)
@@ -279,8 +279,10 @@ class _Training:
 
     def _measure_decisions(self, projected: Projected, learnt: Discriminant) -> None:
         """Accuracy through the noise of a query, without it, and of the descriptions alone; one reading."""
-        plan, texts = self.plan, self.inputs.evaluation
-        truth, answer = texts.labels, self.mechanism
+        plan, texts, answer = self.plan, self.inputs.evaluation, self.mechanism
+        if texts is None:
+            return
+        truth = texts.labels
         assert isinstance(answer, KaryResponse)
         assert truth is not None
         progress = counter(self.progress, "evaluating", len(texts))
@@ -328,7 +330,7 @@ class _Training:
     def report(self, stages: dict[str, Any], *, started: float) -> dict[str, Any]:
         """Accuracy through the noise over repeated draws and without it, and what is promised."""
         plan, inputs, texts = self.plan, self.inputs, self.inputs.evaluation
-        noisy, clean = self.measured or self._measure()
+        noisy, clean = (None, None) if texts is None else self.measured or self._measure(texts)
         return build_report(
             plan,
             regime=str(plan.regime),
@@ -341,8 +343,8 @@ class _Training:
             notes=inputs.task.notes,
             seconds=time.perf_counter() - started,
             more={
-                "accuracy_by_draw": list(noisy.by_draw),
-                "accuracy_of_commonest_label": commonest_share(texts.labels),
+                "accuracy_by_draw": [] if noisy is None else list(noisy.by_draw),
+                "accuracy_of_commonest_label": None if texts is None else commonest_share(texts.labels),
                 "data": describe_data(plan, inputs),
                 "front_has_seen_raw_texts_of": raw_texts_of(plan),
                 **releases_learnt(plan),
@@ -350,9 +352,8 @@ class _Training:
             },
         )
 
-    def _measure(self) -> tuple[Accuracy, float]:
+    def _measure(self, texts: EncodedTexts) -> tuple[Accuracy, float]:
         """Accuracy over draws of the noise, and without it."""
-        texts = self.inputs.evaluation
         model = self._noisy_model(self.mechanism, step=_EVALUATION_STREAM).to(pick_device())
         progress = counter(self.progress, "evaluating", len(texts))
         noisy = accuracy_over_draws(model, texts, draws=self.plan.evaluation_draws, progress=progress)
@@ -405,6 +406,7 @@ class _Training:
     def _noisy_records(self) -> list[dict[str, Tensor]]:
         """Evaluation texts after one simulated draw, for the learning curve of the back."""
         device, texts, records = pick_device(), self.curve_texts, []
+        assert texts is not None
         model = self._noisy_model(self.mechanism, step=_CURVE_STREAM).to(device).eval()
         for start in range(0, len(texts), 64):
             batch = texts.batch(range(start, min(start + 64, len(texts))))

@@ -43,7 +43,8 @@ class Inputs:
     tokens: FixedLength
     spec: ReleaseSpec
     train: EncodedTexts
-    evaluation: EncodedTexts
+    evaluation: EncodedTexts | None
+    """None where nothing is measured."""
     public: EncodedTexts | None
     """Labelled where a front trains on it."""
     overlap: int | None = None
@@ -62,7 +63,7 @@ class Inputs:
                 found = f"{common} of {total} private texts in it"
                 remedy = "They would train the front as they are: name other public data."
                 raise InvalidInput("public", "have other texts than the task", found, remedy)
-        for labels in (self.train.labels, self.evaluation.labels):
+        for labels in [texts.labels for texts in (self.train, self.evaluation) if texts is not None]:
             if labels is None:
                 rule = "have labels in the splits that are used"
                 raise InvalidInput("task", rule, self.task.name, "Name another split.")
@@ -74,7 +75,7 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
     """Load and cut the model, read the splits; the same plan gives the same halves on every start."""
     task = plan.find_task()
     pair, tokens, spec = cut_model(plan)
-    check_vocabulary(tokens.tokenizer, _table_size(pair))  # before files are read
+    check_vocabulary(tokens.tokenizer, table_size(pair))  # before files are read
     own, theirs = (array("Q"), array("Q")) if plan.public or plan.public_task else (None, None)
     train, evaluation = read_splits(plan, tokens, seen=own, progress=progress)
     public = public_texts(plan, tokens, seen=theirs, progress=progress)
@@ -116,7 +117,7 @@ def describe_data(plan: Plan, inputs: Inputs) -> list[str]:
         labels = ", ".join(task.labels[:20]) + (", ..." if len(task.labels) > 20 else "")
         columns = " and ".join(f"`{name}`" for name in task.text_fields)
         said.append(f"Texts are in {columns}, labels in `{task.label_field}`: {len(task.labels)} ({labels}).")
-    if task.validation_share:
+    if task.validation_share and inputs.evaluation is not None:
         said.append(
             f"The data has no part to measure on: {len(inputs.evaluation)} of its records were split off "
             f"(one in {1 / task.validation_share:g} of each label, seed {task.split_seed}) and are thereby "
@@ -131,7 +132,7 @@ def describe_data(plan: Plan, inputs: Inputs) -> list[str]:
     return said
 
 
-def _table_size(pair: Split) -> int | None:
+def table_size(pair: Split) -> int | None:
     """How many tokens the model's own table has; None for images."""
     front = pair.front if isinstance(pair.front, Front) else pair.front.front
     return front.settings.get("vocab_size")
@@ -143,7 +144,7 @@ def read_splits(
     *,
     seen: array[int] | None = None,
     progress: Progress | None = None,
-) -> tuple[EncodedTexts, EncodedTexts]:
+) -> tuple[EncodedTexts, EncodedTexts | None]:
     """The texts of a plan's task: those to train on, noted in ``seen``, and those to measure on.
 
     The tokenizer must know most words of the latter, which are public.
@@ -154,8 +155,10 @@ def read_splits(
         reading, source = counter(progress, f"reading {task.name} {split}"), plan.data.get(task.name)
         return read_texts(task, split, tokens, source=source, limit=limit, seen=seen, progress=reading)
 
-    evaluation = read(plan.evaluation_split, plan.evaluation_limit)
-    evaluation.check_known(tokens.tokenizer)
+    evaluation = None
+    if plan.evaluation_split:
+        evaluation = read(plan.evaluation_split, plan.evaluation_limit)
+        evaluation.check_known(tokens.tokenizer)
     return read("train", plan.train_limit, seen), evaluation
 
 

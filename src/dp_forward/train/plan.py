@@ -255,7 +255,10 @@ class Plan(TaskSettings):
         private = self.regime.protects_training or self.label_epsilon is not None
         rule = "be another than train where training records are protected"
         remedy = "What is measured on is read as it is: name a public split."
-        yield "evaluation_split", private and split_name(self.evaluation_split) == "train", rule, remedy
+        split = self.evaluation_split and split_name(self.evaluation_split)
+        yield "evaluation_split", private and split == "train", rule, remedy
+        idle = not split and (self.back == "gradient" or self.early_stopping > 0)
+        yield "evaluation_split", idle, "be given where a back trains by gradients", "Use validation."
         same = self.public is not None and self.public == self.data.get(self.task)
         yield "public", same, "differ from the task's data", "Those texts are the private ones."
         idle = self.public is not None and self.regime is Regime.END_TO_END

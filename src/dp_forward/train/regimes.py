@@ -117,14 +117,18 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
 
     Nothing else can put an epsilon into a report.
     """
+    from dp_forward.data.sources import IN_MEMORY  # loads torch, which `--help` does without
+
     regime, mechanism = plan.regime, None if spec.noise is None else spec.mechanism()
     label_mechanism = label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(spec.labels))
     labels = None if label_mechanism is None else Guarantee(label_mechanism)
     if mechanism is None or not mechanism.guaranteed:
         why = "there is no noise" if mechanism is None else f"no theorem covers {mechanism.name} here"
         return Promises(None, None, labels, regime, why)
-    split = f"the {plan.evaluation_split} split, on which the report is measured"
-    assumed = [f"{split}{' and which says when to stop,' if plan.early_stopping else ','} is public"]
+    assumed = []
+    if plan.evaluation_split:
+        split = f"the {plan.evaluation_split} split, on which the report is measured"
+        assumed = [f"{split}{' and which says when to stop,' if plan.early_stopping else ','} is public"]
     if plan.validation_share:
         share = f"{plan.validation_share:g} of the records"
         assumed.append(f"that split is {share}, taken from them: it is public which they are")
@@ -133,7 +137,9 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
     if plan.public_task is not None:
         assumed.append(f"the texts of {plan.public_task} are public")
     if plan.public is not None:
-        assumed.append(f"the texts of {PurePath(plan.public).name} are public")
+        given = plan.public.startswith(IN_MEMORY)
+        named = "given as public" if given else f"of {PurePath(plan.public).name}"
+        assumed.append(f"the texts {named} are public")
     queries = Guarantee(mechanism, more_assumptions=tuple(assumed))
     if not regime.protects_training:
         return Promises(queries, None, labels, regime)

@@ -201,7 +201,9 @@ def _subject(name: str) -> str:
 
 
 def _draw_curve(stages: Mapping[str, Mapping[str, Any]], path: Path, *, title: str) -> bool:
-    """Loss (left) and evaluation accuracy (right) over the steps of every stage; False without matplotlib."""
+    """Loss (left) and accuracy (right) over the steps of every stage; False without steps or matplotlib."""
+    if not any(stage["history"] for stage in stages.values()):
+        return False
 
     def paint(figure: Any) -> None:
         left, right = figure.subplots(1, 2)

@@ -51,7 +51,7 @@ class TaskSettings(PlanBase):
         "advanced",
         _check_share,
     )
-    evaluation_split: str = setting("validation", "What it is measured on.", "advanced")
+    evaluation_split: str = setting("validation", 'What it is measured on; "" for nothing.', "advanced")
     seed: int = setting(0, "Of everything but released noise.", "advanced", COUNT_OR_ZERO)
     data: Mapping[str, str] = setting(
         dict, "Where a task's files lie; can be given several times.", "usual", decides=False

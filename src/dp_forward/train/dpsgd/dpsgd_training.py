@@ -113,6 +113,8 @@ def run_dpsgd(
         model: Any = load_model(plan.model, labels=len(task.labels))
         check_vocabulary(tokenizer, getattr(model.config, "vocab_size", None))
         train, evaluation = read_splits(plan, FixedLength(tokenizer, plan.rows), progress=progress)
+        if evaluation is None:
+            raise InvalidInput("evaluation_split", "be given for DP-SGD", "nothing", "Use validation.")
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
         model.to(pick_device(), torch.float32)
         outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)

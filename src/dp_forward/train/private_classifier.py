@@ -1,0 +1,382 @@
+"""A text classifier with scikit-learn's interface, whose training records are differentially private.
+
+    classifier = PrivateClassifier(epsilon=4.0).fit(texts, labels)
+    classifier.predict(["where is my parcel?"])
+    classifier.save("run")                          # dpf serve run/back, dpf ask run/front
+
+`fit` is `finetune` in the regimes that protect records: one folded release per record, text and label under
+one epsilon, charged in a ledger before it is drawn, and a decision in closed form. `predict` decides on this
+machine: nothing is noised, charged or sent. Who asks a provider instead (`dpf ask`) is answered through
+noise.
+
+Guarantees:
+    What `fit` learns depends on the records through their releases alone; `guarantee` says what that promises
+    for each. Releases that share a ledger never pass its cap. A classifier and its clones share one, also
+    across processes.
+    No text and no label of a record is in an error, in `repr` or in a file.
+Edges:
+    Each `fit` releases its records again. By default the budget is one release, so a second `fit` is refused,
+    and so is a clone (`cross_val_score`, `GridSearchCV`) unless somebody said a budget: k folds are charged
+    k epsilon. A ledger adds all that is charged in it, as if all were about the same records; for other
+    records make another classifier, or name another ledger.
+    `score` is a plain number about the records that it is given, and protects none of them.
+    The noise comes from the operating system: no ``seed`` decides it, and no two fits are the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dp_forward.corpus.writer import ledger_of, private_folder
+from dp_forward.data import EncodedTexts, Task
+from dp_forward.data.own_data import columns_of, encode_texts, task_from_labels
+from dp_forward.data.sources import IN_MEMORY
+from dp_forward.data.tasks import label_word
+from dp_forward.data.tokens import check_vocabulary
+from dp_forward.errors import BudgetExhausted, InvalidInput
+from dp_forward.privacy import Guarantee
+from dp_forward.split.halves import ReadoutFront
+from dp_forward.storage.json_files import read_json, write_json
+from dp_forward.train.closed_form_training import read_rows
+from dp_forward.train.defaults import effective_plan
+from dp_forward.train.finetune import finetune
+from dp_forward.train.inputs import Inputs, cut_model, public_texts, table_size
+from dp_forward.train.plan import Plan
+from dp_forward.train.regimes import Regime
+from dp_forward.train.run import Run
+
+__all__ = ["PrivateClassifier"]
+
+_KEPT: Final = "classifier.json"
+_GIVEN: Final = f"{IN_MEMORY}public"
+_EACH_FIT: Final = (
+    "Each fit, and each fold of a cross-validation, releases the records again: k folds cost k epsilon. Give "
+    "budget=k*epsilon if you mean that; for other records make another PrivateClassifier."
+)
+
+
+class PrivateClassifier:
+    """A classifier of texts; see the module for what is promised.
+
+    Args:
+        model: a Hugging Face name or folder, or `minilm`.
+        epsilon: what one release of a record costs, text and label together.
+        delta: None for PrivUnit, which has none; a positive one for the matrix Gaussian.
+        regime: `release-once`, or `public-front`, whose front first learns from public texts with labels.
+        public: public texts, which say where texts lie: a file, a list, or (texts, labels).
+        descriptions: label -> a phrase or a list of them; by default the label's own words.
+        ledger: a file; by default one of its own, which its clones share.
+        budget: the cap of a new ledger; by default, exactly one release.
+        seed: of what is random and public; never of the noise.
+    """
+
+    _estimator_type = "classifier"  # for scikit-learn before 1.6
+    _cloned = False
+    _shared: _Folder | None = None
+    _place: _Folder
+    run_: Run
+    """What `fit` made, as `dpf.finetune` gives it."""
+    classes_: NDArray[Any]
+    """The labels, as they were given, in order."""
+    outlook_: tuple[str, ...]
+    """What was charged, and whether the records were likely enough, as said before the charge."""
+
+    def __init__(
+        self,
+        model: str = "minilm",
+        *,
+        epsilon: float = 4.0,
+        delta: float | None = None,
+        regime: str = "release-once",
+        public: Any = None,
+        descriptions: Mapping[Any, str | Iterable[str]] | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        budget: float | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.model, self.epsilon, self.delta, self.regime = model, epsilon, delta, regime
+        self.public, self.descriptions = public, descriptions
+        self.ledger, self.budget, self.seed = ledger, budget, seed
+
+    def fit(self, texts: Any, labels: Any = None) -> Self:
+        """Release every record once, and learn from the releases.
+
+        Args:
+            texts: a list, an array or a column of texts; or a `datasets.Dataset`, which may hold the labels.
+            labels: words or numbers, one for each text; each label has five texts or more.
+
+        Raises:
+            BudgetExhausted: there is no room for another release; nothing was charged.
+        """
+        if self._cloned and self.budget is None and not self._ledger().exists():
+            raise BudgetExhausted(
+                "A clone may be one of many that release the same records, and no budget was said for them. "
+                f"Nothing was charged. {_EACH_FIT}"
+            )
+        kind = getattr(labels, "dtype", None)
+        texts, labels = columns_of(texts, labels)
+        task, classes = _find_classes(labels, kind)
+        plan = self._plan(task)
+        inputs = self._inputs(plan, texts, labels)
+        place, said = _Folder(), list[str]()
+        try:
+            run = finetune(
+                plan,
+                folder=place.path,
+                inputs=inputs,
+                checkpoints=False,
+                ledger=self._ledger(),
+                budget=self.budget,
+                say=said.append,
+            )
+        except BudgetExhausted as refused:
+            raise BudgetExhausted(f"{refused} {_EACH_FIT}") from None
+        self._place, self.run_, self.classes_, self.outlook_ = place, run, classes, tuple(said)
+        return self
+
+    def _plan(self, task: Task) -> Plan:
+        """The effective plan of a `fit`."""
+        if self.regime not in (Regime.RELEASE_ONCE, Regime.PUBLIC_FRONT):
+            rule, remedy = "be release-once or public-front", "Only these protect the records."
+            raise InvalidInput("regime", rule, repr(self.regime), remedy)
+        phrases = {label_word(label) or "": said for label, said in (self.descriptions or {}).items()}
+        public = None
+        if self.public is not None:
+            public = os.fspath(self.public) if isinstance(self.public, str | os.PathLike) else _GIVEN
+        return effective_plan(
+            Plan(
+                task=task.name,
+                data={task.name: f"{IN_MEMORY}{task.name}"},
+                text_column=task.text_fields,
+                label_column=task.label_field,
+                labels=task.labels,
+                validation_share=0.0,
+                evaluation_split="",
+                model=self.model,
+                regime=Regime(self.regime),
+                mechanism="matrix-gaussian" if self.delta else "privunit",
+                epsilon=self.epsilon,
+                delta=self.delta,
+                back="closed-form",
+                describe=phrases,
+                public=public,
+                seed=self.seed or 0,
+            )
+        )
+
+    def _inputs(self, plan: Plan, texts: list[Any], labels: list[Any] | None) -> Inputs:
+        """The model cut in two, and the records and public texts as token ids."""
+        task, (pair, tokens, spec) = plan.find_task(), cut_model(plan)
+        check_vocabulary(tokens.tokenizer, table_size(pair))
+        if plan.public == _GIVEN:
+            given = (
+                self.public if isinstance(self.public, tuple) and len(self.public) == 2 else (self.public,)
+            )
+            open_texts, open_labels = columns_of(*given)
+            open_labels = open_labels if len(given) == 2 else None
+            if open_labels is None and plan.regime is Regime.PUBLIC_FRONT:
+                raise InvalidInput("public", "be (texts, labels) in public-front", "texts", "Add labels.")
+            public: EncodedTexts | None = encode_texts(open_texts, open_labels, tokens, task=task)[1]
+        else:
+            public = public_texts(plan, tokens)
+        if public is not None:
+            public.check_known(tokens.tokenizer)
+        train = encode_texts(texts, labels, tokens, task=task)[1]
+        return Inputs(task, pair, tokens, spec, train, None, public)
+
+    def _ledger(self) -> Path:
+        """The ledger of this classifier and its clones; made by the first release."""
+        if self.ledger is not None:
+            return Path(self.ledger).absolute()
+        if self._shared is None:
+            self._shared = _Folder()
+        return self._shared.path / "ledger"
+
+    def predict(self, texts: Any) -> NDArray[Any]:
+        """The label of each text, decided here: nothing is noised, charged or sent."""
+        found: NDArray[Any] = self._fitted.classes_[self._scores(texts).argmax(axis=1)]
+        return found
+
+    def predict_proba(self, texts: Any) -> NDArray[np.float64]:
+        """How likely each label is, [texts, labels], in the order of ``classes_``; decided here too."""
+        scores = self._scores(texts)
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+
+    def score(self, texts: Any, labels: Any = None, sample_weight: Any = None) -> float:
+        """The share of the texts whose label `predict` names; nothing protects this number."""
+        texts, labels = columns_of(texts, labels)
+        if labels is None:
+            raise InvalidInput("labels", "be given", None, "Give one for every text.")
+        numbers = {label: number for number, label in enumerate(self._fitted.run_.spec.labels)}
+        known = np.array([numbers.get(label_word(label) or "", -1) for label in labels])
+        return float(np.average(self._scores(texts).argmax(axis=1) == known, weights=sample_weight))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What each training record is promised."""
+        found = self._fitted.run_.promises.training
+        assert found is not None  # the regimes of this class protect records
+        return found
+
+    @property
+    def guarantee_of_query(self) -> Guarantee:
+        """What a text is promised whose label a provider is asked for, with the saved front."""
+        found = self._fitted.run_.promises.queries
+        assert found is not None
+        return found
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the run, its releases and a copy of its own ledger into a new folder.
+
+        Hand ``back`` to a provider (`dpf serve FOLDER/back`), ``front`` to users (`dpf ask FOLDER/front`),
+        and keep the rest.
+        """
+        root, run = Path(folder), self._fitted._place.path
+        if root.exists() and any(root.iterdir()):
+            raise InvalidInput("folder", "be new or empty", root, "Name another.")
+        shutil.copytree(run, root, dirs_exist_ok=True)
+        if self.ledger is None and self._ledger().is_file():
+            shutil.copyfile(self._ledger(), ledger_of(root / "releases"))
+        ledger = None if self.ledger is None else str(self._ledger())
+        kept = {"classes": self.classes_.dtype.str, "ledger": ledger, "budget": self.budget}
+        write_json(root / _KEPT, kept)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
+        """What `save` wrote, or `dpf finetune` by default; another `fit` is charged in the same ledger."""
+        root = Path(folder).absolute()
+        run = Run.load(root)
+        plan = run.plan
+        kept: dict[str, Any] = {"classes": "O", "ledger": None, "budget": None}
+        if plan.back != "closed-form":
+            raise InvalidInput("folder", "hold a closed form", str(plan.back), "Use dpf.Run.load.")
+        if (root / _KEPT).is_file():
+            kept |= read_json(root / _KEPT, name="folder", remedy="Save it again.")
+        made = cls(
+            plan.model,
+            epsilon=plan.epsilon or 0.0,
+            delta=plan.delta,
+            regime=str(plan.regime),
+            public=None if plan.public == _GIVEN else plan.public,
+            descriptions=dict(plan.describe) or None,
+            ledger=kept["ledger"],
+            budget=kept["budget"],
+            seed=plan.seed,
+        )
+        made.run_, made.classes_, made.outlook_ = run, _read_classes(run.spec.labels, kept["classes"]), ()
+        made._shared, made._place = _Folder(private_folder(root / "releases")), _Folder(root)
+        return made
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings that it was made with."""
+        return {name: getattr(self, name) for name in list(inspect.signature(type(self)).parameters)}
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings; what was learnt stays until the next `fit`."""
+        known = self.get_params()
+        for name, value in settings.items():
+            if name not in known:
+                raise InvalidInput("settings", f"be of {', '.join(known)}", repr(name), "Check the spelling.")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        shown = f"{self.model!r}, epsilon={self.epsilon!r}, regime={self.regime!r}"
+        promised = repr(self.guarantee) if self.__sklearn_is_fitted__() else "not fitted"
+        return f"{type(self).__name__}({shown}) -> {promised}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.__sklearn_is_fitted__():
+            raise InvalidInput(
+                "classifier", "be stored by save()", "pickle", "Use save(folder), load(folder)."
+            )
+        return dict(self.__dict__)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "run_")
+
+    def __sklearn_clone__(self) -> Self:
+        self._ledger()
+        made = type(self)(**self.get_params())
+        made._shared, made._cloned = self._shared, True
+        return made
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(poor_score=True),
+            input_tags=InputTags(one_d_array=True, two_d_array=False, string=True),
+            non_deterministic=True,
+        )
+
+    @property
+    def _fitted(self) -> Self:
+        """Itself, after `fit`; before, scikit-learn's error where that is loaded."""
+        if self.__sklearn_is_fitted__():
+            return self
+        kinds: tuple[type[Exception], ...] = (InvalidInput,)
+        if "sklearn" in sys.modules:
+            from sklearn.exceptions import NotFittedError
+
+            kinds = (InvalidInput, NotFittedError)
+        kind = type("NotFitted", kinds, {})
+        raise kind("classifier", "be fitted", "a new one", "Call fit(texts, labels), or load(folder).")
+
+    def _scores(self, texts: Any) -> NDArray[np.float64]:
+        """The score of each label, [texts, labels]."""
+        run = self._fitted.run_
+        front, (texts, _) = run.pair.front, columns_of(texts)
+        assert isinstance(front, ReadoutFront)
+        encoded = encode_texts(texts, None, run.tokens, task=run.plan.find_task())[1]
+        return read_rows(front, encoded).astype(np.float64)
+
+
+class _Folder:
+    """A folder of its own, gone when nobody refers to this any more, or a given one; pickled as its path."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="dpf-")) if path is None else path
+        if path is None:
+            weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Folder, (self.path,)
+
+
+def _find_classes(labels: list[Any] | None, kind: object) -> tuple[Task, NDArray[Any]]:
+    """The labels as they were given, in order, and the task of their words."""
+    if labels is None:
+        raise InvalidInput("labels", "be given: y cannot be None", None, "Give one for every text.")
+    task, firsts = task_from_labels(labels), dict[str | None, Any]()
+    for label in labels:
+        firsts.setdefault(label_word(label), label)
+    values = [firsts[word] for word in task.labels]
+    keeps = isinstance(kind, np.dtype) and (kind.kind in "biufU" or isinstance(values[0], str))
+    classes: NDArray[Any] = np.array(values, dtype=kind if keeps else None)  # type: ignore[call-overload]
+    if classes.ndim != 1:
+        raise InvalidInput("labels", "be one for every text", "rows of them", "Give a list.")
+    order = np.argsort(classes)
+    return replace(task, labels=tuple(task.labels[number] for number in order)), classes[order]
+
+
+def _read_classes(words: Sequence[str], kind: str) -> NDArray[Any]:
+    """The labels of a stored classifier, as they were given."""
+    if np.dtype(kind).kind == "b":
+        return np.array([word == "True" for word in words])
+    return np.array(words).astype(kind)
