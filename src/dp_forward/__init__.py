@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dp_forward.split.private_model import PrivateModel as PrivateModel
     from dp_forward.split.private_model import join as join
     from dp_forward.split.private_model import join_qkv as join_qkv
+    from dp_forward.split.private_model import private as private
     from dp_forward.train.finetune import finetune as finetune
     from dp_forward.train.plan import Plan as Plan
     from dp_forward.train.private_classifier import PrivateClassifier as PrivateClassifier
@@ -53,6 +54,7 @@ _HOMES = {
     "join_qkv": "dp_forward.split.private_model",
     "load_back": "dp_forward.split.artifacts",
     "load_front": "dp_forward.split.artifacts",
+    "private": "dp_forward.split.private_model",
     "save_split": "dp_forward.split.artifacts",
 }
 """Where the public names live; they are loaded when first used, because torch is slow to import."""
@@ -72,6 +74,7 @@ __all__ = [
     "join_qkv",
     "load_back",
     "load_front",
+    "private",
     "save_split",
     "split",
 ]
