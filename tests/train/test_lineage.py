@@ -10,7 +10,12 @@ import pytest
 from dp_forward.errors import InvalidInput
 from dp_forward.split.artifacts import load_provider_side
 from dp_forward.train.finetune import finetune
-from dp_forward.train.lineage import raw_texts_of, refuse_seen_texts
+from dp_forward.train.lineage import (
+    raw_texts_of,
+    refuse_front_that_saw,
+    refuse_seen_texts,
+    seen_raw_beside,
+)
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.run import RunFolder
 from tiny_task import TinyWorld
@@ -106,3 +111,17 @@ def test_a_run_without_its_report_is_no_start(world: TinyWorld, raw_run: Path, t
     assert not RunFolder(unfinished).complete
     with pytest.raises(InvalidInput, match="have a report with"):
         refuse_seen_texts(world.plan(model=str(unfinished), width=None))
+
+
+def test_a_projection_is_spoken_for_by_the_report_of_its_run(tmp_path: Path) -> None:
+    """One that was prepared without a run has none, and that it saw no text is an assumption."""
+    front = tmp_path / "projection" / "front"
+    front.mkdir(parents=True)
+    (tmp_path / "projection" / "projection.safetensors").touch()
+    refuse_front_that_saw("sst2", front)
+    assert seen_raw_beside(front.parent) is None
+    (tmp_path / "report.json").write_text('{"front_has_seen_raw_texts_of": ["sst2"]}')
+    refuse_front_that_saw("imdb", front)
+    with pytest.raises(InvalidInput, match="raw texts of sst2"):
+        refuse_front_that_saw("sst2", front)
+    assert seen_raw_beside(front.parent) == ["sst2"]

@@ -10,6 +10,7 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -330,3 +331,16 @@ def test_a_folded_record_without_noise_is_refused(folding: TestClient) -> None:
     assert refused.json()["error"] == "no_noise"
     loud = np.full(99, 127, dtype=np.int8).tobytes()
     assert post(folding, record[:HEADER_BYTES] + loud + record[-4:]).json()["error"] == "too_much_noise"
+
+
+@pytest.mark.parametrize(("columns", "warned"), [(33, False), (5, True)])
+def test_a_collector_says_when_a_record_without_noise_may_pass(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, columns: int, warned: bool
+) -> None:
+    release = replace(folded_manifest().release, width=3 * columns)
+    collection = Collection.create(
+        tmp_path / "folded", CollectionSpec.of(Manifest(release=release), "folded")
+    )
+    make_collector_app(collection, settings=ServerSettings())
+    collection.close()
+    assert ("may not be noticed" in caplog.text) == warned

@@ -20,6 +20,7 @@ Edges:
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
@@ -29,7 +30,7 @@ from starlette.routing import Route
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.collector_routes import collector_routes
+from dp_forward.service.collector.collector_routes import RecordReader, collector_routes
 from dp_forward.service.server.handler import Handler
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import (
@@ -46,6 +47,8 @@ from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
 
 __all__ = ["make_app", "make_collector_app"]
+
+_log = logging.getLogger("dp_forward.service")
 
 
 def make_app(
@@ -98,6 +101,8 @@ def make_collector_app(
 ) -> Starlette:
     """Make the server that only collects, where there is no back yet: nothing is answered."""
     metrics, guard = Metrics(), Guard(settings.token)
+    if not RecordReader(collection.spec).tells:
+        _log.warning("so few numbers cross that a record without noise may not be noticed")
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
