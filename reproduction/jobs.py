@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import settings_digest
 
-__all__ = ["FIRST", "KINDS", "Job", "digest_of", "effective_settings", "in_order"]
+if TYPE_CHECKING:
+    from dp_forward.train.plan import Plan
+
+__all__ = ["FIRST", "KINDS", "Job", "digest_of", "effective_settings", "in_order", "plan_of"]
 
 FIRST: Final = "{0}"
 """Stands for the folder of the first job that a job builds on: a path is no part of a result."""
@@ -30,6 +33,16 @@ KINDS: Final = (
     "speed",
 )
 """What a job can be; `runs.runners` has a function for each."""
+
+
+_LATER: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("text_column", "label_column", "labels", "validation_share", "public"), None),
+    **dict.fromkeys(("label_privacy", "pooling"), None),
+    "header": True,
+    "describe": {},
+    "back": "gradient",
+}
+"""Settings that a plan had not yet when the stored results were made -> what was done then."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,20 +91,30 @@ def digest_of(kind: str, settings: Mapping[str, Any], after: Sequence[str]) -> s
 def effective_settings(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with nothing left open; refused where a plan would refuse them."""
     if kind == "finetune":
-        from dp_forward.train.defaults import effective_plan
-        from dp_forward.train.plan import Plan
-
-        return effective_plan(Plan.from_dict(settings)).deciding()
+        return _as_stored(plan_of(settings).deciding())
     if kind == "baseline":
         from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 
-        return DpSgdPlan.from_dict(settings).deciding()
+        return _as_stored(DpSgdPlan.from_dict(settings).deciding())
     if kind == "pretrain":
         from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 
         # All of it: stored results are known by digests that cover how often was saved, too.
         return PretrainPlan.from_dict(settings).as_dict()
     return dict(settings)
+
+
+def _as_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what came later and has the value that changes nothing: results keep their digests."""
+    return {name: value for name, value in settings.items() if name not in _LATER or value != _LATER[name]}
+
+
+def plan_of(settings: Mapping[str, Any]) -> Plan:
+    """The effective plan of a fine-tuning: in the paper every back is trained by gradients."""
+    from dp_forward.train.defaults import effective_plan
+    from dp_forward.train.plan import Plan
+
+    return effective_plan(Plan.from_dict({"back": "gradient", **settings}))
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:

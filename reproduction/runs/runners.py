@@ -25,17 +25,15 @@ from dp_forward.privacy import Mechanism, NoiseSpec
 from dp_forward.split import Split, split_model
 from dp_forward.split.device import pick_device
 from dp_forward.split.pretrained import load_model, load_tokenizer
-from dp_forward.train.defaults import effective_plan
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.dpsgd_training import run_dpsgd
 from dp_forward.train.evaluation import accuracy_over_draws
 from dp_forward.train.finetune import finetune
 from dp_forward.train.noisy_model import NoisyModel
-from dp_forward.train.plan import Plan
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.pretrain.pretraining import pretrain
 from dp_forward.train.run import Halves, Run
-from reproduction.jobs import FIRST, Job, effective_settings
+from reproduction.jobs import FIRST, Job, effective_settings, plan_of
 from reproduction.model_setup import TASKS
 from reproduction.runs.dataset_cache import DatasetCache
 
@@ -88,7 +86,7 @@ def _kept(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finetune(work: _Work) -> dict[str, Any]:
-    plan = effective_plan(Plan.from_dict(work.settings))
+    plan = plan_of(work.settings)
     inputs = work.cache.inputs(plan, tokenizer_model(work.job))
     return _kept(finetune(plan, folder=work.folder, inputs=inputs, checkpoints=False).report)
 

@@ -20,10 +20,8 @@ from typing import Any, Final, NamedTuple
 
 from dp_forward.errors import DpForwardError
 from dp_forward.progress import Progress
-from dp_forward.train.defaults import effective_plan
-from dp_forward.train.plan import Plan
 from dp_forward.train.report import provenance
-from reproduction.jobs import Job, in_order
+from reproduction.jobs import Job, in_order, plan_of
 from reproduction.runs.dataset_cache import DatasetCache
 from reproduction.runs.result_file import ResultFile
 from reproduction.runs.runners import run_job, tokenizer_model
@@ -103,11 +101,7 @@ def _needed(missing: list[Job], work: Path) -> list[Job]:
 
 def _read_texts(jobs: list[Job], cache: DatasetCache, progress: Progress | None) -> None:
     """Before the fork, the longest rows first: shorter ones are cut from them."""
-    plans = [
-        (effective_plan(Plan.from_dict(job.settings)), tokenizer_model(job))
-        for job in jobs
-        if job.kind == "finetune"
-    ]
+    plans = [(plan_of(job.settings), tokenizer_model(job)) for job in jobs if job.kind == "finetune"]
     for number, (plan, model) in enumerate(sorted(plans, key=lambda item: -(item[0].rows or 0))):
         cache.prepare(plan, model)
         if progress is not None:
