@@ -140,15 +140,12 @@ def make_projection(statistics: FrontStatistics, width: int, labels: int, hints:
         return _with_covariance(statistics, statistics.mean, public)
     centred = unit_rows(hints.rows) - statistics.mean
     span, means = _contrasts(centred, hints.labels, labels)
-    if np.linalg.norm(span) < 1e-6:
+    if np.linalg.norm(span) < 1e-6:  # descriptions that the front cannot tell apart
         return _with_covariance(statistics, statistics.mean, public)
     if hints.labelled:
         within = np.cov((centred - means[hints.labels]).T)
         span = np.linalg.solve(within + np.trace(within) / len(within) * np.eye(len(within)), span.T).T
-    length = float(np.linalg.norm(span))
-    if length < 1e-9:  # descriptions that the front cannot tell apart
-        return _with_covariance(statistics, statistics.mean, public)
-    span = span / length
+    span = span / np.linalg.norm(span)
     basis = np.linalg.qr(np.concatenate([span.T, public], axis=1))[0][:, :width]
     basis[:, : labels - 1] *= _LABELLED_GAIN if hints.labelled else 1 + math.sqrt(_GAIN_WIDTH / width)
     origin = statistics.mean + (1.0 if hints.labelled else _ORIGIN) * means.mean(axis=0)
