@@ -16,6 +16,7 @@ from dp_forward.audit.released_bytes import (
     usual_draws,
 )
 from dp_forward.errors import InvalidInput
+from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.noise.released.released_matrix import dequantise, release_batch
 from dp_forward.privacy import NoiseSpec
 
@@ -237,3 +238,21 @@ def test_draws_are_total_of_one_size_text_by_text_and_fresh(choice: NoiseSpec) -
     found = audit_draws(choice.build())
     assert len(found) == 4
     assert not [one for one in found if one.refuted]
+
+
+@pytest.mark.slow
+def test_records_of_other_text_and_label_are_hidden_by_one_epsilon_and_less_noise_is_caught() -> None:
+    """Folded records that differ in text, in label or in both; a sampler at epsilon / 0.9 is refuted."""
+    code, claimed = FoldedCode(3, 6), NoiseSpec(epsilon=4.0, unit="record").build()
+    directions = np.random.default_rng(4).standard_normal((2, 6))
+    first = code.fold(directions[:1], np.array([0]))
+    for rows, label in ((directions[1:], 0), (directions[:1], 2), (-directions[:1], 1)):
+        other = code.fold(rows, np.array([label]))
+        assert not audit_released(claimed, pair=(first, other), draws=4000).refuted
+    louder = NoiseSpec(epsilon=4.0 / 0.9, unit="record").build()
+
+    def false(batch):
+        return [one.values for one in release_batch(np.asarray(batch), louder)]
+
+    # The wrong threshold and odds, under the claim of epsilon 4.
+    assert audit_released(claimed, pair=(first, other), draws=30_000, draw=false).refuted

@@ -54,10 +54,6 @@ def audit(
 
     Example: dpf audit --mechanism matrix-gaussian --epsilon 8
     """
-    from dp_forward.audit.draw_checks import audit_draws
-    from dp_forward.audit.released_bytes import audit_released, usual_draws
-    from dp_forward.privacy import NoiseSpec
-
     started = time.perf_counter()
     if (run is None) == (mechanism is None):
         remedy = "Try: dpf audit -m privunit -e 8."
@@ -68,22 +64,9 @@ def audit(
         result = _run(run, _FRAMES if draws is None else draws, text)
     else:
         assert mechanism is not None
-        if epsilon is None:
-            raise InvalidInput("epsilon", "be given with a mechanism", "none", "Try --epsilon 8.")
-        if mechanism is options.MechanismName.KARY_RESPONSE:
-            if labels is None:
-                raise InvalidInput("labels", f"be given for {mechanism}", None, "Try --labels 2.")
-            rows, columns = 1, labels
-        spec = NoiseSpec(
-            mechanism=mechanism.value, epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=columns
-        )
-        shape: dict[str, Any] = {"rows": rows, "width": columns, "bits": bits}
-        made = spec.build()
-        many = usual_draws(made) if draws is None else draws
-        findings = audit_draws(made, **shape)
-        with Bars() as bars:
-            found = audit_released(made, draws=many, progress=counter(bars, "releasing", 2 * many), **shape)
-        result = _result(made, {"opposed inputs": found}, findings)
+        shape = {"rows": rows, "columns": columns, "labels": labels}
+        noise = {"epsilon": epsilon, "delta": delta, "unit": unit}
+        result = _mechanism(mechanism, noise, shape, bits=bits, draws=draws)
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
@@ -91,6 +74,35 @@ def audit(
         _print(result)
     if result["refuted"]:
         raise typer.Exit(1)
+
+
+def _mechanism(
+    mechanism: options.MechanismName,
+    noise: dict[str, Any],
+    shape: dict[str, int | None],
+    *,
+    bits: int,
+    draws: int | None,
+) -> dict[str, Any]:
+    """Audit noise by its name, on two opposed inputs of a shape."""
+    from dp_forward.audit.draw_checks import audit_draws
+    from dp_forward.audit.released_bytes import audit_released, usual_draws
+    from dp_forward.privacy import NoiseSpec
+
+    rows, columns, labels = shape["rows"], shape["columns"], shape["labels"]
+    if noise["epsilon"] is None:
+        raise InvalidInput("epsilon", "be given with a mechanism", "none", "Try --epsilon 8.")
+    if mechanism is options.MechanismName.KARY_RESPONSE:
+        if labels is None:
+            raise InvalidInput("labels", f"be given for {mechanism}", None, "Try --labels 2.")
+        rows, columns = 1, labels
+    made = NoiseSpec(mechanism=mechanism.value, rows=rows, columns=columns, **noise).build()
+    crossing: dict[str, Any] = {"rows": rows, "width": columns, "bits": bits}
+    many = usual_draws(made) if draws is None else draws
+    findings = audit_draws(made, **crossing)
+    with Bars() as bars:
+        found = audit_released(made, draws=many, progress=counter(bars, "releasing", 2 * many), **crossing)
+    return _result(made, {"opposed inputs": found}, findings)
 
 
 def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
