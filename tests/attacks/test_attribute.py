@@ -26,7 +26,7 @@ def _attacked(cut: str, mechanism: str | None, *, epsilon: float = 8.0, shuffled
 @pytest.mark.parametrize("cut", ["embeddings", "encoder.1", "output"])
 def test_an_undefended_front_tells_the_attribute(cut: str) -> None:
     _, found = _attacked(cut, None)
-    assert found.low > found.chance + 0.1
+    assert found.low > found.chance + 0.04
     assert found.ceiling is None
     assert found.trials == 300
     assert found.details["noise"] == "none"
@@ -49,7 +49,7 @@ def test_noise_brings_it_to_the_majority_and_under_the_ceiling(name: str) -> Non
 def test_little_noise_does_not() -> None:
     """The control: the attacker does learn through noise, where there is little of it."""
     _, found = _attacked("output", "privunit", epsilon=200.0)
-    assert found.low > found.chance + 0.1
+    assert found.low > found.chance + 0.04
 
 
 def test_a_mechanism_that_cannot_be_released_is_simulated_and_said_so() -> None:

@@ -75,7 +75,7 @@ def test_what_does_not_fit_a_task_is_refused(tickets: Path) -> None:
             {"task": own, "regime": "public-front", "public": "a", "public_task": "imdb"},
             "without public_task",
         ),
-        ({"task": own, "public_words": 3, "public": "a.txt"}, "public-front"),
+        ({"task": own, "public_words": 3, "public": "a.txt", "back": "gradient"}, "public-front"),
     ):
         with pytest.raises(InvalidInput, match=message):
             Plan.from_dict({"epsilon": 4.0, **settings})
@@ -86,7 +86,7 @@ def test_what_is_assumed_of_own_data_is_said(tickets: Path) -> None:
 
     plan = effective_plan(Plan(task=str(tickets), epsilon=4.0, public="/somewhere/forum.txt"))
     assert plan.labels is not None
-    spec = ReleaseSpec(noise=plan.noise, rows=64, labels=plan.labels, width=8, cut="output")
+    spec = ReleaseSpec(noise=plan.noise, rows=64, labels=plan.labels, width=3, cut="output")
     training = promises_of(plan, spec).training
     assert training is not None
     said = " ".join(training.as_dict()["assumptions"])
@@ -95,7 +95,7 @@ def test_what_is_assumed_of_own_data_is_said(tickets: Path) -> None:
     assert "the texts of forum.txt are public" in said
     named = effective_plan(Plan(task="sst2", epsilon=4.0))
     other = promises_of(
-        named, ReleaseSpec(noise=named.noise, rows=64, labels=("a", "b"), width=8, cut="output")
+        named, ReleaseSpec(noise=named.noise, rows=64, labels=("a", "b"), width=2, cut="output")
     )
     assert other.training is not None
     assert "taken from them" not in " ".join(other.training.as_dict()["assumptions"])
