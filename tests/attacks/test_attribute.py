@@ -26,7 +26,7 @@ def _attacked(cut: str, mechanism: str | None, *, epsilon: float = 8.0, shuffled
 @pytest.mark.parametrize("cut", ["embeddings", "encoder.1", "output"])
 def test_an_undefended_front_tells_the_attribute(cut: str) -> None:
     _, found = _attacked(cut, None)
-    assert found.low > found.chance + 0.04
+    assert found.low > found.chance + 0.1
     assert found.ceiling is None
     assert found.trials == 300
     assert found.details["noise"] == "none"
