@@ -102,10 +102,16 @@ def test_a_row_wise_text_needs_its_length() -> None:
         normalise_rows(1.0).radius()
 
 
-@pytest.mark.parametrize("unit", [LABEL, RECORD])
-def test_a_bound_cannot_speak_for_a_label(unit) -> None:
+@pytest.mark.parametrize(
+    ("bound", "unit"), [(normalise(1.0), LABEL), (normalise_rows(1.0), LABEL), (normalise_rows(1.0), RECORD)]
+)
+def test_a_bound_cannot_speak_for_a_label(bound, unit) -> None:
     with pytest.raises(InvalidInput, match="compose"):
-        normalise(1.0).sensitivity(unit)
+        bound.sensitivity(unit)
+
+
+def test_a_record_folded_into_one_vector_moves_by_twice_the_norm() -> None:
+    assert normalise(0.5).sensitivity(RECORD).value == 1.0
 
 
 @pytest.mark.parametrize(
