@@ -11,8 +11,9 @@ from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import PURE, RESPONSES, MechanismRequest, name_assumptions
 from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Budget, Guarantee, Mechanism, PaperReading, RandomizedResponse, compose
+from dp_forward.privacy import Budget, Guarantee, Mechanism, PaperReading, RandomizedResponse
 from dp_forward.privacy import shuffling as c
+from dp_forward.privacy.deployment import Deployment
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 from dp_forward.privacy.rounding import shown_down, shown_up
 
@@ -30,7 +31,10 @@ def account(
     norm: options.Norm = 1.0,
     releases: options.Releases = 1,
     rows: options.Rows = None,
-    label_epsilon: Annotated[float | None, Option(help="A randomized label goes along, once.")] = None,
+    label_epsilon: Annotated[
+        float | None,
+        Option(help="A randomized label goes along, drawn once; with --sampler, anew each time."),
+    ] = None,
     labels: options.LabelCount = None,
     shuffle: Annotated[int | None, Option(help="N users behind a trusted shuffler.")] = None,
     sampler: Annotated[
@@ -45,37 +49,38 @@ def account(
     """
     if (sigma is None) == (epsilon is None):
         raise InvalidInput("sigma or epsilon", "be given, one of them", "none or both", "Try -e 8.")
-    if shuffle is not None and sampler is not None:
-        raise InvalidInput("sampler", "stand without --shuffle", sampler, "Pick one deployment.")
     at_delta = DEFAULT_DELTA if delta is None else delta
     answers = labels if mechanism in RESPONSES else None
     request = MechanismRequest(mechanism, unit, norm, releases=releases, rows=rows, labels=answers)
     text = _text_part(request, sigma=sigma, epsilon=epsilon, delta=at_delta)
-    whole = _with_label(text, label_epsilon, labels)
-    guarantee = Guarantee(whole, delta=at_delta if whole.gaussian_mu else 0.0)
-    result, sentences = _local_fields(request, guarantee)
+    label = _label_part(label_epsilon, labels, draws=1 if sampler is None else releases)
+    deployment = Deployment(text, label, shuffled=shuffle, sampled=sampler)
     with output.working("accounting ..."):
-        reading, users = None, sampler if shuffle is None else shuffle
-        if users is not None:
-            who = {"users": users, "delta": at_delta, "label_epsilon": label_epsilon, "labels": labels or 2}
-            reading = _central(text, whole, releases, sampled=sampler is not None, **who)
+        guarantee = deployment.guarantee(delta=at_delta if text.gaussian_mu else 0.0)
+        result, sentences = _local_fields(request, guarantee), []
+        central = deployment.central(at_delta)
+        result["observers"] = deployment.statements(at_delta, central=central)
+        sentences += [f"{who[0].upper()}{who[1:]}: {said}" for who, said in result["observers"].items()]
+        sentences.append(name_assumptions(guarantee.assumptions))
+        if central is not None:
             result |= {
                 "delta": at_delta,
-                "central_epsilon_upper": reading.upper.epsilon,
-                "central_epsilon_lower": reading.lower.epsilon,
-                "paper_estimate": reading.estimate.epsilon,
+                "central_epsilon_upper": central.upper.epsilon,
+                "central_epsilon_lower": central.lower.epsilon,
+                "paper_estimate": central.estimate.epsilon,
                 "central": {
                     name: {"kind": bound.kind, "trusted": bound.trusted, "statement": bound.statement}
-                    for name, bound in vars(reading).items()
+                    for name, bound in vars(central).items()
                 },
             }
-            sentences += [bound.statement for bound in vars(reading).values()]
+            sentences += [central.lower.statement, central.estimate.statement]
         if paper:
-            result["paper"], more = _paper(request, text, at_delta, users, reading)
+            result["paper"], more = _paper(request, text, at_delta, deployment.users, central)
             sentences += more
     result["statement"] = " ".join(sentences)
-    hidden = ("statement", "central", "paper")
-    output.print_result(result, json=json, title=repr(whole), sentences=sentences, only_json=hidden)
+    hidden = ("statement", "central", "paper", "observers")
+    title = repr(deployment.own_releases)
+    output.print_result(result, json=json, title=title, sentences=sentences, only_json=hidden)
 
 
 def _text_part(
@@ -94,18 +99,16 @@ def _text_part(
     return request.for_sigma(once.sigma, delta)
 
 
-def _with_label(text: Mechanism, label_epsilon: float | None, labels: int | None) -> Mechanism:
-    if label_epsilon is None:
-        return text
+def _label_part(epsilon: float | None, labels: int | None, *, draws: int) -> RandomizedResponse | None:
+    if epsilon is None:
+        return None
     if labels is None:
         raise InvalidInput("labels", "be given with --label-epsilon", None, "Try --labels 2.")
-    if isinstance(text, RandomizedResponse):
-        raise InvalidInput("label-epsilon", "go with a text mechanism", label_epsilon, "Use --releases.")
-    return compose(text, RandomizedResponse(label_epsilon, labels))
+    return RandomizedResponse(epsilon, labels, draws)
 
 
-def _local_fields(request: MechanismRequest, guarantee: Guarantee) -> tuple[dict[str, Any], list[str]]:
-    result = {
+def _local_fields(request: MechanismRequest, guarantee: Guarantee) -> dict[str, Any]:
+    return {
         "mechanism": str(request.mechanism),
         "local_epsilon": guarantee.epsilon,
         "local_delta": guarantee.delta,
@@ -117,25 +120,6 @@ def _local_fields(request: MechanismRequest, guarantee: Guarantee) -> tuple[dict
         "central_epsilon_lower": None,
         "paper_estimate": None,
     }
-    return result, [guarantee.statement, name_assumptions(guarantee.assumptions)]
-
-
-def _central(
-    text: Mechanism, whole: Mechanism, releases: int, *, sampled: bool, **shared: Any
-) -> c.CentralBounds:
-    """The three central readings, for the trusted part that was named; ``shared`` are of all theorems."""
-    if text.unit is not None and text.unit.tokens is not None:
-        # The theorems need the local epsilon between any two people's texts, not between neighbours.
-        remedy = "Strangers' texts are not alike enough to hide each other by a promise per token."
-        raise InvalidInput("unit", "be text with a shuffler or sampler", str(text.unit), remedy)
-    mu = text.gaussian_mu / releases**0.5
-    if mu == 0:
-        if sampled:
-            raise InvalidInput("sampler", "go with Gaussian noise", shared["users"], "Use --shuffle.")
-        return c.shuffled_mechanism(whole, users=shared["users"], delta=shared["delta"])
-    if sampled:
-        return c.sampled_gaussian(mu=mu, epochs=releases, **shared)
-    return c.shuffled_gaussian(mu=mu, releases=releases, label_once=True, **shared)
 
 
 def _paper(

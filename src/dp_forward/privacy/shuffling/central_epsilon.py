@@ -34,8 +34,28 @@ SHUFFLER: Final = "a shuffler that strips identity and order"
 SAMPLER: Final = "a sampler that draws users uniformly and anonymously"
 NOBODY: Final = "none"
 
+_OTHERS: Final = (
+    "the other users' releases are honest, with secret noise: whoever sends all the others (the n - 1 "
+    "attack) sees this one alone"
+)
+_RESTS: Final = {
+    SHUFFLER: (
+        "the shuffler is honest: it mixes each batch, forgets who sent what, and does not collude with "
+        "whoever sees the releases",
+        _OTHERS,
+        "which records share a batch depends on when they came, and not on what they say",
+        "the record was sent once, and through this shuffler alone",
+    ),
+    SAMPLER: (
+        "the sampler is honest: it draws uniformly, tells nobody whom, and does not collude with whoever "
+        "sees the releases",
+        _OTHERS,
+    ),
+    NOBODY: (),
+}
+"""Trusted part -> what a central promise rests on besides the local one; never printed without it."""
+
 _KINDS: Final = ("proved", "attack", "estimate")
-_TRUSTED: Final = (SHUFFLER, SAMPLER, NOBODY)
 
 
 @dataclass(frozen=True)
@@ -54,11 +74,21 @@ class CentralBound:
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise InvalidInput("kind", f"be one of {', '.join(_KINDS)}", self.kind, "Name it.")
-        if self.trusted not in _TRUSTED:
+        if self.trusted not in _RESTS:
             raise InvalidInput("trusted", "name the trusted part", self.trusted, "Or use NOBODY.")
         checks.delta(self.delta, zero=True)
         if self.epsilon is not None:
             checks.nonnegative("epsilon", self.epsilon, remedy="Use None where there is none.")
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What it rests on besides the local promise; nothing where nobody is trusted."""
+        return _RESTS[self.trusted]
+
+    @property
+    def rests_on(self) -> str:
+        """The assumptions as a sentence; empty where there are none."""
+        return f"This holds if {'; and if '.join(self.assumptions)}." if self.assumptions else ""
 
 
 @dataclass(frozen=True)

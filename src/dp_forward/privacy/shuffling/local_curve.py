@@ -45,10 +45,7 @@ def record_curve(*, mu: float, label_epsilon: float | None = None, labels: int =
     rounded_up = 1 + 4 * curve.LOG_SLACK
 
     def delta(epsilon: Floats) -> Floats:
-        total = np.zeros(np.shape(epsilon))
-        for shift, weight in zip(shifts, weights, strict=True):
-            total += weight * curve.hockey_stick(epsilon - shift, mu)
-        return total * rounded_up
+        return np.asarray(curve.hockey_stick(np.subtract.outer(epsilon, shifts), mu) @ weights * rounded_up)
 
     return delta
 

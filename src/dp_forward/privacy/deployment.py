@@ -1,0 +1,266 @@
+r"""Deployment: who draws how often, who stands between, and what each observer may learn.
+
+The same releases mean different things to different parties. A `Deployment` says what one user sends (the
+text, with its label where that goes along, each with the number of its fresh draws) and which trusted part,
+if any, hides the senders. From that follows what every observer sees, and one promise for each:
+
+============  =========================================  ==============================================
+between       who sees one user's own releases           who sees only what was mixed
+============  =========================================  ==============================================
+nobody        provider, reader of the weights            nobody
+a shuffler    the shuffler                               provider (collector), reader of the weights
+a sampler     the sampler                                provider (collector), reader of the weights
+============  =========================================  ==============================================
+
+The network sees what the first receiver sees, unless the line is encrypted: then that something of a fixed
+size was sent, and when.
+
+Guarantees:
+    A promise names its observer and holds for all that this observer sees of one unit, however often it
+    is drawn. A central epsilon is never given for somebody who sees a user's own releases, and never
+    without what it rests on.
+
+Paper: the paper gives one epsilon for whoever looks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+from scipy.stats import binom
+
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import checks
+from dp_forward.privacy.compose import compose
+from dp_forward.privacy.guarantee import Guarantee
+from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.response import RandomizedResponse
+from dp_forward.privacy.shuffling import (
+    CentralBounds,
+    sampled_gaussian,
+    shuffled_gaussian,
+    shuffled_mechanism,
+)
+from dp_forward.privacy.shuffling.local_curve import Curve, Floats, curve_epsilon, record_curve
+from dp_forward.privacy.units import RECORD, TEXT, Unit
+
+if TYPE_CHECKING:
+    from dp_forward.privacy.pure_loss import ThreeLevelLoss
+
+__all__ = ["Deployment", "Observer"]
+
+_TAIL: Final = 1e-18
+"""Chance of more draws than are counted; added to delta."""
+
+
+class Observer(StrEnum):
+    """Who looks at the releases."""
+
+    PROVIDER = "the provider"
+    NETWORK = "the network"
+    SHUFFLER = "the shuffler"
+    SAMPLER = "the sampler"
+    WEIGHTS = "a reader of the trained weights"
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class SampledReleases(Mechanism):
+    r"""One user's own releases where a sampler draws users with replacement, a fresh release each time.
+
+    Guarantees:
+        The user is drawn ``J ~ Bin(steps, 1 / users)`` times, whatever the record is, and whoever sees
+        these releases sees J. So the hockey-stick divergence is the mean over J,
+
+        .. math:: \delta(\varepsilon) = \sum_j P[J = j]\, \delta_j(\varepsilon),
+
+        with the exact curve of j fresh Gaussian releases and j fresh randomized labels (`record_curve`). What
+        is cut off the sum is added to delta.
+    """
+
+    name: ClassVar[str] = "sampled releases"
+
+    mu: float
+    users: int
+    passes: int
+    label: RandomizedResponse | None = None
+    shown_delta: float = 1e-5
+    _chances: tuple[tuple[float, Curve], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        steps, chance = self.passes * self.users, 1 / self.users
+        most = self.passes
+        while most < steps and binom.sf(most, steps, chance) > _TAIL:
+            most += 1
+        named = {} if self.label is None else _label_options(self.label)
+        curves = (
+            (float(binom.pmf(j, steps, chance)), record_curve(mu=math.sqrt(j) * self.mu, draws=j, **named))
+            for j in range(1, most + 1)
+        )
+        object.__setattr__(self, "_chances", tuple(curves))
+
+    def _delta_curve(self, epsilon: Floats) -> Floats:
+        return np.asarray(sum(chance * curve(epsilon) for chance, curve in self._chances) + _TAIL)
+
+    def delta(self, epsilon: float) -> float:
+        checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more.")
+        return min(1.0, float(self._delta_curve(np.array([epsilon]))[0]))
+
+    def epsilon(self, delta: float = 0.0) -> float:
+        checks.delta(delta, zero=True)
+        return math.inf if delta <= 2 * _TAIL else curve_epsilon(delta, self._delta_curve)
+
+    def guess_rate(self) -> float:
+        return (1 + self.delta(0.0)) / 2
+
+    @property
+    def unit(self) -> Unit:
+        return TEXT if self.label is None else RECORD
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return ("the sampler draws without looking at what a record says",)
+
+    @property
+    def scope(self) -> str:
+        return f"per {self.unit}, drawn {self.passes} time{'s' if self.passes > 1 else ''} on average"
+
+    @property
+    def gaussian_mu(self) -> float:
+        """Of the most draws that are possible: all of them."""
+        return math.sqrt(self.passes * self.users) * self.mu
+
+    @property
+    def pure_losses(self) -> tuple[ThreeLevelLoss, ...]:
+        """Of the most draws that are possible: all of them."""
+        if self.label is None:
+            return ()
+        most = RandomizedResponse(self.label.label_epsilon, self.label.labels, self.passes * self.users)
+        return most.pure_losses
+
+    def __repr__(self) -> str:
+        return f"SampledReleases(mu={self.mu:g}, users={self.users}) -> {self.promise()}"
+
+
+def _label_options(label: RandomizedResponse) -> dict[str, Any]:
+    return {"label_epsilon": label.label_epsilon, "labels": label.labels}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deployment:
+    """What one user sends, and who stands between the user and the provider; see the module.
+
+    Args:
+        text: the mechanism of the text (or of the whole record, folded), with all its fresh releases.
+        label: a randomized label that goes along: drawn once (``releases`` 1), or with every release of the
+            text. A sampler asks for a fresh one each time: only that is proved.
+        shuffled: the number of users behind a trusted shuffler.
+        sampled: the number of users behind a trusted sampler; ``text.releases`` is the number of its passes.
+        resends: a stored release may be sent again. That is no new release, yet its receiver learns that the
+            text is the same.
+    """
+
+    text: Mechanism
+    label: RandomizedResponse | None = None
+    shuffled: int | None = None
+    sampled: int | None = None
+    resends: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shuffled is not None and self.sampled is not None:
+            raise InvalidInput("sampler", "stand without a shuffler", self.sampled, "Pick one of them.")
+        for name in ("shuffled", "sampled"):
+            if getattr(self, name) is not None:
+                checks.count(name, getattr(self, name), remedy="Count the people behind it.")
+        unit = self.text.unit
+        if self.users is not None and unit is not None and unit.tokens is not None:
+            # The theorems need the local epsilon between any two people's texts, not between neighbours.
+            remedy = "Strangers' texts are not alike enough to hide each other by a promise per token."
+            raise InvalidInput("unit", "be text with a shuffler or sampler", str(unit), remedy)
+        if self.label is not None and isinstance(self.text, RandomizedResponse):
+            raise InvalidInput("label", "go with a text mechanism", "two labels", "Use more releases.")
+        if self.sampled is None:
+            return
+        if self.text.gaussian_mu == 0:
+            raise InvalidInput("sampler", "go with Gaussian noise", self.sampled, "Use a shuffler.")
+        if self.label is not None and self.label.releases != self._releases:
+            remedy = "No proof here covers a label that is drawn once and sampled several times."
+            raise InvalidInput("label", "be drawn with every release of a sampler", "once", remedy)
+
+    @property
+    def _releases(self) -> int:
+        return int(getattr(self.text, "releases", 1))
+
+    @property
+    def users(self) -> int | None:
+        """How many people the shuffler or the sampler hides; None where there is neither."""
+        return self.sampled if self.shuffled is None else self.shuffled
+
+    @property
+    def own_releases(self) -> Mechanism:
+        """What is seen by whoever sees one user's own releases, all of them."""
+        if self.sampled is not None:
+            mu = self.text.gaussian_mu / math.sqrt(self._releases)
+            once = None if self.label is None else replace(self.label, releases=1)
+            return SampledReleases(mu, self.sampled, self._releases, once, self.text.shown_delta)
+        return self.text if self.label is None else compose(self.text, self.label)
+
+    @property
+    def receiver(self) -> Observer:
+        """Who receives one user's own releases."""
+        if self.sampled is not None:
+            return Observer.SAMPLER
+        return Observer.PROVIDER if self.shuffled is None else Observer.SHUFFLER
+
+    def guarantee(self, *, delta: float | None = None) -> Guarantee:
+        """The promise against whoever sees one user's own releases: the receiver first of all."""
+        against = "anyone who sees the releases, the provider included"
+        if self.users is not None:
+            against = f"{self.receiver}, or anyone else who sees one user's own releases"
+        own = self.own_releases
+        return Guarantee(own, delta=own.shown_delta if delta is None else delta, against=against)
+
+    def central(self, delta: float, *, with_estimate: bool = True) -> CentralBounds | None:
+        """What holds for whoever sees only what was mixed; None without a shuffler or a sampler."""
+        if self.users is None:
+            return None
+        releases, mu = self._releases, self.text.gaussian_mu / math.sqrt(self._releases)
+        if mu == 0:
+            return shuffled_mechanism(self.own_releases, users=self.users, delta=delta)
+        named = {} if self.label is None else _label_options(self.label)
+        if self.sampled is not None:
+            return sampled_gaussian(
+                mu=mu, users=self.users, delta=delta, epochs=releases, with_estimate=with_estimate, **named
+            )
+        once = self.label is not None and self.label.releases == 1
+        return shuffled_gaussian(
+            mu=mu,
+            users=self.users,
+            delta=delta,
+            releases=releases,
+            label_once=once,
+            with_estimate=with_estimate,
+            **named,
+        )
+
+    def statements(self, delta: float, *, central: CentralBounds | None = None) -> dict[str, str]:
+        """One sentence, or a few, for every observer; the central ones with what they rest on."""
+        own = self.guarantee(delta=delta if self.text.gaussian_mu else 0.0)
+        said = {self.receiver: own.statement}
+        if self.users is not None:
+            central = self.central(delta, with_estimate=False) if central is None else central
+            assert central is not None
+            said[Observer.PROVIDER] = f"{central.upper.statement} {central.upper.rests_on}".strip()
+        if self.resends:
+            said[self.receiver] += (
+                " A stored release that is sent again is no new one, yet it says: same text."
+            )
+        said[Observer.NETWORK] = (
+            f"What {self.receiver} sees, unless the line is encrypted; then that something of a fixed size "
+            "was sent, and when."
+        )
+        said[Observer.WEIGHTS] = f"A function of what {Observer.PROVIDER} sees: the same promise."
+        return {str(observer): sentence for observer, sentence in said.items()}
