@@ -103,12 +103,10 @@ def split(
     """
     given = {"epsilon": epsilon, "records": records, "describe": describe, "public": public}
     folding: dict[str, Any] = {**given, "pooling": pooling, "rows": rows}
-    whole = {"labels": labels, "allow-vocabulary-head": allow_vocabulary_head or None}
-    unused, rule, remedy = (
-        (folding, "go with --fold", "Name the labels: --fold bad,good.")
-        if fold is None
-        else (whole, "be left out with --fold", "It names the labels.")
-    )
+    unused, rule, remedy = folding, "go with --fold", "Name the labels: --fold bad,good."
+    if fold is not None:
+        unused = {"labels": labels, "allow-vocabulary-head": allow_vocabulary_head or None}
+        rule, remedy = "be left out with --fold", "It names the labels."
     for name, value in unused.items():
         if value is not None:
             raise InvalidInput(name, rule, value, remedy)
