@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 import tiny_task
-from dp_forward.cli.serve import _make_collector, serve_locally
+from dp_forward.cli.serve import _make_app, serve_locally
 from dp_forward.corpus.writer import private_folder
 from dp_forward.privacy.shuffling import shuffled_epsilon
 from dp_forward.service.collector.collection_store import Collection
@@ -173,7 +173,7 @@ def test_records_are_pushed_to_a_collector_and_what_was_learnt_from_them_is_aske
 @pytest.mark.slow
 def test_through_a_shuffler_a_central_epsilon_is_printed(world: Path, dpf: Dpf, tmp_path: Path) -> None:
     projection, folder, least = world / "careful" / "projection", tmp_path / "collected", RECORDS
-    with running(_make_collector(projection, folder, LOCAL, TOKEN), LOCAL) as behind:
+    with running(_make_app(projection, LOCAL, folder, shuffler_token=TOKEN), LOCAL) as behind:
         mixing = ["--collector", behind, "--collector-token-file", str(world / "word")]
         mixing += ["--store", str(tmp_path / "store"), "--least", str(least), "--port", "0"]
         shuffler = Verb("shuffle", *mixing, log=tmp_path / "shuffler")

@@ -29,7 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, log_ndtr, ndtr
 
-from dp_forward.audit.findings import Finding, cap_sum_z, mean_z, share_off_z
+from dp_forward.audit.findings import (
+    Finding,
+    Floats,
+    cap_sum_z,
+    distance_finding,
+    mean_z,
+    share_finding,
+    share_off_z,
+)
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import (
@@ -42,7 +50,8 @@ from dp_forward.privacy import (
     curve,
 )
 
-Floats = NDArray[np.float64]
+Seen = tuple[Floats, Floats]
+"""Releases of two inputs."""
 
 _CELL: Final = 1 / 8
 _TAU: Final = _CELL / math.sqrt(12)
@@ -67,24 +76,25 @@ class GaussianClaim:
         """How far the sum of so many releases along their inputs lies from the claimed one, either side."""
         return mean_z(total - claimed, self.deviation * math.sqrt(trials))
 
-    def mu(self, first: Floats, second: Floats) -> float:
-        """How far apart the promise lets these inputs lie: as the noise says, and never above the promise.
-
-        Inputs that differ in more rows than neighbours do are no neighbours: for them only the noise counts.
-        """
-        apart = float(np.linalg.norm(first - second)) / self.mechanism.sigma
-        return min(apart, self._promised(first, second) or apart)
+    def law(self, seen: Seen, first: Floats, second: Floats) -> Finding:
+        """What the likelihood ratio says of how far apart the releases of these inputs lie."""
+        scores = [self.ratios(some, first, second) for some in seen]
+        promised, apart = self._promised_and_apart(first, second)
+        return distance_finding(scores[0], scores[1], min(apart, promised))
 
     def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
         """What is promised at ``delta`` for one release of each of two bounded inputs."""
-        return curve.epsilon(delta, self._promised(first, second) or self.mu(first, second))
+        return curve.epsilon(delta, self._promised_and_apart(first, second)[0])
 
-    def _promised(self, first: Floats, second: Floats) -> float | None:
-        """The mu of one release, where these inputs are neighbours."""
-        unit = self.mechanism.unit
+    def _promised_and_apart(self, first: Floats, second: Floats) -> tuple[float, float]:
+        """How far apart the promise lets one release of these inputs lie, and how far the noise alone does.
+
+        Inputs that differ in more rows than neighbours do are no neighbours: for them only the noise counts.
+        """
+        unit, apart = self.mechanism.unit, float(np.linalg.norm(first - second)) / self.mechanism.sigma
         covered = None if unit is None else self.bound.changed_rows(unit)
         neighbours = covered is None or int(np.sum(np.any(first != second, axis=1))) <= covered
-        return self.mechanism.mu / math.sqrt(self.mechanism.releases) if neighbours else None
+        return self.mechanism.mu / math.sqrt(self.mechanism.releases) if neighbours else apart, apart
 
     def ratios(self, released: Floats, first: Floats, second: Floats) -> Floats:
         """The log-likelihood ratio of each release, or something monotone in it."""
@@ -144,9 +154,11 @@ class PrivUnitClaim:
         at_most = np.minimum(1.0, self.mechanism.cap_probability + moved)
         return float(np.mean(np.where(spread, self.cap_share, at_most)))
 
-    def in_cap(self, released: Floats, own: Floats) -> NDArray[np.bool_]:
-        """Whether each vector of each release lies in the cap of its own input."""
-        return np.asarray(self._along(released, own) >= self.mechanism.threshold)
+    def law(self, seen: Seen, first: Floats, second: Floats) -> Finding:
+        """How many vectors lie in the cap of their own input."""
+        along = [self._along(some, own).ravel() for some, own in zip(seen, (first, second), strict=True)]
+        p = self.largest_share(np.concatenate([first, second]))
+        return share_finding(np.concatenate(along) >= self.mechanism.threshold, p)
 
     def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
         changed = int(np.sum(np.any(first != second, axis=1)))
@@ -185,7 +197,7 @@ class ResponseClaim:
         scores[np.argmax(second)] -= self.mechanism.label_epsilon
         return np.asarray(released[:, 0] @ scores)
 
-    def findings(self, seen: tuple[Floats, ...], x: Floats, y: Floats) -> list[Finding]:
+    def findings(self, seen: Seen, x: Floats, y: Floats) -> list[Finding]:
         """How often the decision is answered, whether all else is alike and fresh, and what is no answer."""
         keep, both = self.mechanism.keep, tuple(zip(seen, (x, y), strict=True))
         kept = [some[:, 0, np.argmax(own)] == 1 for some, own in both]

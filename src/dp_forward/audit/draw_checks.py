@@ -11,10 +11,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import multiprocessing
 import os
-import signal
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dp_forward.audit.claims import as_vectors, bounded_vectors, claim_of
 from dp_forward.audit.findings import Finding
-from dp_forward.audit.released_bytes import opposed, shared_noise
+from dp_forward.audit.released_bytes import across_inputs, opposed, shared_noise
 from dp_forward.noise.released import released_matrix as released
 from dp_forward.privacy import KaryResponse, Mechanism
 
@@ -86,9 +86,7 @@ def _fresh(mechanism: Mechanism, hidden: Matrix, bits: int) -> list[Finding]:
     integers = np.frombuffer(b"".join(parts), dtype=f"<i{bits // 8}")
     seen = released.dequantise(integers.reshape(-1, *hidden.shape), mechanism, bits)
     vectors = as_vectors(seen, claim.bound)
-    unit = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
-    across = vectors - np.einsum("nkd,kd->nk", vectors, unit)[:, :, None] * unit
-    found = shared_noise(across.reshape(len(across), -1), x.size - len(x))
+    found = shared_noise(*across_inputs(vectors, x))
     return [Finding(what, one.claimed, one.measured, one.z) for one in found]
 
 
@@ -107,22 +105,19 @@ def _everywhere(mechanism: Mechanism, hidden: Matrix, bits: int, *, times: int) 
     return parts
 
 
-def _in_fork(work: Any) -> bytes:
-    """What a child of this process computes; nothing, where it fails."""
-    reading, writing = os.pipe()
+def _in_fork(work: Callable[[], bytes]) -> bytes:
+    """What a child of this process computes; nothing, where it fails or takes longer than half a minute."""
+    reading, writing = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=lambda: writing.send_bytes(work()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: the child only draws
-        child = os.fork()
-    if child == 0:  # pragma: no cover (another process)
-        with contextlib.suppress(BaseException):
-            os.close(reading)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(30)  # a lock that another thread held at the fork is never given back
-            with os.fdopen(writing, "wb") as pipe:
-                pipe.write(work())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        found = pipe.read()
-    os.waitpid(child, 0)
-    return found
+        child.start()
+    writing.close()
+    try:
+        # A lock that another thread held at the fork is never given back.
+        return reading.recv_bytes() if reading.poll(30) else b""
+    except EOFError:
+        return b""
+    finally:
+        child.kill()
+        child.join()

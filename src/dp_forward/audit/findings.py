@@ -29,12 +29,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import binom, chi2, norm
 from scipy.stats import f as f_law
 
 __all__ = ["Finding"]
+
+Floats = NDArray[np.float64]
 
 REFUTED_FROM: Final = 4.0
 """Standard errors beyond which a claim counts as refuted: an honest one is, with 3.2e-5 per finding."""
@@ -90,6 +93,20 @@ def distance_z(measured: float, mu: float, *, first: int, second: int) -> float:
     weights = chi2.pdf(squares, freedom) * (half * _WEIGHTS).ravel()
     deviations = np.sqrt(squares / freedom)
     return z_of(float(weights @ ndtr(scale * (mu - measured * deviations))))
+
+
+def distance_finding(first: Floats, second: Floats, mu: float) -> Finding:
+    """The difference of the means of two samples over their pooled deviation, claimed to be mu."""
+    counts = (len(first), len(second))
+    squares = (counts[0] - 1) * first.var(ddof=1) + (counts[1] - 1) * second.var(ddof=1)
+    pooled = math.sqrt(squares / (sum(counts) - 2))
+    measured = float(first.mean() - second.mean()) / max(pooled, 1e-12)
+    return Finding("mu", mu, measured, distance_z(measured, mu, first=counts[0], second=counts[1]))
+
+
+def share_finding(hits: NDArray[np.bool_], p: float) -> Finding:
+    """The share of hits in the cap, claimed to be at most p."""
+    return Finding("cap share", p, float(hits.mean()), share_z(int(hits.sum()), hits.size, p))
 
 
 def share_z(hits: int, trials: int, p: float) -> float:

@@ -9,11 +9,11 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from dp_forward.audit.service_audit import Sent
 from dp_forward.errors import DpForwardError
 from dp_forward.ledger import LARGEST_CAP
 from dp_forward.service.client.client import Client
@@ -23,6 +23,14 @@ from dp_forward.split.artifacts import UserSide
 __all__ = ["record_client"]
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sent:
+    """One request as it crossed: the head of the HTTP request, and its body."""
+
+    head: bytes
+    body: bytes
 
 
 class RecordingProxy:
@@ -100,7 +108,7 @@ class RecordingProxy:
 
 
 class RecordedClient:
-    """The `Wire` of an audit: a client of the user's side, whose every question goes through the proxy."""
+    """A client of the user's side, whose every question goes through the proxy."""
 
     def __init__(self, user: UserSide, proxy: RecordingProxy, folder: Path) -> None:
         self._user, self._proxy, self._folder = user, proxy, folder

@@ -33,16 +33,16 @@ from numpy.typing import NDArray
 from scipy.stats import beta, chi2
 
 from dp_forward.audit.claims import (
-    Claim,
     GaussianClaim,
     PrivUnitClaim,
     ResponseClaim,
+    Seen,
     as_vectors,
     bounded_vectors,
     claim_of,
 )
 from dp_forward.audit.epsilon_floor import epsilon_floor, largest_floor
-from dp_forward.audit.findings import Finding, distance_z, share_z, unlike_noise_z, weak_noise_z, z_of
+from dp_forward.audit.findings import Finding, Floats, unlike_noise_z, weak_noise_z, z_of
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released import released_matrix as released
 from dp_forward.privacy import KaryResponse, Mechanism
@@ -57,7 +57,6 @@ REFUTING: Final = 0.9999
 _DRAWS: Final = 4000
 _MOST_DRAWS: Final = 300_000
 
-Floats = NDArray[np.float64]
 Matrix = NDArray[Any]
 
 
@@ -191,11 +190,14 @@ def audit_matrices(
         raise InvalidInput(
             "pair", "be two inputs that the bound keeps apart", "one", "Choose two other texts."
         )
-    seen = tuple(as_vectors(matrices, claim.bound) for matrices in (first, second))
+    seen = (as_vectors(first, claim.bound), as_vectors(second, claim.bound))
     scores = tuple(claim.ratios(some, x, y) for some in seen)
     delta = mechanism.shown_delta
-    gaussian = isinstance(claim, GaussianClaim)
-    law, *rest = _findings(claim, scores, seen, x, y)
+    if isinstance(claim, ResponseClaim):
+        law, *rest = claim.findings(seen, x, y)
+    else:
+        law, *rest = claim.law(seen, x, y), *_signal(claim, seen, x, y), *_noise(claim, seen, x, y)
+    gaussian = law.what == "mu"
     return ReleasedAudit(
         mechanism=mechanism.name,
         statistic="log-likelihood ratio of the claimed mechanism",
@@ -214,35 +216,7 @@ def audit_matrices(
     )
 
 
-def _findings(
-    claim: Claim, scores: tuple[Floats, ...], seen: tuple[Floats, ...], x: Floats, y: Floats
-) -> list[Finding]:
-    """The law of the ratio first, then signal and noise."""
-    if isinstance(claim, ResponseClaim):
-        return claim.findings(seen, x, y)
-    law = _mu(claim, scores, x, y) if isinstance(claim, GaussianClaim) else _share(claim, seen, x, y)
-    return [law, *_signal(claim, seen, x, y), *_noise(claim, seen, x, y)]
-
-
-def _mu(claim: GaussianClaim, scores: tuple[Floats, ...], x: Floats, y: Floats) -> Finding:
-    """As in `two_point`: the difference of the means over the pooled deviation."""
-    first, second = scores
-    mu = claim.mu(x, y)
-    freedom = len(first) + len(second) - 2
-    squares = (len(first) - 1) * first.var(ddof=1) + (len(second) - 1) * second.var(ddof=1)
-    measured = float(first.mean() - second.mean()) / max(math.sqrt(squares / freedom), 1e-12)
-    return Finding("mu", mu, measured, distance_z(measured, mu, first=len(first), second=len(second)))
-
-
-def _share(claim: PrivUnitClaim, seen: tuple[Floats, ...], x: Floats, y: Floats) -> Finding:
-    hits = np.concatenate([np.ravel(claim.in_cap(some, own)) for some, own in zip(seen, (x, y), strict=True)])
-    p = claim.largest_share(np.concatenate([x, y]))
-    return Finding("cap share", p, float(hits.mean()), share_z(int(hits.sum()), len(hits), p))
-
-
-def _signal(
-    claim: GaussianClaim | PrivUnitClaim, seen: tuple[Floats, ...], x: Floats, y: Floats
-) -> list[Finding]:
+def _signal(claim: GaussianClaim | PrivUnitClaim, seen: Seen, x: Floats, y: Floats) -> list[Finding]:
     """The mean along the input is as long as the input, and there is nothing beside it."""
     total, claimed, trials, beside, freedom = 0.0, 0.0, 0, 0.0, 0
     for some, own in zip(seen, (x, y), strict=True):
@@ -266,50 +240,42 @@ def _signal(
     return found
 
 
-def _noise(
-    claim: GaussianClaim | PrivUnitClaim, seen: tuple[Floats, ...], x: Floats, y: Floats
-) -> list[Finding]:
+def _noise(claim: GaussianClaim | PrivUnitClaim, seen: Seen, x: Floats, y: Floats) -> list[Finding]:
     """Across both inputs the noise is as strong as claimed, alike for both, and never used twice."""
-    basis = _basis(x, y)
-    freedom = int(x.size - sum(np.any(direction != 0, axis=1).sum() for direction in basis))
+    (one, freedom), (other, _) = (across_inputs(some, x, y) for some in seen)
     if freedom < 1:
         return []
-    across = []
-    for some in seen:
-        rest = some.copy()
-        for direction in (*basis, *basis):  # twice: once leaves rounding errors of the first
-            rest -= np.einsum("nkd,kd->nk", rest, direction)[:, :, None] * direction
-        across.append(rest)
     first, second = (
-        float(np.mean(np.sum(a * a, axis=(1, 2)))) / freedom / claim.deviation**2 for a in across
+        float(np.mean(np.sum(a * a, axis=(1, 2)))) / freedom / claim.deviation**2 for a in (one, other)
     )
-    counts = (len(across[0]) * freedom, len(across[1]) * freedom)
+    counts = (len(one) * freedom, len(other) * freedom)
     both = (first * counts[0] + second * counts[1]) / sum(counts)
     unlike = unlike_noise_z(first, second, freedom=counts)
     return [
         Finding("variance across", 1.0, both, weak_noise_z(both, sum(counts))),
         Finding("variance of one input over the other", 1.0, first / max(second, 1e-12), unlike),
-        *shared_noise(np.concatenate([a[:256].reshape(-1, x.size) for a in across]), freedom),
+        *shared_noise(np.concatenate([one[:256], other[:256]]), freedom),
     ]
 
 
-def _basis(x: Floats, y: Floats) -> list[Floats]:
-    """Up to two orthonormal directions per vector; zeros where the inputs span less."""
-    found: list[Floats] = []
-    for one in (x, y):
+def across_inputs(released: Floats, *inputs: Floats) -> tuple[Floats, int]:
+    """What of each release lies in directions that no input points to, and how many dimensions those have."""
+    basis: list[Floats] = []  # orthonormal directions per vector; zeros where the inputs span less
+    for one in inputs:
         rest = one.copy()
-        for known in found:
+        for known in basis:
             rest -= np.sum(rest * known, axis=1, keepdims=True) * known
         length = np.linalg.norm(rest, axis=1, keepdims=True)
-        whole = np.linalg.norm(one, axis=1, keepdims=True)
-        found.append(
-            np.where(length > 1e-6 * np.maximum(whole, 1e-300), rest / np.maximum(length, 1e-300), 0)
-        )
-    return found
+        least = 1e-6 * np.maximum(np.linalg.norm(one, axis=1, keepdims=True), 1e-300)
+        basis.append(np.where(length > least, rest / np.maximum(length, 1e-300), 0))
+    across = released.copy()
+    for direction in (*basis, *basis):  # twice: once leaves rounding errors of the first
+        across -= np.einsum("nkd,kd->nk", across, direction)[:, :, None] * direction
+    return across, int(inputs[0].size - sum(np.any(one != 0, axis=1).sum() for one in basis))
 
 
-def shared_noise(rows: Floats, dimensions: int) -> list[Finding]:
-    r"""The largest correlation of the noise of any two releases, each a row of what lies across all inputs.
+def shared_noise(across: Floats, dimensions: int) -> list[Finding]:
+    r"""The largest correlation of the noise of any two releases: of what lies across all inputs.
 
     For independent normal vectors in n dimensions the square of the cosine is Beta(1/2, (n - 1)/2), exactly;
     the chance is multiplied by the number of pairs.
@@ -317,8 +283,9 @@ def shared_noise(rows: Floats, dimensions: int) -> list[Finding]:
     Edges:
         Nothing is said in fewer than 16 dimensions: there, chance alone comes close to 1.
     """
-    if dimensions < 16 or len(rows) < 2:
+    if dimensions < 16 or len(across) < 2:
         return []
+    rows = across.reshape(len(across), -1)
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
     cosines = np.abs(rows @ rows.T)
     np.fill_diagonal(cosines, 0.0)

@@ -1,8 +1,7 @@
 """End-to-end audit of a service: everything that a client sends, compared with what it claims.
 
-Somebody sits between client and server (who that is, is up to the caller: a `Wire`) and keeps all bytes that
-the client sends for two candidate texts, each asked again and again under a new ledger, so that every
-question makes a fresh release. Then
+A proxy (`recording_proxy`) keeps all bytes that a client sends for two candidate texts, each asked again and
+again under a new ledger, so that every question makes a fresh release. Then
 
 * *nothing but a frame*: all frames have one length, all heads of requests are the same bytes, and so are all
   headers of frames but for the id and the time. Ids are fair coins: no bit of them leans towards a text;
@@ -19,8 +18,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -29,6 +27,7 @@ from scipy.stats import binom
 
 from dp_forward.audit.claims import ResponseClaim, bounded_vectors, claim_of
 from dp_forward.audit.findings import Finding, z_of
+from dp_forward.audit.recording_proxy import RecordedClient, Sent
 from dp_forward.audit.released_bytes import REPORTED, ReleasedAudit, audit_matrices
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
@@ -59,24 +58,6 @@ _FEWEST: Final = 16
 Matrix = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Sent:
-    """One request as it crossed: the head of the HTTP request, and its body."""
-
-    head: bytes
-    body: bytes
-
-
-class Wire(Protocol):
-    """Somebody between a client and a server."""
-
-    def fresh(self, text: str) -> Sent:
-        """Ask about a text under a new ledger, and give what was sent."""
-
-    def again(self, text: str) -> tuple[list[Sent], int]:
-        """Ask one text under one ledger, losing answers: all that was sent, and how often it was charged."""
-
-
 @torch.inference_mode()
 def hidden_matrix(user: UserSide, text: str) -> Matrix:
     """What the front computes for a text."""
@@ -103,7 +84,7 @@ def far_apart(user: UserSide) -> tuple[str, str]:
 
 def audit_service(
     user: UserSide,
-    wire: Wire,
+    wire: RecordedClient,
     *,
     texts: tuple[str, str] | None = None,
     draws: int = 40,

@@ -1,31 +1,22 @@
 r"""Two-point audit of a sampler: does it keep the promise of the mechanism it claims to be?
 
-Take the two inputs that the promise finds hardest to hide, draw many releases of each, and measure how
-far apart they really are. A sampler with too little noise is refuted; an honest one is not.
-
-* *Gaussian*: seen where the claimed noise is N(0, I) and along the difference, the releases of the two inputs
-  are N(0, 1) and N(mu, 1). Measured is ``(mean difference) / (pooled standard deviation)``.
-* *PrivUnit*: the share of releases in the cap of their input is p, and across the input the noise has
-  variance 1. A larger share, or less variance, is a broken promise.
-
-All z-scores are one-sided (only what favours the attacker refutes), by the exact law of each (`findings`).
+Take the two inputs that the promise finds hardest to hide, draw many releases of each, and measure how far
+apart they really are (`claims` has the laws). A sampler with too little noise is refuted; an honest one is
+not. All z-scores are one-sided (only what favours the attacker refutes), each by its exact law (`findings`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dp_forward.audit.findings import Finding, distance_z, share_z, weak_noise_z
+from dp_forward.audit.findings import Finding, Floats, distance_finding, share_finding, weak_noise_z
 from dp_forward.privacy import MatrixGaussian, PrivUnit
 from dp_forward.privacy.checks import count
 
 __all__ = ["audit_gaussian", "audit_privunit"]
 
-Floats = NDArray[np.float64]
 Sampler = Callable[[Floats, np.random.Generator], Floats]
 
 
@@ -51,9 +42,7 @@ def audit_gaussian(
         np.array([np.sum(claim.whiten(sampler(x, rng)) * direction) for _ in range(draws)])
         for x in (first, second)
     ]
-    spread = math.sqrt((scores[0].var(ddof=1) + scores[1].var(ddof=1)) / 2)
-    measured = float(scores[0].mean() - scores[1].mean()) / spread
-    return Finding("mu", mu, measured, distance_z(measured, mu, first=draws, second=draws))
+    return distance_finding(scores[0], scores[1], mu)
 
 
 def audit_privunit(
@@ -68,9 +57,7 @@ def audit_privunit(
     x = x / np.linalg.norm(x)
     raw = np.stack([np.ravel(sampler(hidden, rng)) for _ in range(draws)])
     along = raw @ x
-    p = claim.cap_probability
-    hits = int(np.sum(along >= claim.threshold))
-    in_cap = Finding("cap share", p, hits / draws, share_z(hits, draws, p))
+    in_cap = share_finding(along >= claim.threshold, claim.cap_probability)
     freedom = draws * (len(x) - 1)
     across = float(np.sum(raw * raw) - np.sum(along * along)) / freedom
     noise = Finding("variance across", 1.0, across, weak_noise_z(across, freedom))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from typer import Option
@@ -25,22 +24,8 @@ app = typer.Typer(
 )
 
 
-class How(StrEnum):
-    """The inversion attacks by their names on the command line."""
-
-    NEAREST = "nearest"
-    GRADIENT = "gradient"
-    DECODER = "decoder"
-
-
-class Pooled(StrEnum):
-    """How a matrix becomes a vector for the attribute attack."""
-
-    MEAN = "mean"
-    FLATTEN = "flatten"
-
-
-_STEPS: Final = {How.GRADIENT: 150, How.DECODER: 3000}
+_How = Literal["nearest", "gradient", "decoder"]
+_STEPS: Final = {"gradient": 150, "decoder": 3000}
 _FEWEST_LABELLED: Final = 40
 
 Split = Annotated[str | None, Option(help="Which split [the run's evaluation split].")]
@@ -52,7 +37,7 @@ def inversion(
     *,
     split: Split = None,
     how: Annotated[
-        How | None, Option(help="[nearest where a row is its own token's, decoder elsewhere].")
+        _How | None, Option(help="[nearest where a row is its own token's, decoder elsewhere].")
     ] = None,
     with_prior: Annotated[
         bool, Option("--with-prior", help="nearest: weigh tokens by how frequent they are.")
@@ -72,23 +57,24 @@ def inversion(
     Example: dpf attack inversion run --how nearest --limit 100 --releases 8
     """
     from dp_forward.attacks.inversion.recall import TokenPrior, token_table
+    from dp_forward.data import read_records
 
     table = token_table(target.front)
-    chosen = how or (How.NEAREST if target.front.row_local else How.DECODER)
-    if steps is not None and chosen is How.NEAREST:
+    chosen = how or ("nearest" if target.front.row_local else "decoder")
+    if steps is not None and chosen == "nearest":
         raise InvalidInput("steps", "go with gradient or decoder", steps, "nearest takes none.")
-    if with_prior and chosen is not How.NEAREST:
+    if with_prior and chosen != "nearest":
         raise InvalidInput("with-prior", "go with nearest", chosen, "A decoder learns it anyway.")
     attacked, known, part = target.task(), target.task(public), target.split(split)
     if known.name == attacked.name and part == "train":
         rule = "not be the attacker's own public texts"
         raise InvalidInput("split", rule, part, "Name other texts with --public.")
-    own = target.encoded(target.records(known, "train", public_limit))
-    texts = target.encoded(target.records(attacked, part, limit))
+    own = target.encoded(read_records(known, "train"), public_limit)
+    texts = target.encoded(read_records(attacked, part), limit)
     special, tokens = target.tokens.tokenizer.all_special_ids, int(table.num_embeddings)  # type: ignore[arg-type]
     prior = TokenPrior.learn(own, special=special, vocabulary=tokens)
     prior.check(texts)
-    more = {"use_prior": with_prior} if chosen is How.NEAREST else {"steps": steps or _STEPS[chosen]}
+    more = {"use_prior": with_prior} if chosen == "nearest" else {"steps": steps or _STEPS[chosen]}
     found = _invert(target, chosen, own, texts, releases, prior=prior, **more)
     facts = {
         "task": attacked.name,
@@ -101,7 +87,7 @@ def inversion(
 
 
 def _invert(
-    target: Target, how: How, public: EncodedTexts, texts: EncodedTexts, releases: int, **settings: Any
+    target: Target, how: _How, public: EncodedTexts, texts: EncodedTexts, releases: int, **settings: Any
 ) -> AttackResult:
     from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
     from dp_forward.attacks.inversion.gradient import invert_by_gradient
@@ -110,8 +96,8 @@ def _invert(
     front, noise = target.front, target.mechanism
     settings["device"] = target.device
     progress = counter(target.bars, "attacking", len(texts))
-    if how is not How.DECODER:
-        invert = invert_nearest if how is How.NEAREST else invert_by_gradient
+    if how != "decoder":
+        invert = invert_nearest if how == "nearest" else invert_by_gradient
         return invert(front, noise, texts, releases=releases, progress=progress, **settings)
     settings["progress"] = counter(target.bars, "training the decoder", settings["steps"])
     decoder = train_decoder(front, noise, public, average=releases, seed=target.seed, **settings)
@@ -130,7 +116,9 @@ def attribute(
     column: Annotated[str, Option("--attribute", help="Its column of attributes.")] = "attribute",
     share: Annotated[float, Option(help="Of the texts, how many the attacker knows and learns from.")] = 0.5,
     epochs: Annotated[int, Option(help="Of the attacker's training.")] = 20,
-    pool: Annotated[Pooled | None, Option(help="[flatten up to 4,096 numbers, mean above].")] = None,
+    pool: Annotated[
+        Literal["mean", "flatten"] | None, Option(help="[flatten up to 4,096 numbers, mean above].")
+    ] = None,
     limit: Annotated[int | None, Option(help="A sample of the labelled texts.")] = None,
 ) -> Outcome:
     """What else does a release tell? A genre of the text by keywords, or any attribute of a labelled file.
@@ -140,27 +128,24 @@ def attribute(
     Example: dpf attack attribute run --task imdb --split test --share 0.5
     """
     from dp_forward.attacks.attribute import GENRES, attribute_attack, keyword_genres, read_labelled
+    from dp_forward.data import read_records
 
     values: Sequence[str] = GENRES
     if labelled is None:
         task, part = target.task(), target.split(split)
-        records = list(keyword_genres(record.text for record in target.records(task, part)))
+        records = list(keyword_genres(record.text for record in read_records(task, part)))
         source = f"{task.name} {part}, keywords"
     else:
         if target.task_name is not None or split is not None:
             raise InvalidInput("labelled", "go without --task and --split", "both", "The file has the texts.")
         source, (values, records) = labelled.name, read_labelled(labelled, text=text, attribute=column)
-    if limit is not None:
-        from dp_forward.data import sample_records
-        from dp_forward.privacy.checks import count
-
-        records = sample_records(records, count("limit", limit, remedy="Leave it out to take all."))
     if not 0 < share < 1:
         raise InvalidInput("share", "lie between 0 and 1", share, "Half is 0.5.")
-    if len(records) < _FEWEST_LABELLED:
+    most = len(records) if limit is None else min(limit, len(records))
+    if most < _FEWEST_LABELLED:
         rule = f"be {_FEWEST_LABELLED} or more with an attribute"
-        raise InvalidInput("texts", rule, len(records), "Name another split, or --labelled FILE.")
-    test, train = target.encoded(records).split_off(float(share), seed=target.seed)
+        raise InvalidInput("texts", rule, most, "Name another split, or --labelled FILE.")
+    test, train = target.encoded(records, most).split_off(float(share), seed=target.seed)
     found = attribute_attack(
         target.front,
         target.mechanism,
@@ -168,7 +153,7 @@ def attribute(
         test,
         epochs=epochs,
         seed=target.seed,
-        pool=None if pool is None else pool.value,
+        pool=pool,
         device=target.device,
         progress=counter(target.bars, "learning the attribute", epochs + 1),
     )

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 from typer import Option
@@ -33,14 +32,6 @@ _FEWEST: Final = 20
 _EVALUATED: Final = 64
 
 
-class Score(StrEnum):
-    """What an attacker looks at."""
-
-    ENTROPY = "entropy"
-    CONFIDENCE = "confidence"
-    MODIFIED_ENTROPY = "modified-entropy"
-
-
 @attack_verb
 def membership(
     target: Target,
@@ -58,7 +49,9 @@ def membership(
     noiseless: Annotated[
         bool, Option("--noiseless", help="The attacker holds the back and feeds it without noise.")
     ] = False,
-    score: Annotated[Score, Option(help="The one that is reported on top.")] = Score.ENTROPY,
+    score: Annotated[
+        Literal["entropy", "confidence", "modified-entropy"], Option(help="The one that is reported on top.")
+    ] = "entropy",
     drop_words: Annotated[
         float | None, Option(help="The paper's others: members with this share of words left out.")
     ] = None,
@@ -78,7 +71,7 @@ def membership(
     query = {"draws": draws, "noiseless": noiseless}
     answers = game.ask(target.front, game.back, "asking the run", query)
     found = {name: game.attack_by(name, answers) for name in SCORES}
-    top = found.pop(score.value)
+    top = found.pop(score)
     more = {one.attack: one.as_dict() for one in found.values()}
     if shadows:
         more = {top.attack: top.as_dict(), **more}
@@ -107,25 +100,20 @@ class _Game:
         from dp_forward.data.tasks import task_name
         from dp_forward.privacy import RECORD, TEXT
         from dp_forward.privacy.checks import count
-        from dp_forward.split.artifacts import load_provider_side
         from dp_forward.train.plan import Plan
         from dp_forward.train.regimes import promises_of
+        from dp_forward.train.run import Halves
 
-        if not (target.folder / "back").is_dir():
-            raise InvalidInput("run", "hold a back", "none", "Membership is told by its answers.")
         if "task" not in target.plan:  # where none was trained on texts, no texts are members
             rule, found = "say which texts it was trained on", "a run without a task"
             remedy = "A back from collected releases never saw them: attack a run of dpf finetune."
             raise InvalidInput("run", rule, found, remedy)
-        self.target, asked = target, target.task_name
-        self.plan = replace(Plan.from_dict(target.plan), data=dict(target.data))
-        if asked is not None and task_name(asked) != self.plan.task:
-            rule = f"be the one that the run was trained on, {self.plan.task}"
+        self.target, self.back = target, Halves.load(target.folder).pair.back
+        plan, asked = Plan.from_dict(target.plan), target.task_name
+        self.plan = replace(plan, data={**plan.data, **target.data})
+        if asked is not None and task_name(asked) != plan.task:
+            rule = f"be the one that the run was trained on, {plan.task}"
             raise InvalidInput("task", rule, asked, "Drop it.")
-        provider = load_provider_side(target.folder / "back")
-        self.back = provider.back
-        if replace(provider.spec, front=target.spec.front) != target.spec:
-            raise InvalidInput("run", "have one form of release", "two in its halves", "Get it again.")
         limit = count("limit", limit, remedy="Use 2000.")
         told_apart = _members_and_others(target, self.plan, others, drop_words)
         members, rest, self.others_from, self.drawn_alike = told_apart
@@ -168,11 +156,11 @@ def _members_and_others(
 ) -> tuple[list[Record], list[Record], str, bool]:
     """Members, others, where the others come from, and whether a coin could have made them members."""
     from dp_forward.attacks.membership import drop_words as thin_out
-    from dp_forward.data import sample_records
+    from dp_forward.data import read_records, sample_records
     from dp_forward.data.tasks import split_name
 
     task = target.task()
-    everybody = target.records(task, "train")
+    everybody = list(read_records(task, "train"))
     members = everybody if plan.train_limit is None else sample_records(everybody, plan.train_limit)
     if drop_words is not None:
         if others is not None:
@@ -185,7 +173,7 @@ def _members_and_others(
     if wanted == "train" or (wanted is None and len(rest) >= _FEWEST):
         return members, rest, "train, the rest", True
     part = wanted or plan.evaluation_split or "validation"
-    return members, target.records(task, part), part, False
+    return members, list(read_records(task, part)), part, False
 
 
 def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mapping[str, Any]) -> AttackResult:

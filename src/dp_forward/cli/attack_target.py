@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -36,6 +36,26 @@ _SHARED: Final[Mapping[str, tuple[Any, Any]]] = {
 }
 """The options of every attack verb, with their defaults."""
 
+_COLUMNS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "attack": lambda row: row["attack"],
+    "success": lambda row: f"{row['success']:.3f}",
+    "95 %": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
+    "chance": lambda row: f"{row['chance']:.3f}",
+    "ceiling": lambda row: "nothing promised" if row["ceiling"] is None else f"{row['ceiling']:.4f}",
+    "trials": lambda row: str(row["trials"]),
+}
+
+
+class Outcome(NamedTuple):
+    """What a verb found: its main result, and facts to print.
+
+    Of the facts, ``scores`` are further attacks on the target. Where ``drawn_alike`` is False, a success
+    above the ceiling would have another reason than the noise.
+    """
+
+    result: AttackResult
+    facts: Mapping[str, Any]
+
 
 class Target:
     """A front as an attacker has it, the noise that it is used with, and what its run says of texts.
@@ -46,9 +66,9 @@ class Target:
 
     def __init__(
         self,
+        run: Path,
         bars: Bars,
         *,
-        run: Path,
         task: str | None,
         data: list[str] | None,
         seed: int,
@@ -69,8 +89,7 @@ class Target:
             self.plan = read_json(run / "plan.json", name="run", remedy="Get it again.").get("plan")
             if not isinstance(self.plan, dict):
                 raise InvalidInput("run", "hold a readable plan.json", "no plan in it", "Get it again.")
-        self.given = data_paths(data) or {}
-        self.data: dict[str, str] = {**dict(self.plan.get("data") or {}), **self.given}
+        self.data = data_paths(data) or {}
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -83,35 +102,13 @@ class Target:
 
     def task(self, name: str | None = None) -> Task:
         """The task of this name, else the one asked for, else the run's own."""
-        return task_of_run(self.plan, name or self.task_name, self.given)
+        return task_of_run(self.plan, name or self.task_name, self.data)
 
-    def records(self, task: Task, split: str, limit: int | None = None) -> list[Record]:
-        """The texts of a split, or a sample of them."""
-        from dp_forward.data import read_records, sample_records
-        from dp_forward.privacy.checks import count
+    def encoded(self, records: Iterable[Record], limit: int | None = None) -> EncodedTexts:
+        """The tokens of records, or of a sample of them, as the front reads them."""
+        from dp_forward.data.encoded_texts import encode_records
 
-        records = read_records(task, split)
-        if limit is None:
-            return list(records)
-        return sample_records(records, count("limit", limit, remedy="Leave it out for the default."))
-
-    def encoded(self, records: Sequence[Record]) -> EncodedTexts:
-        """Their tokens, as the front reads them."""
-        from dp_forward.data import EncodedTexts
-
-        progress = counter(self.bars, "reading", len(records))
-        return EncodedTexts.from_records(records, self.tokens, progress=progress)
-
-
-class Outcome(NamedTuple):
-    """What a verb found: its main result, and facts to print.
-
-    Of the facts, ``scores`` are further attacks on the target. Where ``drawn_alike`` is False, a success
-    above the ceiling would have another reason than the noise.
-    """
-
-    result: AttackResult
-    facts: Mapping[str, Any]
+        return encode_records(records, self.tokens, limit=limit, progress=counter(self.bars, "reading"))
 
 
 def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
@@ -121,28 +118,30 @@ def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
     """
 
     @functools.wraps(verb)
-    def command(*, figure: Path | None, json: bool, **given: Any) -> None:
+    def command(*, run: Path, figure: Path | None, json: bool, **given: Any) -> None:
         if figure is not None:
             from dp_forward.attacks.attack_figure import check_figure
 
             check_figure(figure)  # before anything takes its time
-        shared = {name: given.pop(name) for name in ("run", "task", "data", "seed", "device")}
+        shared = {name: given.pop(name) for name in ("task", "data", "seed", "device")}
         with Bars() as bars:
-            target = Target(bars, **shared)
-            outcome = verb(target, **given)
-        _show(target, outcome, json=json, figure=figure)
+            target = Target(run, bars, **shared)
+            found, facts = verb(target, **given)
+        _show(target, found.as_dict(), facts, json=json, figure=figure)
 
     options.declare(command, verb, _SHARED)
     return command
 
 
-def _show(target: Target, outcome: Outcome, *, json: bool, figure: Path | None) -> None:
+def _show(
+    target: Target, first: Mapping[str, Any], facts: Mapping[str, Any], *, json: bool, figure: Path | None
+) -> None:
     """Print the outcome, draw it, and end with 1 where the promise is broken."""
-    first, made, cut = outcome.result.as_dict(), target.mechanism, str(target.front.cut)
+    made, cut = target.mechanism, str(target.front.cut)
     promise = "none" if made is None else made.promise()
-    rows = {outcome.result.attack: first, **outcome.facts.get("scores", {})}
+    rows = {first["attack"]: first, **facts.get("scores", {})}
     above = [name for name, found in rows.items() if not found["within_ceiling"]]
-    comparable = outcome.facts.get("drawn_alike", True)
+    comparable = facts.get("drawn_alike", True)
     refuted = comparable and bool(above)
     if not comparable:
         output.warn(
@@ -154,20 +153,11 @@ def _show(target: Target, outcome: Outcome, *, json: bool, figure: Path | None) 
         draw_attacks({f"{cut}, {promise}": rows}, figure)
     if json:
         noise = {"mechanism": "none" if made is None else made.name, "promise": promise}
-        facts = {"run": str(target.folder), "cut": cut, **noise, **outcome.facts}
-        output.print_json({**first, **facts, "refuted": refuted})
+        where = {"run": str(target.folder), "cut": cut, **noise}
+        output.print_json({**first, **where, **facts, "refuted": refuted})
     else:
-        columns: dict[str, Callable[[Any], str]] = {
-            "attack": lambda row: row["attack"],
-            "success": lambda row: f"{row['success']:.3f}",
-            "95 %": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
-            "chance": lambda row: f"{row['chance']:.3f}",
-            "ceiling": lambda row: "nothing promised" if row["ceiling"] is None else f"{row['ceiling']:.4f}",
-            "trials": lambda row: str(row["trials"]),
-        }
-        output.print_rows(f"{target.folder}: {cut}, {promise}", rows.values(), columns)
-        shown = {name: value for name, value in outcome.facts.items() if not isinstance(value, Mapping)}
-        output.print_fields("", shown)
+        output.print_rows(f"{target.folder}: {cut}, {promise}", rows.values(), _COLUMNS)
+        output.print_fields("", {name: value for name, value in facts.items() if name != "scores"})
         if above:
             reason = "The promise is BROKEN" if refuted else "Not a fair comparison, so nothing is refuted"
             typer.echo(f"{reason}: above the ceiling: {', '.join(above)}.")

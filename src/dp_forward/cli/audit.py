@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,6 +13,7 @@ from typer import Argument, Option
 from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy import NoiseSpec
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
@@ -63,10 +64,19 @@ def audit(
             raise InvalidInput("epsilon", "be left out with a run", epsilon, "A run claims its own.")
         result = _run(run, _FRAMES if draws is None else draws, text)
     else:
-        assert mechanism is not None
-        shape = {"rows": rows, "columns": columns, "labels": labels}
-        noise = {"epsilon": epsilon, "delta": delta, "unit": unit}
-        result = _mechanism(mechanism, noise, shape, bits=bits, draws=draws)
+        if epsilon is None:
+            raise InvalidInput("epsilon", "be given with a mechanism", "none", "Try --epsilon 8.")
+        if mechanism is options.MechanismName.KARY_RESPONSE:
+            if labels is None:
+                raise InvalidInput("labels", f"be given for {mechanism}", None, "Try --labels 2.")
+            rows, columns = 1, labels
+        result = _mechanism(
+            NoiseSpec(
+                mechanism=str(mechanism), epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=columns
+            ),
+            {"rows": rows, "width": columns, "bits": bits},
+            draws,
+        )
     result["seconds"] = time.perf_counter() - started
     if json:
         output.print_json(result)
@@ -76,28 +86,12 @@ def audit(
         raise typer.Exit(1)
 
 
-def _mechanism(
-    mechanism: options.MechanismName,
-    noise: dict[str, Any],
-    shape: dict[str, int | None],
-    *,
-    bits: int,
-    draws: int | None,
-) -> dict[str, Any]:
-    """Audit noise by its name, on two opposed inputs of a shape."""
+def _mechanism(noise: NoiseSpec, crossing: dict[str, Any], draws: int | None) -> dict[str, Any]:
+    """Audit noise alone, on two opposed inputs of the shape that crosses."""
     from dp_forward.audit.draw_checks import audit_draws
     from dp_forward.audit.released_bytes import audit_released, usual_draws
-    from dp_forward.privacy import NoiseSpec
 
-    rows, columns, labels = shape["rows"], shape["columns"], shape["labels"]
-    if noise["epsilon"] is None:
-        raise InvalidInput("epsilon", "be given with a mechanism", "none", "Try --epsilon 8.")
-    if mechanism is options.MechanismName.KARY_RESPONSE:
-        if labels is None:
-            raise InvalidInput("labels", f"be given for {mechanism}", None, "Try --labels 2.")
-        rows, columns = 1, labels
-    made = NoiseSpec(mechanism=mechanism.value, rows=rows, columns=columns, **noise).build()
-    crossing: dict[str, Any] = {"rows": rows, "width": columns, "bits": bits}
+    made = noise.build()
     many = usual_draws(made) if draws is None else draws
     findings = audit_draws(made, **crossing)
     with Bars() as bars:
@@ -147,17 +141,12 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
 
 def _result(made: Mechanism, audits: dict[str, ReleasedAudit], findings: Sequence[Finding]) -> dict[str, Any]:
     """On top the first audit, whose inputs are the hardest to hide; whatever refutes, refutes all."""
-    first = next(iter(audits.values()))
     refuted_by = [f"{name}: {what}" for name, one in audits.items() for what in one.refuted_by]
     refuted_by += [finding.what for finding in findings if finding.refuted]
-    copied = ("mu_claimed", "mu_measured", "cap_share_claimed", "cap_share_measured", "z", "draws")
     return {
-        "mechanism": made.name,
+        **next(iter(audits.values())).as_dict(),
         "promise": made.promise(),
-        "claimed_epsilon": first.claimed_epsilon,
         "epsilon_lower_bound": max(one.epsilon_lower_bound for one in audits.values()),
-        **{name: getattr(first, name) for name in copied},
-        "statistic": first.statistic,
         "refuted": bool(refuted_by),
         "refuted_by": refuted_by,
         "audits": {name: one.as_dict() for name, one in audits.items()},
@@ -168,16 +157,8 @@ def _result(made: Mechanism, audits: dict[str, ReleasedAudit], findings: Sequenc
 def _print(result: dict[str, Any]) -> None:
     found = [{"audit": name, **row} for name, one in result["audits"].items() for row in one["findings"]]
     last = "service" if "run" in result else "releases"
-    columns: dict[str, Callable[[Any], str]] = {
-        "audit": lambda row: row["audit"],
-        "measured": lambda row: row["what"],
-        "claimed": lambda row: output.number(row["claimed"], 4),
-        "found": lambda row: output.number(row["measured"], 4),
-        "z": lambda row: "" if row["z"] is None else f"{row['z']:+.1f}",
-        "verdict": lambda row: "REFUTED" if row["refuted"] else "not refuted",
-    }
     found += [{"audit": last, **row} for row in result["findings"]]
-    output.print_rows(f"{result['mechanism']}: {result['promise']}", found, columns)
+    print_findings(f"{result['mechanism']}: {result['promise']}", found, "audit")
     for name, one in result["audits"].items():
         typer.echo(
             f"{name}: epsilon is at least {one['epsilon_lower_bound']:.3f} (95 %), claimed is "
@@ -186,3 +167,16 @@ def _print(result: dict[str, Any]) -> None:
         )
     verdict = f"REFUTED by {'; '.join(result['refuted_by'])}" if result["refuted"] else "Not refuted"
     typer.echo(f"{verdict}. ({result['seconds']:.1f} s)")
+
+
+def print_findings(title: str, rows: Sequence[Mapping[str, Any]], first: str) -> None:
+    """A table of `Finding.as_dict`, each with what it is about under the key ``first``."""
+    columns: dict[str, Callable[[Any], str]] = {
+        first: lambda row: row[first],
+        "measured": lambda row: row["what"],
+        "claimed": lambda row: output.number(row["claimed"], 4),
+        "found": lambda row: output.number(row["measured"], 4),
+        "z": lambda row: "" if row["z"] is None else f"{row['z']:+.1f}",
+        "verdict": lambda row: "REFUTED" if row["refuted"] else "not refuted",
+    }
+    output.print_rows(title, rows, columns)

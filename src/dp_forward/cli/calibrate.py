@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from typer import Option
 
 from dp_forward import privacy
 from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
-from dp_forward.cli.options import HowBounded, MechanismName
+from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput
 
 
@@ -19,7 +19,7 @@ def calibrate(
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     norm: options.Norm = 1.0,
-    bound: Annotated[HowBounded, Option(help="How matrices are bounded.")] = HowBounded.NORMALISE,
+    bound: Annotated[Literal["normalise", "clip"], Option(help="How matrices are bounded.")] = "normalise",
     releases: options.Releases = 1,
     rows: options.Rows = None,
     columns: options.Columns = None,

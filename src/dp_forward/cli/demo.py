@@ -15,6 +15,7 @@ from typer import Option
 from dp_forward.audit.findings import Finding
 from dp_forward.audit.two_point import audit_gaussian, audit_privunit
 from dp_forward.cli import options, output
+from dp_forward.cli.audit import print_findings
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.cli.serve import serve_locally
 from dp_forward.errors import BudgetExhausted
@@ -35,6 +36,9 @@ _SENTENCES = (
     "the cast is wonderful and the story never lets go",
 )
 """Ours, and public; what a real user asks is shown nowhere."""
+
+_COMPARED = "compared.json"
+"""The same records without noise and with Gaussian noise: nothing of it leaves or is charged."""
 
 _DELTA = 1e-5
 _SHAPE = (16, 24)
@@ -62,6 +66,7 @@ def demo(
         _show_proof(json=json)
         return
     from dp_forward.service.client.client import Client
+    from dp_forward.train.closed_form_training import compare_noise
     from dp_forward.train.finetune import finetune
 
     started, run = time.perf_counter(), out / "run"
@@ -69,8 +74,11 @@ def demo(
     plan = _plan(epsilon)
     with Bars() as bars:
         private = finetune(plan, folder=run, resume=(run / "plan.json").exists(), progress=bars)
-        others = _compare(private, run, bars)
-    result = _result(private, others, epsilon, out)
+        if not (out / _COMPARED).is_file():
+            projection = run / "projection"
+            others = compare_noise(private.plan, projection, gaussian_delta=_DELTA, progress=bars)
+            write_json(out / _COMPARED, others)
+    result = _result(private, epsilon, out)
     # One release more than is asked for: the cap of a ledger is never changed.
     own: dict[str, Any] = {"ledger": out / "my.ledger", "budget": (len(_SENTENCES) + 1) * epsilon}
     with (
@@ -103,28 +111,13 @@ def _plan(epsilon: float) -> Plan:
     )
 
 
-def _compare(private: Run, run: Path, bars: Bars) -> dict[str, Any]:
-    """The same records and the same projection, released without noise and with Gaussian noise.
-
-    Nothing of it leaves or is charged: the mean of Gaussian releases is that of the records with noise of
-    sigma / sqrt(N), and is drawn as such.
-    """
-    from dp_forward.train.closed_form_training import compare_noise
-
-    kept = run.parent / "compared.json"
-    if not kept.is_file():
-        write_json(
-            kept, compare_noise(private.plan, run / "projection", gaussian_delta=_DELTA, progress=bars)
-        )
-    return read_json(kept, name="compared.json", remedy="Remove it.")
-
-
-def _result(private: Run, others: dict[str, Any], epsilon: float, out: Path) -> dict[str, Any]:
+def _result(private: Run, epsilon: float, out: Path) -> dict[str, Any]:
     from dp_forward.corpus.writer import ledger_of
     from dp_forward.train.evaluation import wilson
     from dp_forward.train.report import draw_bars
 
     report, texts = private.report, private.report["texts"]
+    others = read_json(out / _COMPARED, name=_COMPARED, remedy="Remove it.")
     clean, gaussian = others["without_noise"], others["gaussian"]
     rows = [
         ("no noise", clean, *wilson(clean, texts)),
@@ -157,6 +150,8 @@ def _result(private: Run, others: dict[str, Any], epsilon: float, out: Path) -> 
 
 
 def _print(result: dict[str, Any]) -> None:
+    from dp_forward.train.report import with_subjects
+
     epsilon = f"{result['epsilon']:g}"
     promises = {
         "no noise": "none",
@@ -171,16 +166,12 @@ def _print(result: dict[str, Any]) -> None:
         "promise": lambda row: promises[row["model"]],
     }
     output.print_rows(title, result["rows"], columns)
-    said, spent, points = (
-        result["guarantee"]["statements"],
-        result["ledger"],
-        100 * (result["accuracy_without_noise"] - result["accuracy_privunit"]),
-    )
+    points = 100 * (result["accuracy_without_noise"] - result["accuracy_privunit"])
+    said = "\n".join(with_subjects(result["guarantee"]["statements"]))
     typer.echo(
         f"Privacy cost {points:.1f} points. {result['records']} private sentences were released once each, "
-        f"text and label under one epsilon of {spent['spent_per_record']:g}; training took "
-        f"{result['training_seconds']:.0f} s.\n"
-        f"Queries: {said['queries']}\nTraining texts: {said['training_texts']}\nLabels: {said['labels']}\n"
+        f"text and label under one epsilon of {result['ledger']['spent_per_record']:g}; training took "
+        f"{result['training_seconds']:.0f} s.\n{said}\n"
         f"Behind a trusted shuffler, the same releases are worth a central epsilon of at most "
         f"{shown_up(result['central_epsilon_upper'], 3)} (delta {result['central_delta']:g}).\n"
         "Asked over loopback: the front and the noise run here, the back behind a server:"
@@ -220,16 +211,8 @@ def _show_proof(*, json: bool) -> None:
     }
     title = "1. Noise per entry for a private text (C = 1, delta 1e-5 for the Gaussian, 0 for PrivUnit)"
     output.print_rows(title, noise, columns)
-    columns = {
-        "sampler": lambda row: row["sampler"],
-        "measured": lambda row: row["measures"],
-        "claimed": lambda row: f"{row['claimed']:.3f}",
-        "found": lambda row: f"{row['measured']:.3f}",
-        "z": lambda row: f"{row['z']:+.1f}",
-        "verdict": lambda row: "REFUTED" if row["refuted"] else "not refuted",
-    }
     title = "2. Is the promise kept? 4,000 releases of two opposed inputs at a claimed epsilon of 8"
-    output.print_rows(title, audits, columns)
+    print_findings(title, [{**row, "what": row["measures"]} for row in audits], "sampler")
     typer.echo(
         f"3. A ledger with a cap of {spending['cap']:g}: {spending['releases']} releases at epsilon 2 "
         f"spent {shown_up(spending['spent'])}; the next one was refused:\n   {spending['refused']}\n\n"
@@ -276,11 +259,8 @@ def _audits(epsilon: float) -> list[dict[str, Any]]:
         "matrix Gaussian with 0.9 sigma": gaussian(0.9 * claim.sigma),
         "PrivUnit, honest": audit_privunit(unit, unit.raw, first, draws=4000, rng=rng),
     }
-    fields = ("claimed", "measured", "z", "refuted")
-    return [
-        {"sampler": name, "measures": audit.what} | {field: getattr(audit, field) for field in fields}
-        for name, audit in audits.items()
-    ]
+    found = [(name, audit.as_dict()) for name, audit in audits.items()]
+    return [{"sampler": name, "measures": row.pop("what"), **row} for name, row in found]
 
 
 def _spend(*, cap: float, each: float) -> dict[str, Any]:

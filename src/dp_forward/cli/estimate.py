@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from typer import Argument, Option
 
@@ -31,6 +31,7 @@ def estimate(
     from dp_forward.attacks.attack_figure import check_figure
     from dp_forward.corpus.label_shares import estimate_shares
     from dp_forward.corpus.reader import ReleasedCorpus
+    from dp_forward.train.report import draw_bars
 
     if figure is not None:
         check_figure(figure)
@@ -39,25 +40,22 @@ def estimate(
     result = found.as_dict()
     title = f"Share of {found.of} among {found.records} records"
     if figure is not None:
-        _draw(result["shares"], figure, title=title)
+        shown = [(name, row["share"], row["low"], row["high"]) for name, row in result["shares"].items()]
+        draw_bars(shown, figure, title=title, measure="share, 95 % interval", colours=["#3b7ea1"])
         result["figure"] = str(figure)
     if json:
         output.print_json(result)
         return
-    _print(result["shares"], title)
-    drawn = [] if figure is None else [f"Drawn in {figure}."]
-    first, *rest = [*drawn, *found.notes, found.guarantee.statement]
-    output.print_fields(first, {}, rest)
-
-
-def _print(shares: dict[str, dict[str, float]], title: str) -> None:
     columns = {
         "label": lambda row: row[0],
         "share": lambda row: f"{row[1]['share']:.4f}",
         "95 % interval": lambda row: f"{row[1]['low']:.4f} to {row[1]['high']:.4f}",
         f"0{'the interval is shaded':^{_CELLS - 2}}1": lambda row: _bar(row[1]["low"], row[1]["high"]),
     }
-    output.print_rows(title, shares.items(), columns)
+    output.print_rows(title, result["shares"].items(), columns)
+    drawn = [] if figure is None else [f"Drawn in {figure}."]
+    first, *rest = [*drawn, *found.notes, found.guarantee.statement]
+    output.print_fields(first, {}, rest)
 
 
 def _bar(low: float, high: float) -> str:
@@ -65,10 +63,3 @@ def _bar(low: float, high: float) -> str:
     start = min(int(low * _CELLS), _CELLS - 1)
     stop = max(start + 1, round(high * _CELLS))
     return "█" * start + "▒" * (stop - start) + "·" * (_CELLS - stop)
-
-
-def _draw(shares: dict[str, dict[str, Any]], path: Path, *, title: str) -> None:
-    from dp_forward.train.report import draw_bars
-
-    rows = [(name, row["share"], row["low"], row["high"]) for name, row in shares.items()]
-    draw_bars(rows, path, title=title, measure="share, 95 % interval", colours=["#3b7ea1"])

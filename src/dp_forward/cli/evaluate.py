@@ -98,5 +98,4 @@ def task_of_run(plan: Mapping[str, Any], name: str | None, data: Mapping[str, st
     stored = plan if known == plan.get("task") else {}
     places = {**dict(plan.get("data") or {}), **data}
     moved = {"validation_share": 0.0} if known in data else {}
-    task = task_of({**stored, "task": known, "data": places, **moved})
-    return replace(task, source=places.get(task.name, task.source))
+    return task_of({**stored, "task": known, "data": places, **moved})

@@ -38,16 +38,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-_verb: Callable[..., None]
-for _verb in (calibrate, account, explain, cuts, split):
-    app.command()(_verb)
-app.command(cls=PlanCommand)(finetune)
-app.command()(evaluate)
-app.command()(release)
-app.command()(estimate)
-app.command(cls=PlanCommand)(pretrain)
-for _verb in (serve, shuffle, ask, ui, audit, demo):
-    app.command()(_verb)
+_VERBS: tuple[Callable[..., None], ...] = (
+    *(calibrate, account, explain, cuts, split, finetune, evaluate, release, estimate, pretrain),
+    *(serve, shuffle, ask, ui, audit, demo),
+)
+for _verb in _VERBS:
+    app.command(cls=PlanCommand if _verb in (finetune, pretrain) else None)(_verb)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")
 app.add_typer(attack.app, name="attack")

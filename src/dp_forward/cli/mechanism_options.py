@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dp_forward import privacy
-from dp_forward.cli.options import HowBounded, MechanismName
+from dp_forward.cli.options import MechanismName
 from dp_forward.cli.plan_options import numbers
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA, bound_for, calibrate_by_name
@@ -37,7 +37,7 @@ class MechanismRequest:
     mechanism: MechanismName
     unit_text: str = "text"
     norm: float = 1.0
-    how: HowBounded = HowBounded.NORMALISE
+    how: Literal["normalise", "clip"] = "normalise"
     releases: int = 1
     rows: int | None = None
     columns: int | None = None
@@ -54,7 +54,7 @@ class MechanismRequest:
     @property
     def bound(self) -> privacy.NormBound:
         """Whole-matrix for a text, row by row for tokens and phrases."""
-        return bound_for(self.unit, norm=self.norm, how=self.how.value, rows=self.rows)
+        return bound_for(self.unit, norm=self.norm, how=self.how, rows=self.rows)
 
     def for_budget(self, budget: privacy.Budget) -> privacy.Mechanism:
         """The least noise that meets the budget."""

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -26,13 +26,6 @@ class MechanismName(StrEnum):
     PRIVUNIT = "privunit"
     RANDOMIZED_RESPONSE = "randomized-response"
     KARY_RESPONSE = "k-ary-response"
-
-
-class HowBounded(StrEnum):
-    """What happens to a hidden matrix before the noise."""
-
-    NORMALISE = "normalise"
-    CLIP = "clip"
 
 
 MechanismOption = Annotated[MechanismName, Option("--mechanism", "-m", help="Which noise.")]
@@ -67,11 +60,9 @@ def declare(
     command: Callable[..., None], verb: Callable[..., Any], added: Mapping[str, tuple[Any, Any]]
 ) -> None:
     """Let ``command`` take the options of ``verb``, all but its first, then ``added``: kind and default."""
-    hints, keyword = get_type_hints(verb, include_extras=True), inspect.Parameter.KEYWORD_ONLY
-    own = list(inspect.signature(verb).parameters.values())[1:]
-    parameters = [item.replace(annotation=hints[item.name]) for item in own]
-    for name, (kind, default) in added.items():
-        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=kind))
+    own, keyword = inspect.signature(verb, eval_str=True).parameters.values(), inspect.Parameter.KEYWORD_ONLY
+    more = (inspect.Parameter(n, keyword, default=d, annotation=kind) for n, (kind, d) in added.items())
+    parameters = [*list(own)[1:], *more]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters}
 

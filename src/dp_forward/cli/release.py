@@ -14,7 +14,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
-    from dp_forward.corpus.corpus_spec import CorpusSpec, Labels
+    from dp_forward.corpus.corpus_spec import CorpusSpec
     from dp_forward.corpus.reader import ReleasedCorpus
     from dp_forward.data import EncodedTexts
     from dp_forward.data.tasks import Task as TaskSpec
@@ -68,8 +68,8 @@ def release(
     to = None if server is None else {"server": server, "token": options.optional_token(token_file)}
     place, user = pick_device(device), load_user_side(front)
     columns = {"text_column": text_column, "label_column": label_column, "header": not no_header}
-    chosen = _find_task(source, task, data, user, no_labels=no_labels, **columns)
-    _check_task(chosen, split, front, user, no_labels=no_labels)
+    named = {"task": task, "data": plan_options.data_paths(data) or {}, **columns}
+    chosen = _find_task(source, split, front, user, no_labels=no_labels, **named)
     prior = plan_options.numbers("label-prior", label_prior)
     settings = {
         "label_mechanism": label_mechanism_for(label_epsilon, prior, labels=len(user.spec.labels)),
@@ -88,38 +88,40 @@ def release(
 
 
 def _find_task(
-    source: str | None,
-    task: str | None,
-    data: list[str] | None,
-    user: UserSide,
-    *,
-    no_labels: bool,
-    **settings: Any,
+    source: str | None, split: str, front: Path, user: UserSide, *, no_labels: bool, **settings: Any
 ) -> TaskSpec:
-    """The records to release: a split of a built-in task, or all of a user's own data."""
+    """The records to release: a split of a built-in task, or all of a user's own data.
+
+    Refused where the front has seen them, or does not have their labels.
+    """
     from dp_forward.data.own_data import task_of
+    from dp_forward.data.tasks import split_name
+    from dp_forward.train.lineage import refuse_front_that_saw
     from dp_forward.train.task_settings import TaskSettings
 
-    settings |= {"task": task, "labels": user.spec.labels, "validation_share": 0.0}
-    settings["data"] = plan_options.data_paths(data) or {}
+    settings |= {"labels": user.spec.labels, "validation_share": 0.0}
     if source is not None:
         plan_options.name_data(settings, source)
-    known = TaskSettings.from_dict(settings).as_dict()
-    found = task_of({**known, "unlabelled": no_labels})
-    return replace(found, source=known["data"].get(found.name, found.source))
+    task = task_of({**TaskSettings.from_dict(settings).as_dict(), "unlabelled": no_labels})
+    if split_name(split) == "train":
+        refuse_front_that_saw(task.name, front)
+    if task.labels != user.spec.labels and not no_labels:
+        rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
+        raise InvalidInput("task", rule, task.name, "Or --no-labels.")
+    return task
 
 
 def _store(
     user: UserSide, texts: EncodedTexts, out: Path, bars: Bars, to: dict[str, Any] | None, **settings: Any
 ) -> tuple[ReleasedCorpus, UploadResult | None]:
     """Store the release, and push it where there is a destination; ``settings`` are of `release_corpus`."""
-    from dp_forward.corpus.writer import release_corpus
+    from dp_forward.corpus.writer import choose_labels, release_corpus
     from dp_forward.service.client.upload import check_collector, push_corpus
 
     if to is not None:  # before anything is charged for a server that wants something else
-        known: Labels = "public" if settings["publish_labels"] and texts.labels is not None else "none"
-        known = "folded" if user.spec.folded else known
-        check_collector(user, settings["label_mechanism"] or known, bits=settings["bits"], **to)
+        mechanism, publish = settings["label_mechanism"], settings["publish_labels"]
+        labels = choose_labels(user.spec, texts, mechanism, publish=publish)
+        check_collector(user, labels, bits=settings["bits"], **to)
     progress = counter(bars, "releasing", len(texts))
     corpus = release_corpus(user, texts, out, progress=progress, **settings)
     if to is None:
@@ -127,18 +129,6 @@ def _store(
     progress = counter(bars, "pushing", len(texts))
     cut, ledger = str(user.front.cut), settings["ledger"]
     return corpus, push_corpus(out, **to, cut=cut, ledger=ledger, progress=progress)
-
-
-def _check_task(task: TaskSpec, split: str, front: Path, user: UserSide, *, no_labels: bool) -> None:
-    """Refuse a task whose records the front has seen, or whose labels it does not have."""
-    from dp_forward.data.tasks import split_name
-    from dp_forward.train.lineage import refuse_front_that_saw
-
-    if split_name(split) == "train":
-        refuse_front_that_saw(task.name, front)
-    if task.labels != user.spec.labels and not no_labels:
-        rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
-        raise InvalidInput("task", rule, task.name, "Or --no-labels.")
 
 
 def _report(
@@ -172,29 +162,22 @@ def _report(
 
 def _shuffler_report(upload: UploadResult, spec: CorpusSpec) -> tuple[dict[str, Any], str]:
     """What a shuffler adds; a central epsilon only where it hides a record."""
-    from dp_forward.corpus import shuffle_guarantee as central
+    from dp_forward.corpus.shuffle_guarantee import ShuffledBatch, central_promise, hides_whole_texts
     from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 
-    least = upload.least
+    least, central = upload.least, None
     if least is None:
         return {"central": None}, "Records went to this address before a shuffler was there."
-    result: dict[str, Any] = {"shuffler_least": least, "central": None}
-    mixed = f"The shuffler says that it passes records on in batches of at least {least}."
+    said = f"The shuffler says that it passes records on in batches of at least {least}."
     if upload.elsewhere:
-        return result, f"{mixed} The records went to another server too, or may have: no more is promised."
-    if spec.labels == "public":
-        return result, f"{mixed} Labels are public, and how many share one is not known: no more is promised."
-    if not central.hides_whole_texts(spec):
-        return result, f"{mixed} Per token the local promise holds alone."
-    batch, delta = [central.ShuffledBatch(least)], spec.guarantee().delta or DEFAULT_DELTA
-    reading = central.central_reading(replace(spec, records=least), batch, delta=delta)
-    result["central"] = {
-        "epsilon_upper": reading.upper.epsilon,
-        "epsilon_lower": reading.lower.epsilon,
-        "delta": delta,
-        "batch": least,
-        "trusted": reading.upper.trusted,
-        "assumptions": list(central.ASSUMPTIONS),
-    }
-    promise, _, attack, assumed = central.central_statement(reading, batch)
-    return result, f"{mixed} For a batch of {least}: {promise} {attack} {assumed}"
+        said += " The records went to another server too, or may have: no more is promised."
+    elif spec.labels == "public":
+        said += " Labels are public, and how many share one is not known: no more is promised."
+    elif not hides_whole_texts(spec):
+        said += " Per token the local promise holds alone."
+    else:
+        one, delta = replace(spec, records=least), spec.guarantee().delta or DEFAULT_DELTA
+        central = {"batch": least, **central_promise(one, [ShuffledBatch(least)], delta=delta)}
+        promise, _, attack, assumed = central["statements"]
+        said += f" For a batch of {least}: {promise} {attack} {assumed}"
+    return {"shuffler_least": least, "central": central}, said

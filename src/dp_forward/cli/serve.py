@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dp_forward.service.server.settings import ServerSettings
 
 _START_SECONDS = 60.0
-_HowLabelled = tuple[str | None, float | None, str | None]
-"""What --collect-labels, --label-epsilon and --label-prior say."""
 
 _FrontDigest = Annotated[
     str | None, Option(help="The front that this back belongs to [split.json beside it].")
@@ -81,75 +79,64 @@ def serve(
     collects_only = is_projection(back)
     if collect is None and (collects_only or any(given is not None for given in (*how, word))):
         raise InvalidInput("collect", "be given to collect records", "nothing", "Name a folder for them.")
-    if collects_only and collect is not None:
-        if any(given is not None for given in (*how, front_digest, also_epsilon)):
-            remedy = "Its records hold text and label in one release; nothing is answered."
-            raise InvalidInput("collect", "be all that is asked of a projection", "more", remedy)
-        app = _make_collector(back, collect, settings, word)
-    else:
-        app = _make_server(back, front_digest, device, settings, collect, how, word)
-    run_server(app, settings)
+    if collects_only and any(given is not None for given in (*how, front_digest, also_epsilon)):
+        remedy = "Its records hold text and label in one release; nothing is answered."
+        raise InvalidInput("collect", "be all that is asked of a projection", "more", remedy)
+    belongs = {"front_digest": front_digest, "device": device}
+    run_server(_make_app(back, settings, collect, how, shuffler_token=word, **belongs), settings)
 
 
-def _make_server(
+def _make_app(
     back: Path,
-    front_digest: str | None,
-    device: str | None,
     settings: ServerSettings,
-    collect: Path | None,
-    how: _HowLabelled,
-    shuffler_token: str | None,
+    collect: Path | None = None,
+    how: tuple[str | None, float | None, str | None] = (None, None, None),
+    *,
+    shuffler_token: str | None = None,
+    front_digest: str | None = None,
+    device: str | None = None,
 ) -> Starlette:
-    """The server that answers, and with ``collect`` takes records for the same back too."""
+    """The server of a back; with ``collect`` it takes records too, and for a projection nothing else.
+
+    ``how`` is what --collect-labels, --label-epsilon and --label-prior say.
+    """
     from dp_forward.service.collector.collection_store import Collection
     from dp_forward.service.protocol.collection import CollectionSpec
     from dp_forward.service.protocol.manifest import Manifest
-    from dp_forward.service.server.app import make_app
-    from dp_forward.split.artifacts import load_provider_side
+    from dp_forward.service.server.app import make_app, make_collector_app
+    from dp_forward.split.artifacts import load_provider_side, load_user_side
     from dp_forward.split.device import pick_device
+    from dp_forward.train.lineage import is_projection
 
+    if is_projection(back):
+        assert collect is not None
+        user = load_user_side(back / "front")
+        spec = CollectionSpec.of(Manifest.of(user, user.digest, epsilons=()), "folded")
+        records = Collection.open_or_create(collect, spec)
+        return make_collector_app(records, settings=settings, shuffler_token=shuffler_token)
     place = pick_device(device)
-    provider = load_provider_side(back)
+    provider, collection = load_provider_side(back), None
     provider.back.to(place)
-    digest, collection = front_digest or front_digest_beside(back), None
+    digest = front_digest or front_digest_beside(back)
     if collect is not None:
-        labels = _labels(*how, count=len(provider.spec.labels))
-        spec = CollectionSpec.of(Manifest.of(provider, digest, epsilons=()), labels)
-        collection = Collection.open_or_create(collect, spec)
+        asked, labels = Manifest.of(provider, digest, epsilons=()), _labels(*how, provider.spec.labels)
+        collection = Collection.open_or_create(collect, CollectionSpec.of(asked, labels))
     return make_app(
         provider, front_digest=digest, settings=settings, collection=collection, shuffler_token=shuffler_token
     )
 
 
-def _make_collector(
-    projection: Path, collect: Path, settings: ServerSettings, shuffler_token: str | None
-) -> Starlette:
-    """The server that collects folded records for a projection, and answers nothing."""
-    from dp_forward.service.collector.collection_store import Collection
-    from dp_forward.service.protocol.collection import CollectionSpec
-    from dp_forward.service.protocol.manifest import Manifest
-    from dp_forward.service.server.app import make_collector_app
-    from dp_forward.split.artifacts import load_user_side
-
-    user = load_user_side(projection / "front")
-    spec = CollectionSpec.of(Manifest.of(user, user.digest, epsilons=()), "folded")
-    collection = Collection.open_or_create(collect, spec)
-    return make_collector_app(collection, settings=settings, shuffler_token=shuffler_token)
-
-
-def _labels(how: str | None, epsilon: float | None, prior: str | None, *, count: int) -> Labels:
+def _labels(how: str | None, epsilon: float | None, prior: str | None, names: Sequence[str]) -> Labels:
     """What is collected of the labels."""
     from dp_forward.train.regimes import label_mechanism_for
 
-    mechanism = label_mechanism_for(epsilon, numbers("label-prior", prior), labels=count)
+    mechanism = label_mechanism_for(epsilon, numbers("label-prior", prior), labels=len(names))
     if how not in (None, "public", "none", "randomized"):
         raise InvalidInput("collect-labels", "be public, none or randomized", repr(how), "Use public.")
-    if (how == "randomized" and mechanism is None) or (how in ("public", "none") and mechanism is not None):
+    if how is not None and (how == "randomized") != (mechanism is not None):
         rule = "go with --collect-labels randomized, and with that alone"
         raise InvalidInput("label-epsilon", rule, epsilon, "Users randomize with the same budget.")
-    if mechanism is not None:
-        return mechanism
-    return "none" if how == "none" else "public"
+    return mechanism or ("none" if how == "none" else "public")
 
 
 def front_digest_beside(back: Path) -> str:
@@ -165,13 +152,11 @@ def front_digest_beside(back: Path) -> str:
 @contextmanager
 def serve_locally(run: Path) -> Iterator[str]:
     """The address of a provider that runs in a thread of this process, on a free port."""
-    from dp_forward.service.server.app import make_app
     from dp_forward.service.server.settings import ServerSettings
     from dp_forward.service.server.uvicorn_runner import run_server
-    from dp_forward.split.artifacts import load_provider_side
 
-    back, settings = run / "back", ServerSettings(port=0)
-    app = make_app(load_provider_side(back), front_digest=front_digest_beside(back), settings=settings)
+    settings = ServerSettings(port=0)
+    app = _make_app(run / "back", settings, device="cpu")
     listening, found = threading.Event(), dict[str, Any]()
 
     def ready(server: Any) -> None:

@@ -101,23 +101,19 @@ def split(
 
     Example: dpf split minilm --cut encoder.3 --out halves
     """
-    settings: dict[str, Any] = {
-        "epsilon": epsilon,
-        "records": records,
-        "describe": describe,
-        "public": public,
-    }
-    settings |= {"pooling": pooling, "rows": rows}
+    given = {"epsilon": epsilon, "records": records, "describe": describe, "public": public}
+    folding: dict[str, Any] = {**given, "pooling": pooling, "rows": rows}
+    unused, rule, remedy = folding, "go with --fold", "Name the labels: --fold bad,good."
+    if fold is not None:
+        unused = {"labels": labels, "allow-vocabulary-head": allow_vocabulary_head or None}
+        rule, remedy = "be left out with --fold", "It names the labels."
+    for name, value in unused.items():
+        if value is not None:
+            raise InvalidInput(name, rule, value, remedy)
     if fold is None:
-        for name, value in settings.items():
-            if value is not None:
-                raise InvalidInput(name, "go with --fold", value, "Name the labels: --fold bad,good.")
         result, title, said = _split(model, cut, out, width, labels, vocabulary_head=allow_vocabulary_head)
     else:
-        for name, given in {"labels": labels, "allow-vocabulary-head": allow_vocabulary_head or None}.items():
-            if given is not None:
-                raise InvalidInput(name, "be left out with --fold", given, "It names the labels.")
-        result, title, said = _prepare(model, cut, out, fold, width=width, **settings)
+        result, title, said = _prepare(model, cut, out, fold, width=width, **folding)
     output.print_result(result, json=json, title=title, sentences=said)
 
 

@@ -58,7 +58,7 @@ from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuff
 from dp_forward.privacy.shuffling.central_epsilon import NOBODY
 from dp_forward.privacy.units import RECORD
 
-__all__ = ["ASSUMPTIONS", "ShuffledBatch", "central_reading", "central_statement", "hides_whole_texts"]
+__all__ = ["ShuffledBatch", "central_promise", "hides_whole_texts"]
 
 ASSUMPTIONS: Final = (
     "the shuffler is honest: it mixes each batch, forgets who sent what, and does not collude with whoever "
@@ -154,6 +154,20 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
         label_once=True,
         with_estimate=False,
     )
+
+
+def central_promise(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> dict[str, Any]:
+    """`central_reading` for JSON: a central epsilon never stands without what it rests on."""
+    reading = central_reading(spec, batches, delta=delta)
+    return {
+        "epsilon_upper": reading.upper.epsilon,
+        "epsilon_lower": reading.lower.epsilon,
+        "delta": delta,
+        "trusted": reading.upper.trusted,
+        "batches": len(batches),
+        "statements": central_statement(reading, batches),
+        "assumptions": list(ASSUMPTIONS),
+    }
 
 
 def central_statement(reading: CentralBounds, batches: Sequence[ShuffledBatch]) -> list[str]:

@@ -61,11 +61,12 @@ from dp_forward.ledger import Ledger, Release, State
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.noise.released.released_matrix import release, serialise
 from dp_forward.privacy.checks import count
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.digests import bytes_digest, file_digest
 from dp_forward.storage.files import write_file
 
-__all__ = ["ledger_of", "private_folder", "release_corpus"]
+__all__ = ["choose_labels", "ledger_of", "private_folder", "release_corpus"]
 
 _SHARD_BYTES: Final = 64 << 20
 _MOST_SHARD_RECORDS: Final = 1 << 16
@@ -113,7 +114,7 @@ def release_corpus(
         ``shard_records`` is by default what fits in 64 MiB, and for a release that was begun, what it has.
     """
     place = Path(out).absolute()
-    labels = _choose_labels(user.spec.folded, texts, label_mechanism, publish_labels)
+    labels = choose_labels(user.spec, texts, label_mechanism, publish=publish_labels)
     spec = _make_spec(user, texts, labels, bits, shard_records or _stored_shard_records(place))
     # Corpus, front, noise, label mechanism and bits; never leaves memory but under a key.
     identity = f"{texts.fingerprint()}\n{json.dumps(spec.as_dict(), sort_keys=True)}".encode()
@@ -134,10 +135,11 @@ def release_corpus(
     return ReleasedCorpus.open(place)
 
 
-def _choose_labels(
-    folded: bool, texts: EncodedTexts, mechanism: LabelMechanism | None, publish: bool
+def choose_labels(
+    spec: ReleaseSpec, texts: EncodedTexts, mechanism: LabelMechanism | None, *, publish: bool
 ) -> Labels:
-    if folded:
+    """What is stored of the labels; refused where the front, the texts or the wishes do not go together."""
+    if spec.folded:
         if mechanism is not None or not publish or texts.labels is None:
             found = "none in the records" if texts.labels is None else "another way for them"
             raise InvalidInput("labels", "be folded into the release", found, "The front decided that.")

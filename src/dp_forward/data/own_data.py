@@ -97,9 +97,9 @@ def task_of(settings: Mapping[str, Any]) -> Task:
     may lack. Where all are given, nothing is read.
     """
     name = task_name(str(settings["task"]))
-    if name in TASKS:
-        return TASKS[name]
     source = (settings.get("data") or {}).get(name)
+    if name in TASKS:
+        return TASKS[name] if source is None else replace(TASKS[name], source=str(source))
     if source is None:
         find_task(name)  # refuses it
     header = settings.get("header")

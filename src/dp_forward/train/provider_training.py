@@ -28,6 +28,7 @@ from torch.utils.data import Subset
 
 from dp_forward.corpus.corpus_spec import LabelMechanism
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
+from dp_forward.corpus.shuffle_guarantee import central_promise, hides_whole_texts
 from dp_forward.data.own_data import task_from_labels
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Guarantee, NoiseSpec
@@ -289,14 +290,20 @@ def _report(
     more: dict[str, Any],
     **known: Any,
 ) -> dict[str, Any]:
-    """The report of either kind; ``known`` is for `build_report`."""
+    """The report of either kind; ``known`` is for `build_report`.
+
+    A shuffler adds a central promise, where one stood between, and the noise protects no less than a text.
+    """
+    central = None
+    if corpus.shuffled is not None and hides_whole_texts(corpus.spec):
+        central = central_promise(corpus.spec, corpus.shuffled, delta=plan.central_delta)
     return build_report(
         plan,
         regime=str(Regime.RELEASE_ONCE),
         without_noise=None,
         more={
             **more,
-            "central": _central_promise(corpus, plan.central_delta),
+            "central": central,
             "front": corpus.front_digest,
             "front_has_seen_raw_texts_of": start.seen_raw,
             "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
@@ -333,33 +340,6 @@ def _guarantee(
     said["training_texts"] = " ".join([said["training_texts"], *limits])
     said["labels"] = labels or said["labels"]
     return {**promised, "statements": said, "statement": " ".join(with_subjects(said))}
-
-
-def _central_promise(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | None:
-    """What a shuffler adds; None where none stood between, or where the noise protects less than a text.
-
-    A central epsilon never stands without what it rests on.
-    """
-    from dp_forward.corpus.shuffle_guarantee import (
-        ASSUMPTIONS,
-        central_reading,
-        central_statement,
-        hides_whole_texts,
-    )
-
-    batches = corpus.shuffled
-    if batches is None or not hides_whole_texts(corpus.spec):
-        return None
-    reading = central_reading(corpus.spec, batches, delta=delta)
-    return {
-        "epsilon_upper": reading.upper.epsilon,
-        "epsilon_lower": reading.lower.epsilon,
-        "delta": delta,
-        "trusted": reading.upper.trusted,
-        "batches": len(batches),
-        "statements": central_statement(reading, batches),
-        "assumptions": list(ASSUMPTIONS),
-    }
 
 
 def _notes(corpus: ReleasedCorpus, start: _Past) -> list[str]:
