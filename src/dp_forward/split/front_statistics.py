@@ -40,7 +40,6 @@ __all__ = ["NO_TEXT", "FrontStatistics", "find_shipped", "random_statistics", "r
 MOST_DIRECTIONS: Final = 160
 """That are kept; beyond them a projection gains little."""
 NO_TEXT: Final = "no text: random directions"
-_SHIPPED: Final = ("minilm.safetensors",)
 
 Floats = NDArray[np.float64]
 
@@ -172,13 +171,10 @@ def random_statistics(front: Front, *, seed: int = 0) -> FrontStatistics:
 
 def find_shipped(front: Front) -> FrontStatistics | None:
     """The statistics of this encoder and pooling that come with the package, if there are any."""
-    digest = encoder_digest(front)
-    for name in _SHIPPED:
-        with resources.as_file(resources.files("dp_forward.split") / "statistics" / name) as path:
-            found = FrontStatistics.load(path) if path.is_file() else None
-        if found is not None and (found.encoder, found.pooling) == (digest, front.pooling):
-            return found
-    return None
+    with resources.as_file(resources.files("dp_forward.split") / "statistics" / "minilm.safetensors") as path:
+        found = FrontStatistics.load(path)
+    known = (found.encoder, found.pooling) == (encoder_digest(front), front.pooling)
+    return found if known else None
 
 
 def encoder_digest(front: Front) -> str:
