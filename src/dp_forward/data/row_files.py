@@ -39,7 +39,7 @@ __all__ = ["read_rows"]
 _LONGEST_LINE = 1 << 24
 _PIECE = 1 << 16
 _SPACE = re.compile(r"\s*")
-_SHARD = re.compile(r"(?P<stem>.*)-(?P<index>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<rest>\..*)")
+_SHARD = re.compile(r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})(?P<rest>\..*)")
 
 
 class Row(NamedTuple):
@@ -81,18 +81,11 @@ def find_split_files(source: Path, split: str) -> tuple[list[Path], bool]:
         return [source], says is not None
     there = sorted(path for path in source.iterdir() if path.is_file() and is_data_file(path))
     named = [path for path in there if _split_in_name(path) == split]
-    shards = [match for path in named if (match := _SHARD.fullmatch(path.name))]
-    if named and len(shards) == len(named):
-        # NAME-00000-of-00003.parquet must come with all of its sisters: a part would pass for the whole.
-        wholes = {(shard["stem"], shard["count"], shard["rest"]) for shard in shards}
-        indices = [int(shard["index"]) for shard in shards]
-        if len(wholes) != 1 or indices != list(range(int(shards[0]["count"]))):
-            rule = f"hold one file of the split {split}, or all of its shards"
-            raise InvalidInput("data", rule, f"{len(shards)} of them", "Fetch the missing ones.")
-    elif len(named) > 1:
-        rule, remedy = f"hold one file of the split {split}", "Name one of them, or remove the others."
-        raise InvalidInput("data", rule, _list_names(named), remedy)
     if named:
+        # NAME-00000-of-00003.parquet must come with all of its sisters: a part would pass for the whole.
+        if [path.name for path in named] != _sisters(named[0].name):
+            rule = f"hold all of its shards, or one file of the split {split}"
+            raise InvalidInput("data", rule, _list_names(named), "Fetch the missing, or remove the others.")
         return named, True
     silent = [path for path in there if _split_in_name(path) is None]
     if len(silent) == 1 or (silent and len(silent) == len(there)):
@@ -100,6 +93,15 @@ def find_split_files(source: Path, split: str) -> tuple[list[Path], bool]:
     rule = f"hold a file of the split {split} (one of {', '.join(SPLITS[split])} in its name)"
     found = _list_names(there) if there else f"no data file in {source.name or source}"
     raise InvalidInput("data", rule, found, "Add it, or rename a file.")
+
+
+def _sisters(name: str) -> list[str]:
+    """The names of all shards that go with one; of another file, its own."""
+    shard = _SHARD.fullmatch(name)
+    if shard is None:
+        return [name]
+    stem, count, rest = shard.group("stem", "count", "rest")
+    return [f"{stem}-{index:05}-of-{count}{rest}" for index in range(int(count))]
 
 
 def existing_path(source: str | Path) -> Path:

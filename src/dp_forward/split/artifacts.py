@@ -145,8 +145,8 @@ def _save_back(back: AnyBack, root: Path, front_digest: str) -> str:
 def _settings(side: str, half: Half) -> dict[str, Any]:
     found: dict[str, Any] = {"format": _FORMAT, "half": side, "cut": str(half.cut), "width": None}
     if isinstance(half, AnswerBack):
-        nothing = {"architecture": None, "allow_vocabulary_head": False, "model": {}}
-        return {**found, **nothing, "readout": {"labels": half.width}}
+        found |= {"architecture": None, "allow_vocabulary_head": False, "model": {}}
+        return {**found, "readout": {"labels": half.width}}
     plain = half.plain
     found["architecture"], found["model"] = plain.architecture, plain.settings
     found["allow_vocabulary_head"] = plain.vocabulary_head

@@ -284,6 +284,10 @@ class AnswerBack(nn.Module):
         self.cut, self.width = Cut("output"), labels
         self.vocabulary_head, self.exact = False, False
 
+    @property
+    def plain(self) -> Self:
+        return self
+
     @classmethod
     def of(cls, transition: Tensor) -> AnswerBack:
         """The back for answers by this channel [K, K], row: decision, column: answer.
