@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_forward.data.encoded_texts import EncodedTexts
-from dp_forward.data.records import Record, columns_shown, field_of, find_column, text_of
+from dp_forward.data.records import Record, columns_shown, field_of, find_column, label_of, text_of
 from dp_forward.data.row_files import Row, is_data_file, suffix_of
 from dp_forward.data.sources import absolute_source, is_path, open_source, source_name, splits_of
 from dp_forward.data.tasks import SPLITS, TASKS, Task, find_task, label_word, suggest_task, task_name
@@ -276,12 +276,8 @@ def columns_of(texts: Any, labels: Any = None) -> tuple[list[Any], list[Any] | N
 
 def _records(task: Task, texts: list[Any], labels: list[Any] | None) -> Iterator[Record]:
     for number, text in enumerate(texts):
+        row = Row(f"record {number}", {} if labels is None else {task.label_field: labels[number]})
         if not isinstance(text, str) or not text.strip():
             found = "an empty one" if isinstance(text, str) else f"a {type(text).__name__}"
-            rule, remedy = "be strings that are not blank", "Fill in or remove it."
-            raise InvalidInput("texts", rule, f"{found} at record {number}", remedy)
-        known = None if labels is None else task.label_of(labels[number])
-        if labels is not None and known is None:
-            rule, found = f"be of the {len(task.labels)} known ones", f"another at record {number}"
-            raise InvalidInput("labels", rule, found, "Check them.")
-        yield Record(str(text), None, known)
+            raise row.wrong("be strings that are not blank", found, "Fill in or remove it.", name="texts")
+        yield Record(str(text), None, None if labels is None else label_of(task, row))

@@ -123,7 +123,7 @@ def _check_rows(task: Task, split: str, rows: Iterator[Row], source: str) -> Ite
             continue
         empty = False
         text, second = texts[0] or "", texts[1] if len(texts) == 2 else None
-        yield Record(text, second, _label(task, row, may_lack=split in task.unlabelled))
+        yield Record(text, second, label_of(task, row, may_lack=split in task.unlabelled))
     if empty:
         found = f"none in {source_name(source)}"
         raise InvalidInput("data", f"hold records of the split {split}", found, "Name another source.")
@@ -199,7 +199,8 @@ def text_of(task: Task, row: Row, name: str) -> str | None:
     return value
 
 
-def _label(task: Task, row: Row, *, may_lack: bool) -> int | None:
+def label_of(task: Task, row: Row, *, may_lack: bool = False) -> int | None:
+    """The number of the label; None if there is none and it ``may_lack``."""
     if may_lack and not any(name in row.fields for name in task.names_of(task.label_field)):
         return None
     value = field_of(task, row, task.label_field)

@@ -87,7 +87,7 @@ def _problems(
     pair: Split, model: PreTrainedModel, inputs: dict[str, Tensor], hidden: Tensor
 ) -> Iterator[str]:
     vocabulary = getattr(model.config, "vocab_size", None)
-    if vocabulary and not pair.vocabulary_head:
+    if vocabulary and not pair.back.vocabulary_head:
         for name, parameter in pair.back.named_parameters():
             if vocabulary in parameter.shape:
                 yield f"the back holds {name}, as large as the vocabulary"

@@ -84,16 +84,11 @@ class FrontStatistics:
             "variances": self.variances.astype(np.float32),
             "remainder": np.array([self.remainder], dtype=np.float32),
         }
-        about = {
-            "encoder": self.encoder,
-            "pooling": self.pooling or "",
-            "source": self.source,
-            "texts": str(self.texts),
-        }
+        # The format stores memory as it lies, and an array may lie otherwise than it reads.
+        tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+        about = {"encoder": self.encoder, "pooling": self.pooling or "", "source": self.source}
         with draft_of(path) as draft:
-            # The format stores memory as it lies, and an array may lie otherwise than it reads.
-            whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-            save_file(whole, draft, metadata=about)
+            save_file(tensors, draft, metadata={**about, "texts": str(self.texts)})
 
     @classmethod
     def load(cls, path: Path) -> FrontStatistics:

@@ -126,7 +126,8 @@ class Front(_Half):
         if self._family.fold_qkv and self.cut.point == "qkv":
             # Hugging Face viewed the wide rows as more records of its own width; the memory is in order.
             rows = rows.reshape(*inputs["input_ids"].shape, self.width)
-        return _without_pad(rows, mask)
+        # Filled, not multiplied: a PAD row may hold NaN, and NaN times zero is NaN.
+        return rows if mask is None else rows.masked_fill((mask == 0).unsqueeze(-1), 0.0)
 
     def _check(self, inputs: dict[str, Any]) -> None:
         """Only shapes are looked at: they are public, the text is not."""
@@ -189,11 +190,6 @@ def _mean_row(rows: Tensor, mask: Tensor | None) -> Tensor:
     weights = torch.ones(rows.shape[:2], device=rows.device, dtype=torch.bool) if mask is None else mask
     total = (rows * weights.unsqueeze(-1)).sum(dim=1)
     return (total / weights.sum(dim=1, keepdim=True))[:, None]
-
-
-def _without_pad(rows: Tensor, mask: Tensor | None) -> Tensor:
-    # Filled, not multiplied: a PAD row may hold NaN, and NaN times zero is NaN.
-    return rows if mask is None else rows.masked_fill((mask == 0).unsqueeze(-1), 0.0)
 
 
 class _LongerFront(nn.Module):
@@ -322,11 +318,6 @@ class Split(NamedTuple):
     def cut(self) -> Cut:
         """Where the model was cut."""
         return self.front.cut
-
-    @property
-    def vocabulary_head(self) -> bool:
-        """Whether the caller let a head as large as the vocabulary go to the provider."""
-        return self.back.vocabulary_head
 
     @property
     def comparable(self) -> bool:
