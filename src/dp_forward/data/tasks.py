@@ -175,9 +175,13 @@ def find_task(name: str) -> Task:
     known = task_name(name)
     if known in TASKS:
         return TASKS[known]
-    closest = get_close_matches(known.lower(), TASKS, n=1)
-    remedy = f"Did you mean {closest[0]}?" if closest else "Take one of these, or name a file of your own."
+    remedy = suggest_task(known) or "Take one of these, or name a file of your own."
     raise InvalidInput("task", f"be one of {', '.join(TASKS)}", repr(name[:40]), remedy)
+
+
+def suggest_task(name: str) -> str:
+    """The question whether the closest built-in task is meant; empty where none is close."""
+    return "".join(f"Did you mean {close}?" for close in get_close_matches(name.lower(), TASKS, n=1))
 
 
 def task_name(name: str) -> str:

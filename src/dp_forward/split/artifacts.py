@@ -25,7 +25,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import transformers
 from safetensors.torch import load_file, save_file
@@ -67,6 +67,7 @@ Half = AnyFront | AnyBack
 _FORMAT: Final = 1
 _WEIGHTS, _SETTINGS, _DIGEST = "model.safetensors", "half.json", "digest.json"
 _SPEC, _TOKENIZER = "release.json", "tokenizer"
+_NO_SPEC: Final = "Make it with dpf finetune."
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,12 +119,12 @@ def _refuse_other_half(spec: ReleaseSpec, half: Half) -> None:
 def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
     """Write both halves and ``split.json``; returns the digests by half."""
     root = Path(folder)
-    digests = {side: _save_half(side, getattr(pair, side), root / side) for side in ("front", "back")}
-    _save_summary(root, pair.back, digests)
-    return digests
+    front = _save_half("front", pair.front, root)
+    return {"front": front, "back": _save_back(pair.back, root, front)}
 
 
-def _save_half(side: str, half: Half, folder: Path) -> str:
+def _save_half(side: str, half: Half, root: Path) -> str:
+    folder = root / side
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().contiguous().clone() for name, value in half.state_dict().items()}
     with draft_of(folder / _WEIGHTS) as draft:
@@ -134,32 +135,29 @@ def _save_half(side: str, half: Half, folder: Path) -> str:
     return digest
 
 
-def _save_summary(root: Path, back: AnyBack, digests: dict[str, str]) -> None:
-    named = {f"digest_{side}": digest for side, digest in digests.items()}
-    write_json(root / "split.json", {"format": _FORMAT, "cut": str(back.cut), **named}, sort_keys=True)
+def _save_back(back: AnyBack, root: Path, front_digest: str) -> str:
+    digest = _save_half("back", back, root)
+    digests = {"digest_front": front_digest, "digest_back": digest}
+    write_json(root / "split.json", {"format": _FORMAT, "cut": str(back.cut), **digests}, sort_keys=True)
+    return digest
 
 
 def _settings(side: str, half: Half) -> dict[str, Any]:
-    plain: Any = half.front if isinstance(half, NarrowFront | ReadoutFront) else half
-    plain = plain.back if isinstance(plain, NarrowBack) else plain
-    answers = isinstance(half, AnswerBack)
-    found = {
-        "format": _FORMAT,
-        "half": side,
-        "cut": str(half.cut),
-        "width": half.width if isinstance(half, NarrowFront | NarrowBack) else None,
-        "architecture": None if answers else plain.architecture,
-        "allow_vocabulary_head": plain.vocabulary_head,
-        "model": {} if answers else plain.settings,
-    }
+    found: dict[str, Any] = {"format": _FORMAT, "half": side, "cut": str(half.cut), "width": None}
+    if isinstance(half, AnswerBack):
+        found |= {"architecture": None, "allow_vocabulary_head": False, "model": {}}
+        return {**found, "readout": {"labels": half.width}}
+    plain = half.plain
+    found["architecture"], found["model"] = plain.architecture, plain.settings
+    found["allow_vocabulary_head"] = plain.vocabulary_head
+    if isinstance(half, NarrowFront | NarrowBack):
+        found["width"] = half.width
     # Only where there are any: the digest of a half covers these settings.
-    if not answers and plain.pooling is not None:
+    if plain.pooling is not None:
         found["pooling"] = plain.pooling
     if isinstance(half, ReadoutFront):
         labels = None if half.decide is None else half.width
         found["readout"] = {"width": half.project.out_features, "labels": labels}
-    elif answers:
-        found["readout"] = {"labels": half.width}
     return found
 
 
@@ -175,24 +173,20 @@ def half_digest(folder: str | os.PathLike[str]) -> str:
 
 def load_front(folder: str | os.PathLike[str], *, digest: str | None = None) -> AnyFront:
     """The user's half; ``digest`` pins it to a known one."""
-    half: Any = _load(Path(folder), "front", digest)
-    return half  # type: ignore[no-any-return]
+    return cast(AnyFront, _load(Path(folder), "front", digest))
 
 
 def load_back(folder: str | os.PathLike[str], *, digest: str | None = None) -> AnyBack:
     """The provider's half; ``digest`` pins it to a known one."""
-    half: Any = _load(Path(folder), "back", digest)
-    return half  # type: ignore[no-any-return]
+    return cast(AnyBack, _load(Path(folder), "back", digest))
 
 
 def _load(folder: Path, side: str, digest: str | None) -> Half:
     half = _rebuild(_check(folder, side, digest), side)
-    weights = load_file(folder / _WEIGHTS)
-    wanted = half.state_dict()
+    weights, wanted = load_file(folder / _WEIGHTS), half.state_dict()
     if weights.keys() != wanted.keys() or any(weights[k].shape != wanted[k].shape for k in wanted):
-        raise InvalidInput(
-            "folder", "hold the weights that its settings ask for", "other tensors", "Save it again."
-        )
+        rule = "hold the weights that its settings ask for"
+        raise InvalidInput("folder", rule, "other tensors", "Save it again.")
     half.load_state_dict(weights)
     half.train(False)
     return half
@@ -202,18 +196,14 @@ def save_sides(
     pair: Split, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]
 ) -> dict[str, str]:
     """Write both sides into ``folder``; returns the digests of the halves."""
-    root = Path(folder)
-    digests = save_split(pair, root)
-    tokenizer.save_pretrained(root / "front" / _TOKENIZER)
-    for side in ("front", "back"):
-        write_json(root / side / _SPEC, spec.as_dict(), sort_keys=True)
-    return digests
+    front = save_user_side(pair.front, spec, tokenizer, folder)
+    return {"front": front, "back": save_provider_side(pair.back, spec, folder, front_digest=front)}
 
 
 def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]) -> str:
-    """Write ``front/`` where there is no back; returns the digest of the front."""
+    """Write ``front/`` alone; returns the digest of the front."""
     root = Path(folder)
-    digest = _save_half("front", front, root / "front")
+    digest = _save_half("front", front, root)
     tokenizer.save_pretrained(root / "front" / _TOKENIZER)
     write_json(root / "front" / _SPEC, spec.as_dict(), sort_keys=True)
     return digest
@@ -222,10 +212,9 @@ def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: s
 def save_provider_side(
     back: AnyBack, spec: ReleaseSpec, folder: str | os.PathLike[str], *, front_digest: str
 ) -> str:
-    """Write ``back/`` and ``split.json`` where the front is elsewhere; returns the digest of the back."""
+    """Write ``back/`` and ``split.json`` alone; returns the digest of the back."""
     root = Path(folder)
-    digest = _save_half("back", back, root / "back")
-    _save_summary(root, back, {"front": front_digest, "back": digest})
+    digest = _save_back(back, root, front_digest)
     write_json(root / "back" / _SPEC, spec.as_dict(), sort_keys=True)
     return digest
 
@@ -233,15 +222,14 @@ def save_provider_side(
 def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> UserSide:
     """The front, its tokenizer and the spec of a release; ``digest`` pins the front to a known one."""
     place = Path(folder)
-    settings = _release_settings(place, "front")
+    _require(place, "front", _SPEC, otherwise=_NO_SPEC)
     front = load_front(place, digest=digest)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place / _TOKENIZER)
     except (OSError, ValueError):
-        raise InvalidInput(
-            "front", f"hold a {_TOKENIZER}", "none that loads", "Hand it over again."
-        ) from None
-    spec = replace(_spec(settings, front), front=half_digest(place))
+        rule, remedy = f"hold a {_TOKENIZER}", "Hand it over again."
+        raise InvalidInput("front", rule, "none that loads", remedy) from None
+    spec = replace(_read_spec(place, front), front=half_digest(place))
     tokens = FixedLength(tokenizer, spec.rows, causal=front.pads_left, most_positions=front.max_rows)
     return UserSide(front, tokens, spec)
 
@@ -249,9 +237,9 @@ def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None)
 def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> ProviderSide:
     """The back and the spec of what it will be sent; which front that comes from, the back cannot say."""
     place = Path(folder)
-    settings = _release_settings(place, "back")
+    _require(place, "back", _SPEC, otherwise=_NO_SPEC)
     back = load_back(place, digest=digest)
-    return ProviderSide(back, _spec(settings, back), half_digest(place))
+    return ProviderSide(back, _read_spec(place, back), half_digest(place))
 
 
 def _require(folder: Path, side: str, *names: str, otherwise: str) -> None:
@@ -262,19 +250,22 @@ def _require(folder: Path, side: str, *names: str, otherwise: str) -> None:
             raise InvalidInput("folder", f"hold {name}", "no such file", remedy)
 
 
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path, name="folder", remedy="Get it again.")
+
+
 def _check(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
     made = f"Name the folder {side} that dpf finetune or dpf split made."
     _require(folder, side, _WEIGHTS, _SETTINGS, _DIGEST, otherwise=made)
-    stored = read_json(folder / _DIGEST, name="folder", remedy="Get it again.")
+    stored = _read(folder / _DIGEST)
     if "sha256" not in stored:
         raise InvalidInput("folder", f"hold a readable {_DIGEST}", "something else", "Get it again.")
     found = half_digest(folder)
     for expected in (str(stored["sha256"]), digest):
         if expected is not None and found != expected:
-            raise InvalidInput(
-                "folder", f"match its digest {expected[:12]}...", f"{found[:12]}...", "Get it again."
-            )
-    settings = read_json(folder / _SETTINGS, name="folder", remedy="Get it again.")
+            rule = f"match its digest {expected[:12]}..."
+            raise InvalidInput("folder", rule, f"{found[:12]}...", "Get it again.")
+    settings = _read(folder / _SETTINGS)
     if settings.get("format") != _FORMAT:
         raise InvalidInput("folder", f"be of format {_FORMAT}", settings.get("format"), "Update dp-forward.")
     if settings.get("half") != side:
@@ -309,17 +300,13 @@ def _rebuild(settings: dict[str, Any], side: str) -> Half:
     return ReadoutFront(pair.front, int(readout["width"]), readout["labels"])  # type: ignore[arg-type]
 
 
-def _release_settings(folder: Path, side: str) -> dict[str, Any]:
-    _require(folder, side, _SPEC, otherwise="Make it with dpf finetune.")
-    return read_json(folder / _SPEC, name="folder", remedy="Get it again.")
-
-
-def _spec(settings: dict[str, Any], half: Half) -> ReleaseSpec:
+def _read_spec(folder: Path, half: Half) -> ReleaseSpec:
+    settings = _read(folder / _SPEC)
     try:
         noise = None if settings["noise"] is None else NoiseSpec.from_dict(settings["noise"])
         width = release_width(half.width, noise, settings["labels"])
         return ReleaseSpec.from_dict(settings, width=width, cut=str(half.cut))
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        if isinstance(error, InvalidInput):
-            raise
+    except InvalidInput:
+        raise
+    except (ValueError, TypeError, AttributeError, KeyError):
         raise InvalidInput("folder", f"hold a readable {_SPEC}", "something else", "Get it again.") from None

@@ -18,8 +18,8 @@ __all__ = ["FAMILIES"]
 Head = Literal["bare", "classifier", "masked_lm"]
 Readout = Literal["pooler", "first", "mean", "mean2", "last", "config"]
 
-_TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-_TEXT_WITHOUT_TYPES = ("input_ids", "attention_mask", "position_ids")
+_TEXT = ("input_ids", "attention_mask", "token_type_ids")
+_TEXT_WITHOUT_TYPES = ("input_ids", "attention_mask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +250,9 @@ def family_of(model: Any) -> Family:
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
-        raise InvalidInput(
-            "model",
-            f"be a Hugging Face model of a known family ({', '.join(FAMILIES)})",
-            model_type or type(model).__name__,
-            "One table row adds a family: docs/how-to/add-a-family.md.",
-        )
+        rule = f"be a Hugging Face model of a known family ({', '.join(FAMILIES)})"
+        remedy = "One table row adds a family: docs/how-to/add-a-family.md."
+        raise InvalidInput("model", rule, model_type or type(model).__name__, remedy)
     return family
 
 
@@ -265,18 +262,13 @@ def head_of(model: Any) -> Head:
     Edges: the class is matched by its exact name, so a subclass with a forward of its own is refused:
     what it does between the halves is unknown.
     """
-    family = family_of(model)
-    name = type(model).__name__
-    heads: dict[str, Head] = {
-        family.bare: "bare",
-        family.classifier: "classifier",
-        family.masked_lm: "masked_lm",
-    }
+    family, name = family_of(model), type(model).__name__
+    heads: dict[str, Head] = {family.bare: "bare", family.classifier: "classifier"}
+    if family.masked_lm:
+        heads[family.masked_lm] = "masked_lm"
     if name not in heads:
-        known = ", ".join(known for known in heads if known)
-        raise InvalidInput(
-            "model", f"have a supported head ({known})", name, f"Load it as {family.classifier}."
-        )
+        rule = f"have a supported head ({', '.join(heads)})"
+        raise InvalidInput("model", rule, name, f"Load it as {family.classifier}.")
     return heads[name]
 
 

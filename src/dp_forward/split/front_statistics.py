@@ -40,7 +40,6 @@ __all__ = ["NO_TEXT", "FrontStatistics", "find_shipped", "random_statistics", "r
 MOST_DIRECTIONS: Final = 160
 """That are kept; beyond them a projection gains little."""
 NO_TEXT: Final = "no text: random directions"
-_SHIPPED: Final = ("minilm.safetensors",)
 
 Floats = NDArray[np.float64]
 
@@ -85,16 +84,11 @@ class FrontStatistics:
             "variances": self.variances.astype(np.float32),
             "remainder": np.array([self.remainder], dtype=np.float32),
         }
-        about = {
-            "encoder": self.encoder,
-            "pooling": self.pooling or "",
-            "source": self.source,
-            "texts": str(self.texts),
-        }
+        # The format stores memory as it lies, and an array may lie otherwise than it reads.
+        tensors = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+        about = {"encoder": self.encoder, "pooling": self.pooling or "", "source": self.source}
         with draft_of(path) as draft:
-            # The format stores memory as it lies, and an array may lie otherwise than it reads.
-            whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-            save_file(whole, draft, metadata=about)
+            save_file(tensors, draft, metadata={**about, "texts": str(self.texts)})
 
     @classmethod
     def load(cls, path: Path) -> FrontStatistics:
@@ -172,13 +166,10 @@ def random_statistics(front: Front, *, seed: int = 0) -> FrontStatistics:
 
 def find_shipped(front: Front) -> FrontStatistics | None:
     """The statistics of this encoder and pooling that come with the package, if there are any."""
-    digest = encoder_digest(front)
-    for name in _SHIPPED:
-        with resources.as_file(resources.files("dp_forward.split") / "statistics" / name) as path:
-            found = FrontStatistics.load(path) if path.is_file() else None
-        if found is not None and (found.encoder, found.pooling) == (digest, front.pooling):
-            return found
-    return None
+    with resources.as_file(resources.files("dp_forward.split") / "statistics" / "minilm.safetensors") as path:
+        found = FrontStatistics.load(path)
+    known = (found.encoder, found.pooling) == (encoder_digest(front), front.pooling)
+    return found if known else None
 
 
 def encoder_digest(front: Front) -> str:

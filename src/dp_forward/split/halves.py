@@ -15,7 +15,7 @@ Paper: the dimension reduction of the embedding matrix.
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -37,12 +37,14 @@ __all__ = [
     "NarrowFront",
     "ReadoutFront",
     "Split",
-    "remove_width_maps",
 ]
 
 
 class _Half(nn.Module):
-    """What both halves know of themselves: enough to build a model of the same shape and cut it again."""
+    """What both halves know of themselves: enough to build a model of the same shape and cut it again.
+
+    ``plain`` is the half without what may stand between it and the cut: itself, here.
+    """
 
     def __init__(self, model: nn.Module, info: CutInfo, whole: Any) -> None:
         super().__init__()
@@ -60,6 +62,10 @@ class _Half(nn.Module):
         self.pooling = info.pooling
         """What `output` was told to read; None for what the model's own head reads."""
         self._family = family_of(whole)
+
+    @property
+    def plain(self) -> Self:
+        return self
 
     def extra_repr(self) -> str:
         return f"family={self._family.model_type}, cut={self.cut}, width={self.width}"
@@ -93,20 +99,18 @@ class Front(_Half):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
-        position_ids: Tensor | None = None,
     ) -> Tensor:
         given = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "token_type_ids": token_type_ids,
             "pixel_values": pixel_values,
-            "position_ids": position_ids,
         }
         inputs: dict[str, Any] = {
             name: given[name] for name in self._family.inputs if given[name] is not None
         }
         self._check(inputs)
-        if self._family.positions_after_pad and "position_ids" not in inputs:
+        if self._family.positions_after_pad:
             # By place alone. Hugging Face counts the tokens that are not PAD: the same for a text padded on
             # the right, but it lets one token move the rows of later ones.
             ids, first = inputs["input_ids"], int(self.settings["pad_token_id"]) + 1
@@ -122,7 +126,8 @@ class Front(_Half):
         if self._family.fold_qkv and self.cut.point == "qkv":
             # Hugging Face viewed the wide rows as more records of its own width; the memory is in order.
             rows = rows.reshape(*inputs["input_ids"].shape, self.width)
-        return _without_pad(rows, mask)
+        # Filled, not multiplied: a PAD row may hold NaN, and NaN times zero is NaN.
+        return rows if mask is None else rows.masked_fill((mask == 0).unsqueeze(-1), 0.0)
 
     def _check(self, inputs: dict[str, Any]) -> None:
         """Only shapes are looked at: they are public, the text is not."""
@@ -187,21 +192,28 @@ def _mean_row(rows: Tensor, mask: Tensor | None) -> Tensor:
     return (total / weights.sum(dim=1, keepdim=True))[:, None]
 
 
-def _without_pad(rows: Tensor, mask: Tensor | None) -> Tensor:
-    # Filled, not multiplied: a PAD row may hold NaN, and NaN times zero is NaN.
-    return rows if mask is None else rows.masked_fill((mask == 0).unsqueeze(-1), 0.0)
-
-
-class NarrowFront(nn.Module):
-    """A front followed by M1."""
+class _LongerFront(nn.Module):
+    """A front and the maps to ``width`` columns that stand behind it, with the user."""
 
     def __init__(self, front: Front, width: int) -> None:
         super().__init__()
         self.front = front
-        self.narrow = nn.Linear(front.width, width, bias=False)
-        nn.init.orthogonal_(self.narrow.weight)
         self.cut, self.row_local, self.width = front.cut, front.row_local, width
         self.max_rows, self.pads_left = front.max_rows, front.pads_left
+
+    @property
+    def plain(self) -> Front:
+        """The front without the maps."""
+        return self.front
+
+
+class NarrowFront(_LongerFront):
+    """A front followed by M1."""
+
+    def __init__(self, front: Front, width: int) -> None:
+        super().__init__(front, width)
+        self.narrow = nn.Linear(front.width, width, bias=False)
+        nn.init.orthogonal_(self.narrow.weight)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """The narrowed hidden matrix [batch, rows, d']."""
@@ -216,13 +228,19 @@ class NarrowBack(nn.Module):
         self.widen = nn.Linear(width, back.width)
         self.back = back
         self.cut, self.width = back.cut, width
+        self.vocabulary_head, self.exact = back.vocabulary_head, back.exact
+
+    @property
+    def plain(self) -> Back:
+        """The back without M2."""
+        return self.back
 
     def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
         """As the back, from the narrow hidden matrix."""
         return self.back(self.widen(hidden), labels=labels)
 
 
-class ReadoutFront(nn.Module):
+class ReadoutFront(_LongerFront):
     """A front at `output`, a public projection to ``width`` columns, and with ``labels`` also K scores.
 
     Guarantees: the direction of a text, [batch, 1, width] of norm 1; with ``labels``, [batch, 1, K], linear
@@ -230,14 +248,11 @@ class ReadoutFront(nn.Module):
     """
 
     def __init__(self, front: Front, width: int, labels: int | None = None) -> None:
-        super().__init__()
+        super().__init__(front, labels or width)
         if front.cut.place != "output":
             raise InvalidInput("front", "be cut at output", str(front.cut), "One row is projected.")
-        self.front = front
         self.project = nn.Linear(front.width, width)
         self.decide = None if labels is None else nn.Linear(width, labels)
-        self.cut, self.row_local, self.width = front.cut, front.row_local, labels or width
-        self.max_rows, self.pads_left = front.max_rows, front.pads_left
 
     def with_scores(self, weights: Tensor, biases: Tensor) -> ReadoutFront:
         """The same front and projection (not copies), and behind them these scores [K, width], [K]."""
@@ -264,6 +279,10 @@ class AnswerBack(nn.Module):
         self.answer = nn.Linear(labels, labels)
         self.cut, self.width = Cut("output"), labels
         self.vocabulary_head, self.exact = False, False
+
+    @property
+    def plain(self) -> Self:
+        return self
 
     @classmethod
     def of(cls, transition: Tensor) -> AnswerBack:
@@ -301,32 +320,16 @@ class Split(NamedTuple):
         return self.front.cut
 
     @property
-    def vocabulary_head(self) -> bool:
-        """Whether the caller let a head as large as the vocabulary go to the provider."""
-        return self.plain_back.vocabulary_head
-
-    @property
     def comparable(self) -> bool:
         """Whether the halves compute what the whole model does: no residual dropped, no maps in between."""
         front = self.front
         return not self.cut.drops_residual and isinstance(front, Front) and front.pooling is None
 
     @property
-    def tolerance(self) -> float:
-        """How far they may differ from it: not at all, but for the rounding of a causal head at `output`."""
-        return 0.0 if self.plain_back.exact else 1e-5
-
-    @property
-    def plain_back(self) -> Back | AnswerBack:
-        """The back without the map M2."""
-        return self.back.back if isinstance(self.back, NarrowBack) else self.back
-
-    @property
     def config(self) -> Any:
         """The Hugging Face settings of the back's model, or of the front's where the back has none."""
-        back = self.plain_back
-        half = back if isinstance(back, Back) else self.front
-        return (half if isinstance(half, Front | Back) else half.front).model.config
+        half = self.front if isinstance(self.back, AnswerBack) else self.back
+        return half.plain.model.config
 
 
 def add_width_maps(front: Front, back: Back, width: int) -> Split:
@@ -343,9 +346,3 @@ def add_width_maps(front: Front, back: Back, width: int) -> Split:
         narrow_back.widen.weight.copy_(narrow_front.narrow.weight.T)
         narrow_back.widen.bias.zero_()
     return Split(narrow_front, narrow_back)
-
-
-def remove_width_maps(pair: Split) -> Split:
-    """The same halves (not copies) without the maps between them."""
-    front = pair.front.front if isinstance(pair.front, NarrowFront) else pair.front
-    return Split(front, pair.plain_back)

@@ -48,12 +48,9 @@ def split_model(
     head = head_of(model)
     info = check_cut(model, cut, pooling=pooling)
     if head == "masked_lm" and not allow_vocabulary_head:
-        raise InvalidInput(
-            "model",
-            "have a head without a vocabulary, or the back would hold one row per token",
-            type(model).__name__,
-            "Pass allow_vocabulary_head=True if the provider may hold that table.",
-        )
+        rule = "have a head without a vocabulary, or the back would hold one row per token"
+        remedy = "Pass allow_vocabulary_head=True if the provider may hold that table."
+        raise InvalidInput("model", rule, type(model).__name__, remedy)
     front = Front(_front_model(model, info), info, model)
     back = Back(_back_model(model, info.cut), info, model)
     front.train(model.training)

@@ -34,7 +34,7 @@ from dp_forward.progress import Progress, counter
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
-from dp_forward.split.halves import Front, remove_width_maps
+from dp_forward.split.halves import Front
 from dp_forward.train.closed_form import Discriminant
 from dp_forward.train.closed_form_training import PROJECTION, ClosedForm, Projected, outlook, read_rows
 from dp_forward.train.defaults import effective_plan
@@ -205,7 +205,7 @@ class _Training:
         """
         plan, stages = self.plan, {}
         if plan.warm_up_epochs:
-            plain = remove_width_maps(self.pair)
+            plain = Split(self.pair.front.plain, self.pair.back.plain)
             settings_then = replace(settings, epochs=plan.warm_up_epochs)
             stages["warm-up"], undefended = self._train_undefended(
                 "warm-up", plain, texts, loss, settings_then
