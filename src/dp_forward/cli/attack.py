@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer import Option
@@ -16,8 +16,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
-    from dp_forward.attacks.attack_result import AttackResult
-    from dp_forward.data import EncodedTexts
+    pass
 
 app = typer.Typer(
     help="Attack a run: success, chance, 95 % interval, and the ceiling that its promise allows.",
@@ -71,7 +70,10 @@ def inversion(
 
     Example: dpf attack inversion run --how nearest --limit 100 --releases 8
     """
-    from dp_forward.attacks.inversion.recall import TokenPrior, token_table
+    from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
+    from dp_forward.attacks.inversion.gradient import invert_by_gradient
+    from dp_forward.attacks.inversion.nearest_token import invert_nearest
+    from dp_forward.attacks.inversion.recall import Inversion, TokenPrior, token_table
 
     table = token_table(target.front)
     chosen = how or (How.NEAREST if target.front.row_local else How.DECODER)
@@ -87,9 +89,16 @@ def inversion(
     texts = target.encoded(target.records(attacked, part, limit))
     special, tokens = target.tokens.tokenizer.all_special_ids, int(table.num_embeddings)  # type: ignore[arg-type]
     prior = TokenPrior.learn(own, special=special, vocabulary=tokens)
-    prior.check(texts)
-    more = {"use_prior": with_prior} if chosen is How.NEAREST else {"steps": steps or _STEPS[chosen]}
-    found = _invert(target, chosen, own, texts, releases, prior=prior, **more)
+    progress = counter(target.bars, "attacking", len(texts))
+    seen = Inversion(target.front, target.mechanism, texts, prior, releases, target.device, progress)
+    if chosen is How.NEAREST:
+        found = invert_nearest(seen, use_prior=with_prior)
+    elif chosen is How.GRADIENT:
+        found = invert_by_gradient(seen, steps=steps or _STEPS[chosen])
+    else:
+        many = steps or _STEPS[chosen]
+        training = counter(target.bars, "training the decoder", many)
+        found = invert_with(train_decoder(seen, own, steps=many, seed=target.seed, progress=training))
     facts = {
         "task": attacked.name,
         "split": part,
@@ -98,24 +107,6 @@ def inversion(
         "bag_recall": found.details["bag_recall"],
     }
     return Outcome(found, facts)
-
-
-def _invert(
-    target: Target, how: How, public: EncodedTexts, texts: EncodedTexts, releases: int, **settings: Any
-) -> AttackResult:
-    from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
-    from dp_forward.attacks.inversion.gradient import invert_by_gradient
-    from dp_forward.attacks.inversion.nearest_token import invert_nearest
-
-    front, noise = target.front, target.mechanism
-    settings["device"] = target.device
-    progress = counter(target.bars, "attacking", len(texts))
-    if how is not How.DECODER:
-        invert = invert_nearest if how is How.NEAREST else invert_by_gradient
-        return invert(front, noise, texts, releases=releases, progress=progress, **settings)
-    settings["progress"] = counter(target.bars, "training the decoder", settings["steps"])
-    decoder = train_decoder(front, noise, public, average=releases, seed=target.seed, **settings)
-    return invert_with(decoder, front, noise, texts, device=target.device, progress=progress)
 
 
 @attack_verb

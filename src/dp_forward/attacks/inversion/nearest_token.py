@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -50,11 +50,10 @@ from scipy.special import log_expit, log_ndtr
 from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
-from dp_forward.attacks.inversion.recall import Noise, TokenPrior, recall_result, text_lengths, token_table
-from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, observe_average
-from dp_forward.data.encoded_texts import EncodedTexts
+from dp_forward.attacks.inversion.recall import Inversion, counted_tokens, token_table
+from dp_forward.attacks.observations import AnyFront, hidden_rows
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Mechanism, PrivUnit
+from dp_forward.privacy import PrivUnit
 from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
 from dp_forward.split.artifacts import UserSide
@@ -64,7 +63,24 @@ __all__ = ["NearestTokens", "invert_nearest"]
 Scale = Literal["known", "matrix", "row"]
 """What a reader knows of the scale: all of it (no bound), one number per matrix, or one per row."""
 
+_ENDS: Final = ("pad", "cls", "sep", "bos", "eos")
 _TINY: Final = 1e-30
+
+
+def rows_with(
+    front: AnyFront,
+    tokens: Tensor,
+    template: Mapping[str, Tensor],
+    places: Tensor | slice | int,
+    *,
+    at_once: int,
+    device: str,
+) -> Iterator[Tensor]:
+    """What the front computes with each token at these ``places`` of a text, ``at_once`` at a time."""
+    for some in torch.split(tokens, at_once):
+        batch = {name: value.repeat(len(some), 1) for name, value in template.items()}
+        batch["input_ids"].T[places] = some
+        yield hidden_rows(front, batch, device=device)
 
 
 def compare_tokens(
@@ -85,35 +101,23 @@ def compare_tokens(
     entries = 1 << (26 if torch.device(device).type == "cuda" else 20)  # few enough for the cache of a core
     at_once = max(1, entries // max(1, template["input_ids"].shape[1] * seen.shape[2]))
     dots, squares, done = [], [], 0
-    for some in torch.split(tokens, at_once):
-        batch = {name: value.repeat(len(some), 1) for name, value in template.items()}
-        batch["input_ids"][:, places] = some[:, None]
-        found = hidden_rows(front, batch, device=device)[:, places]
+    for rows in rows_with(front, tokens, template, places, at_once=at_once, device=device):
+        found = rows[:, places]
         dots.append(torch.einsum("mpw,kpw->mpk", seen, found))
         squares.append(found.square().sum(dim=2).T)
-        done += len(some)
+        done += len(found)
         if tell is not None:
             tell(done / len(tokens))
     return torch.cat(dots, dim=2), torch.cat(squares, dim=1)
 
 
-def invert_nearest(
-    front: AnyFront,
-    mechanism: Mechanism | None,
-    texts: EncodedTexts,
-    *,
-    prior: TokenPrior,
-    releases: int = 1,
-    use_prior: bool = False,
-    device: str = "cpu",
-    progress: Count | None = None,
-) -> AttackResult:
-    """Name a token for every row of every text from ``releases`` releases of it, averaged; see the module.
+def invert_nearest(target: Inversion, *, use_prior: bool = False) -> AttackResult:
+    """Name a token for every row of every text; see the module.
 
     Edges:
-        A cut behind which rows are mixed is refused. ``progress`` is called with the texts so far.
+        A cut behind which rows are mixed is refused.
     """
-    count("releases", releases, remedy="It is how many releases of one text are averaged.")
+    front, mechanism, (_, bound) = target.front, target.mechanism, target.noise()
     if not front.row_local:
         raise InvalidInput(
             "front",
@@ -121,58 +125,41 @@ def invert_nearest(
             front.cut,
             "Use the decoder or the gradient attack there.",
         )
-    prior.check(texts)
     tokens = torch.arange(int(token_table(front).num_embeddings))  # type: ignore[arg-type]
-    blank = torch.zeros((1, texts.length), dtype=torch.int64)
+    blank = torch.zeros((1, target.texts.length), dtype=torch.int64)
     template = {"input_ids": blank, "attention_mask": torch.ones_like(blank)}
-    noise = Noise.of(mechanism, releases)
-    cap = mechanism if isinstance(mechanism, PrivUnit) and noise.by_row and releases == 1 else None
-    scores_at_once = 1 << (28 if torch.device(device).type == "cuda" else 26)
+    by_row = bound is not None and bound.over == "row"
+    cap = isinstance(mechanism, PrivUnit) and by_row and use_prior and target.releases == 1
+    share = target.prior.log_share.to(target.device)
+    # A special token has the log frequency of minus infinity, so it is left out either way.
+    weights = share if use_prior else torch.where(share.isinf(), share, 0.0)
+    scores_at_once = 1 << (28 if torch.device(target.device).type == "cuda" else 26)
     guesses = []
-    for _, batch, tell in each_batch(texts, max(1, scores_at_once // (texts.length * len(tokens))), progress):
-        seen = observe_average(front, mechanism, batch, releases=releases, device=device)
+    for seen, tell in target.each_batch(max(1, scores_at_once // (target.texts.length * len(tokens)))):
         dots, squares = compare_tokens(
-            front, seen, tokens, template=template, places=slice(None), device=device, tell=tell
+            front, seen, tokens, template=template, places=slice(None), device=target.device, tell=tell
         )
-        if use_prior and cap is not None:
-            scores = _cap_levels(dots, squares, cap)
-        else:
-            lengths = text_lengths(seen, noise, prior, pads_left=front.pads_left)
-            scores = _likelihoods(
-                dots, squares, noise, lengths=lengths, prior=prior, pads_left=front.pads_left
-            )
-        share = prior.log_share.to(scores.device)
-        # A special token has the log frequency of minus infinity, so it is left out either way.
-        scores = scores + (share if use_prior else torch.where(share.isinf(), share, 0.0))
-        guesses.append(scores.argmax(dim=2).cpu())
-    return recall_result(
-        "nearest with prior" if use_prior else "nearest",
-        torch.cat(guesses),
-        texts,
-        prior=prior,
-        mechanism=mechanism,
-        releases=releases,
-        details={"cut": str(front.cut)},
-    )
+        scores = (_cap_levels if cap else _likelihoods)(target, seen, dots, squares)
+        guesses.append((scores + weights).argmax(dim=2).cpu())
+    return target.judge("nearest with prior" if use_prior else "nearest", torch.cat(guesses))
 
 
-def _likelihoods(
-    dots: Tensor, squares: Tensor, noise: Noise, *, lengths: Tensor, prior: TokenPrior, pads_left: bool
-) -> Tensor:
+def _likelihoods(target: Inversion, seen: Tensor, dots: Tensor, squares: Tensor) -> Tensor:
     """The log-likelihood of every token in every row [texts, rows, tokens], up to what all share."""
-    if noise.bound is None:
+    sigma, bound = target.noise()
+    if bound is None:
         return 2 * dots - squares
-    norm, largest = noise.bound.norm, 1.0 if noise.bound.how == "clip" else math.inf
+    largest = 1.0 if bound.how == "clip" else math.inf
 
     def under(power: Tensor) -> Tensor:
-        scale = (norm / power.sqrt()).clamp(max=largest)
-        return (2 * scale * dots - scale.square() * squares) / (2 * noise.sigma**2)
+        scale = (bound.norm / power.sqrt()).clamp(max=largest)
+        return (2 * scale * dots - scale.square() * squares) / (2 * sigma**2)
 
-    if noise.by_row:
+    if bound.over == "row":
         return under(squares.clamp_min(_TINY))
-    place = torch.arange(dots.shape[1], device=dots.device)
-    text = (place.flip(0) if pads_left else place) < lengths[:, None]
-    power = lengths * (squares * prior.log_share.exp().to(squares.device)).sum(dim=1).mean()
+    place, lengths = torch.arange(dots.shape[1], device=dots.device), target.lengths(seen)
+    text = (place.flip(0) if target.front.pads_left else place) < lengths[:, None]
+    power = lengths * (squares * target.prior.log_share.exp().to(squares.device)).sum(dim=1).mean()
     scores = dots
     for _ in range(4):
         scores = under(power[:, None, None])
@@ -181,8 +168,9 @@ def _likelihoods(
     return scores
 
 
-def _cap_levels(dots: Tensor, squares: Tensor, mechanism: PrivUnit) -> Tensor:
+def _cap_levels(target: Inversion, seen: Tensor, dots: Tensor, squares: Tensor) -> Tensor:
     """The exact log density of one PrivUnit release by row: one of two levels."""
+    mechanism: PrivUnit = target.mechanism  # type: ignore[assignment]
     t, odds = mechanism.threshold, mechanism.cap_log_odds
     inside = float(log_expit(odds) - log_ndtr(-t))
     outside = float(log_expit(-odds) - log_ndtr(t))
@@ -221,6 +209,8 @@ class NearestTokens:
             count("vocabulary", vocabulary, remedy="It is a number of tokens.")
         self._front, self._tokenizer = user.front, user.tokens.tokenizer
         self._ids = torch.tensor(_candidates(self._tokenizer, vocabulary, whole_words=self.pooled))
+        ends = (getattr(self._tokenizer, f"{name}_token_id", None) for name in _ENDS)
+        self._special = torch.tensor([i for i in ends if i is not None], dtype=torch.int64)
         self._rows: Tensor | None = None
         self._turn = threading.Lock()
         self._done = 0
@@ -254,14 +244,12 @@ class NearestTokens:
         with self._turn:
             if self.exact or self._rows is not None:
                 return
-            template, place = self._alone()
+            alone, place = self._alone()
+            template = {"input_ids": alone, "attention_mask": torch.ones_like(alone)}
             found, self._done = [], 0
-            for ids in torch.split(self._ids, 512):
-                inputs = template.repeat(len(ids), 1)
-                inputs[:, place] = ids
-                batch = {"input_ids": inputs, "attention_mask": torch.ones_like(inputs)}
-                found.append(hidden_rows(self._front, batch, device="cpu")[:, 0 if self.pooled else place])
-                self._done += len(ids)
+            for rows in rows_with(self._front, self._ids, template, place, at_once=512, device="cpu"):
+                found.append(rows[:, 0 if self.pooled else place])
+                self._done += len(rows)
                 if progress is not None:
                     progress(self._done)
             self._rows = torch.cat(found)
@@ -271,7 +259,8 @@ class NearestTokens:
 
         They say which rows hold text and which guesses are right, and nothing else.
         """
-        places = self._text_rows(tokens)
+        # The places of text, without the special tokens that every text has.
+        places = torch.nonzero(counted_tokens(tokens, self._special)[0])[:, 0]
         true = tokens["input_ids"][0, places]
         if self.pooled:
             return [self._near_words(matrix, true) for matrix, _ in seen]
@@ -304,16 +293,6 @@ class NearestTokens:
         self.prepare()
         assert self._rows is not None  # asked for only where rows are not local
         return self._rows
-
-    def _text_rows(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """The places of text, without the special tokens that every text has."""
-        ids = tokens["input_ids"][0]
-        mask = tokens.get("attention_mask")
-        text = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask[0] != 0
-        names = ("pad", "cls", "sep", "bos", "eos")
-        found = (getattr(self._tokenizer, f"{name}_token_id", None) for name in names)
-        special = torch.tensor(sorted({int(i) for i in found if i is not None}), dtype=ids.dtype)
-        return torch.nonzero(text & ~torch.isin(ids, special))[:, 0]
 
     def _alone(self) -> tuple[Tensor, int]:
         """A token between its special tokens, and the place where it stands."""
