@@ -8,7 +8,7 @@ r"""Released labels and decisions: randomized response that may leave the machin
 2. With a prior, K is k, the number of labels worth answering, and a label outside them is first replaced by
    one of them drawn uniformly: after step 1 its answer is uniform too.
 
-`KaryRelease` does step 1 on the decisions of a front (`KaryResponse`) and gives one-hot rows for
+`draw_decisions` does step 1 on the decisions of a front (`KaryResponse`) and gives one-hot rows for
 `released_matrix`.
 
 Guarantees:
@@ -33,7 +33,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.coins import choices, coins
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
-from dp_forward.privacy import Guarantee, KaryResponse, NormBound, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy import Guarantee, KaryResponse, Mechanism, RandomizedResponse, ResponseWithPrior
 
 __all__ = ["release_labels"]
 
@@ -86,25 +86,12 @@ class ReleasedLabels:
         return f"ReleasedLabels({len(self)} of {self.labels} kinds) -> {self.guarantee.promise}"
 
 
-@dataclass(frozen=True, slots=True)
-class KaryRelease:
-    """How a `KaryResponse` is released: rows of scores in, one-hot rows out."""
-
-    mechanism: KaryResponse
-    step: float = 1.0
-
-    @property
-    def bound(self) -> NormBound:
-        """One row for each text."""
-        return self.mechanism.bound
-
-    def draw(self, vectors: NDArray[np.float64], *, entropy: Entropy) -> Labels:
-        """One answer to each row, as a row with 1 at the answer and 0 elsewhere."""
-        response = self.mechanism
-        answers = _answered(response.decide(vectors), response.labels, response.label_epsilon, entropy)
-        rows = np.zeros(vectors.shape, dtype=np.int64)
-        rows[np.arange(len(rows)), answers] = 1
-        return rows
+def draw_decisions(response: KaryResponse, vectors: NDArray[np.float64], entropy: Entropy) -> Labels:
+    """One answer to each row of scores, as a row with 1 at the answer and 0 elsewhere."""
+    answers = _answered(response.decide(vectors), response.labels, response.label_epsilon, entropy)
+    rows = np.zeros(vectors.shape, dtype=np.int64)
+    rows[np.arange(len(rows)), answers] = 1
+    return rows
 
 
 def release_labels(
@@ -127,7 +114,7 @@ def release_labels(
     true = _checked(labels, mechanism.labels)
     position = _position(true, top, mechanism.labels, entropy)
     answers = top[_answered(position, len(top), mechanism.label_epsilon, entropy)]
-    return ReleasedLabels(answers, mechanism.labels, _guarantee(mechanism), made_by=_BY_RELEASE)
+    return ReleasedLabels(answers, mechanism.labels, guarantee_of(mechanism), made_by=_BY_RELEASE)
 
 
 def _checked(labels: ArrayLike, known: int) -> Labels:
@@ -159,5 +146,6 @@ def _answered(position: Labels, kinds: int, epsilon: float, entropy: Entropy) ->
 
 
 @lru_cache(maxsize=16)
-def _guarantee(mechanism: RandomizedResponse | ResponseWithPrior) -> Guarantee:
+def guarantee_of(mechanism: Mechanism) -> Guarantee:
+    """What a release by this mechanism promises."""
     return Guarantee(mechanism, more_assumptions=(ENTROPY_IS_SECRET,))
