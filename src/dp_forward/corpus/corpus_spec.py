@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET
@@ -87,10 +86,6 @@ class CorpusSpec:
         """What every record spends."""
         text = self.release.mechanism().charge()
         return text + self.labels.charge() if isinstance(self.labels, LabelMechanism) else text
-
-    def transition(self) -> NDArray[np.float64] | None:
-        """Row y: how a label y is answered; None where labels are not randomized."""
-        return self.labels.transition() if isinstance(self.labels, LabelMechanism) else None
 
     @property
     def stores_labels(self) -> bool:

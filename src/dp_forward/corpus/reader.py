@@ -37,7 +37,7 @@ from safetensors.numpy import save
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dp_forward.corpus.corpus_spec import CorpusSpec
+from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.corpus.draw_log import Shard
 from dp_forward.corpus.shuffle_guarantee import ShuffledBatch, check_batches
 from dp_forward.errors import InvalidInput
@@ -142,7 +142,8 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         one = np.ones((1, 1), dtype=spec.release.integers)
         self.scale = float(dequantise(one, spec.release.mechanism(), spec.release.bits)[0, 0])
         """``hidden = values * scale``."""
-        self.label_transition: NDArray[np.float64] | None = spec.transition()
+        how = spec.labels
+        self.label_transition = how.transition() if isinstance(how, LabelMechanism) else None
         """Row y: the probabilities of the answers to label y; None where labels are public or absent."""
         self.bytes = sum(shard["bytes"] for shard in manifest["shards"])
         """What the shards take on disk."""

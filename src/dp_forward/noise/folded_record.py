@@ -28,6 +28,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import helmert
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
@@ -116,10 +117,5 @@ class FoldedCode:
 
 def simplex(corners: int) -> Floats:
     """Corners of a regular simplex on the unit sphere, [corners, corners - 1]; their sum is zero."""
-    # Helmert's basis, written out: the same on every machine, where a singular vector could be any other.
-    basis = np.zeros((corners - 1, corners))
-    for row in range(1, corners):
-        basis[row - 1, :row] = 1.0
-        basis[row - 1, row] = -row
-    basis /= np.linalg.norm(basis, axis=1, keepdims=True)
-    return np.asarray(basis.T * np.sqrt(corners / (corners - 1)))
+    # Helmert's basis: the same on every machine, where a singular vector could be any other.
+    return np.asarray(helmert(corners).T * np.sqrt(corners / (corners - 1)))

@@ -8,11 +8,11 @@ every place, so all candidate rows x_v are known (`compare_tokens`). What is see
 
 *`NearestTokens`* reads one matrix for a person who watches. It is told which rows hold text, and neither the
 scale nor the noise. For Gaussian noise on normalised matrices (all sX have norm C) the likelihood of X grows
-with ``<Y, X> / |X|``. For PrivUnit it has two levels, and the higher one is where ``<Y, X> / |X|`` passes a
-threshold. So for both the matrix of greatest cosine is a most likely one. `_best` moves towards it: for
-given tokens the best s is ``<Y, X> / |X|^2``, and for given s the best tokens are found row by row; no step
-lowers the cosine of the whole. Where rows are bounded one by one, each has its own s, and the cosine is taken
-row by row. It also works where rows are not local, as an approximation:
+with ``<Y, X> / |X|``; for PrivUnit it has two levels, the higher one where that passes a threshold. So the
+matrix of greatest cosine is a most likely one. `_best` moves towards it: for given tokens the best s is
+``<Y, X> / |X|^2``, and for given s the best tokens are found row by row; no step lowers the cosine of the
+whole. Where rows are bounded one by one, each has its own s and cosine. Where rows are not local it is an
+approximation:
 
 * at inner cuts a candidate is the front on the token alone between its special tokens. In a text its
   neighbours move the row, and a trained inversion reads more;
@@ -25,11 +25,10 @@ row by row. It also works where rows are not local, as an approximation:
   from the likeliest length and an average row, and is taken anew from the tokens named, a few times.
 
 Given s, the likelihood of v under Gaussian noise is greatest where ``|y_i - s x_v|`` is least. PrivUnit of a
-whole matrix has ``V = s x + (I - x x^T) G``: in one row, whose share of x is small, that is the same model
-up to a term of that share. PrivUnit by row has two levels of density only: with a prior the most frequent
-token whose cap holds y_i is the best guess, exactly; without one all tokens of the highest level are equally
-likely, and the nearest is named. ``use_prior=True`` adds the log frequency of tokens in public text: the most
-probable token, not the likeliest.
+whole matrix is the same model in one row, up to a term of that row's small share of x. PrivUnit by row has
+two levels of density: with a prior the most frequent token whose cap holds y_i is the best guess, exactly;
+without one all tokens of the highest level are equally likely, and the nearest is named. ``use_prior=True``
+adds the log frequency of tokens in public text: the most probable token, not the likeliest.
 
 Edges:
     `invert_nearest` runs candidates as a single text (token type 0): of pairs, the second text is read less
@@ -41,7 +40,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -67,20 +66,11 @@ _ENDS: Final = ("pad", "cls", "sep", "bos", "eos")
 _TINY: Final = 1e-30
 
 
-def rows_with(
-    front: AnyFront,
-    tokens: Tensor,
-    template: Mapping[str, Tensor],
-    places: Tensor | slice | int,
-    *,
-    at_once: int,
-    device: str,
-) -> Iterator[Tensor]:
-    """What the front computes with each token at these ``places`` of a text, ``at_once`` at a time."""
-    for some in torch.split(tokens, at_once):
-        batch = {name: value.repeat(len(some), 1) for name, value in template.items()}
-        batch["input_ids"].T[places] = some
-        yield hidden_rows(front, batch, device=device)
+def filled(template: Mapping[str, Tensor], tokens: Tensor, places: Tensor | slice | int) -> dict[str, Tensor]:
+    """One text for each token, which stands at all of these places."""
+    batch = {name: value.repeat(len(tokens), 1) for name, value in template.items()}
+    batch["input_ids"].T[places] = tokens
+    return batch
 
 
 def compare_tokens(
@@ -101,8 +91,8 @@ def compare_tokens(
     entries = 1 << (26 if torch.device(device).type == "cuda" else 20)  # few enough for the cache of a core
     at_once = max(1, entries // max(1, template["input_ids"].shape[1] * seen.shape[2]))
     dots, squares, done = [], [], 0
-    for rows in rows_with(front, tokens, template, places, at_once=at_once, device=device):
-        found = rows[:, places]
+    for some in torch.split(tokens, at_once):
+        found = hidden_rows(front, filled(template, some, places), device=device)[:, places]
         dots.append(torch.einsum("mpw,kpw->mpk", seen, found))
         squares.append(found.square().sum(dim=2).T)
         done += len(found)
@@ -247,9 +237,10 @@ class NearestTokens:
             alone, place = self._alone()
             template = {"input_ids": alone, "attention_mask": torch.ones_like(alone)}
             found, self._done = [], 0
-            for rows in rows_with(self._front, self._ids, template, place, at_once=512, device="cpu"):
+            for some in torch.split(self._ids, 512):
+                rows = hidden_rows(self._front, filled(template, some, place), device="cpu")
                 found.append(rows[:, 0 if self.pooled else place])
-                self._done += len(rows)
+                self._done += len(some)
                 if progress is not None:
                     progress(self._done)
             self._rows = torch.cat(found)

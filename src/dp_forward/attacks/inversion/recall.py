@@ -11,19 +11,14 @@ tokens. Tokens of one text depend on each other, so intervals are over texts.
 
 *Chance* needs no release: the best fixed guess for every place, learnt from public text (`TokenPrior`).
 
-*Ceiling.* Take a release of the whole text that is epsilon-DP per text. Draw a text, then one of its tokens
-T and its place J (uniformly: recall is the probability of naming T), and even tell the attacker J. The guess
-is a function of the release Y, whose density given T = v is a mixture of densities of texts, any two of
-which are within a factor e^epsilon. So are the mixtures, and by Bayes ``P[T = v | Y, J] / P[T != v | Y, J]``
-is at most e^epsilon times its value without Y, which is at most ``s_J / (1 - s_J)`` with ``s_J`` the best
-fixed guess at J. Hence the success at J is at most ``b(s_J)``, the ceiling of one secret with that prior
-(`attacks.ceiling`, which also covers Gaussian noise), and since b is concave, recall is at most
-``b(E[s_J])``. For bags T is one of the different tokens, n is told, and "T = v" becomes "T lies in a list of
-n". Lists overlap, so only the pure bound carries over; for Gaussian noise, compare with releases of one
-fixed text: recall is a function with values in [0, 1], so its mean is at most ``e^e s + delta(e)`` for every
-e. ``E[s_J]`` is not known, so the best fixed guess *in hindsight*, chosen on the attacked texts themselves,
-stands for it: on average it is larger. At epsilon 8 the ceiling is usually near 1, which says no more than
-that the proof alone does not exclude it.
+*Ceiling.* Draw a text, then one of its tokens T and its place J (uniformly: recall is the probability of
+naming T), and even tell the attacker J. Given J, T is a secret of the whole text whose best fixed guess is
+right with ``s_J``, so the success at J is at most its ceiling ``b(s_J)`` (`attacks.ceiling`), and since b is
+concave, recall is at most ``b(E[s_J])``. For bags T is one of the different tokens, n is told, and "T = v"
+becomes "T lies in a list of n". Lists overlap, so only the pure bound carries over; for Gaussian noise,
+compare with releases of one fixed text: recall is a function with values in [0, 1], so its mean is at most
+``e^e s + delta(e)`` for every e. ``E[s_J]`` is not known, so the best fixed guess *in hindsight*, chosen on
+the attacked texts themselves, stands for it: on average it is larger.
 
 A promise per token or phrase bounds what is learnt about a token *by somebody who knows the rest of the
 text*. How well that one guesses without a release is not known here, so the ceiling is 1.

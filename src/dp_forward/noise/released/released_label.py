@@ -37,9 +37,21 @@ from dp_forward.privacy import Guarantee, KaryResponse, Mechanism, RandomizedRes
 
 __all__ = ["release_labels"]
 
-_BY_RELEASE = object()
+BY_RELEASE = object()
+"""Whoever makes a release says so with this."""
 
 Labels = NDArray[np.int64]
+
+
+def seal(name: str, way: str, values: NDArray[Any], made_by: object) -> NDArray[Any]:
+    """Refuse what was not made by a release; else the values, which nobody can change any more."""
+    if made_by is not BY_RELEASE:
+        rule, found = f"come out of {way.partition('(')[0]}()", type(values).__name__
+        raise InvalidInput(name, rule, found, f"Call {way}.")
+    # An array on immutable bytes stays read-only whatever its flags are set to.
+    kind = f"<i{values.itemsize}"
+    fixed = np.frombuffer(values.astype(kind, copy=False).tobytes(), dtype=kind)
+    return fixed.reshape(values.shape)
 
 
 @final
@@ -57,15 +69,8 @@ class ReleasedLabels:
     made_by: InitVar[object] = None
 
     def __post_init__(self, made_by: object) -> None:
-        if made_by is not _BY_RELEASE:
-            raise InvalidInput(
-                "ReleasedLabels",
-                "come out of release_labels()",
-                type(self.values).__name__,
-                "Call release_labels(labels, mechanism).",
-            )
-        # An array on immutable bytes stays read-only whatever its flags are set to.
-        object.__setattr__(self, "values", np.frombuffer(self.values.astype("<i8").tobytes(), dtype="<i8"))
+        sealed = seal("ReleasedLabels", "release_labels(labels, mechanism)", self.values, made_by)
+        object.__setattr__(self, "values", sealed)
 
     @property
     def width(self) -> int:
@@ -114,7 +119,7 @@ def release_labels(
     true = _checked(labels, mechanism.labels)
     position = _position(true, top, mechanism.labels, entropy)
     answers = top[_answered(position, len(top), mechanism.label_epsilon, entropy)]
-    return ReleasedLabels(answers, mechanism.labels, guarantee_of(mechanism), made_by=_BY_RELEASE)
+    return ReleasedLabels(answers, mechanism.labels, guarantee_of(mechanism), made_by=BY_RELEASE)
 
 
 def _checked(labels: ArrayLike, known: int) -> Labels:

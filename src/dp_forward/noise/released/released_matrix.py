@@ -46,7 +46,13 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.entropy import keystream
 from dp_forward.noise.released.exact_normal import Entropy, rounded_normal
 from dp_forward.noise.released.grid import Grid, Integers, held, quantise
-from dp_forward.noise.released.released_label import ReleasedLabels, draw_decisions, guarantee_of
+from dp_forward.noise.released.released_label import (
+    BY_RELEASE,
+    ReleasedLabels,
+    draw_decisions,
+    guarantee_of,
+    seal,
+)
 from dp_forward.noise.released.released_privunit import draw_privunit, privunit_step
 from dp_forward.privacy import (
     AnalyticGaussian,
@@ -60,7 +66,6 @@ from dp_forward.privacy import (
 
 __all__ = ["Released", "dequantise", "release", "release_batch", "serialise"]
 
-_BY_RELEASE = object()
 _BLOCK = 1 << 16
 """Entries that are drawn at once: few enough for the cache of a core."""
 
@@ -83,17 +88,8 @@ class Released:
     made_by: InitVar[object] = None
 
     def __post_init__(self, made_by: object) -> None:
-        if made_by is not _BY_RELEASE:
-            raise InvalidInput(
-                "Released",
-                "come out of release()",
-                type(self.values).__name__,
-                "Call release(hidden, mechanism).",
-            )
-        # An array on immutable bytes stays read-only whatever its flags are set to.
-        kind = f"<i{self.values.itemsize}"
-        fixed = np.frombuffer(self.values.astype(kind, copy=False).tobytes(), dtype=kind)
-        object.__setattr__(self, "values", fixed.reshape(self.values.shape))
+        sealed = seal("Released", "release(hidden, mechanism)", self.values, made_by)
+        object.__setattr__(self, "values", sealed)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -186,7 +182,7 @@ def _released(
     vectors = texts.reshape(-1, texts.shape[2]) if bound.over == "row" else texts.reshape(len(texts), -1)
     values = held(way.draw(vectors, entropy), bits=bits).reshape(texts.shape)
     guarantee = guarantee_of(mechanism)
-    return [Released(value, way.step, guarantee, made_by=_BY_RELEASE) for value in values]
+    return [Released(value, way.step, guarantee, made_by=BY_RELEASE) for value in values]
 
 
 def _way(mechanism: Mechanism, bits: int) -> _Way:
