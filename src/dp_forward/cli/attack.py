@@ -16,7 +16,9 @@ from dp_forward.errors import InvalidInput
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
-    pass
+    from dp_forward.attacks.attack_result import AttackResult
+    from dp_forward.attacks.inversion.recall import Inversion
+    from dp_forward.data import EncodedTexts
 
 app = typer.Typer(
     help="Attack a run: success, chance, 95 % interval, and the ceiling that its promise allows.",
@@ -70,7 +72,6 @@ def inversion(
 
     Example: dpf attack inversion run --how nearest --limit 100 --releases 8
     """
-    from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
     from dp_forward.attacks.inversion.gradient import invert_by_gradient
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
     from dp_forward.attacks.inversion.recall import Inversion, TokenPrior, token_table
@@ -96,9 +97,7 @@ def inversion(
     elif chosen is How.GRADIENT:
         found = invert_by_gradient(seen, steps=steps or _STEPS[chosen])
     else:
-        many = steps or _STEPS[chosen]
-        training = counter(target.bars, "training the decoder", many)
-        found = invert_with(train_decoder(seen, own, steps=many, seed=target.seed, progress=training))
+        found = _invert_by_decoder(target, seen, own, steps or _STEPS[chosen])
     facts = {
         "task": attacked.name,
         "split": part,
@@ -107,6 +106,13 @@ def inversion(
         "bag_recall": found.details["bag_recall"],
     }
     return Outcome(found, facts)
+
+
+def _invert_by_decoder(target: Target, seen: Inversion, public: EncodedTexts, steps: int) -> AttackResult:
+    from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
+
+    progress = counter(target.bars, "training the decoder", steps)
+    return invert_with(train_decoder(seen, public, steps=steps, seed=target.seed, progress=progress))
 
 
 @attack_verb

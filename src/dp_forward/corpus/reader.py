@@ -128,17 +128,15 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
     """
 
     def __init__(
-        self, folder: Path, manifest: dict[str, Any], spec: CorpusSpec, shuffled: _Batches, *, raw: bool
+        self, folder: Path, *, raw: bool, verify: bool, progress: Callable[[int], None] | None
     ) -> None:
-        self.folder = folder
-        self._spec = spec
-        self.raw = raw
+        manifest, spec, shuffled = _read_manifest(folder)
+        self.folder, self.raw = folder, raw
+        self._spec, self._shuffled, self._guarantee = spec, shuffled, spec.guarantee()
         self.name: str = manifest["name"]
         """A random name of this release."""
         self.key: str = manifest["corpus"]
         """What its maker knows it by; a ledger has it under this key."""
-        self._shuffled = shuffled
-        self._guarantee = spec.guarantee()
         one = np.ones((1, 1), dtype=spec.release.integers)
         self.scale = float(dequantise(one, spec.release.mechanism(), spec.release.bits)[0, 0])
         """``hidden = values * scale``."""
@@ -147,8 +145,17 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         """Row y: the probabilities of the answers to label y; None where labels are public or absent."""
         self.bytes = sum(shard["bytes"] for shard in manifest["shards"])
         """What the shards take on disk."""
-        self.labels: NDArray[np.int64] | None = None
+        parts = []
+        for number, listed in enumerate(manifest["shards"]):
+            parts.append(_check_shard(folder, number, listed, spec, verify=verify))
+            if progress is not None:
+                progress(number + 1)
+        self.labels = np.concatenate(parts) if spec.stores_labels else None
         """The labels as released; None where none were."""
+        if self.labels is not None:
+            self.labels.setflags(write=False)
+        if shuffled is not None:
+            _check_shuffled(self, shuffled)
 
     @classmethod
     def open(
@@ -164,20 +171,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         ``verify=False`` skips the digests of the shards, for a large corpus that was checked before;
         ``progress`` is called with the number of shards checked so far.
         """
-        place = Path(folder)
-        manifest, spec, shuffled = _read_manifest(place)
-        corpus = cls(place, manifest, spec, shuffled, raw=raw)
-        labels = []
-        for number, listed in enumerate(manifest["shards"]):
-            labels.append(_check_shard(place, number, listed, spec, verify=verify))
-            if progress is not None:
-                progress(number + 1)
-        if spec.stores_labels:
-            corpus.labels = np.concatenate(labels)
-            corpus.labels.setflags(write=False)
-        if shuffled is not None:
-            _check_shuffled(corpus, shuffled)
-        return corpus
+        return cls(Path(folder), raw=raw, verify=verify, progress=progress)
 
     def __len__(self) -> int:
         return self.spec.records
