@@ -33,9 +33,10 @@ def test_a_file_with_a_rollback_journal_is_continued(tmp_path: Path) -> None:
     with DrawLog(path) as log:
         assert (log.charged, log.next_record, log.is_of(IDENTITY)) == (True, 2, True)
         log.finish(Shard(0, 2, 10, "ab"))
-        log.add(range(2, 3), b"more", b"")
+        log.add(range(2, 3), b"more", b"a")
+        log.add(range(3, 4), b"most", b"b")
     with DrawLog(path) as log:
-        assert (log.shards, log.draws()) == ([Shard(0, 2, 10, "ab")], (b"more", b""))
+        assert (log.shards, log.draws()) == ([Shard(0, 2, 10, "ab")], (b"moremost", b"ab"))
 
 
 def test_a_log_has_one_owner_and_is_never_made_twice(tmp_path: Path) -> None:

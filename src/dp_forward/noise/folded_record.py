@@ -65,12 +65,6 @@ class FoldedCode:
         """How many columns a folded record has."""
         return self.labels * (self.width + 1)
 
-    @property
-    def codes(self) -> Floats:
-        """Row y: ``c_y``."""
-        contrasts = np.sqrt(1 - ALPHA) * simplex(self.labels)
-        return np.concatenate([np.full((self.labels, 1), np.sqrt(ALPHA)), contrasts], axis=1)
-
     def fold(self, directions: NDArray[np.floating], labels: NDArray[np.int64]) -> Floats:
         """Folded records [records, columns] of directions [records, width] and their labels."""
         rows = np.asarray(directions, dtype=np.float64)
@@ -84,8 +78,10 @@ class FoldedCode:
             norms = np.linalg.norm(rows, axis=1, keepdims=True)
             sound = np.isfinite(norms) & (norms > 0)
             rows = np.where(sound, rows / norms, np.eye(1, self.width))
+        contrasts = np.sqrt(1 - ALPHA) * simplex(self.labels)
+        codes = np.concatenate([np.full((self.labels, 1), np.sqrt(ALPHA)), contrasts], axis=1)  # c_y in row y
         lengthened = np.concatenate([np.sqrt(1 - KAPPA**2) * rows, np.full((len(rows), 1), KAPPA)], axis=1)
-        folded: Floats = self.codes[labels][:, :, None] * lengthened[:, None, :]
+        folded: Floats = codes[labels][:, :, None] * lengthened[:, None, :]
         return folded.reshape(len(rows), self.columns)
 
     def unfold(self, mean: Floats) -> tuple[Floats, Floats, Floats]:
