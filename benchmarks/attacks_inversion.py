@@ -126,11 +126,11 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     """Make one attack; its line."""
     import torch
 
-    from benchmarks.linear_map import fit_linear_map
+    from benchmarks.linear_map import fit_linear_map, invert_through
     from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
     from dp_forward.attacks.inversion.gradient import invert_by_gradient
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
-    from dp_forward.attacks.inversion.recall import TokenPrior
+    from dp_forward.attacks.inversion.recall import Inversion, TokenPrior
     from dp_forward.privacy import NoiseSpec
     from dp_forward.split import split_model
     from dp_forward.split.artifacts import load_front
@@ -153,48 +153,27 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     wanted = min(len(bench.secret), bench.most_texts, job.texts or TEXTS[job.releases])
     secret = bench.secret.subset(np.linspace(0, len(bench.secret) - 1, wanted).astype(int))
     prior = TokenPrior.learn(bench.public, special=bench.special, vocabulary=model.config.vocab_size)
-    common = {"device": bench.device}
+    target = Inversion(front, mechanism, secret, prior, job.releases, bench.device)
     if job.attack == "decoder":
         decoder = train_decoder(
-            front,
-            mechanism,
+            target,
             bench.public,
-            prior=prior,
-            average=job.releases,
             steps=bench.steps,
             batch=bench.batch,
             rate=bench.rate,
             inner=bench.inner,
             layers=bench.layers,
-            **common,
         )
-        result = invert_with(decoder, front, mechanism, secret, **common)
+        result = invert_with(decoder)
         note["losses"] = [round(loss, 3) for loss in decoder.losses]
     elif job.attack == "gradient" or not front.row_local:
-        through = None
         if job.extra:
             sample = bench.public.subset(range(min(4000, len(bench.public))))
-            through = fit_linear_map(front, mechanism, sample, **common)
-        result = invert_by_gradient(
-            front,
-            mechanism,
-            secret,
-            prior=prior,
-            releases=job.releases,
-            through=through,
-            steps=bench.fit_steps,
-            **common,
-        )
+            result = invert_through(fit_linear_map(target, sample), target, steps=bench.fit_steps)
+        else:
+            result = invert_by_gradient(target, steps=bench.fit_steps)
     else:
-        result = invert_nearest(
-            front,
-            mechanism,
-            secret,
-            prior=prior,
-            releases=job.releases,
-            use_prior=job.extra == "with prior",
-            **common,
-        )
+        result = invert_nearest(target, use_prior=job.extra == "with prior")
     return {**result.as_dict(), **note}
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dp_forward.attacks.inversion.gradient import refuse_front
-from dp_forward.attacks.observations import AnyFront, each_batch, observe_average
+from dp_forward.attacks.attack_result import AttackResult
+from dp_forward.attacks.inversion.gradient import BATCH, fit_tokens, refuse_front
+from dp_forward.attacks.inversion.recall import Inversion
+from dp_forward.attacks.observations import AnyFront, each_batch
 from dp_forward.data.encoded_texts import EncodedTexts
-from dp_forward.privacy import Mechanism
 from dp_forward.progress import Count
 from dp_forward.split.families import FAMILIES
 from dp_forward.split.halves import NarrowFront
@@ -60,36 +61,40 @@ class LinearMap:
     error: float
     """Mean square of the difference over that of the rows, on the texts it was learnt from."""
 
-    def map_back(self, seen: Tensor) -> Tensor:
-        """What was seen, as rows that the first block would read."""
-        return seen @ self.weight + self.offset
-
-    def rows_of(self, front: AnyFront, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The rows that the first block reads."""
-        return entry_rows(front, inputs)
-
     def __repr__(self) -> str:
         return f"LinearMap({tuple(self.weight.shape)}, error={self.error:.3g})"
 
 
-def fit_linear_map(
-    front: AnyFront,
-    mechanism: Mechanism | None,
-    public: EncodedTexts,
-    *,
-    releases: int = 1,
-    device: str = "cpu",
-    progress: Count | None = None,
-) -> LinearMap:
+def invert_through(found: LinearMap, target: Inversion, *, steps: int = 150) -> AttackResult:
+    """The gradient attack at the level of the first block, after a linear map of what was seen."""
+    guesses = []
+    for seen, tell in target.each_batch(BATCH):
+        guesses.append(
+            fit_tokens(
+                target,
+                lambda **inputs: entry_rows(target.front, inputs),
+                seen @ found.weight + found.offset,
+                target.lengths(seen),
+                over=None,
+                steps=steps,
+                rate=2.0,
+                tell=tell,
+            )
+        )
+    name = "gradient after a linear map"
+    return target.judge(name, torch.cat(guesses), steps=steps, map_error=found.error)
+
+
+def fit_linear_map(target: Inversion, public: EncodedTexts, *, progress: Count | None = None) -> LinearMap:
     """Least squares on public text: what would be seen of its rows, against what the first block read."""
+    front, device = target.front, target.device
     refuse_front(front)
-    front = front.to(device)
     width = front.width + 1
     left: Tensor = torch.zeros(width, width, dtype=torch.float64, device=device)
     right: Tensor | None = None
     power = 0.0
-    for _, batch, _ in each_batch(public, 128, progress):
-        seen = observe_average(front, mechanism, batch, releases=releases, device=device)
+    for batch, _ in each_batch(public, 128, progress):
+        seen = target.observe(batch)
         inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
         with torch.inference_mode():
             wanted = entry_rows(front, inputs)

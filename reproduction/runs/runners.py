@@ -15,7 +15,7 @@ import numpy as np
 
 from dp_forward.attacks.attribute import attribute_attack, keyword_genres
 from dp_forward.attacks.inversion.nearest_token import invert_nearest
-from dp_forward.attacks.inversion.recall import TokenPrior, token_table
+from dp_forward.attacks.inversion.recall import Inversion, TokenPrior, token_table
 from dp_forward.attacks.membership import answers, entropy, threshold_attack
 from dp_forward.data import EncodedTexts, FixedLength, read_records
 from dp_forward.data.tasks import find_task
@@ -187,8 +187,7 @@ def _inversion(work: _Work) -> dict[str, Any]:
         special=load_tokenizer(work.settings["model"]).all_special_ids,
         vocabulary=int(token_table(front).num_embeddings),  # type: ignore[arg-type]
     )
-    found = invert_nearest(front, mechanism, texts, prior=prior, device=str(pick_device()))
-    return found.as_dict()
+    return invert_nearest(Inversion(front, mechanism, texts, prior, device=str(pick_device()))).as_dict()
 
 
 def _attribute(work: _Work) -> dict[str, Any]:

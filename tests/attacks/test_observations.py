@@ -39,7 +39,7 @@ def test_what_cannot_be_released_is_simulated(choice: dict[str, object]) -> None
 
 def test_without_noise_it_is_the_hidden_matrix_or_the_bounded_one() -> None:
     front, told = pair().front, []
-    hidden = torch.cat([hidden_rows(front, b, device="cpu") for _, b, _ in each_batch(texts(70), 64)])
+    hidden = torch.cat([hidden_rows(front, b, device="cpu") for b, _ in each_batch(texts(70), 64)])
     seen = torch.cat(list(observe_texts(front, None, texts(70), draws=5, device="cpu", progress=told.append)))
     assert torch.equal(seen[:, 0], hidden)
     assert told == [64, 70]

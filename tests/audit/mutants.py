@@ -34,7 +34,7 @@ from dp_forward.cli.serve import serve_locally
 from dp_forward.data import tokens
 from dp_forward.ledger import State
 from dp_forward.noise import Sanitizer
-from dp_forward.noise.released import released_gaussian, released_label, released_privunit
+from dp_forward.noise.released import released_label, released_privunit
 from dp_forward.noise.released import released_matrix as released
 from dp_forward.noise.simulated import sanitizer
 from dp_forward.privacy import NoiseSpec, NormBound, RandomizedResponse
@@ -165,12 +165,12 @@ def sensitivity_c() -> contextlib.AbstractContextManager[Any]:
 
 
 def less_noise(factor: float) -> Broken:
-    honest = released_gaussian.rounded_normal
+    honest = released.rounded_normal
 
     def quieter(shape: Any, *, scale: float, entropy: Any) -> Any:
         return honest(shape, scale=factor * scale, entropy=entropy)
 
-    return lambda: _patch(released_gaussian, "rounded_normal", quieter)
+    return lambda: _patch(released, "rounded_normal", quieter)
 
 
 def reused() -> contextlib.AbstractContextManager[Any]:
@@ -222,13 +222,13 @@ def no_padding() -> contextlib.AbstractContextManager[Any]:
 
 def clipped_together() -> contextlib.AbstractContextManager[Any]:
     """The bound is held by the batch, not by each text."""
-    honest = released_gaussian.quantise
+    honest = released.quantise
 
     def together(vectors: Any, *, bound: NormBound, step: float) -> Any:
         whole = honest(vectors.reshape(1, -1), bound=bound, step=step)
         return whole.reshape(vectors.shape)
 
-    return _patch(released_gaussian, "quantise", together)
+    return _patch(released, "quantise", together)
 
 
 def clipped_together_in_training() -> contextlib.AbstractContextManager[Any]:
@@ -263,22 +263,22 @@ def skipped_when_recomputed() -> contextlib.AbstractContextManager[Any]:
 
 def residual_beside_noise() -> contextlib.AbstractContextManager[Any]:
     """The hidden matrix is added once more, after the bound and the noise."""
-    honest = released_gaussian.GaussianRelease.draw
+    honest = released._draw_gaussian
 
-    def draw(self: Any, vectors: Any, *, entropy: Any) -> Any:
-        return honest(self, vectors, entropy=entropy) + np.rint(vectors / self.step).astype(np.int64)
+    def draw(sigma: float, bound: Any, grid: Any, vectors: Any, entropy: Any) -> Any:
+        return honest(sigma, bound, grid, vectors, entropy) + np.rint(vectors / grid.step).astype(np.int64)
 
-    return _patch(released_gaussian.GaussianRelease, "draw", draw)
+    return _patch(released, "_draw_gaussian", draw)
 
 
 def bound_left_out() -> contextlib.AbstractContextManager[Any]:
     """A hidden matrix of norm 3 goes in, and is released as it is."""
-    honest = released_gaussian.quantise
+    honest = released.quantise
 
     def unbounded(vectors: Any, *, bound: NormBound, step: float) -> Any:
         return 3 * honest(vectors, bound=bound, step=step)
 
-    return _patch(released_gaussian, "quantise", unbounded)
+    return _patch(released, "quantise", unbounded)
 
 
 _residual: list[torch.Tensor] = []

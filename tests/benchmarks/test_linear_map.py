@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.inversion.inversion_cases import PRIOR, PUBLIC, SECRET, front, noise
-from benchmarks.linear_map import entry_rows, fit_linear_map
-from dp_forward.attacks.inversion.gradient import invert_by_gradient
+from attacks.inversion.inversion_cases import PUBLIC, SECRET, front, noise, target
+from benchmarks.linear_map import entry_rows, fit_linear_map, invert_through
 
 BATCH = {k: v for k, v in SECRET.batch(np.arange(6)).items() if k != "labels"}
 
@@ -22,13 +21,14 @@ def test_the_rows_of_the_first_block_are_those_of_the_cut_at_embeddings(family: 
 def test_a_linear_map_leads_back_to_the_rows_of_the_first_block() -> None:
     deep = front("encoder.1")
     told: list[int] = []
-    found = fit_linear_map(deep, None, PUBLIC, progress=told.append)
+    found = fit_linear_map(target(deep, None), PUBLIC, progress=told.append)
     assert 0 < found.error < 0.5
     assert told[-1] == len(PUBLIC)
-    result = invert_by_gradient(deep, None, SECRET, prior=PRIOR, through=found, steps=60, batch=40)
+    result = invert_through(found, target(deep, None), steps=60)
     assert result.success > 0.8
     assert result.details["map_error"] == found.error
-    blind = fit_linear_map(deep, noise(0.5), PUBLIC)
+    strong = target(deep, noise(0.5))
+    blind = fit_linear_map(strong, PUBLIC)
     assert blind.error > found.error
-    defended = invert_by_gradient(deep, noise(0.5), SECRET, prior=PRIOR, through=blind, steps=20, batch=40)
+    defended = invert_through(blind, strong, steps=20)
     assert defended.success < 0.25

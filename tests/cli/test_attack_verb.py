@@ -9,9 +9,8 @@ import pytest
 
 import tiny_task
 import tiny_user
-from dp_forward.attacks.inversion import nearest_token
+from dp_forward.attacks.inversion.recall import Inversion
 from dp_forward.attacks.observations import hidden_rows
-from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import apply_bound
 from dp_forward.privacy import NoiseSpec
 from dp_forward.train.finetune import finetune
@@ -131,10 +130,10 @@ def test_the_same_inversion_reads_all_without_noise_and_little_with_it(
 def test_a_broken_promise_is_told_by_the_exit_code(
     dpf: Callable[..., Any], world: TinyWorld, fronts: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_noise(front: Any, mechanism: Any, batch: Any, *, releases: int, device: str) -> Any:
-        return apply_bound(hidden_rows(front, batch, device=device), Sanitizer(mechanism).bound)
+    def without_noise(target: Inversion, batch: Any) -> Any:
+        return apply_bound(hidden_rows(target.front, batch, device=target.device), target.noise()[1])
 
-    monkeypatch.setattr(nearest_token, "observe_average", without_noise)
+    monkeypatch.setattr(Inversion, "observe", without_noise)
     done = dpf(*_inversion(world, fronts["noisy"]))
     assert done.code == 1
     assert done.json["refuted"] is True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dp_forward.corpus.draw_log import DrawLog, Piece, Shard
+from dp_forward.corpus.draw_log import DrawLog, Shard
 from dp_forward.errors import InvalidInput, LedgerCorrupt
 
 SETTINGS, IDENTITY = {"shard_records": 2}, b"a corpus"
@@ -17,7 +17,7 @@ SETTINGS, IDENTITY = {"shard_records": 2}, b"a corpus"
 def begun(path: Path) -> DrawLog:
     log = DrawLog.create(path, SETTINGS, IDENTITY)
     log.mark_charged()
-    log.add(Piece(0, 2, b"noisy", b"labels"))
+    log.add(range(2), b"noisy", b"labels")
     return log
 
 
@@ -33,9 +33,10 @@ def test_a_file_with_a_rollback_journal_is_continued(tmp_path: Path) -> None:
     with DrawLog(path) as log:
         assert (log.charged, log.next_record, log.is_of(IDENTITY)) == (True, 2, True)
         log.finish(Shard(0, 2, 10, "ab"))
-        log.add(Piece(2, 1, b"more", b""))
+        log.add(range(2, 3), b"more", b"a")
+        log.add(range(3, 4), b"most", b"b")
     with DrawLog(path) as log:
-        assert (log.shards, log.pieces()) == ([Shard(0, 2, 10, "ab")], [Piece(2, 1, b"more", b"")])
+        assert (log.shards, log.draws()) == ([Shard(0, 2, 10, "ab")], (b"moremost", b"ab"))
 
 
 def test_a_log_has_one_owner_and_is_never_made_twice(tmp_path: Path) -> None:
@@ -60,4 +61,4 @@ def test_a_damaged_log_is_refused(tmp_path: Path, harm: str) -> None:
     begun(path).close()
     changed(path, harm)
     with pytest.raises(LedgerCorrupt, match="never reset"):
-        DrawLog(path).pieces()
+        DrawLog(path).draws()

@@ -582,7 +582,7 @@ def test_a_killed_folded_release_goes_on_and_draws_no_record_again(tmp_path: Pat
         os._exit(9)
     assert os.wait()[1] == signal.SIGKILL
     with DrawLog(private_folder(out) / "draws") as log:
-        before = b"".join(piece.noisy for piece in log.pieces())
+        before, _ = log.draws()
         kept = log.next_record - sum(shard.records for shard in log.shards)
     corpus = release_corpus(folding_user(), texts(RECORDS), out, shard_records=SHARD, resume=True)
     values, first = in_order(corpus), SHARD * (0 if not kept else (at * PIECE - kept) // SHARD)

@@ -123,7 +123,7 @@ def attribute_attack(
         raise InvalidInput("pool", "be flatten or mean", pool, "Leave it out.")
     known, wanted = _labels("train", train), _labels("test", test)
     place = pick_device(device)
-    parts = [hidden_rows(front, batch, device=place) for _, batch, _ in each_batch(train, 64)]
+    parts = [hidden_rows(front, batch, device=place) for batch, _ in each_batch(train, 64)]
     rows, width = parts[0].shape[1:]
     pool = pool or ("flatten" if rows * width <= 4096 else "mean")
     # Where nothing is drawn, the vectors are all that is needed.

@@ -65,19 +65,10 @@ def attribute_ceiling(mechanism: Mechanism | None, prior: float) -> float:
         1 where nothing is promised about a whole text: no mechanism, a baseline outside its theorem, or a
         promise per token, phrase or label. (A text of n tokens differs from another in all of them.)
     """
-    promised = mechanism is not None and mechanism.guaranteed and mechanism.unit in (TEXT, RECORD)
-    return guess_ceiling(mechanism if promised else None, prior)
-
-
-def guess_ceiling(mechanism: Mechanism | None, prior: float) -> float:
-    """The same for a secret that lies inside one unit of the mechanism, whatever that unit is.
-
-    For a promise per token, ``prior`` must count what is known of the other tokens: the promise keeps them
-    fixed.
-    """
     if not 0 < prior <= 1:
         raise InvalidInput("prior", "lie in (0, 1]", prior, "It is the share of the likeliest value.")
-    if mechanism is None or prior == 1:
+    promised = mechanism is not None and mechanism.guaranteed and mechanism.unit in (TEXT, RECORD)
+    if mechanism is None or not promised or prior == 1:
         return 1.0
     prior = float(prior)
     pure = mechanism.epsilon(0.0)

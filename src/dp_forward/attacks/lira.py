@@ -25,8 +25,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dp_forward.attacks.attack_result import AttackResult, require_texts
-from dp_forward.attacks.membership import threshold_attack
+from dp_forward.attacks.attack_result import AttackResult
+from dp_forward.attacks.membership import checked_labels, threshold_attack
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, finite_array
 from dp_forward.progress import Count
@@ -44,10 +44,7 @@ _LEAST_CHANCE = 1e-18
 def logit_confidence(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
     """``ln p_y - ln(sum of the others)``: the score that LiRA works on."""
     chances = finite_array("probabilities", probabilities, ndim=2)
-    known = np.asarray(labels)
-    if known.shape != (len(chances),):
-        raise InvalidInput("labels", f"be {len(chances)}", known.shape, "Give one for every text.")
-    place = np.arange(len(chances)), known
+    place = np.arange(len(chances)), checked_labels(labels, chances)
     rest = np.array(chances)
     rest[place] = 0.0
     right, others = (np.log(np.maximum(share, _LEAST_CHANCE)) for share in (chances[place], rest.sum(axis=1)))
@@ -65,17 +62,13 @@ def lira(
     ceiling: float | None = None,
 ) -> AttackResult:
     """Attack one target: scores [N] and who was a member [N], and the same of the shadows, [S, N] each."""
-    members = _flags("target_members", target_members, axes=1)
     target = finite_array("target_scores", target_scores, ndim=1)
     shadows = finite_array("shadow_scores", shadow_scores, ndim=2)
-    inside = _flags("shadow_members", shadow_members, axes=2)
-    if shadows.shape != inside.shape or shadows.shape[1] != len(target):
-        raise InvalidInput(
-            "shadow_scores",
-            f"be [shadows, {len(target)}], as shadow_members",
-            f"{shadows.shape} and {inside.shape}",
-            "Score every text with every shadow.",
-        )
+    if shadows.shape[1] != len(target):
+        rule = f"be [shadows, {len(target)}]"
+        raise InvalidInput("shadow_scores", rule, shadows.shape, "Score every text with every shadow.")
+    members = _flags("target_members", target_members, target.shape)
+    inside = _flags("shadow_members", shadow_members, shadows.shape)
     if (not offline and inside.sum(axis=0).min() < 1) or (~inside).sum(axis=0).min() < 1:
         raise InvalidInput(
             "shadow_members", "have every text in one shadow and out of another", "others", "Use halves()."
@@ -86,12 +79,6 @@ def lira(
         off_in, spread_in = _fitted(target, shadows, inside)
         in_power, out_power = -0.5 * (off_in / spread_in) ** 2, -0.5 * judged**2
         judged = (in_power - np.log(spread_in)) - (out_power - np.log(spread))
-    if members.shape != judged.shape:
-        raise InvalidInput(
-            "target_members", f"be {len(judged)}", len(members), "Say of every text whether it was one."
-        )
-    require_texts("members", int(members.sum()))
-    require_texts("others", int((~members).sum()))
     name = "membership, LiRA offline" if offline else "membership, LiRA"
     return threshold_attack(
         judged[members], judged[~members], seed=seed, direction="high", ceiling=ceiling, name=name
@@ -137,13 +124,9 @@ def _fitted(target: Floats, scores: Floats, chosen: Bools) -> tuple[Floats, Floa
     return target - mean, np.maximum(np.sqrt(variance), 1e-6)
 
 
-def _flags(name: str, value: ArrayLike, *, axes: int) -> Bools:
+def _flags(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Bools:
     flags = np.asarray(value)
-    if flags.dtype != np.bool_ or flags.ndim != axes:
-        raise InvalidInput(
-            name,
-            f"be true or false along {axes} axes",
-            f"{flags.dtype} {flags.shape}",
-            "Say who was a member.",
-        )
+    if flags.dtype != np.bool_ or flags.shape != shape:
+        found = f"{flags.dtype} {flags.shape}"
+        raise InvalidInput(name, f"be {shape}, true or false", found, "Say of every text whether it was one.")
     return flags

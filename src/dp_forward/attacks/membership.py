@@ -81,7 +81,7 @@ def answers(
 def confidence(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
     """The probability of the true label; members have more of it."""
     chances = _checked(probabilities)
-    return np.asarray(chances[np.arange(len(chances)), _checked_labels(labels, chances)])
+    return np.asarray(chances[np.arange(len(chances)), checked_labels(labels, chances)])
 
 
 def entropy(probabilities: ArrayLike, labels: ArrayLike | None = None) -> Floats:
@@ -93,7 +93,7 @@ def entropy(probabilities: ArrayLike, labels: ArrayLike | None = None) -> Floats
 def modified_entropy(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
     """Entropy that knows the label (Song and Mittal 2021): an answer that is sure and wrong has much."""
     chances = _checked(probabilities)
-    place = np.arange(len(chances)), _checked_labels(labels, chances)
+    place = np.arange(len(chances)), checked_labels(labels, chances)
     others = -chances * np.log1p(-np.minimum(chances, 1 - 2.0**-53))
     right = chances[place]
     others[place] = -(1 - right) * np.log(np.maximum(right, _TINY))
@@ -189,7 +189,8 @@ def _checked(probabilities: ArrayLike) -> Floats:
     return chances
 
 
-def _checked_labels(labels: ArrayLike, chances: Floats) -> NDArray[Any]:
+def checked_labels(labels: ArrayLike, chances: Floats) -> NDArray[Any]:
+    """The number of a column of ``chances`` for each of its rows."""
     known = np.asarray(labels)
     if known.shape != (len(chances),) or known.dtype.kind not in "iu":
         raise InvalidInput("labels", f"be {len(chances)} whole numbers", known.shape, "One for every text.")

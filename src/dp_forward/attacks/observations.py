@@ -15,7 +15,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dp_forward.data import EncodedTexts
@@ -30,7 +29,7 @@ from dp_forward.progress import Count
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import AnyFront
 
-__all__ = ["AnyFront", "each_batch", "observe_average", "observe_texts"]
+__all__ = ["AnyFront", "each_batch", "observe_texts"]
 
 
 def kind_of_noise(mechanism: Mechanism | None) -> Literal["none", "released", "simulated"]:
@@ -57,20 +56,20 @@ def hidden_rows(
 
 def each_batch(
     texts: EncodedTexts, size: int, progress: Count | None = None
-) -> Iterator[tuple[NDArray[np.int64], dict[str, Tensor], Callable[[float], None]]]:
-    """All texts, ``size`` at a time: their numbers, their tokens, and a callable for the share that is done.
+) -> Iterator[tuple[dict[str, Tensor], Callable[[float], None]]]:
+    """The tokens of all texts, ``size`` at a time, each with a callable for the share that is done.
 
     ``progress`` is called with the texts so far; a share of a batch counts as so many of its texts.
     """
     report = progress or (lambda done: None)
     for start in range(0, len(texts), size):
-        indices = np.arange(start, min(start + size, len(texts)))
+        some = range(start, min(start + size, len(texts)))
 
-        def tell(share: float, start: int = start, most: int = len(indices) - 1) -> None:
-            report(start + int(share * most))
+        def tell(share: float, some: range = some) -> None:
+            report(some.start + int(share * (len(some) - 1)))
 
-        yield indices, texts.batch(indices), tell
-        report(int(indices[-1]) + 1)
+        yield texts.batch(some), tell
+        report(some.stop)
 
 
 @torch.inference_mode()
@@ -116,31 +115,9 @@ def observe_texts(
     draws = count("draws", draws, remedy="Use 1, or more to average the noise away.")
     if mechanism is not None:
         refuse_where_rows_mix("mechanism", mechanism.unit, row_local=front.row_local, cut=front.cut)
-    for _, batch, _ in each_batch(texts, 64, progress):
+    for batch, _ in each_batch(texts, 64, progress):
         hidden = hidden_rows(front, batch, device=device)
         if mechanism is not None and noiseless:
             yield apply_bound(hidden, Sanitizer(mechanism).bound)[:, None]
         else:
             yield observe(hidden, mechanism, draws=draws)
-
-
-def observe_average(
-    front: AnyFront,
-    mechanism: Mechanism | None,
-    batch: dict[str, Tensor],
-    *,
-    releases: int,
-    device: str,
-    simulate: bool = False,
-) -> Tensor:
-    """The average of so many releases of each text of a batch [texts, rows, width]; drawn a few at a time."""
-    hidden = hidden_rows(front, batch, device=device)
-    if mechanism is None:
-        return hidden
-    total, left = torch.zeros_like(hidden, dtype=torch.float64), releases
-    most = max(1, (1 << 26) // max(1, hidden.numel()))
-    while left > 0:
-        draws = min(left, most)
-        total += observe(hidden, mechanism, draws=draws, simulate=simulate).sum(dim=1, dtype=torch.float64)
-        left -= draws
-    return (total / releases).float()

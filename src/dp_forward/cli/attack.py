@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from typer import Option
@@ -16,6 +16,7 @@ from dp_forward.progress import counter
 
 if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
+    from dp_forward.attacks.inversion.recall import Inversion
     from dp_forward.data import EncodedTexts
 
 app = typer.Typer(
@@ -56,7 +57,9 @@ def inversion(
 
     Example: dpf attack inversion run --how nearest --limit 100 --releases 8
     """
-    from dp_forward.attacks.inversion.recall import TokenPrior, token_table
+    from dp_forward.attacks.inversion.gradient import invert_by_gradient
+    from dp_forward.attacks.inversion.nearest_token import invert_nearest
+    from dp_forward.attacks.inversion.recall import Inversion, TokenPrior, token_table
     from dp_forward.data import read_records
 
     table = token_table(target.front)
@@ -73,9 +76,14 @@ def inversion(
     texts = target.encoded(read_records(attacked, part), limit)
     special, tokens = target.tokens.tokenizer.all_special_ids, int(table.num_embeddings)  # type: ignore[arg-type]
     prior = TokenPrior.learn(own, special=special, vocabulary=tokens)
-    prior.check(texts)
-    more = {"use_prior": with_prior} if chosen == "nearest" else {"steps": steps or _STEPS[chosen]}
-    found = _invert(target, chosen, own, texts, releases, prior=prior, **more)
+    progress = counter(target.bars, "attacking", len(texts))
+    seen = Inversion(target.front, target.mechanism, texts, prior, releases, target.device, progress)
+    if chosen == "nearest":
+        found = invert_nearest(seen, use_prior=with_prior)
+    elif chosen == "gradient":
+        found = invert_by_gradient(seen, steps=steps or _STEPS[chosen])
+    else:
+        found = _invert_by_decoder(target, seen, own, steps or _STEPS[chosen])
     facts = {
         "task": attacked.name,
         "split": part,
@@ -86,22 +94,11 @@ def inversion(
     return Outcome(found, facts)
 
 
-def _invert(
-    target: Target, how: _How, public: EncodedTexts, texts: EncodedTexts, releases: int, **settings: Any
-) -> AttackResult:
+def _invert_by_decoder(target: Target, seen: Inversion, public: EncodedTexts, steps: int) -> AttackResult:
     from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
-    from dp_forward.attacks.inversion.gradient import invert_by_gradient
-    from dp_forward.attacks.inversion.nearest_token import invert_nearest
 
-    front, noise = target.front, target.mechanism
-    settings["device"] = target.device
-    progress = counter(target.bars, "attacking", len(texts))
-    if how != "decoder":
-        invert = invert_nearest if how == "nearest" else invert_by_gradient
-        return invert(front, noise, texts, releases=releases, progress=progress, **settings)
-    settings["progress"] = counter(target.bars, "training the decoder", settings["steps"])
-    decoder = train_decoder(front, noise, public, average=releases, seed=target.seed, **settings)
-    return invert_with(decoder, front, noise, texts, device=target.device, progress=progress)
+    progress = counter(target.bars, "training the decoder", steps)
+    return invert_with(train_decoder(seen, public, steps=steps, seed=target.seed, progress=progress))
 
 
 @attack_verb

@@ -7,10 +7,9 @@ mechanism for the guarantee. No epsilon is ever taken from a file.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET
@@ -27,7 +26,7 @@ from dp_forward.privacy.charge import Charge
 from dp_forward.privacy.checks import count
 from dp_forward.release_spec import ReleaseSpec
 
-__all__ = ["CorpusSpec", "LabelMechanism", "Labels", "labels_as_dict", "labels_from_dict"]
+__all__ = ["CorpusSpec", "LabelMechanism", "Labels", "labels_as_dict", "labels_from_dict", "shard_size"]
 
 LabelMechanism = RandomizedResponse | ResponseWithPrior
 """How a label is randomized."""
@@ -36,6 +35,8 @@ Labels = LabelMechanism | Literal["public", "none", "folded"]
 """What is known of the labels: a randomized answer, everything, nothing, or only what the one release of text
 and label tells (`noise.folded_record`)."""
 
+_SHARD_BYTES: Final = 64 << 20
+_MOST_SHARD_RECORDS: Final = 1 << 16
 _KEYS = {"front", "release", "labels", "bits", "rows", "width", "records", "shard_records"}
 _ASSUMPTIONS = (
     "the front does not depend on the released texts",
@@ -85,10 +86,6 @@ class CorpusSpec:
         """What every record spends."""
         text = self.release.mechanism().charge()
         return text + self.labels.charge() if isinstance(self.labels, LabelMechanism) else text
-
-    def transition(self) -> NDArray[np.float64] | None:
-        """Row y: how a label y is answered; None where labels are not randomized."""
-        return self.labels.transition() if isinstance(self.labels, LabelMechanism) else None
 
     @property
     def stores_labels(self) -> bool:
@@ -144,6 +141,11 @@ class CorpusSpec:
         )
 
 
+def shard_size(release: ReleaseSpec) -> int:
+    """How many records of 16 bits fit in 64 MiB: those of a shard, unless somebody says otherwise."""
+    return min(max(1, _SHARD_BYTES // (release.matrix_rows * release.width * 2)), _MOST_SHARD_RECORDS)
+
+
 def labels_as_dict(labels: Labels) -> dict[str, Any]:
     """For JSON: how labels are stored."""
     if not isinstance(labels, LabelMechanism):
@@ -159,12 +161,9 @@ def labels_as_dict(labels: Labels) -> dict[str, Any]:
 def labels_from_dict(settings: dict[str, Any], labels: int) -> Labels:
     """From JSON, for so many labels; anything but what `labels_as_dict` writes is refused."""
     match settings:
-        case {"how": "public", **rest} if not rest:
-            return "public"
-        case {"how": "none", **rest} if not rest:
-            return "none"
-        case {"how": "folded", **rest} if not rest:
-            return "folded"
+        case {"how": ("public" | "none" | "folded") as how, **rest} if not rest:
+            plain: Labels = how
+            return plain
         case {"how": "randomized", "epsilon": epsilon, "releases": releases, **rest} if not rest:
             return RandomizedResponse(epsilon, labels, releases)
         case {

@@ -24,14 +24,13 @@ import json
 import secrets
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.storage.database import Database, Problem, create_database
 
-__all__ = ["Piece", "Shard"]
+__all__ = ["Shard"]
 
 _FORMAT: Final = 1
 _CHECKPOINT_EVERY: Final = 16
@@ -47,24 +46,7 @@ _SCHEMA: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The draws of some records in a row; the bytes are not shown."""
-
-    first: int
-    records: int
-    noisy: bytes = field(repr=False)
-    labels: bytes = field(repr=False)
-
-    @property
-    def sha256(self) -> bytes:
-        """Of everything in it."""
-        numbers = f"{self.first} {self.records} {len(self.noisy)} {len(self.labels)}\n".encode()
-        return hashlib.sha256(numbers + self.noisy + self.labels).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(NamedTuple):
     """A finished file."""
 
     number: int
@@ -134,32 +116,31 @@ class DrawLog:
             connection.execute("UPDATE plan SET charged = 1")
         self.charged = True
 
-    def add(self, piece: Piece) -> None:
+    def add(self, records: range, noisy: bytes, labels: bytes) -> None:
         """Commit the draws of the next records; on disk when this returns."""
-        if not self.charged or piece.first != self.next_record:
+        if not self.charged or records.start != self.next_record:
             raise AssertionError("draws are charged first and committed in their order")
-        row = (piece.first, piece.records, piece.noisy, piece.labels, piece.sha256)
+        piece = (records.start, len(records), noisy, labels)
         with self._database.transaction(write=True) as connection:
-            connection.execute("INSERT INTO pieces VALUES (?, ?, ?, ?, ?)", row)
-        self.next_record += piece.records
+            connection.execute("INSERT INTO pieces VALUES (?, ?, ?, ?, ?)", (*piece, _digest(*piece)))
+        self.next_record = records.stop
 
-    def pieces(self) -> list[Piece]:
-        """The draws of the shard that is being filled, checked."""
+    def draws(self) -> tuple[bytes, bytes]:
+        """The noisy matrices and the labels of the shard that is being filled, checked."""
         query = "SELECT first, records, noisy, labels, sha256 FROM pieces ORDER BY first"
-        found = []
+        noisy, labels = [], []
         with self._database.transaction(write=False) as connection:
-            for *fields, sha256 in connection.execute(query):
-                piece = Piece(*fields)
-                if piece.sha256 != sha256:
+            for *piece, sha256 in connection.execute(query):
+                if _digest(*piece) != sha256:
                     raise self._refuse(Problem("damaged"))
-                found.append(piece)
-        return found
+                noisy.append(piece[2])
+                labels.append(piece[3])
+        return b"".join(noisy), b"".join(labels)
 
     def finish(self, shard: Shard) -> None:
         """Store a finished shard and drop its pieces, both or neither."""
-        row = (shard.number, shard.records, shard.bytes, shard.sha256)
         with self._database.transaction(write=True) as connection:
-            connection.execute("INSERT INTO shards VALUES (?, ?, ?, ?)", row)
+            connection.execute("INSERT INTO shards VALUES (?, ?, ?, ?)", shard)
             connection.execute("DELETE FROM pieces")
         self.shards.append(shard)
 
@@ -184,6 +165,11 @@ def _check(connection: sqlite3.Connection) -> None:
     row = connection.execute("SELECT format FROM plan").fetchone()
     if row is None or row[0] != _FORMAT:
         raise sqlite3.DatabaseError("no plan of this format")
+
+
+def _digest(first: int, records: int, noisy: bytes, labels: bytes) -> bytes:
+    numbers = f"{first} {records} {len(noisy)} {len(labels)}\n".encode()
+    return hashlib.sha256(numbers + noisy + labels).digest()
 
 
 def _tag(secret: bytes, identity: bytes) -> bytes:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
-from dp_forward.corpus.draw_log import Piece
 from dp_forward.data import EncodedTexts
 from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.noise.released.released_label import release_labels
@@ -31,8 +30,8 @@ class ReleaseDrawer:
     """A front on a device and the records it reads.
 
     Guarantees:
-        Only what came out of `release_batch` and `release_labels` (or a public label) is in a piece. The
-        hidden values stay in memory, and no gradient is kept.
+        Only what came out of `release_batch` and `release_labels` (or a public label) comes out. The hidden
+        values stay in memory, and no gradient is kept.
     Edges:
         The front is put into evaluation mode and moved to the device, where it stays.
     """
@@ -44,14 +43,15 @@ class ReleaseDrawer:
         release, labels = spec.release, len(spec.release.labels)
         self._code = FoldedCode.of_columns(release.width, labels) if release.folded else None
 
-    def draw(self, records: range) -> Piece:
-        """One release of each of these records. Every call draws anew: call it once for a record."""
+    def draw(self, records: range) -> tuple[bytes, bytes]:
+        """One release of each of these records, and their labels as they are stored.
+
+        Every call draws anew: call it once for a record.
+        """
         # The noise takes most of the time, and its arithmetic runs outside of Python's lock.
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             noisy = b"".join(threads.map(self._add_noise, self._folded(records)))
-        if len(noisy) != len(records) * self._spec.release.payload_bytes:
-            raise AssertionError("a release has another size than its spec says")
-        return Piece(records.start, len(records), noisy, self._draw_labels(records))
+        return noisy, self._draw_labels(records)
 
     def _folded(self, records: range) -> Iterator[Tensor]:
         """The hidden matrices, with the labels folded in where the spec says so."""

@@ -37,14 +37,15 @@ from safetensors.numpy import save
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dp_forward.corpus.corpus_spec import CorpusSpec
-from dp_forward.corpus.draw_log import Piece, Shard
+from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
+from dp_forward.corpus.draw_log import Shard
 from dp_forward.corpus.shuffle_guarantee import ShuffledBatch, check_batches
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import Guarantee
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.storage.digests import file_digest, settings_digest
+from dp_forward.storage.json_files import read_json
 
 __all__ = ["MANIFEST", "ReleasedCorpus", "manifest_bytes", "shard_bytes", "shard_name"]
 
@@ -62,16 +63,15 @@ def shard_name(number: int) -> str:
     return f"shard-{number:05d}.safetensors"
 
 
-def shard_bytes(spec: CorpusSpec, pieces: Sequence[Piece], *, name: str, number: int) -> bytes:
-    """The file of a shard: a function of the pieces, so made again it is the same."""
+def shard_bytes(spec: CorpusSpec, noisy: bytes, labels: bytes, *, name: str, number: int) -> bytes:
+    """The file of a shard: a function of the draws, so made again it is the same."""
     span = spec.span(number)
-    noisy = np.frombuffer(b"".join(piece.noisy for piece in pieces), dtype=spec.release.integers)
+    values = np.frombuffer(noisy, dtype=spec.release.integers)
     tensors: dict[str, NDArray[Any]] = {
-        "values": noisy.reshape(len(span), *spec.release.shape),
+        "values": values.reshape(len(span), *spec.release.shape),
         "records": np.arange(span.start, span.stop, dtype=np.int64),
     }
     if spec.stores_labels:
-        labels = b"".join(piece.labels for piece in pieces)
         tensors["labels"] = np.frombuffer(labels, dtype="<i8").reshape(len(span))
     # One entry only: safetensors writes several in any order, and the bytes must not depend on the day.
     return save(tensors, metadata={"shard": f"{name}/{number}"})
@@ -87,13 +87,8 @@ def manifest_bytes(
 ) -> bytes:
     """The manifest of a finished corpus; ``shuffled`` are the batches in which all of its records came."""
     listed = [
-        {
-            "file": shard_name(shard.number),
-            "records": shard.records,
-            "bytes": shard.bytes,
-            "sha256": shard.sha256,
-        }
-        for shard in shards
+        {"file": shard_name(number), "records": records, "bytes": size, "sha256": sha256}
+        for number, records, size, sha256 in shards
     ]
     versions = {}
     for package in ("dp-forward", "torch", "numpy", "safetensors"):
@@ -133,26 +128,34 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
     """
 
     def __init__(
-        self, folder: Path, manifest: dict[str, Any], spec: CorpusSpec, shuffled: _Batches, *, raw: bool
+        self, folder: Path, *, raw: bool, verify: bool, progress: Callable[[int], None] | None
     ) -> None:
-        self.folder = folder
-        self._spec = spec
-        self.raw = raw
+        manifest, spec, shuffled = _read_manifest(folder)
+        self.folder, self.raw = folder, raw
+        self._spec, self._shuffled, self._guarantee = spec, shuffled, spec.guarantee()
         self.name: str = manifest["name"]
         """A random name of this release."""
         self.key: str = manifest["corpus"]
         """What its maker knows it by; a ledger has it under this key."""
-        self._shuffled = shuffled
-        self._guarantee = spec.guarantee()
         one = np.ones((1, 1), dtype=spec.release.integers)
         self.scale = float(dequantise(one, spec.release.mechanism(), spec.release.bits)[0, 0])
         """``hidden = values * scale``."""
-        self.label_transition: NDArray[np.float64] | None = spec.transition()
+        how = spec.labels
+        self.label_transition = how.transition() if isinstance(how, LabelMechanism) else None
         """Row y: the probabilities of the answers to label y; None where labels are public or absent."""
         self.bytes = sum(shard["bytes"] for shard in manifest["shards"])
         """What the shards take on disk."""
-        self.labels: NDArray[np.int64] | None = None
+        parts = []
+        for number, listed in enumerate(manifest["shards"]):
+            parts.append(_check_shard(folder, number, listed, spec, verify=verify))
+            if progress is not None:
+                progress(number + 1)
+        self.labels = np.concatenate(parts) if spec.stores_labels else None
         """The labels as released; None where none were."""
+        if self.labels is not None:
+            self.labels.setflags(write=False)
+        if shuffled is not None:
+            _check_shuffled(self, shuffled)
 
     @classmethod
     def open(
@@ -168,20 +171,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         ``verify=False`` skips the digests of the shards, for a large corpus that was checked before;
         ``progress`` is called with the number of shards checked so far.
         """
-        place = Path(folder)
-        manifest, spec, shuffled = _read_manifest(place)
-        corpus = cls(place, manifest, spec, shuffled, raw=raw)
-        labels = []
-        for number, listed in enumerate(manifest["shards"]):
-            labels.append(_check_shard(place, number, listed, spec, verify=verify))
-            if progress is not None:
-                progress(number + 1)
-        if spec.stores_labels:
-            corpus.labels = np.concatenate(labels)
-            corpus.labels.setflags(write=False)
-        if shuffled is not None:
-            _check_shuffled(corpus, shuffled)
-        return corpus
+        return cls(Path(folder), raw=raw, verify=verify, progress=progress)
 
     def __len__(self) -> int:
         return self.spec.records
@@ -263,16 +253,9 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
 
 
 def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusSpec, _Batches]:
-    path = place / MANIFEST
-    if not path.is_file():
-        raise InvalidInput(
-            "corpus",
-            f"hold {MANIFEST}",
-            "no such file",
-            "Finish the release with resume, or name its folder.",
-        )
+    remedy = "Finish the release with resume, or name its folder."
+    manifest = read_json(place / MANIFEST, name="corpus", remedy=remedy)
     try:
-        manifest: dict[str, Any] = json.loads(path.read_bytes())
         keys = _FIRST_KEYS if manifest["format"] == 1 else _KEYS
         known = manifest["format"] in (1, _FORMAT) and manifest.keys() == keys
         if not known or manifest["sha256"] != _digest(manifest):

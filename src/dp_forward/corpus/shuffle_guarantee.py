@@ -172,8 +172,6 @@ def central_promise(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
 
 def central_statement(reading: CentralBounds, batches: Sequence[ShuffledBatch]) -> list[str]:
     """The central promise in sentences, what it rests on included."""
-    if not batches:
-        raise InvalidInput("batches", "be at least one", 0, _FROM_SHUFFLER)
     sizes = [batch.records for batch in batches]
     between = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     came = f"The records came in {len(sizes)} shuffled batch{'es' if len(sizes) > 1 else ''} of {between}."

@@ -21,9 +21,8 @@ A release that is resumed, or asked again when it is complete, costs nothing and
 one (other folder, front, noise, bits) is charged again, and refused beyond the cap, which is by default
 exactly one release.
 
-A restart draws no second release of a record (`draw_log` has the argument): draws are committed in small
-pieces, in order, once; a shard's bytes are a function of its pieces and its name appears when they are all
-there; a finished shard is never written again.
+A restart draws no second release of a record (`draw_log` has the argument): a shard's bytes are a function of
+the committed draws, its name appears when they are all there, and it is never written again.
 
 Guarantees:
     The steps above hold at every instant at which the process may be killed. `OUT` never holds two draws of a
@@ -46,12 +45,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import torch
 
-from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism, Labels
+from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism, Labels, shard_size
 from dp_forward.corpus.draw_log import DrawLog, Shard
 from dp_forward.corpus.drawing import ReleaseDrawer
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
@@ -60,7 +58,6 @@ from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
 from dp_forward.ledger import Ledger, Release, State
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.noise.released.released_matrix import release, serialise
-from dp_forward.privacy.checks import count
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.digests import bytes_digest, file_digest
@@ -68,8 +65,6 @@ from dp_forward.storage.files import write_file
 
 __all__ = ["choose_labels", "ledger_of", "private_folder", "release_corpus"]
 
-_SHARD_BYTES: Final = 64 << 20
-_MOST_SHARD_RECORDS: Final = 1 << 16
 _PIECE_BYTES = 4 << 20
 _PIECE_RECORDS = 1024
 """A piece is what a crash can cost in work: a few seconds of it."""
@@ -114,14 +109,25 @@ def release_corpus(
         ``shard_records`` is by default what fits in 64 MiB, and for a release that was begun, what it has.
     """
     place = Path(out).absolute()
+    path = private_folder(place) / "draws"
     labels = choose_labels(user.spec, texts, label_mechanism, publish=publish_labels)
-    spec = _make_spec(user, texts, labels, bits, shard_records or _stored_shard_records(place))
-    # Corpus, front, noise, label mechanism and bits; never leaves memory but under a key.
-    identity = f"{texts.fingerprint()}\n{json.dumps(spec.as_dict(), sort_keys=True)}".encode()
     with contextlib.ExitStack() as open_things:
-        log = open_things.enter_context(_open_log(place, spec, identity))
-        book, reserved = _reserve(place, spec, log, ledger=ledger, budget=budget, resume=resume)
-        open_things.enter_context(book)
+        log = open_things.enter_context(DrawLog(path)) if path.exists() else None
+        begun = None if log is None else int(log.settings["shard_records"])
+        spec = _make_spec(user, texts, labels, bits, shard_records or begun)
+        # Corpus, front, noise, label mechanism and bits; never leaves memory but under a key.
+        identity = f"{texts.fingerprint()}\n{json.dumps(spec.as_dict(), sort_keys=True)}".encode()
+        if log is None or not log.is_of(identity):
+            log = open_things.enter_context(_begin(place, path, spec, identity, log))
+        try:
+            book = open_things.enter_context(_open_ledger(place, ledger, spec, budget))
+            reserved = _charge(book, spec, log, resume)
+        except DpForwardError:  # refused, so nothing was charged now
+            if not log.charged:
+                log.discard()
+                with contextlib.suppress(OSError):  # where something else lies in it, it stays
+                    path.parent.rmdir()
+            raise
         if not log.charged:
             log.mark_charged()
         for draft in place.glob("*.new"):  # of a process that was killed; the file of draws keeps others out
@@ -172,14 +178,8 @@ def _make_spec(
         raise InvalidInput("labels", rule, "a label outside", "Check the task, or the front.")
     release_spec = replace(user.spec, bits=bits)
     if shard_records is None:
-        record = release_spec.matrix_rows * release_spec.width * 2
-        shard_records = min(max(1, _SHARD_BYTES // record), _MOST_SHARD_RECORDS)
-    spec = CorpusSpec(
-        release=release_spec,
-        labels=labels,
-        records=len(texts),
-        shard_records=count("shard_records", shard_records, remedy="Leave it out."),
-    )
+        shard_records = shard_size(release_spec)
+    spec = CorpusSpec(release=release_spec, labels=labels, records=len(texts), shard_records=shard_records)
     # What cannot be promised is refused before anything is made, and what cannot be drawn.
     spec.guarantee()
     blank = release(np.zeros(release_spec.shape), release_spec.mechanism(), bits=bits)
@@ -190,33 +190,15 @@ def _make_spec(
     return spec
 
 
-def _stored_shard_records(place: Path) -> int | None:
-    """The records per shard of a release that was begun here."""
-    path = private_folder(place) / "draws"
-    if not path.exists():
-        return None
-    with DrawLog(path) as log:
-        return int(log.settings["shard_records"])
-
-
-def _open_log(place: Path, spec: CorpusSpec, identity: bytes) -> DrawLog:
-    """The draws of this release, begun now or before; those of another one are refused."""
-    path = private_folder(place) / "draws"
-    if path.exists():
-        log = DrawLog(path)
-        try:
-            if log.is_of(identity):
-                return log
-            if log.charged:
-                settings = spec.as_dict()
-                other = [name for name in settings if log.settings.get(name) != settings[name]]
-                found = f"one of other {', '.join(other)}" if other else "one of another corpus"
-                rule = "be new or hold this same release"
-                raise InvalidInput("out", rule, found, "Choose another folder.")
-            log.discard()  # begun, and neither charged nor drawn
-        except BaseException:
-            log.close()
-            raise
+def _begin(place: Path, path: Path, spec: CorpusSpec, identity: bytes, other: DrawLog | None) -> DrawLog:
+    """The log of a release that begins now; ``other``, which lies in its place, is of another one."""
+    if other is not None and other.charged:
+        settings = spec.as_dict()
+        differ = [name for name in settings if other.settings.get(name) != settings[name]]
+        found = f"one of other {', '.join(differ)}" if differ else "one of another corpus"
+        raise InvalidInput("out", "be new or hold this same release", found, "Choose another folder.")
+    if other is not None:
+        other.discard()  # begun, and neither charged nor drawn
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise InvalidInput(
             "out", "be new or empty", f"{place.name}, which holds something else", "Choose another folder."
@@ -225,35 +207,12 @@ def _open_log(place: Path, spec: CorpusSpec, identity: bytes) -> DrawLog:
     return DrawLog.create(path, spec.as_dict(), identity)
 
 
-def _reserve(
-    place: Path,
-    spec: CorpusSpec,
-    log: DrawLog,
-    *,
-    ledger: str | os.PathLike[str] | None,
-    budget: float | None,
-    resume: bool,
-) -> tuple[Ledger, Release]:
-    """The open ledger and this release in it, charged; only from here on may noise be drawn."""
+def _open_ledger(
+    place: Path, ledger: str | os.PathLike[str] | None, spec: CorpusSpec, budget: float | None
+) -> Ledger:
     path = ledger_of(place) if ledger is None else Path(ledger).absolute()
-    try:
-        if path.is_relative_to(place):
-            raise InvalidInput("ledger", "lie outside of out", "one in it", "What is in out is handed over.")
-        book = _open_ledger(path, spec, budget)
-        try:
-            return book, _charge(book, spec, log, resume)
-        except BaseException:
-            book.close()
-            raise
-    except DpForwardError:  # refused, so nothing was charged now
-        if not log.charged:
-            log.discard()
-            with contextlib.suppress(OSError):  # where something else lies in it, it stays
-                private_folder(place).rmdir()
-        raise
-
-
-def _open_ledger(path: Path, spec: CorpusSpec, budget: float | None) -> Ledger:
+    if path.is_relative_to(place):
+        raise InvalidInput("ledger", "lie outside of out", "one in it", "What is in out is handed over.")
     charge, delta = spec.charge(), spec.guarantee().delta
     if path.exists() and budget is None:
         return Ledger.open(path)
@@ -268,6 +227,7 @@ def _open_ledger(path: Path, spec: CorpusSpec, budget: float | None) -> Ledger:
 
 
 def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Release:
+    """This release in the ledger, charged; only from here on may noise be drawn."""
     known = book.find(log.key)
     if log.charged and known is None:
         raise InvalidInput(
@@ -307,12 +267,13 @@ def _write_shards(
     for number in range(len(log.shards), spec.shards):
         end = spec.span(number).stop
         while log.next_record < end:
-            log.add(source.draw(range(log.next_record, min(log.next_record + step, end))))
+            records = range(log.next_record, min(log.next_record + step, end))
+            log.add(records, *source.draw(records))
             if progress is not None:
                 progress(log.next_record)
         # The shard gets its name, once; a crash from here on is made good by the same bytes.
         path = place / shard_name(number)
-        data = shard_bytes(spec, log.pieces(), name=log.name, number=number)
+        data = shard_bytes(spec, *log.draws(), name=log.name, number=number)
         digest = bytes_digest(data)
         if not path.exists():
             write_file(path, data)

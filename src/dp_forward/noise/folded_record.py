@@ -28,6 +28,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import helmert
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
@@ -64,12 +65,6 @@ class FoldedCode:
         """How many columns a folded record has."""
         return self.labels * (self.width + 1)
 
-    @property
-    def codes(self) -> Floats:
-        """Row y: ``c_y``."""
-        contrasts = np.sqrt(1 - ALPHA) * simplex(self.labels)
-        return np.concatenate([np.full((self.labels, 1), np.sqrt(ALPHA)), contrasts], axis=1)
-
     def fold(self, directions: NDArray[np.floating], labels: NDArray[np.int64]) -> Floats:
         """Folded records [records, columns] of directions [records, width] and their labels."""
         rows = np.asarray(directions, dtype=np.float64)
@@ -83,8 +78,10 @@ class FoldedCode:
             norms = np.linalg.norm(rows, axis=1, keepdims=True)
             sound = np.isfinite(norms) & (norms > 0)
             rows = np.where(sound, rows / norms, np.eye(1, self.width))
+        contrasts = np.sqrt(1 - ALPHA) * simplex(self.labels)
+        codes = np.concatenate([np.full((self.labels, 1), np.sqrt(ALPHA)), contrasts], axis=1)  # c_y in row y
         lengthened = np.concatenate([np.sqrt(1 - KAPPA**2) * rows, np.full((len(rows), 1), KAPPA)], axis=1)
-        folded: Floats = self.codes[labels][:, :, None] * lengthened[:, None, :]
+        folded: Floats = codes[labels][:, :, None] * lengthened[:, None, :]
         return folded.reshape(len(rows), self.columns)
 
     def unfold(self, mean: Floats) -> tuple[Floats, Floats, Floats]:
@@ -116,10 +113,5 @@ class FoldedCode:
 
 def simplex(corners: int) -> Floats:
     """Corners of a regular simplex on the unit sphere, [corners, corners - 1]; their sum is zero."""
-    # Helmert's basis, written out: the same on every machine, where a singular vector could be any other.
-    basis = np.zeros((corners - 1, corners))
-    for row in range(1, corners):
-        basis[row - 1, :row] = 1.0
-        basis[row - 1, row] = -row
-    basis /= np.linalg.norm(basis, axis=1, keepdims=True)
-    return np.asarray(basis.T * np.sqrt(corners / (corners - 1)))
+    # Helmert's basis: the same on every machine, where a singular vector could be any other.
+    return np.asarray(helmert(corners).T * np.sqrt(corners / (corners - 1)))

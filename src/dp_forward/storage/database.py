@@ -216,7 +216,7 @@ class Database:
         if not status.st_size:
             raise refuse(Problem("damaged", "an empty file"))
         self._identity = (status.st_dev, status.st_ino)
-        self._left: list[tuple[int, int] | None] | None = None
+        self._left: dict[str, tuple[int, int]] | None = None
         with _open_lock:
             _open_databases.add(self)
         if exclusive:
@@ -329,16 +329,13 @@ class Database:
             self._connection, self._process = self._open(), os.getpid()
         return self._connection
 
-    def _state(self) -> list[tuple[int, int] | None]:
+    def _state(self) -> dict[str, tuple[int, int]]:
         """What any write by another process changes: the file and, where it was killed, the log beside it."""
-        found: list[tuple[int, int] | None] = []
-        for place in (self.path, self.path.with_name(self.path.name + "-wal")):
-            try:
-                status = os.stat(place)
-            except OSError:
-                found.append(None)
-            else:
-                found.append((status.st_mtime_ns, status.st_size))
+        found = {}
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(OSError):
+                status = os.stat(f"{self.path}{suffix}")
+                found[suffix] = (status.st_mtime_ns, status.st_size)
         return found
 
 

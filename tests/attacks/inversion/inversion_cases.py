@@ -8,11 +8,12 @@ import transformers
 
 import tiny_models
 import tiny_task
-from dp_forward.attacks.inversion.recall import TokenPrior
+from dp_forward.attacks.inversion.recall import Inversion, TokenPrior
 from dp_forward.data import FixedLength
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.data.records import Record
 from dp_forward.privacy import Mechanism, NoiseSpec
+from dp_forward.progress import Count
 from dp_forward.split import split_model
 from dp_forward.split.halves import Front, NarrowFront
 
@@ -35,6 +36,18 @@ def front(cut: str, *, family: str = "bert", width: int | None = None) -> Front 
     """A random front."""
     model = tiny_models.tiny(family, blocks=2, vocab_size=VOCABULARY, pad_token_id=0)
     return split_model(model, cut, width=width).front
+
+
+def target(
+    attacked: Front | NarrowFront,
+    mechanism: Mechanism | None,
+    secret: EncodedTexts = SECRET,
+    *,
+    releases: int = 1,
+    progress: Count | None = None,
+) -> Inversion:
+    """The tiny texts, under attack."""
+    return Inversion(attacked, mechanism, secret, PRIOR, releases, progress=progress)
 
 
 @lru_cache

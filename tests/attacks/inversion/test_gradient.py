@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.inversion.inversion_cases import PRIOR, SECRET, front, noise
+from attacks.inversion.inversion_cases import SECRET, front, noise, target
 from dp_forward.attacks.inversion.gradient import invert_by_gradient, soft_tokens
 from dp_forward.attacks.inversion.recall import token_table
 from dp_forward.errors import InvalidInput
@@ -31,7 +31,7 @@ def test_hard_tokens_through_the_hook_are_the_front_itself(family: str, cut: str
 )
 def test_without_noise_tokens_are_read(family: str, cut: str, width: int | None) -> None:
     attacked = front(cut, family=family, width=width)
-    result = invert_by_gradient(attacked, None, SECRET, prior=PRIOR, steps=80, rate=0.2, batch=40)
+    result = invert_by_gradient(target(attacked, None), steps=80, rate=0.2)
     assert result.success > 0.97
     assert all(p.requires_grad for p in attacked.parameters()), "the front is left as it was"
 
@@ -39,7 +39,7 @@ def test_without_noise_tokens_are_read(family: str, cut: str, width: int | None)
 @pytest.mark.parametrize("cut", ["embeddings", "encoder.1"])
 @pytest.mark.parametrize("mechanism", ["privunit", "matrix-gaussian"])
 def test_under_strong_noise_little_is_read(mechanism: str, cut: str) -> None:
-    result = invert_by_gradient(front(cut), noise(1.0, mechanism), SECRET, prior=PRIOR, steps=40, batch=40)
+    result = invert_by_gradient(target(front(cut), noise(1.0, mechanism)), steps=40)
     assert result.success < 0.25
     assert result.low < result.chance + 0.05
     assert result.within_ceiling
@@ -47,7 +47,7 @@ def test_under_strong_noise_little_is_read(mechanism: str, cut: str) -> None:
 
 def test_under_weak_noise_the_bound_alone_hides_nothing() -> None:
     weak = noise(3000.0, "matrix-gaussian")
-    result = invert_by_gradient(front("embeddings"), weak, SECRET, prior=PRIOR, steps=80, batch=40)
+    result = invert_by_gradient(target(front("embeddings"), weak), steps=80)
     assert result.success > 0.9
 
 
@@ -57,6 +57,6 @@ def test_under_weak_noise_the_bound_alone_hides_nothing() -> None:
 )
 def test_what_does_not_fit_is_refused(family: str, cut: str, reason: str) -> None:
     with pytest.raises(InvalidInput, match=f"{reason}.*decoder"):
-        invert_by_gradient(front(cut, family=family), None, SECRET, prior=PRIOR)
+        invert_by_gradient(target(front(cut, family=family), None))
     with pytest.raises(InvalidInput, match="steps"):
-        invert_by_gradient(front("embeddings"), None, SECRET, prior=PRIOR, steps=0)
+        invert_by_gradient(target(front("embeddings"), None), steps=0)

@@ -309,7 +309,7 @@ def test_an_export_is_all_or_nothing(
 def test_several_shards_hold_every_record_once(
     collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dp_forward.service.collector.corpus_export._MOST_SHARD_RECORDS", 4)
+    monkeypatch.setattr("dp_forward.corpus.corpus_spec._MOST_SHARD_RECORDS", 4)
     records = some(10)
     collection.add(records)
     corpus = export_corpus(collection.folder, tmp_path / "corpus")

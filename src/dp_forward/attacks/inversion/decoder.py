@@ -11,10 +11,9 @@ is left of it under noise is the prior: the frequency of tokens by place.
 For several releases of one text, training averages as many as the attack will.
 
 Guarantees:
+    A decoder attacks the front, mechanism and number of releases that it was trained for, and no other.
     Training uses simulated noise (`noise.Sanitizer`), which has the distribution of real releases; what is
     attacked are real releases (`observations`).
-Edges:
-    A decoder attacks the cut, mechanism and number of releases that it was trained for; others are refused.
 Paper: not in it; stronger than its attacks.
 """
 
@@ -29,11 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult
-from dp_forward.attacks.inversion.recall import TokenPrior, counted_tokens, recall_result, token_table
-from dp_forward.attacks.observations import AnyFront, each_batch, observe_average
+from dp_forward.attacks.inversion.recall import Inversion, TokenPrior, counted_tokens, token_table
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count, positive
 from dp_forward.progress import Count
 
@@ -42,19 +39,12 @@ __all__ = ["invert_with", "train_decoder"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Decoder:
-    """A trained decoder, and what it was trained for."""
+    """A decoder that was trained for one attack."""
 
     net: _Net
-    cut: str
-    mechanism: Mechanism | None
-    average: int
-    prior: TokenPrior
+    target: Inversion
     losses: tuple[float, ...]
     """In nats per token, at about a hundred steps of the training."""
-
-    def __repr__(self) -> str:
-        noise = "no noise" if self.mechanism is None else repr(self.mechanism)
-        return f"Decoder({self.cut}, {noise}, average={self.average})"
 
 
 class _Net(nn.Module):
@@ -113,40 +103,31 @@ class _Feed(nn.Sequential):
 
 
 def train_decoder(
-    front: AnyFront,
-    mechanism: Mechanism | None,
-    texts: EncodedTexts,
+    target: Inversion,
+    public: EncodedTexts,
     *,
-    prior: TokenPrior,
-    average: int = 1,
     steps: int = 3000,
     batch: int = 128,
     rate: float = 1e-3,
     inner: int = 384,
     layers: int = 3,
     seed: int = 0,
-    device: str = "cpu",
     progress: Count | None = None,
 ) -> Decoder:
-    """Learn to invert releases of ``texts``, which are public; ``progress`` is called with the steps so far.
+    """Learn to invert the target's releases from those of ``public`` texts.
 
-    Edges:
-        ``average`` releases of each text are averaged before they are read. ``seed`` is that of the weights
-        and of the order of texts; the noise is fresh in every run.
+    ``progress`` is called with the steps so far. ``seed`` is that of the weights and of the order of texts;
+    the noise is fresh in every run.
     """
-    for name, value in (("average", average), ("steps", steps), ("batch", batch), ("layers", layers)):
+    for name, value in (("steps", steps), ("batch", batch), ("layers", layers)):
         count(name, value, remedy="Leave it out.")
     positive("rate", rate, remedy="Use 0.001.")
-    if texts.length != len(prior.at_place):
-        raise InvalidInput("prior", f"be learnt at {texts.length} rows", len(prior.at_place), "Encode alike.")
-    front = front.to(device)
-
-    def noisy(batch: dict[str, Tensor]) -> Tensor:
-        return observe_average(front, mechanism, batch, releases=average, device=device, simulate=True)
-
-    order = _batches(len(texts), batch, seed)
-    first = noisy(texts.batch(next(order).numpy()))
-    table: Tensor = token_table(front).weight  # type: ignore[assignment]
+    if public.length != target.texts.length:
+        raise InvalidInput("public", f"have {target.texts.length} rows", public.length, "Encode both alike.")
+    prior, device = target.prior, target.device
+    order = _batches(len(public), batch, seed)
+    first = target.observe(public.batch(next(order).numpy()), simulate=True)
+    table: Tensor = token_table(target.front).weight  # type: ignore[assignment]
     # The weights are drawn apart, so that a caller's own random stream goes on as it was.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -155,8 +136,8 @@ def train_decoder(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, steps))
     losses: list[float] = []
     for step in range(steps):
-        some = texts.batch(next(order).numpy())
-        loss = _loss(net, noisy(some), some, prior, device=device)
+        some = public.batch(next(order).numpy())
+        loss = _loss(net, target.observe(some, simulate=True), some, prior, device=device)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -167,45 +148,22 @@ def train_decoder(
         if progress is not None:
             progress(step + 1)
     net.train(False)
-    return Decoder(net, str(front.cut), mechanism, average, prior, tuple(losses))
+    return Decoder(net, target, tuple(losses))
 
 
-def invert_with(
-    decoder: Decoder,
-    front: AnyFront,
-    mechanism: Mechanism | None,
-    texts: EncodedTexts,
-    *,
-    batch: int = 64,
-    device: str = "cpu",
-    progress: Count | None = None,
-) -> AttackResult:
-    """Name the tokens of held-out texts from real releases of them."""
-    if str(front.cut) != decoder.cut or repr(mechanism) != repr(decoder.mechanism):
-        raise InvalidInput(
-            "decoder", "be trained at this cut for this mechanism", repr(decoder), "Train one for it."
-        )
-    decoder.prior.check(texts)
-    front, net = front.to(device), decoder.net.to(device)
-    special = decoder.prior.special.to(device)
-    best = texts.length if net.pooled else 1
+def invert_with(decoder: Decoder) -> AttackResult:
+    """Name the tokens of the texts that it was trained for from real releases of them."""
+    net, target = decoder.net, decoder.target
+    special = target.prior.special.to(target.device)
+    best = target.texts.length if net.pooled else 1
     found = []
-    for _, some, _ in each_batch(texts, count("batch", batch, remedy="Use 64."), progress):
-        seen = observe_average(front, mechanism, some, releases=decoder.average, device=device)
-        with torch.inference_mode(), _precision(device):
+    for seen, _ in target.each_batch(64):
+        with torch.inference_mode(), _precision(target.device):
             logits = net.tokens(net.features(seen)).float().index_fill(2, special, -torch.inf)
         found.append(logits.topk(min(best, logits.shape[2]), dim=2).indices.cpu())
     guesses = torch.cat(found)
-    return recall_result(
-        "decoder",
-        guesses[:, 0] if net.pooled else guesses[..., 0],
-        texts,
-        prior=decoder.prior,
-        mechanism=mechanism,
-        releases=decoder.average,
-        ranked=net.pooled,
-        details={"cut": decoder.cut, "loss": decoder.losses[-1]},
-    )
+    guesses = guesses[:, 0] if net.pooled else guesses[..., 0]
+    return target.judge("decoder", guesses, ranked=net.pooled, loss=decoder.losses[-1])
 
 
 def _loss(net: _Net, seen: Tensor, batch: dict[str, Tensor], prior: TokenPrior, *, device: str) -> Tensor:

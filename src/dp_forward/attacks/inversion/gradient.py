@@ -8,35 +8,34 @@ where a bound has taken the scale away. For Gaussian noise on normalised matrice
 likelihood, and for PrivUnit the largest cosine is a most likely one. In the end each row is read as the
 token whose own table row is nearest to the soft one.
 
-*From deeper cuts* the fit gets harder. A `RowMap` is the way around: it leads back from the rows at the cut
-to those of an earlier level, where the fit is made (`benchmarks/linear_map.py` learns one).
+*From deeper cuts* the fit gets harder. A way around is a map back to the rows of an earlier level, where the
+fit is made (`benchmarks/linear_map.py` learns one).
 
 Edges:
-    At mixing cuts the attacker needs the mask, and takes the likeliest length (`text_lengths`). Refused:
+    At mixing cuts the attacker needs the mask, and takes the likeliest length (`Inversion.lengths`). Refused:
     image fronts, causal fronts, and `output`, where one row crosses.
 Paper: embedding inversion, the gradient-based attack (Song and Raghunathan 2020).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
-from dp_forward.attacks.inversion.recall import Noise, TokenPrior, recall_result, text_lengths, token_table
-from dp_forward.attacks.observations import AnyFront, each_batch, observe_average
-from dp_forward.data.encoded_texts import EncodedTexts
+from dp_forward.attacks.inversion.recall import Inversion, token_table
+from dp_forward.attacks.observations import AnyFront
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count, positive
-from dp_forward.progress import Count
 
-__all__ = ["invert_by_gradient", "refuse_front"]
+__all__ = ["BATCH", "fit_tokens", "invert_by_gradient", "refuse_front"]
 
+BATCH: Final = 32
+"""Texts that are fitted at once."""
 _TINY: Final = 1e-30
 
 
@@ -50,104 +49,51 @@ def soft_tokens(front: AnyFront, rows: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-class RowMap(Protocol):
-    """A way back from the rows at the cut to those of an earlier level."""
-
-    @property
-    def error(self) -> float:
-        """The share of the earlier rows that the map leaves unexplained."""
-
-    def map_back(self, seen: Tensor) -> Tensor:
-        """What was seen, as rows of the earlier level."""
-
-    def rows_of(self, front: AnyFront, inputs: Mapping[str, Tensor]) -> Tensor:
-        """What the front computes at that level."""
-
-
-def invert_by_gradient(
-    front: AnyFront,
-    mechanism: Mechanism | None,
-    texts: EncodedTexts,
-    *,
-    prior: TokenPrior,
-    releases: int = 1,
-    through: RowMap | None = None,
-    steps: int = 150,
-    rate: float = 2.0,
-    batch: int = 32,
-    device: str = "cpu",
-    progress: Count | None = None,
-) -> AttackResult:
-    """Fit soft tokens to ``releases`` averaged releases of every text and read them; see the module.
-
-    Edges:
-        ``through`` fits at the earlier level that it leads back to. ``progress`` is called with the texts so
-        far.
-    """
-    count("releases", releases, remedy="It is how many releases of one text are averaged.")
-    count("steps", steps, remedy="Use 150.")
-    positive("rate", rate, remedy="Use 2.")
+def invert_by_gradient(target: Inversion, *, steps: int = 150, rate: float = 2.0) -> AttackResult:
+    """Fit soft tokens to what is seen of every text and read them; see the module."""
+    front = target.front
     refuse_front(front)
-    prior.check(texts)
-    front = front.to(device)
-    noise = Noise.of(mechanism, releases)
-    guesses = prior.at_place.repeat(len(texts), 1)
-    for indices, some, tell in each_batch(texts, count("batch", batch, remedy="Use 32."), progress):
-        seen = observe_average(front, mechanism, some, releases=releases, device=device)
-        if front.row_local and mechanism is not None:
-            lengths = torch.full((len(seen),), texts.length, device=device)
+    _, bound = target.noise()
+    over = None if bound is None else (2,) if bound.over == "row" else (1, 2)
+    guesses = []
+    for seen, tell in target.each_batch(BATCH):
+        if bound is not None and front.row_local:
+            lengths = torch.full((len(seen),), target.texts.length, device=seen.device)
         else:
-            lengths = text_lengths(seen, noise, prior, pads_left=False)
-        found = _fit(
-            front,
-            seen,
-            lengths,
-            noise=noise,
-            through=through,
-            prior=prior,
-            steps=steps,
-            rate=rate,
-            tell=tell,
-        )
-        guesses[torch.from_numpy(indices), : found.shape[1]] = found
-    return recall_result(
-        "gradient" if through is None else "gradient after a linear map",
-        guesses,
-        texts,
-        prior=prior,
-        mechanism=mechanism,
-        releases=releases,
-        details={"cut": str(front.cut), "steps": steps}
-        | ({} if through is None else {"map_error": through.error}),
-    )
+            lengths = target.lengths(seen)
+        guesses.append(fit_tokens(target, front, seen, lengths, over=over, steps=steps, rate=rate, tell=tell))
+    return target.judge("gradient", torch.cat(guesses), steps=steps)
 
 
-def _fit(
-    front: AnyFront,
+def fit_tokens(
+    target: Inversion,
+    rows_of: Callable[..., Tensor],
     seen: Tensor,
     lengths: Tensor,
     *,
-    noise: Noise,
-    through: RowMap | None,
-    prior: TokenPrior,
+    over: tuple[int, ...] | None,
     steps: int,
     rate: float,
     tell: Callable[[float], None],
 ) -> Tensor:
-    """The token of each row [texts, rows], up to the longest text that was estimated among them."""
+    """The token of each row [texts, rows]; the prior's where no text of the batch reaches.
+
+    ``rows_of`` computes what is fitted to what was ``seen``: the front, or an earlier level of it. ``over``
+    are the axes of the cosine; None fits in square distance.
+    """
+    count("steps", steps, remedy="Use 150.")
+    positive("rate", rate, remedy="Use 2.")
     rows = int(lengths.max())
     text = torch.arange(rows, device=seen.device) < lengths[:, None]
-    seen = (seen[:, :rows] if through is None else through.map_back(seen[:, :rows])) * text[..., None]
-    table: Tensor = token_table(front).weight.detach().float()  # type: ignore[operator]
+    seen = seen[:, :rows] * text[..., None]
+    table: Tensor = token_table(target.front).weight.detach().float()  # type: ignore[operator]
     inputs = {"input_ids": torch.zeros_like(text.long()), "attention_mask": text.long()}
 
     def loss(soft: Tensor) -> Tensor:
-        with soft_tokens(front, soft):
-            found = front(**inputs) if through is None else through.rows_of(front, inputs)
-        found = found * text[..., None]
-        if noise.bound is None or through is not None:
+        with soft_tokens(target.front, soft):
+            found = rows_of(**inputs) * text[..., None]
+        if over is None:
             return (found - seen).square().sum()
-        over = (2,) if noise.by_row else (1, 2)
         along = (found * seen).sum(dim=over)
         own, others = (some.square().sum(dim=over).clamp_min(_TINY) for some in (found, seen))
         return -(along / (own * others).sqrt()).sum()
@@ -163,8 +109,10 @@ def _fit(
     with torch.no_grad():
         soft = logits.softmax(dim=2) @ table
         near = 2 * soft @ table.T - table.square().sum(dim=1)
-        near[..., prior.special.to(seen.device)] = -torch.inf
-        return near.argmax(dim=2).cpu()
+        near[..., target.prior.special.to(seen.device)] = -torch.inf
+    guesses = target.prior.at_place.repeat(len(seen), 1)
+    guesses[:, :rows] = near.argmax(dim=2).cpu()
+    return guesses
 
 
 def refuse_front(front: AnyFront) -> None:

@@ -8,11 +8,11 @@ every place, so all candidate rows x_v are known (`compare_tokens`). What is see
 
 *`NearestTokens`* reads one matrix for a person who watches. It is told which rows hold text, and neither the
 scale nor the noise. For Gaussian noise on normalised matrices (all sX have norm C) the likelihood of X grows
-with ``<Y, X> / |X|``. For PrivUnit it has two levels, and the higher one is where ``<Y, X> / |X|`` passes a
-threshold. So for both the matrix of greatest cosine is a most likely one. `_best` moves towards it: for
-given tokens the best s is ``<Y, X> / |X|^2``, and for given s the best tokens are found row by row; no step
-lowers the cosine of the whole. Where rows are bounded one by one, each has its own s, and the cosine is taken
-row by row. It also works where rows are not local, as an approximation:
+with ``<Y, X> / |X|``; for PrivUnit it has two levels, the higher one where that passes a threshold. So the
+matrix of greatest cosine is a most likely one. `_best` moves towards it: for given tokens the best s is
+``<Y, X> / |X|^2``, and for given s the best tokens are found row by row; no step lowers the cosine of the
+whole. Where rows are bounded one by one, each has its own s and cosine. Where rows are not local it is an
+approximation:
 
 * at inner cuts a candidate is the front on the token alone between its special tokens. In a text its
   neighbours move the row, and a trained inversion reads more;
@@ -25,11 +25,10 @@ row by row. It also works where rows are not local, as an approximation:
   from the likeliest length and an average row, and is taken anew from the tokens named, a few times.
 
 Given s, the likelihood of v under Gaussian noise is greatest where ``|y_i - s x_v|`` is least. PrivUnit of a
-whole matrix has ``V = s x + (I - x x^T) G``: in one row, whose share of x is small, that is the same model
-up to a term of that share. PrivUnit by row has two levels of density only: with a prior the most frequent
-token whose cap holds y_i is the best guess, exactly; without one all tokens of the highest level are equally
-likely, and the nearest is named. ``use_prior=True`` adds the log frequency of tokens in public text: the most
-probable token, not the likeliest.
+whole matrix is the same model in one row, up to a term of that row's small share of x. PrivUnit by row has
+two levels of density: with a prior the most frequent token whose cap holds y_i is the best guess, exactly;
+without one all tokens of the highest level are equally likely, and the nearest is named. ``use_prior=True``
+adds the log frequency of tokens in public text: the most probable token, not the likeliest.
 
 Edges:
     `invert_nearest` runs candidates as a single text (token type 0): of pairs, the second text is read less
@@ -50,11 +49,10 @@ from scipy.special import log_expit, log_ndtr
 from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
-from dp_forward.attacks.inversion.recall import Noise, TokenPrior, recall_result, text_lengths, token_table
-from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, observe_average
-from dp_forward.data.encoded_texts import EncodedTexts
+from dp_forward.attacks.inversion.recall import Inversion, counted_tokens, token_table
+from dp_forward.attacks.observations import AnyFront, hidden_rows
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Mechanism, PrivUnit
+from dp_forward.privacy import PrivUnit
 from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
 from dp_forward.split.artifacts import UserSide
@@ -64,7 +62,15 @@ __all__ = ["NearestTokens", "invert_nearest"]
 Scale = Literal["known", "matrix", "row"]
 """What a reader knows of the scale: all of it (no bound), one number per matrix, or one per row."""
 
+_ENDS: Final = ("pad", "cls", "sep", "bos", "eos")
 _TINY: Final = 1e-30
+
+
+def filled(template: Mapping[str, Tensor], tokens: Tensor, places: Tensor | slice | int) -> dict[str, Tensor]:
+    """One text for each token, which stands at all of these places."""
+    batch = {name: value.repeat(len(tokens), 1) for name, value in template.items()}
+    batch["input_ids"].T[places] = tokens
+    return batch
 
 
 def compare_tokens(
@@ -86,34 +92,22 @@ def compare_tokens(
     at_once = max(1, entries // max(1, template["input_ids"].shape[1] * seen.shape[2]))
     dots, squares, done = [], [], 0
     for some in torch.split(tokens, at_once):
-        batch = {name: value.repeat(len(some), 1) for name, value in template.items()}
-        batch["input_ids"][:, places] = some[:, None]
-        found = hidden_rows(front, batch, device=device)[:, places]
+        found = hidden_rows(front, filled(template, some, places), device=device)[:, places]
         dots.append(torch.einsum("mpw,kpw->mpk", seen, found))
         squares.append(found.square().sum(dim=2).T)
-        done += len(some)
+        done += len(found)
         if tell is not None:
             tell(done / len(tokens))
     return torch.cat(dots, dim=2), torch.cat(squares, dim=1)
 
 
-def invert_nearest(
-    front: AnyFront,
-    mechanism: Mechanism | None,
-    texts: EncodedTexts,
-    *,
-    prior: TokenPrior,
-    releases: int = 1,
-    use_prior: bool = False,
-    device: str = "cpu",
-    progress: Count | None = None,
-) -> AttackResult:
-    """Name a token for every row of every text from ``releases`` releases of it, averaged; see the module.
+def invert_nearest(target: Inversion, *, use_prior: bool = False) -> AttackResult:
+    """Name a token for every row of every text; see the module.
 
     Edges:
-        A cut behind which rows are mixed is refused. ``progress`` is called with the texts so far.
+        A cut behind which rows are mixed is refused.
     """
-    count("releases", releases, remedy="It is how many releases of one text are averaged.")
+    front, mechanism, (_, bound) = target.front, target.mechanism, target.noise()
     if not front.row_local:
         raise InvalidInput(
             "front",
@@ -121,58 +115,41 @@ def invert_nearest(
             front.cut,
             "Use the decoder or the gradient attack there.",
         )
-    prior.check(texts)
     tokens = torch.arange(int(token_table(front).num_embeddings))  # type: ignore[arg-type]
-    blank = torch.zeros((1, texts.length), dtype=torch.int64)
+    blank = torch.zeros((1, target.texts.length), dtype=torch.int64)
     template = {"input_ids": blank, "attention_mask": torch.ones_like(blank)}
-    noise = Noise.of(mechanism, releases)
-    cap = mechanism if isinstance(mechanism, PrivUnit) and noise.by_row and releases == 1 else None
-    scores_at_once = 1 << (28 if torch.device(device).type == "cuda" else 26)
+    by_row = bound is not None and bound.over == "row"
+    cap = isinstance(mechanism, PrivUnit) and by_row and use_prior and target.releases == 1
+    share = target.prior.log_share.to(target.device)
+    # A special token has the log frequency of minus infinity, so it is left out either way.
+    weights = share if use_prior else torch.where(share.isinf(), share, 0.0)
+    scores_at_once = 1 << (28 if torch.device(target.device).type == "cuda" else 26)
     guesses = []
-    for _, batch, tell in each_batch(texts, max(1, scores_at_once // (texts.length * len(tokens))), progress):
-        seen = observe_average(front, mechanism, batch, releases=releases, device=device)
+    for seen, tell in target.each_batch(max(1, scores_at_once // (target.texts.length * len(tokens)))):
         dots, squares = compare_tokens(
-            front, seen, tokens, template=template, places=slice(None), device=device, tell=tell
+            front, seen, tokens, template=template, places=slice(None), device=target.device, tell=tell
         )
-        if use_prior and cap is not None:
-            scores = _cap_levels(dots, squares, cap)
-        else:
-            lengths = text_lengths(seen, noise, prior, pads_left=front.pads_left)
-            scores = _likelihoods(
-                dots, squares, noise, lengths=lengths, prior=prior, pads_left=front.pads_left
-            )
-        share = prior.log_share.to(scores.device)
-        # A special token has the log frequency of minus infinity, so it is left out either way.
-        scores = scores + (share if use_prior else torch.where(share.isinf(), share, 0.0))
-        guesses.append(scores.argmax(dim=2).cpu())
-    return recall_result(
-        "nearest with prior" if use_prior else "nearest",
-        torch.cat(guesses),
-        texts,
-        prior=prior,
-        mechanism=mechanism,
-        releases=releases,
-        details={"cut": str(front.cut)},
-    )
+        scores = (_cap_levels if cap else _likelihoods)(target, seen, dots, squares)
+        guesses.append((scores + weights).argmax(dim=2).cpu())
+    return target.judge("nearest with prior" if use_prior else "nearest", torch.cat(guesses))
 
 
-def _likelihoods(
-    dots: Tensor, squares: Tensor, noise: Noise, *, lengths: Tensor, prior: TokenPrior, pads_left: bool
-) -> Tensor:
+def _likelihoods(target: Inversion, seen: Tensor, dots: Tensor, squares: Tensor) -> Tensor:
     """The log-likelihood of every token in every row [texts, rows, tokens], up to what all share."""
-    if noise.bound is None:
+    sigma, bound = target.noise()
+    if bound is None:
         return 2 * dots - squares
-    norm, largest = noise.bound.norm, 1.0 if noise.bound.how == "clip" else math.inf
+    largest = 1.0 if bound.how == "clip" else math.inf
 
     def under(power: Tensor) -> Tensor:
-        scale = (norm / power.sqrt()).clamp(max=largest)
-        return (2 * scale * dots - scale.square() * squares) / (2 * noise.sigma**2)
+        scale = (bound.norm / power.sqrt()).clamp(max=largest)
+        return (2 * scale * dots - scale.square() * squares) / (2 * sigma**2)
 
-    if noise.by_row:
+    if bound.over == "row":
         return under(squares.clamp_min(_TINY))
-    place = torch.arange(dots.shape[1], device=dots.device)
-    text = (place.flip(0) if pads_left else place) < lengths[:, None]
-    power = lengths * (squares * prior.log_share.exp().to(squares.device)).sum(dim=1).mean()
+    place, lengths = torch.arange(dots.shape[1], device=dots.device), target.lengths(seen)
+    text = (place.flip(0) if target.front.pads_left else place) < lengths[:, None]
+    power = lengths * (squares * target.prior.log_share.exp().to(squares.device)).sum(dim=1).mean()
     scores = dots
     for _ in range(4):
         scores = under(power[:, None, None])
@@ -181,8 +158,9 @@ def _likelihoods(
     return scores
 
 
-def _cap_levels(dots: Tensor, squares: Tensor, mechanism: PrivUnit) -> Tensor:
+def _cap_levels(target: Inversion, seen: Tensor, dots: Tensor, squares: Tensor) -> Tensor:
     """The exact log density of one PrivUnit release by row: one of two levels."""
+    mechanism: PrivUnit = target.mechanism  # type: ignore[assignment]
     t, odds = mechanism.threshold, mechanism.cap_log_odds
     inside = float(log_expit(odds) - log_ndtr(-t))
     outside = float(log_expit(-odds) - log_ndtr(t))
@@ -221,6 +199,8 @@ class NearestTokens:
             count("vocabulary", vocabulary, remedy="It is a number of tokens.")
         self._front, self._tokenizer = user.front, user.tokens.tokenizer
         self._ids = torch.tensor(_candidates(self._tokenizer, vocabulary, whole_words=self.pooled))
+        ends = (getattr(self._tokenizer, f"{name}_token_id", None) for name in _ENDS)
+        self._special = torch.tensor([i for i in ends if i is not None], dtype=torch.int64)
         self._rows: Tensor | None = None
         self._turn = threading.Lock()
         self._done = 0
@@ -254,14 +234,13 @@ class NearestTokens:
         with self._turn:
             if self.exact or self._rows is not None:
                 return
-            template, place = self._alone()
+            alone, place = self._alone()
+            template = {"input_ids": alone, "attention_mask": torch.ones_like(alone)}
             found, self._done = [], 0
-            for ids in torch.split(self._ids, 512):
-                inputs = template.repeat(len(ids), 1)
-                inputs[:, place] = ids
-                batch = {"input_ids": inputs, "attention_mask": torch.ones_like(inputs)}
-                found.append(hidden_rows(self._front, batch, device="cpu")[:, 0 if self.pooled else place])
-                self._done += len(ids)
+            for some in torch.split(self._ids, 512):
+                rows = hidden_rows(self._front, filled(template, some, place), device="cpu")
+                found.append(rows[:, 0 if self.pooled else place])
+                self._done += len(some)
                 if progress is not None:
                     progress(self._done)
             self._rows = torch.cat(found)
@@ -271,7 +250,8 @@ class NearestTokens:
 
         They say which rows hold text and which guesses are right, and nothing else.
         """
-        places = self._text_rows(tokens)
+        # The places of text, without the special tokens that every text has.
+        places = torch.nonzero(counted_tokens(tokens, self._special)[0])[:, 0]
         true = tokens["input_ids"][0, places]
         if self.pooled:
             return [self._near_words(matrix, true) for matrix, _ in seen]
@@ -304,16 +284,6 @@ class NearestTokens:
         self.prepare()
         assert self._rows is not None  # asked for only where rows are not local
         return self._rows
-
-    def _text_rows(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """The places of text, without the special tokens that every text has."""
-        ids = tokens["input_ids"][0]
-        mask = tokens.get("attention_mask")
-        text = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask[0] != 0
-        names = ("pad", "cls", "sep", "bos", "eos")
-        found = (getattr(self._tokenizer, f"{name}_token_id", None) for name in names)
-        special = torch.tensor(sorted({int(i) for i in found if i is not None}), dtype=ids.dtype)
-        return torch.nonzero(text & ~torch.isin(ids, special))[:, 0]
 
     def _alone(self) -> tuple[Tensor, int]:
         """A token between its special tokens, and the place where it stands."""

@@ -11,19 +11,14 @@ tokens. Tokens of one text depend on each other, so intervals are over texts.
 
 *Chance* needs no release: the best fixed guess for every place, learnt from public text (`TokenPrior`).
 
-*Ceiling.* Take a release of the whole text that is epsilon-DP per text. Draw a text, then one of its tokens
-T and its place J (uniformly: recall is the probability of naming T), and even tell the attacker J. The guess
-is a function of the release Y, whose density given T = v is a mixture of densities of texts, any two of
-which are within a factor e^epsilon. So are the mixtures, and by Bayes ``P[T = v | Y, J] / P[T != v | Y, J]``
-is at most e^epsilon times its value without Y, which is at most ``s_J / (1 - s_J)`` with ``s_J`` the best
-fixed guess at J. Hence the success at J is at most ``b(s_J)``, the ceiling of one secret with that prior
-(`attacks.ceiling`, which also covers Gaussian noise), and since b is concave, recall is at most
-``b(E[s_J])``. For bags T is one of the different tokens, n is told, and "T = v" becomes "T lies in a list of
-n". Lists overlap, so only the pure bound carries over; for Gaussian noise, compare with releases of one
-fixed text: recall is a function with values in [0, 1], so its mean is at most ``e^e s + delta(e)`` for every
-e. ``E[s_J]`` is not known, so the best fixed guess *in hindsight*, chosen on the attacked texts themselves,
-stands for it: on average it is larger. At epsilon 8 the ceiling is usually near 1, which says no more than
-that the proof alone does not exclude it.
+*Ceiling.* Draw a text, then one of its tokens T and its place J (uniformly: recall is the probability of
+naming T), and even tell the attacker J. Given J, T is a secret of the whole text whose best fixed guess is
+right with ``s_J``, so the success at J is at most its ceiling ``b(s_J)`` (`attacks.ceiling`), and since b is
+concave, recall is at most ``b(E[s_J])``. For bags T is one of the different tokens, n is told, and "T = v"
+becomes "T lies in a list of n". Lists overlap, so only the pure bound carries over; for Gaussian noise,
+compare with releases of one fixed text: recall is a function with values in [0, 1], so its mean is at most
+``e^e s + delta(e)`` for every e. ``E[s_J]`` is not known, so the best fixed guess *in hindsight*, chosen on
+the attacked texts themselves, stands for it: on average it is larger.
 
 A promise per token or phrase bounds what is learnt about a token *by somebody who knows the rest of the
 text*. How well that one guesses without a release is not known here, so the ceiling is 1.
@@ -36,8 +31,8 @@ Paper: embedding inversion; its attackers know the mask.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,14 +43,16 @@ from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult, exact_interval, require_texts
 from dp_forward.attacks.ceiling import attribute_ceiling
-from dp_forward.attacks.observations import AnyFront, each_batch, kind_of_noise
+from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, kind_of_noise, observe
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import MVG, KaryResponse, MatrixGaussian, Mechanism, NormBound, compose
+from dp_forward.privacy.checks import count
+from dp_forward.progress import Count
 from dp_forward.split.halves import Front
 
-__all__ = ["TokenPrior", "token_table"]
+__all__ = ["Inversion", "TokenPrior", "token_table"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,15 +81,13 @@ class TokenPrior:
         totals = torch.zeros(vocabulary)
         in_texts = torch.zeros(vocabulary)
         places = torch.zeros(public.length, vocabulary)
-        for _, batch, _ in each_batch(public, 4096):
+        for batch, _ in each_batch(public, 4096):
             ids, text = batch["input_ids"], counted_tokens(batch, excluded)
             totals += torch.bincount(ids[text], minlength=vocabulary)
             place = torch.arange(public.length).expand_as(ids)[text]
             places.index_put_((place, ids[text]), torch.ones(len(place)), accumulate=True)
-            # Each token once per text: of equal neighbours in a sorted row the first one is kept.
-            row = torch.where(text, ids, -1).sort(dim=1).values
-            first = torch.cat([torch.ones_like(row[:, :1], dtype=torch.bool), row[:, 1:] != row[:, :-1]], 1)
-            in_texts += torch.bincount(row[first & (row >= 0)], minlength=vocabulary)
+            once = torch.unique((torch.arange(len(ids))[:, None] * vocabulary + ids)[text])
+            in_texts += torch.bincount(once % vocabulary, minlength=vocabulary)
         allowed = torch.ones(vocabulary, dtype=torch.bool)
         allowed[excluded] = False
         if not allowed.any() or totals[allowed].sum() == 0:
@@ -112,31 +107,59 @@ class TokenPrior:
     def __repr__(self) -> str:
         return f"TokenPrior({len(self.log_share)} tokens, {len(self.at_place)} places)"
 
-    def check(self, texts: EncodedTexts) -> None:
-        """The attacked texts must have as many rows, and be enough for an interval."""
-        if texts.length != len(self.at_place):
-            raise InvalidInput(
-                "prior", f"be learnt at {texts.length} rows", len(self.at_place), "Encode both alike."
-            )
-        require_texts("texts", len(texts))
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Inversion:
+    """Texts under attack, and what the attacker knows of them.
 
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """What an attacker knows of the average of ``releases`` releases."""
+    ``releases`` releases of each text are averaged before they are read; ``progress`` is called with the
+    texts so far.
 
-    sigma: float
-    bound: NormBound | None
+    Edges:
+        Fewer than 20 texts are refused, and a prior that was learnt at another number of rows.
+    """
 
-    @classmethod
-    def of(cls, mechanism: Mechanism | None, releases: int) -> Noise:
-        """The noise per entry; for PrivUnit that of its unbiased form, nearly Gaussian in any one row.
+    front: AnyFront
+    mechanism: Mechanism | None
+    texts: EncodedTexts
+    prior: TokenPrior
+    releases: int = 1
+    device: str = "cpu"
+    progress: Count | None = None
 
-        Edges:
-            Noise that differs between entries is refused.
+    def __post_init__(self) -> None:
+        count("releases", self.releases, remedy="It is how many releases of one text are averaged.")
+        rows, known = self.texts.length, len(self.prior.at_place)
+        if rows != known:
+            raise InvalidInput("prior", f"be learnt at {rows} rows", known, "Encode both alike.")
+        require_texts("texts", len(self.texts))
+
+    def observe(self, batch: dict[str, Tensor], *, simulate: bool = False) -> Tensor:
+        """The average of the releases of each text [texts, rows, width]; drawn a few at a time."""
+        hidden = hidden_rows(self.front, batch, device=self.device)
+        if self.mechanism is None:
+            return hidden
+        total, most = torch.zeros_like(hidden, dtype=torch.float64), max(1, (1 << 26) // hidden.numel())
+        for start in range(0, self.releases, most):
+            draws = min(most, self.releases - start)
+            seen = observe(hidden, self.mechanism, draws=draws, simulate=simulate)
+            total += seen.sum(dim=1, dtype=torch.float64)
+        return (total / self.releases).float()
+
+    def each_batch(self, size: int) -> Iterator[tuple[Tensor, Callable[[float], None]]]:
+        """What is seen of all texts, ``size`` at a time, each with a callable for the share that is done."""
+        for batch, tell in each_batch(self.texts, size, self.progress):
+            yield self.observe(batch), tell
+
+    def noise(self) -> tuple[float, NormBound | None]:
+        """The deviation of an entry of an average, and the bound before the noise.
+
+        PrivUnit counts as what its unbiased form nearly is in any one row: Gaussian. Noise that differs
+        between entries is refused.
         """
+        mechanism = self.mechanism
         if mechanism is None:
-            return cls(0.0, None)
+            return 0.0, None
         shaped = isinstance(mechanism, MatrixGaussian) and not (
             mechanism.row_factor.entries is None and mechanism.column_factor.entries is None
         )
@@ -148,12 +171,80 @@ class Noise:
                 "Use the decoder, which learns the shape.",
             )
         sigma: float = mechanism.sigma  # type: ignore[attr-defined]
-        return cls(sigma / math.sqrt(releases), Sanitizer(mechanism).bound)
+        return sigma / math.sqrt(self.releases), Sanitizer(mechanism).bound
 
-    @property
-    def by_row(self) -> bool:
-        """Whether every row has a scale of its own."""
-        return self.bound is not None and self.bound.over == "row"
+    def lengths(self, seen: Tensor) -> Tensor:
+        r"""The likeliest length of each text, from the energy of its rows; PAD is zero before the noise.
+
+        Let e_i = |y_i|^2 - w sigma^2. In a row of PAD it has mean 0 and variance ``2 w sigma^4``. In a row of
+        a text of length L that was scaled to the norm C it has mean ``C^2/L``, and besides the variance ``4
+        sigma^2 C^2/L`` and that of the rows' own sizes, whose spread is taken as half their mean. The
+        likeliest L is that of normal laws with these moments and of the prior of lengths. Without a known
+        norm, C^2 is the energy seen. Without noise the last row that is not zero is the last of the text.
+        """
+        (sigma, bound), pads_left = self.noise(), self.front.pads_left
+        place = torch.arange(1, seen.shape[1] + 1, device=seen.device)
+        if sigma == 0:
+            text = (seen.flip(1) if pads_left else seen).ne(0).any(dim=2)
+            return (text * place).amax(dim=1).clamp_min(1)
+        energy = seen.double().square().sum(dim=2) - seen.shape[2] * sigma**2
+        energy = energy.flip(1) if pads_left else energy
+        total = energy.sum(dim=1, keepdim=True).clamp_min(1e-30)
+        if bound is not None and bound.how == "normalise" and bound.over == "matrix":
+            total = torch.full_like(total, bound.norm**2)
+        mean = total / place
+        of_pad = torch.full_like(mean, 2 * seen.shape[2] * sigma**4)
+        of_text = of_pad + 4 * sigma**2 * mean + (0.5 * mean).square()
+        inside = place <= place[:, None]
+        off = energy[:, None, :] - torch.where(inside, mean[..., None], 0.0)
+        variance = torch.where(inside, of_text[..., None], of_pad[..., None])
+        fit = (-0.5 * (off.square() / variance + variance.log())).sum(dim=2)
+        return (fit + self.prior.log_lengths.to(seen.device)).argmax(dim=1) + 1
+
+    def judge(self, attack: str, guesses: Tensor, *, ranked: bool = False, **details: Any) -> AttackResult:
+        """The recall of one guess for every row [texts, rows], by place.
+
+        ``ranked`` is for texts that cross as one row: a ranking of tokens, best first [texts, at least rows],
+        is judged as a bag. The interval is 95 % for the mean over texts; exact where all are 0 or all are 1.
+        """
+        batch = self.texts.batch(range(len(self.texts)))
+        ids, text = batch["input_ids"], counted_tokens(batch, self.prior.special)
+        bags = [set(row[kept].tolist()) for row, kept in zip(ids, text, strict=True)]
+        if ranked:
+            found = _bag_recalls(bags, _best_guesses(bags, guesses))
+            fixed = self.prior.by_texts.expand(len(bags), -1)
+            chance = _mean(_bag_recalls(bags, _best_guesses(bags, fixed)))
+            hindsight, bag_recall = _best_lists([bag for bag in bags if bag]), _mean(found)
+            recalls = torch.tensor(found, dtype=torch.float64)
+        else:
+            recalls = _shares((guesses == ids) & text, text)
+            chance = float(_shares((self.prior.at_place == ids) & text, text).mean())
+            named = [set(row[kept].tolist()) for row, kept in zip(guesses, text, strict=True)]
+            hindsight = _best_fixed(ids, text)
+            bag_recall = _mean(_bag_recalls(bags, named))
+        trials, mean = len(recalls), float(recalls.mean())
+        require_texts("texts", trials)
+        half = float(student.ppf(0.975, trials - 1)) * float(recalls.std()) / math.sqrt(trials)
+        low, high = max(0.0, mean - half), min(1.0, mean + half)
+        if mean in (0.0, 1.0):
+            low, high = exact_interval(round(mean * trials), trials)
+        return AttackResult(
+            attack=attack,
+            success=mean,
+            chance=chance,
+            low=low,
+            high=high,
+            trials=trials,
+            ceiling=_ceiling(self.mechanism, self.releases, hindsight, lists=ranked),
+            details={
+                "releases": self.releases,
+                "best_fixed_in_hindsight": hindsight,
+                "released": kind_of_noise(self.mechanism) == "released",
+                "bag_recall": bag_recall,
+                "cut": str(self.front.cut),
+                **details,
+            },
+        )
 
 
 def token_table(front: AnyFront) -> nn.Module:
@@ -165,100 +256,23 @@ def token_table(front: AnyFront) -> nn.Module:
     return table
 
 
-def text_lengths(seen: Tensor, noise: Noise, prior: TokenPrior, *, pads_left: bool) -> Tensor:
-    r"""The likeliest length of each text, from the energy of its rows; PAD rows are zero before the noise.
-
-    Let e_i = |y_i|^2 - w sigma^2. In a row of PAD it has mean 0 and variance ``2 w sigma^4``. In a row of a
-    text of length L that was scaled to the norm C it has mean ``C^2/L``, and besides the variance ``4
-    sigma^2 C^2/L`` and that of the rows' own sizes, whose spread is taken as half their mean. The likeliest
-    L is that of normal laws with these moments and of the prior of lengths. Without a known norm, C^2 is the
-    energy seen. Without noise the last row that is not zero is the last one of the text.
-    """
-    place = torch.arange(1, seen.shape[1] + 1, device=seen.device)
-    if noise.sigma == 0:
-        text = (seen.flip(1) if pads_left else seen).ne(0).any(dim=2)
-        return (text * place).amax(dim=1).clamp_min(1)
-    energy = seen.double().square().sum(dim=2) - seen.shape[2] * noise.sigma**2
-    energy = energy.flip(1) if pads_left else energy
-    total = energy.sum(dim=1, keepdim=True).clamp_min(1e-30)
-    if noise.bound is not None and noise.bound.how == "normalise" and not noise.by_row:
-        total = torch.full_like(total, noise.bound.norm**2)
-    mean = total / place
-    of_pad = torch.full_like(mean, 2 * seen.shape[2] * noise.sigma**4)
-    of_text = of_pad + 4 * noise.sigma**2 * mean + (0.5 * mean).square()
-    inside = place <= place[:, None]
-    off = energy[:, None, :] - torch.where(inside, mean[..., None], 0.0)
-    variance = torch.where(inside, of_text[..., None], of_pad[..., None])
-    fit = (-0.5 * (off.square() / variance + variance.log())).sum(dim=2)
-    return (fit + prior.log_lengths.to(seen.device)).argmax(dim=1) + 1
-
-
-def counted_tokens(batch: dict[str, Tensor], special: Tensor) -> Tensor:
+def counted_tokens(batch: Mapping[str, Tensor], special: Tensor) -> Tensor:
     """Where the tokens stand that count [texts, rows]: no PAD, no special ones."""
     return (batch["attention_mask"] != 0) & ~torch.isin(batch["input_ids"], special)
-
-
-def recall_result(
-    attack: str,
-    guesses: Tensor,
-    texts: EncodedTexts,
-    *,
-    prior: TokenPrior,
-    mechanism: Mechanism | None,
-    releases: int = 1,
-    ranked: bool = False,
-    details: dict[str, Any],
-) -> AttackResult:
-    """Judge one guess for every row [texts, rows], by place.
-
-    ``ranked`` is for texts that cross as one row: a ranking of tokens, best first [texts, at least rows], is
-    judged as a bag. The interval is 95 % for the mean over texts; exact where all are 0 or all are 1.
-    """
-    batch = texts.batch(np.arange(len(texts)))
-    ids, text = batch["input_ids"], counted_tokens(batch, prior.special)
-    bags = [set(row[kept].tolist()) for row, kept in zip(ids, text, strict=True)]
-    if ranked:
-        found = _bag_recalls(bags, guesses.tolist())
-        chance = _mean(_bag_recalls(bags, [prior.by_texts.tolist()] * len(bags)))
-        hindsight, bag_recall = _best_lists([bag for bag in bags if bag]), _mean(found)
-        recalls = torch.tensor(found, dtype=torch.float64)
-    else:
-        recalls = _shares((guesses == ids) & text, text)
-        chance = float(_shares((prior.at_place == ids) & text, text).mean())
-        named = [set(row[kept].tolist()) for row, kept in zip(guesses, text, strict=True)]
-        hindsight = _best_fixed(ids, text)
-        bag_recall = _mean([len(bag & some) / len(bag) for bag, some in zip(bags, named, strict=True) if bag])
-    trials, mean = len(recalls), float(recalls.mean())
-    require_texts("texts", trials)
-    half = float(student.ppf(0.975, trials - 1)) * float(recalls.std()) / math.sqrt(trials)
-    low, high = max(0.0, mean - half), min(1.0, mean + half)
-    if mean in (0.0, 1.0):
-        low, high = exact_interval(round(mean * trials), trials)
-    return AttackResult(
-        attack=attack,
-        success=mean,
-        chance=chance,
-        low=low,
-        high=high,
-        trials=trials,
-        ceiling=_ceiling(mechanism, releases, hindsight, lists=ranked),
-        details={
-            "releases": releases,
-            "best_fixed_in_hindsight": hindsight,
-            "released": kind_of_noise(mechanism) == "released",
-            "bag_recall": bag_recall,
-            **details,
-        },
-    )
 
 
 def _mean(values: list[float]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def _bag_recalls(bags: list[set[int]], ranked: list[list[int]]) -> list[float]:
-    """The share of each bag that is among as many best guesses; empty bags are left out."""
-    return [len(bag & set(row[: len(bag)])) / len(bag) for bag, row in zip(bags, ranked, strict=True) if bag]
+def _bag_recalls(bags: list[set[int]], named: list[set[int]]) -> list[float]:
+    """The share of each bag that was named; empty bags are left out."""
+    return [len(bag & some) / len(bag) for bag, some in zip(bags, named, strict=True) if bag]
+
+
+def _best_guesses(bags: list[set[int]], ranked: Tensor) -> list[set[int]]:
+    """As many of the best guesses for each bag as it has tokens."""
+    return [set(row[: len(bag)].tolist()) for bag, row in zip(bags, ranked, strict=True)]
 
 
 def _shares(right: Tensor, text: Tensor) -> Tensor:
@@ -272,13 +286,9 @@ def _best_fixed(ids: Tensor, text: Tensor) -> float:
     """The recall of the best guess per place that could have been made, chosen on these very texts."""
     weights = (text.double() / text.sum(dim=1, keepdim=True).clamp_min(1))[text]
     place = torch.arange(ids.shape[1]).expand_as(ids)[text]
-    totals: defaultdict[tuple[int, int], float] = defaultdict(float)
-    for where, token, weight in zip(place.tolist(), ids[text].tolist(), weights.tolist(), strict=True):
-        totals[where, token] += weight
-    best: defaultdict[int, float] = defaultdict(float)
-    for (where, _), total in totals.items():
-        best[where] = max(best[where], total)
-    return sum(best.values()) / max(1, int((text.sum(dim=1) > 0).sum()))
+    totals = torch.zeros(ids.shape[1], int(ids.max()) + 1, dtype=torch.float64)
+    totals.index_put_((place, ids[text]), weights, accumulate=True)
+    return float(totals.amax(dim=1).sum()) / max(1, int(text.any(dim=1).sum()))
 
 
 def _best_lists(bags: list[set[int]]) -> float:

@@ -8,7 +8,7 @@ r"""Released labels and decisions: randomized response that may leave the machin
 2. With a prior, K is k, the number of labels worth answering, and a label outside them is first replaced by
    one of them drawn uniformly: after step 1 its answer is uniform too.
 
-`KaryRelease` does step 1 on the decisions of a front (`KaryResponse`) and gives one-hot rows for
+`draw_decisions` does step 1 on the decisions of a front (`KaryResponse`) and gives one-hot rows for
 `released_matrix`.
 
 Guarantees:
@@ -33,13 +33,25 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.coins import choices, coins
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
-from dp_forward.privacy import Guarantee, KaryResponse, NormBound, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy import Guarantee, KaryResponse, Mechanism, RandomizedResponse, ResponseWithPrior
 
 __all__ = ["release_labels"]
 
-_BY_RELEASE = object()
+BY_RELEASE = object()
+"""Whoever makes a release says so with this."""
 
 Labels = NDArray[np.int64]
+
+
+def seal(name: str, way: str, values: NDArray[Any], made_by: object) -> NDArray[Any]:
+    """Refuse what was not made by a release; else the values, which nobody can change any more."""
+    if made_by is not BY_RELEASE:
+        rule, found = f"come out of {way.partition('(')[0]}()", type(values).__name__
+        raise InvalidInput(name, rule, found, f"Call {way}.")
+    # An array on immutable bytes stays read-only whatever its flags are set to.
+    kind = f"<i{values.itemsize}"
+    fixed = np.frombuffer(values.astype(kind, copy=False).tobytes(), dtype=kind)
+    return fixed.reshape(values.shape)
 
 
 @final
@@ -57,15 +69,8 @@ class ReleasedLabels:
     made_by: InitVar[object] = None
 
     def __post_init__(self, made_by: object) -> None:
-        if made_by is not _BY_RELEASE:
-            raise InvalidInput(
-                "ReleasedLabels",
-                "come out of release_labels()",
-                type(self.values).__name__,
-                "Call release_labels(labels, mechanism).",
-            )
-        # An array on immutable bytes stays read-only whatever its flags are set to.
-        object.__setattr__(self, "values", np.frombuffer(self.values.astype("<i8").tobytes(), dtype="<i8"))
+        sealed = seal("ReleasedLabels", "release_labels(labels, mechanism)", self.values, made_by)
+        object.__setattr__(self, "values", sealed)
 
     @property
     def width(self) -> int:
@@ -86,25 +91,12 @@ class ReleasedLabels:
         return f"ReleasedLabels({len(self)} of {self.labels} kinds) -> {self.guarantee.promise}"
 
 
-@dataclass(frozen=True, slots=True)
-class KaryRelease:
-    """How a `KaryResponse` is released: rows of scores in, one-hot rows out."""
-
-    mechanism: KaryResponse
-    step: float = 1.0
-
-    @property
-    def bound(self) -> NormBound:
-        """One row for each text."""
-        return self.mechanism.bound
-
-    def draw(self, vectors: NDArray[np.float64], *, entropy: Entropy) -> Labels:
-        """One answer to each row, as a row with 1 at the answer and 0 elsewhere."""
-        response = self.mechanism
-        answers = _answered(response.decide(vectors), response.labels, response.label_epsilon, entropy)
-        rows = np.zeros(vectors.shape, dtype=np.int64)
-        rows[np.arange(len(rows)), answers] = 1
-        return rows
+def draw_decisions(response: KaryResponse, vectors: NDArray[np.float64], entropy: Entropy) -> Labels:
+    """One answer to each row of scores, as a row with 1 at the answer and 0 elsewhere."""
+    answers = _answered(response.decide(vectors), response.labels, response.label_epsilon, entropy)
+    rows = np.zeros(vectors.shape, dtype=np.int64)
+    rows[np.arange(len(rows)), answers] = 1
+    return rows
 
 
 def release_labels(
@@ -127,7 +119,7 @@ def release_labels(
     true = _checked(labels, mechanism.labels)
     position = _position(true, top, mechanism.labels, entropy)
     answers = top[_answered(position, len(top), mechanism.label_epsilon, entropy)]
-    return ReleasedLabels(answers, mechanism.labels, _guarantee(mechanism), made_by=_BY_RELEASE)
+    return ReleasedLabels(answers, mechanism.labels, guarantee_of(mechanism), made_by=BY_RELEASE)
 
 
 def _checked(labels: ArrayLike, known: int) -> Labels:
@@ -159,5 +151,6 @@ def _answered(position: Labels, kinds: int, epsilon: float, entropy: Entropy) ->
 
 
 @lru_cache(maxsize=16)
-def _guarantee(mechanism: RandomizedResponse | ResponseWithPrior) -> Guarantee:
+def guarantee_of(mechanism: Mechanism) -> Guarantee:
+    """What a release by this mechanism promises."""
     return Guarantee(mechanism, more_assumptions=(ENTROPY_IS_SECRET,))

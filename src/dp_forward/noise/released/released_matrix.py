@@ -33,21 +33,27 @@ Paper: the noise layer, as it must be drawn where somebody reads the result.
 from __future__ import annotations
 
 import math
-from dataclasses import InitVar, dataclass
-from functools import lru_cache
-from typing import Any, NoReturn, Protocol, final
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, float64
 
 from dp_forward.errors import InvalidInput
-from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
-from dp_forward.noise.released.exact_normal import Entropy
-from dp_forward.noise.released.grid import Integers, held
-from dp_forward.noise.released.released_gaussian import GaussianRelease
-from dp_forward.noise.released.released_label import KaryRelease, ReleasedLabels
-from dp_forward.noise.released.released_privunit import PrivUnitRelease
+from dp_forward.noise.released.entropy import keystream
+from dp_forward.noise.released.exact_normal import Entropy, rounded_normal
+from dp_forward.noise.released.grid import Grid, Integers, held, quantise
+from dp_forward.noise.released.released_label import (
+    BY_RELEASE,
+    ReleasedLabels,
+    draw_decisions,
+    guarantee_of,
+    seal,
+)
+from dp_forward.noise.released.released_privunit import draw_privunit, privunit_step
 from dp_forward.privacy import (
     AnalyticGaussian,
     Guarantee,
@@ -60,7 +66,6 @@ from dp_forward.privacy import (
 
 __all__ = ["Released", "dequantise", "release", "release_batch", "serialise"]
 
-_BY_RELEASE = object()
 _BLOCK = 1 << 16
 """Entries that are drawn at once: few enough for the cache of a core."""
 
@@ -83,17 +88,8 @@ class Released:
     made_by: InitVar[object] = None
 
     def __post_init__(self, made_by: object) -> None:
-        if made_by is not _BY_RELEASE:
-            raise InvalidInput(
-                "Released",
-                "come out of release()",
-                type(self.values).__name__,
-                "Call release(hidden, mechanism).",
-            )
-        # An array on immutable bytes stays read-only whatever its flags are set to.
-        kind = f"<i{self.values.itemsize}"
-        fixed = np.frombuffer(self.values.astype(kind, copy=False).tobytes(), dtype=kind)
-        object.__setattr__(self, "values", fixed.reshape(self.values.shape))
+        sealed = seal("Released", "release(hidden, mechanism)", self.values, made_by)
+        object.__setattr__(self, "values", sealed)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -126,9 +122,8 @@ def release(
     hidden: NDArray[Any] | Tensor, mechanism: Mechanism, *, bits: int = 16, entropy: Entropy | None = None
 ) -> Released:
     """One release of one text's hidden matrix [rows, width]: bound, integers, exact noise; see the module."""
-    way = _way(mechanism, bits)
     _check(hidden, axes=2, remedy="Loop over texts, or use release_batch().")
-    return _released(hidden[None], way, mechanism, bits, keystream() if entropy is None else entropy)[0]
+    return release_batch(hidden[None], mechanism, bits=bits, entropy=entropy)[0]
 
 
 def release_batch(
@@ -169,14 +164,12 @@ def serialise(thing: object) -> bytes:
     )
 
 
-class _Way(Protocol):
+class _Way(NamedTuple):
     """How a mechanism is released: rows of hidden numbers in, whole multiples of ``step`` out."""
 
-    @property
-    def bound(self) -> NormBound: ...
-    @property
-    def step(self) -> float: ...
-    def draw(self, vectors: NDArray[np.float64], *, entropy: Entropy) -> Integers: ...
+    bound: NormBound
+    step: float
+    draw: Callable[[NDArray[np.float64], Entropy], Integers]
 
 
 def _released(
@@ -187,14 +180,9 @@ def _released(
     if bound.rows is not None and texts.shape[1] != bound.rows:
         raise InvalidInput("hidden", f"have {bound.rows} rows", texts.shape[1], "Pad to the length n.")
     vectors = texts.reshape(-1, texts.shape[2]) if bound.over == "row" else texts.reshape(len(texts), -1)
-    values = held(way.draw(vectors, entropy=entropy), bits=bits).reshape(texts.shape)
-    step, guarantee = way.step, _guarantee(mechanism)
-    return [Released(value, step, guarantee, made_by=_BY_RELEASE) for value in values]
-
-
-@lru_cache(maxsize=16)
-def _guarantee(mechanism: Mechanism) -> Guarantee:
-    return Guarantee(mechanism, more_assumptions=(ENTROPY_IS_SECRET,))
+    values = held(way.draw(vectors, entropy), bits=bits).reshape(texts.shape)
+    guarantee = guarantee_of(mechanism)
+    return [Released(value, way.step, guarantee, made_by=BY_RELEASE) for value in values]
 
 
 def _way(mechanism: Mechanism, bits: int) -> _Way:
@@ -203,9 +191,10 @@ def _way(mechanism: Mechanism, bits: int) -> _Way:
         raise InvalidInput("bits", "be 8 or 16", bits, "Use 16.")
     # Exact types: a subclass could draw something else than it promises.
     if type(mechanism) is PrivUnit:
-        return PrivUnitRelease(mechanism, bits)
+        step = privunit_step(mechanism, bits)
+        return _Way(mechanism.bound, step, partial(draw_privunit, mechanism))
     if type(mechanism) is KaryResponse:
-        return KaryRelease(mechanism)
+        return _Way(mechanism.bound, 1.0, partial(draw_decisions, mechanism))
     if type(mechanism) is not AnalyticGaussian and type(mechanism) is not MatrixGaussian:
         raise _refused(f"{getattr(mechanism, 'name', type(mechanism).__name__)}, simulated only so far")
     if isinstance(mechanism, MatrixGaussian) and not (
@@ -215,7 +204,18 @@ def _way(mechanism: Mechanism, bits: int) -> _Way:
     bound = mechanism.sensitivity.bound
     if not isinstance(bound, NormBound):
         raise _refused("no norm bound" if bound is None else f"{type(bound).__name__}, simulated only so far")
-    return GaussianRelease(mechanism.sigma, bound, bits)
+    grid = Grid.for_noise(mechanism.sigma, norm=bound.norm, bits=bits)
+    return _Way(bound, grid.step, partial(_draw_gaussian, mechanism.sigma, bound, grid))
+
+
+def _draw_gaussian(
+    sigma: float, bound: NormBound, grid: Grid, vectors: NDArray[np.float64], entropy: Entropy
+) -> Integers:
+    """One release of each row: bounded, on integers, with exact noise, on the coarse grid."""
+    fine = grid.signal_step
+    signal = quantise(vectors, bound=replace(bound, over="row", rows=None), step=fine)
+    signal += rounded_normal(signal.shape, scale=sigma / fine, entropy=entropy)
+    return grid.coarsened(signal)
 
 
 def _refused(value: str) -> InvalidInput:

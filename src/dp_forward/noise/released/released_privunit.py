@@ -55,7 +55,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.coins import coins, words
 from dp_forward.noise.released.exact_normal import NDTRI_ERROR, Entropy
 from dp_forward.noise.released.quantiles import LEAST_PRECISION, quantile, twice_tail
-from dp_forward.privacy import NormBound, PrivUnit
+from dp_forward.privacy import PrivUnit
 from dp_forward.privacy.bounds import normalise_rows
 
 PER_UNIT = 8
@@ -76,33 +76,19 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class PrivUnitRelease:
-    """How a `PrivUnit` is released: its step, its bound, its draws."""
+def privunit_step(mechanism: PrivUnit, bits: int) -> float:
+    """``norm / m / 8``: multiples of it are unbiased for the bounded matrix, as a `Sanitizer`'s are."""
+    # An entry can be as large as s, which lies just above t; int8 holds 15.9.
+    if bits == 8 and mechanism.threshold > _FURTHEST_IN_INT8:
+        rule = f"be at most {_FURTHEST_IN_INT8:g} for 8 bits"
+        raise InvalidInput("threshold", rule, mechanism.threshold, "Use bits=16.")
+    return mechanism.sigma / PER_UNIT
 
-    mechanism: PrivUnit
-    bits: int
 
-    def __post_init__(self) -> None:
-        # An entry can be as large as s, which lies just above t; int8 holds 15.9.
-        if self.bits == 8 and self.mechanism.threshold > _FURTHEST_IN_INT8:
-            t = self.mechanism.threshold
-            raise InvalidInput("threshold", f"be at most {_FURTHEST_IN_INT8:g} for 8 bits", t, "Use bits=16.")
-
-    @property
-    def bound(self) -> NormBound:
-        """The mechanism's own bound."""
-        return self.mechanism.bound
-
-    @property
-    def step(self) -> float:
-        """``norm / m / 8``: multiples of it are unbiased for the bounded matrix, as a `Sanitizer`'s are."""
-        return self.mechanism.sigma / PER_UNIT
-
-    def draw(self, vectors: Floats, *, entropy: Entropy) -> Integers:
-        """One release of each row."""
-        law = Law(self.mechanism.threshold, self.mechanism.cap_log_odds)
-        return rounded_privunit(directions(vectors), law=law, entropy=entropy)
+def draw_privunit(mechanism: PrivUnit, vectors: Floats, entropy: Entropy) -> Integers:
+    """One release of each row."""
+    law = Law(mechanism.threshold, mechanism.cap_log_odds)
+    return rounded_privunit(directions(vectors), law=law, entropy=entropy)
 
 
 @dataclass(frozen=True, slots=True)

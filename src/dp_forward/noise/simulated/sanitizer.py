@@ -45,7 +45,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.bounding import apply_bound
 from dp_forward.noise.simulated.simulated_draws import (
     Generators,
-    add_gaussian,
     add_shaped,
     draw_privunit,
     draw_response,
@@ -130,7 +129,7 @@ class _Noise(nn.Module):
             shaped = mechanism.exact if isinstance(mechanism, MVG) else mechanism
             return add_shaped(inside, shaped, self._generators)
         sigma: float = mechanism.sigma  # type: ignore[attr-defined]
-        return add_gaussian(inside, sigma, self._generators)
+        return self._generators.normal(inside, sigma).add_(inside)
 
 
 class Sanitizer(_Noise):

@@ -76,11 +76,6 @@ def _rank() -> int:
     return 0
 
 
-def add_gaussian(bounded: Tensor, sigma: float, generators: Generators) -> Tensor:
-    """``bounded`` with independent N(0, sigma^2) on every entry."""
-    return generators.normal(bounded, sigma).add_(bounded)
-
-
 def add_shaped(bounded: Tensor, mechanism: MatrixGaussian, generators: Generators) -> Tensor:
     """``bounded`` with ``sigma U G V^T``."""
     rows, columns = bounded.shape[-2:]

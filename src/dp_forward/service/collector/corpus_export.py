@@ -21,8 +21,8 @@ from typing import Final
 
 import numpy as np
 
-from dp_forward.corpus.corpus_spec import CorpusSpec
-from dp_forward.corpus.draw_log import Piece, Shard
+from dp_forward.corpus.corpus_spec import CorpusSpec, shard_size
+from dp_forward.corpus.draw_log import Shard
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
 from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.errors import InvalidInput
@@ -34,7 +34,6 @@ from dp_forward.storage.files import draft_of, write_file
 
 __all__ = ["export_corpus"]
 
-_MOST_SHARD_RECORDS: Final = 1 << 16
 _COMPLETE: Final = """FROM records
 WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
 
@@ -66,9 +65,7 @@ def _write(folder: Path, spec: CollectionSpec, moment: sqlite3.Connection, progr
     if not found["records"]:
         waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
         raise InvalidInput("collection", "hold complete records", waiting, "Collect more first.")
-    record_bytes = spec.manifest.release.matrix_rows * spec.manifest.release.width * 2
-    in_shard = min(max(1, (64 << 20) // record_bytes), _MOST_SHARD_RECORDS)
-    corpus = spec.corpus_spec(found["records"], in_shard)
+    corpus = spec.corpus_spec(found["records"], shard_size(spec.manifest.release))
     # The corpus is known by a digest of all that is in it, as it is public to its owner anyway.
     digest = hashlib.sha256(b"dp-forward/collected/1\0")
     for row in moment.execute(f"SELECT digest {_COMPLETE}"):
@@ -80,8 +77,7 @@ def _write(folder: Path, spec: CollectionSpec, moment: sqlite3.Connection, progr
         taken = list(islice(rows, len(span)))
         labels = np.asarray([label for _, label in taken if label is not None], dtype="<i8")
         noisy = b"".join(values for values, _ in taken)
-        piece = Piece(span.start, len(span), noisy, labels.tobytes())
-        data = shard_bytes(corpus, [piece], name=name, number=number)
+        data = shard_bytes(corpus, noisy, labels.tobytes(), name=name, number=number)
         write_file(folder / shard_name(number), data)
         shards.append(Shard(number, len(span), len(data), bytes_digest(data)))
         if progress is not None:
