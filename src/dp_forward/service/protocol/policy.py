@@ -17,14 +17,10 @@ import contextlib
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from dp_forward.errors import DpForwardError, InvalidInput
-from dp_forward.noise.released.released_matrix import release
-from dp_forward.privacy import Mechanism, NoiseSpec
-from dp_forward.privacy.charge import Charge
+from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest
+from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest, Offer
 from dp_forward.split.artifacts import UserSide
 
 
@@ -32,15 +28,6 @@ class ProtocolMismatch(DpForwardError):
     """A server and a user who do not speak of the same release."""
 
     exit_code = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What policy and manifest agreed on: the noise, calibrated here, and what one release costs."""
-
-    noise: NoiseSpec
-    mechanism: Mechanism
-    charge: Charge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +56,8 @@ class Policy:
 
         ``bits`` is by default 8 where the noise fits into them, else 16.
         """
-        bits = _bits(user.spec.mechanism(), user.spec.shape, bits)  # refuses a front without noise
-        return cls(release=replace(user.spec, bits=bits), allow_more_noise=allow_more_noise)
+        own = Manifest.of(user, user.digest, bits=bits, epsilons=())
+        return cls(release=own.release, allow_more_noise=allow_more_noise)
 
     @property
     def noise(self) -> NoiseSpec:
@@ -89,20 +76,21 @@ class Policy:
             raise InvalidInput("epsilon", rule, epsilon, "Less is more private.")
         if epsilon == self.epsilon:
             return self  # also where one is 8 and the other 8.0, which a ledger's keys tell apart
-        spec = replace(self.release, noise=replace(self.noise, epsilon=float(epsilon)))
-        _bits(spec.mechanism(), spec.shape, spec.bits)
-        return replace(self, release=spec)
+        made = self._with_noise(replace(self.noise, epsilon=float(epsilon)))
+        made.terms()  # refuses what cannot be drawn, before there is a text
+        return made
+
+    def _with_noise(self, noise: NoiseSpec) -> Policy:
+        return replace(self, release=replace(self.release, noise=noise))
 
     def offered(self, found: object) -> tuple[float, ...]:
         """The epsilons that a server's manifest answers and this policy allows, greatest first."""
-        manifest = self._manifest(found)
-        listed = (manifest.release.required_noise().epsilon, *manifest.epsilons)
+        listed = (offer.noise.epsilon for offer in self._manifest(found).offers)
         return tuple(epsilon for epsilon in listed if epsilon <= self.epsilon)
 
-    def terms(self) -> Terms:
+    def terms(self) -> Offer:
         """The user's own terms."""
-        mechanism = self.noise.build()
-        return Terms(self.noise, mechanism, mechanism.charge())
+        return Manifest(release=self.release).offers[0]
 
     def _manifest(self, found: object) -> Manifest:
         """What a server sent as JSON, if it is a manifest of this very release; its noise is not compared."""
@@ -120,14 +108,12 @@ class Policy:
             "Nothing was read, drawn or charged."
         )
 
-    def read(self, found: object) -> Terms:
+    def read(self, found: object) -> Offer:
         """The terms of a release for the server that sent this manifest as JSON, or `ProtocolMismatch`."""
         manifest = self._manifest(found)
-        wanted = manifest.release.required_noise()
-        if self.epsilon in manifest.epsilons:
-            wanted = replace(wanted, epsilon=self.epsilon)
-        if wanted == self.noise:
+        if any(offer.noise == self.noise for offer in manifest.offers):
             return self.terms()
+        wanted = manifest.offers[0].noise
         for name in ("mechanism", "unit", "norm", "how", "threshold_share", "rows", "columns"):
             if getattr(wanted, name) != getattr(self.noise, name):
                 raise _refused(f"noise: {name}", getattr(self.noise, name), getattr(wanted, name))
@@ -149,21 +135,11 @@ class Policy:
             )
         own = self.terms().charge
         with contextlib.suppress(DpForwardError, ArithmeticError):
-            noise = replace(self.noise, epsilon=wanted.epsilon, delta=wanted.delta)
-            more = replace(self, release=replace(self.release, noise=noise)).terms()
+            more = self._with_noise(replace(self.noise, epsilon=wanted.epsilon, delta=wanted.delta)).terms()
             cost = more.charge
             if cost and cost.epsilon_units <= own.epsilon_units and cost.mu2_units <= own.mu2_units:
                 return more
         raise ProtocolMismatch("The server wants noise that cannot be made. Nothing was read or charged.")
-
-
-def _bits(mechanism: Mechanism, shape: tuple[int, int], bits: int | None) -> int:
-    """So many bits, tried on a matrix of zeros: what cannot be drawn is refused before there is a text."""
-    blank = np.zeros(shape)
-    if bits is None:
-        with contextlib.suppress(InvalidInput):
-            return release(blank, mechanism, bits=8).bits
-    return release(blank, mechanism, bits=16 if bits is None else bits).bits
 
 
 def _refused(name: str, mine: object, theirs: object) -> ProtocolMismatch:

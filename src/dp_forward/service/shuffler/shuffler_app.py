@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -37,8 +36,6 @@ from dp_forward.service.shuffler.forwarding import Forwarder
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
 __all__ = ["make_shuffler_app"]
-
-_log = logging.getLogger("dp_forward.service")
 
 
 def make_shuffler_app(
@@ -64,8 +61,6 @@ def make_shuffler_app(
     counters.add_counter("dpf_shuffle_records", "Records in these batches.", lambda: forwarder.records)
     counters.add_counter("dpf_shuffle_failures", "Rounds of sending that failed.", lambda: forwarder.failures)
     intake = RecordIntake(spec, settings, counters)
-    if not intake.reader.tells:
-        _log.warning("so few numbers cross that a record without noise may not be noticed")
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
