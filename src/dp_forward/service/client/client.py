@@ -49,7 +49,6 @@ class _Base(Generic[L]):
         transport: Any = None,
         bits: int | None = None,
         epsilon: float | None = None,
-        allow_more_noise: bool = False,
         retry: RetryPolicy | None = None,
     ) -> None:
         retry = retry or RetryPolicy()
@@ -57,7 +56,7 @@ class _Base(Generic[L]):
         self._transport: L = self._kind(server, **self._connection)
         self._pools: list[BlockingPool[Answer]] = []
         user = front if isinstance(front, UserSide) else load_user_side(Path(front))
-        policy = Policy.of(user, bits=bits, allow_more_noise=allow_more_noise)
+        policy = Policy.of(user, bits=bits)
         if epsilon is not None:
             policy = policy.with_epsilon(epsilon)
         caps: dict[str, Any] = {"budget": budget, "per_day": budget_per_day}

@@ -51,9 +51,6 @@ class _Connection:
             "follow_redirects": False,
         }
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.address})"
-
     def _request(self, call: Call) -> dict[str, Any]:
         kind = {} if call.body is None else {"content-type": call.kind}
         return {"method": call.method, "url": self.address + call.path, "content": call.body, "headers": kind}

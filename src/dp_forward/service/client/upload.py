@@ -173,8 +173,7 @@ def _agreed_spec(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpe
         with contextlib.suppress(WireError):
             spec = CollectionSpec.from_dict(theirs)
             # Once more on what was read, so that no two spellings of a value can differ.
-            read = spec.as_dict()
-            if all(read[name] == mine[name] for name in ("version", "manifest", "labels")):
+            if {**spec.as_dict(), "shuffler": None} == mine:
                 return spec
     raise ProtocolMismatch(
         "What the server collects is not said as in this version of dp-forward. Nothing was sent."

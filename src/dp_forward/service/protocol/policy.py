@@ -5,10 +5,8 @@ against the policy, field by field, before a text is touched. Either they agree,
 the *policy* says, or the server is refused.
 
 A user may want more noise than the front was trained with (`Policy.with_epsilon`); a server answers that if
-its manifest lists it. A server may ask for more noise, and the user may allow that (``allow_more_noise``):
-then the release is made with the smaller epsilon or delta, which costs less. Everything else that differs is
-refused, also where it might be as private (another threshold, another bound): whether it is, is not for the
-server to say.
+its manifest lists it. Everything else that differs is refused, also where it might be as private (another
+threshold, another bound): whether it is, is not for the server to say.
 """
 
 from __future__ import annotations
@@ -37,13 +35,11 @@ class Policy:
     ``release`` is what the user's own folder states, with the digest of the user's front.
 
     Guarantees:
-        `read` returns only terms that promise at least what its noise promises, with a mechanism that is
-        calibrated from the user's own choice. No value of a manifest is taken over but a smaller epsilon or
-        delta.
+        `read` returns the user's own terms, with a mechanism that is calibrated from the user's own choice.
+        No value of a manifest is taken over.
     """
 
     release: ReleaseSpec
-    allow_more_noise: bool = False
 
     def __post_init__(self) -> None:
         if self.release.folded:
@@ -51,13 +47,12 @@ class Policy:
             raise InvalidInput("front", "be one that asks", "one that releases records", remedy)
 
     @classmethod
-    def of(cls, user: UserSide, *, bits: int | None = None, allow_more_noise: bool = False) -> Policy:
+    def of(cls, user: UserSide, *, bits: int | None = None) -> Policy:
         """The policy that a user's folder states; what cannot be released is refused here.
 
         ``bits`` is by default 8 where the noise fits into them, else 16.
         """
-        own = Manifest.of(user, user.digest, bits=bits, epsilons=())
-        return cls(release=own.release, allow_more_noise=allow_more_noise)
+        return cls(release=Manifest.of(user, user.digest, bits=bits, epsilons=()).release)
 
     @property
     def noise(self) -> NoiseSpec:
@@ -76,12 +71,10 @@ class Policy:
             raise InvalidInput("epsilon", rule, epsilon, "Less is more private.")
         if epsilon == self.epsilon:
             return self  # also where one is 8 and the other 8.0, which a ledger's keys tell apart
-        made = self._with_noise(replace(self.noise, epsilon=float(epsilon)))
+        noise = replace(self.noise, epsilon=float(epsilon))
+        made = Policy(release=replace(self.release, noise=noise))
         made.terms()  # refuses what cannot be drawn, before there is a text
         return made
-
-    def _with_noise(self, noise: NoiseSpec) -> Policy:
-        return replace(self, release=replace(self.release, noise=noise))
 
     def offered(self, found: object) -> tuple[float, ...]:
         """The epsilons that a server's manifest answers and this policy allows, greatest first."""
@@ -117,29 +110,18 @@ class Policy:
         for name in ("mechanism", "unit", "norm", "how", "threshold_share", "rows", "columns"):
             if getattr(wanted, name) != getattr(self.noise, name):
                 raise _refused(f"noise: {name}", getattr(self.noise, name), getattr(wanted, name))
-        # Only epsilon and delta differ.
-        deltas = (self.noise.delta or 0.0, wanted.delta or 0.0)
-        budgets = {"epsilon": (self.epsilon, wanted.epsilon), "delta": deltas}
+        budgets = {name: (getattr(self.noise, name), getattr(wanted, name)) for name in ("epsilon", "delta")}
         for name, (mine, theirs) in budgets.items():
-            # Written so that a NaN is refused.
-            if not (math.isfinite(theirs) and theirs <= mine):
+            if not theirs <= mine:  # also a NaN
                 raise ProtocolMismatch(
                     f"The server wants less noise: {name} {shown(theirs)} where the front allows {mine}. "
                     "Nothing was read, drawn or charged."
                 )
-        if not self.allow_more_noise:
-            name, (mine, theirs) = next((n, pair) for n, pair in budgets.items() if pair[0] != pair[1])
-            raise ProtocolMismatch(
-                f"The server wants more noise: {name} {shown(theirs)} where the front says {mine}. Allow it "
-                "with allow_more_noise, if its answers are still of use."
-            )
-        own = self.terms().charge
-        with contextlib.suppress(DpForwardError, ArithmeticError):
-            more = self._with_noise(replace(self.noise, epsilon=wanted.epsilon, delta=wanted.delta)).terms()
-            cost = more.charge
-            if cost and cost.epsilon_units <= own.epsilon_units and cost.mu2_units <= own.mu2_units:
-                return more
-        raise ProtocolMismatch("The server wants noise that cannot be made. Nothing was read or charged.")
+        name, (mine, theirs) = next((n, pair) for n, pair in budgets.items() if pair[0] != pair[1])
+        raise ProtocolMismatch(
+            f"The server wants more noise: {name} {shown(theirs)} where the front says {mine}. "
+            "A smaller epsilon can be asked for, if its answers are still of use."
+        )
 
 
 def _refused(name: str, mine: object, theirs: object) -> ProtocolMismatch:

@@ -1,14 +1,11 @@
 """HTTP server of the shuffler towards users: takes records as a collector does, under the same rules.
 
-    GET  /v1/collection   what is collected, with "shuffler": {"least": N}
-    POST /v1/records      1 to 256 records, one after another -> {"stored": k, "known": j}
-    GET  /healthz         200 while it runs; needs no token
-    GET  /metrics         counters as Prometheus text: how many wait, are being sent, have been sealed
+    GET  /v1/collection, POST /v1/records   as in `collector_routes`, with "shuffler": {"least": N}
+    GET  /healthz, /metrics                 as in `app`; how many wait, are being sent, have been sealed
 
 Guarantees:
-    An answer of 200 means that the records are on disk. Nothing about a sender is written or logged: no
-    address, no time, no id. Bodies are taken as in `collector_routes`. Off loopback nobody is answered
-    without the token, and all of it is TLS.
+    Those of `collector_routes` and of `ServerSettings`. Nothing about a sender is written or logged: no
+    address, no time, no id.
 Edges:
     Whoever has the token can ask how many records wait, and so watch them come one by one. That tells when
     somebody sent something, as watching the network does, and nothing about which record it was.
