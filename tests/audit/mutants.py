@@ -361,10 +361,11 @@ def drawn_again_for_nothing() -> contextlib.AbstractContextManager[Any]:
     """A text that is asked again gets a fresh draw under its old charge."""
     honest = Session._pay
 
-    def pay(self: Session, read: Any, terms: Any) -> Any:
-        paid = honest(self, read, terms)
-        drawn_now = paid.entry.state is State.RESERVED
-        return paid if drawn_now else replace(paid, frame=self._frame(self._draw(read.tokens, terms)))
+    def pay(self: Session, tokens: Any, key: bytes, terms: Any) -> Any:
+        frame, entry, charge = honest(self, tokens, key, terms)
+        if entry.state is not State.RESERVED:
+            frame = self._frame(self._draw(tokens, terms))
+        return frame, entry, charge
 
     return _patch(Session, "_pay", pay)
 

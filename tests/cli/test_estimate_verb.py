@@ -31,7 +31,7 @@ def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _collected(corpus: ReleasedCorpus, folder: Path) -> Path:
     """What a collector would hold after all records of the corpus were pushed to it."""
     manifest = Manifest(release=replace(corpus.release, cut="output"))
-    with Collection.create(folder, CollectionSpec.of(manifest, corpus.spec.labels)) as collection:
+    with Collection.open_or_create(folder, CollectionSpec.of(manifest, corpus.spec.labels)) as collection:
         records = []
         for number in range(len(corpus)):
             header = manifest.header(request=number.to_bytes(16, "big"))

@@ -30,7 +30,7 @@ def _collection(made: TinyReleases, folder: Path, *, batch: bytes | None = None)
     """What a collector would hold after all records of the corpus were pushed to it."""
     corpus, provider = ReleasedCorpus.open(made.public, raw=True), load_provider_side(made.start / "back")
     manifest = Manifest.of(provider, corpus.front_digest, bits=corpus.release.bits)
-    with Collection.create(folder, CollectionSpec.of(manifest, "public")) as collection:
+    with Collection.open_or_create(folder, CollectionSpec.of(manifest, "public")) as collection:
         records = []
         for number in range(len(corpus)):
             item = corpus[number]

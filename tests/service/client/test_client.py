@@ -298,9 +298,9 @@ def test_a_hostile_manifest_gets_nothing(make: Make, network: Network, user: Use
         client.ask(TEXT)
 
 
-def test_more_noise_is_drawn_where_the_user_allows_it(make: Make, network: Network) -> None:
+def test_more_noise_is_drawn_where_the_user_asks_for_it(make: Make, network: Network) -> None:
     network.manifest["noise"]["epsilon"] = 1.0
-    with make(allow_more_noise=True) as client:
+    with make(epsilon=1.0) as client:
         assert client.ask(TEXT).charge == 1.0
     assert parse_frame(network.posted[0]).header.epsilon == pytest.approx(1.0, rel=1e-9)
 

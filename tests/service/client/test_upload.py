@@ -54,7 +54,7 @@ def out(released: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    return Collection.create(tmp_path / "collected", spec())
+    return Collection.open_or_create(tmp_path / "collected", spec())
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_what_is_collected_is_what_was_released(
 )
 def test_other_labels_go_the_same_way(how: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     release_corpus(user(CUT), texts(RECORDS), tmp_path / "out", **settings)
-    collection = Collection.create(tmp_path / "collected", spec(how))
+    collection = Collection.open_or_create(tmp_path / "collected", spec(how))
     done = pushed(tmp_path / "out", _straight(collection.folder))
     assert (done.pushed, done.known) == (RECORDS, 0)
     corpus = export_corpus(collection.folder, tmp_path / "corpus")
@@ -209,7 +209,7 @@ def test_two_pushes_side_by_side_are_one(out: Path, collection: Collection, serv
 
 def test_a_server_that_lost_its_disk_gets_everything_again(out: Path, served: Answer, tmp_path: Path) -> None:
     pushed(out, served)
-    fresh = Collection.create(tmp_path / "fresh", spec())
+    fresh = Collection.open_or_create(tmp_path / "fresh", spec())
     assert pushed(out, _straight(fresh.folder)).pushed == 0, "it was acknowledged before"
     assert pushed(out, _straight(fresh.folder), again=True).pushed == RECORDS
 

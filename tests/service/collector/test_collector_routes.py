@@ -49,7 +49,7 @@ def made_app(collection: Collection, **settings) -> Starlette:
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    return Collection.create(tmp_path / "collected", spec())
+    return Collection.open_or_create(tmp_path / "collected", spec())
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_users_and_the_shuffler_have_tokens_of_their_own(collection: Collection)
 
 
 def test_without_a_shuffler_there_are_no_batches(tmp_path: Path) -> None:
-    collection = Collection.create(tmp_path / "c", spec())
+    collection = Collection.open_or_create(tmp_path / "c", spec())
     with TestClient(made_app(collection)) as client:
         assert post(client, record(), f"/v1/batches/{secrets.token_hex(16)}/records").status_code == 404
 
@@ -285,7 +285,9 @@ def test_two_thousand_mutated_bodies_never_fail_the_server(
 
 @pytest.fixture
 def folding(tmp_path: Path) -> Iterator[TestClient]:
-    collection = Collection.create(tmp_path / "folded", CollectionSpec.of(folded_manifest(), "folded"))
+    collection = Collection.open_or_create(
+        tmp_path / "folded", CollectionSpec.of(folded_manifest(), "folded")
+    )
     app = make_collector_app(collection, settings=ServerSettings())
     with TestClient(app, raise_server_exceptions=False) as made:
         yield made
@@ -338,7 +340,7 @@ def test_a_collector_says_when_a_record_without_noise_may_pass(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, columns: int, warned: bool
 ) -> None:
     release = replace(folded_manifest().release, width=3 * columns)
-    collection = Collection.create(
+    collection = Collection.open_or_create(
         tmp_path / "folded", CollectionSpec.of(Manifest(release=release), "folded")
     )
     make_collector_app(collection, settings=ServerSettings())

@@ -504,7 +504,7 @@ def test_answered_requests_leave_no_tasks_and_no_payloads_behind(
     submit = batcher.submit
 
     def watched(values: Any) -> Any:
-        seen.append(weakref.ref(values.values))
+        seen.append(weakref.ref(values[0]))
         if len(seen) == 20:
             kept.append(values)  # the control: one that is held is seen to live
         return submit(values)

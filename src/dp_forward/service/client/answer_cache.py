@@ -100,9 +100,6 @@ class AnswerCache:
         with self._database.transaction(write=False) as connection:
             return int(connection.execute("SELECT count(*) FROM answers").fetchone()[0])
 
-    def __repr__(self) -> str:
-        return f"AnswerCache({self._path.name})"
-
     def _refuse(self, problem: Problem) -> LedgerUnavailable:
         remnant = problem.detail if problem.kind == "exists" else self._path.name
         return LedgerUnavailable(

@@ -21,7 +21,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from dp_forward.ledger import Summary
 from dp_forward.progress import Count
-from dp_forward.service.client.session import Answer, Preview, Session, Text, open_ledger
+from dp_forward.service.client.session import Answer, Preview, Session, Text
 from dp_forward.service.client.transport import AsyncTransport, BlockingPool, OrderedPool, Transport
 from dp_forward.service.protocol.policy import Policy
 from dp_forward.service.protocol.sansio import RetryPolicy, Steps
@@ -49,7 +49,6 @@ class _Base(Generic[L]):
         transport: Any = None,
         bits: int | None = None,
         epsilon: float | None = None,
-        allow_more_noise: bool = False,
         retry: RetryPolicy | None = None,
     ) -> None:
         retry = retry or RetryPolicy()
@@ -57,13 +56,12 @@ class _Base(Generic[L]):
         self._transport: L = self._kind(server, **self._connection)
         self._pools: list[BlockingPool[Answer]] = []
         user = front if isinstance(front, UserSide) else load_user_side(Path(front))
-        policy = Policy.of(user, bits=bits, allow_more_noise=allow_more_noise)
+        policy = Policy.of(user, bits=bits)
         if epsilon is not None:
             policy = policy.with_epsilon(epsilon)
-        place = Path(ledger).resolve()
-        book = open_ledger(place, policy, budget, budget_per_day)
-        address = self._transport.address
-        self._session = Session(user, policy, server=address, place=place, ledger=book, retry=retry)
+        caps: dict[str, Any] = {"budget": budget, "per_day": budget_per_day}
+        address, place = self._transport.address, Path(ledger).resolve()
+        self._session = Session(user, policy, server=address, place=place, **caps, retry=retry)
 
     @property
     def policy(self) -> Policy:
@@ -130,12 +128,13 @@ class Client(_Base[Transport]):
         import httpx
 
         questions, own = self._questions(texts), self._connection["transport"]
+        self._transport.drive(self._session.agree())  # once, before they go side by side
         if own is not None and not isinstance(own, httpx.AsyncBaseTransport):
             for steps in questions:
                 yield self._transport.drive(steps)
             return
         transport = AsyncTransport(self._transport.address, **self._connection)
-        pool = BlockingPool[Answer](transport, self._session.agree(), at_once=at_once)
+        pool = BlockingPool[Answer](transport, at_once=at_once)
         self._pools.append(pool)
         try:
             yield from pool.results(questions)
@@ -174,9 +173,10 @@ class AsyncClient(_Base[AsyncTransport]):
         self, texts: Iterable[Text], *, progress: Count | None = None, at_once: int = 8
     ) -> AsyncIterator[Answer]:
         """An answer for each text, in order; see `Client.ask_many`."""
-        pool = OrderedPool[Answer](self._transport, self._session.agree(), at_once=at_once)
+        pool = OrderedPool[Answer](self._transport, at_once=at_once)
         questions, done = self._questions(texts), 0
         try:
+            await self._transport.drive(self._session.agree())  # once, before they go side by side
             while True:
                 while not pool.full and (steps := next(questions, None)) is not None:
                     await pool.add(steps)

@@ -45,7 +45,8 @@ from dp_forward.noise.released.released_matrix import Released, dequantise, rele
 from dp_forward.privacy.charge import Charge
 from dp_forward.service.client.answer_cache import AnswerCache
 from dp_forward.service.protocol.frame import HEADER_BYTES, frame_of, parse_frame
-from dp_forward.service.protocol.policy import Policy, Terms
+from dp_forward.service.protocol.manifest import Offer
+from dp_forward.service.protocol.policy import Policy
 from dp_forward.service.protocol.sansio import Call, RetryPolicy, ServerRefused, Steps, parse_json, send
 from dp_forward.split.artifacts import UserSide
 
@@ -53,6 +54,7 @@ __all__ = ["Preview"]
 
 Text = str | tuple[str, str]
 """What is asked about: one text, or a pair of them in one release."""
+Tokens = Mapping[str, Tensor]
 
 _REPLY_BYTES: Final = 1 << 20
 _FRESH_SECONDS: Final = 6 * 3600
@@ -90,55 +92,44 @@ class Preview:
     where the text was never released at this epsilon), ``tokens`` what the front read.
     """
 
-    tokens: Mapping[str, Tensor]
+    tokens: Tokens
     hidden: Tensor
     noisy: Tensor | None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class _Text:
-    """A text as the front reads it, and the key by which the ledger knows it."""
-
-    tokens: Mapping[str, Tensor]
-    key: bytes
-    truncated: bool
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Paid:
-    """A stored frame: paid for, to be sent as it is; ``entry`` as the ledger gave it before it was drawn."""
-
-    frame: bytes
-    entry: Release
-    charge: Charge | None
-    """What was charged for it now, if anything."""
-
-
 class Session:
-    """One user, one server and one ledger (at ``place``), which it closes. Threads and forks may share it."""
+    """One user, one server and one ledger (at ``place``), made if there is none. Threads and forks may share
+    it. ``budget`` and ``per_day`` are the caps of a new ledger; an old one keeps its own.
+    """
 
     def __init__(
-        self, user: UserSide, policy: Policy, *, server: str, place: Path, ledger: Ledger, retry: RetryPolicy
+        self,
+        user: UserSide,
+        policy: Policy,
+        *,
+        server: str,
+        place: Path,
+        budget: float | None,
+        per_day: float | None,
+        retry: RetryPolicy,
     ) -> None:
         self._user, self._policy, self._server, self._retry = user, policy, server, retry
-        self._ledger = ledger
         self._manifest: object = None
-        self._terms: dict[float, Terms] = {}
+        self._terms: dict[float, Offer] = {}
         self._turn, self._process = threading.Lock(), os.getpid()
         user.front.train(False)
+        self._ledger = _open_ledger(place, policy, budget, per_day)
         try:
-            self._answers = AnswerCache(place, ledger)
+            _check_ledger(self._ledger, policy, budget, per_day)
+            self._answers = AnswerCache(place, self._ledger)
         except BaseException:
-            ledger.close()
+            self._ledger.close()
             raise
 
     @property
     def policy(self) -> Policy:
         """What this user allows; it does not change."""
         return self._policy
-
-    def __repr__(self) -> str:
-        return f"Session({self._ledger!r})"
 
     def close(self) -> None:
         """Give the ledger and the answers back."""
@@ -149,7 +140,7 @@ class Session:
         """Where the ledger stands."""
         return self._ledger.summary()
 
-    def agree(self, epsilon: float | None = None) -> Steps[Terms]:
+    def agree(self, epsilon: float | None = None) -> Steps[Offer]:
         """Agree on terms with the server, at the front's own epsilon or a smaller one; it is asked once."""
         wanted = self.policy.epsilon if epsilon is None else float(epsilon)
         if wanted not in self._terms:
@@ -175,33 +166,33 @@ class Session:
         """Ask about a text or a pair; with ``recall``, a stored answer of this server is given unasked."""
         _check_text(text, name)
         terms = yield from self.agree(epsilon)
-        read = self._read(text, terms, name)
-        known = self._answers.find(read.key, self._server) if recall else None
+        tokens, key, truncated = self._read(text, terms, name)
+        known = self._answers.find(key, self._server) if recall else None
         if known is not None and known[0] in self.policy.release.labels:
-            return self._answer(*known, read, charge=None, resent=True)
-        paid = self._pay(read, terms)
-        request, frame = _refresh(paid.frame, int(time.time()))
+            return self._answer(*known, charge=None, resent=True, truncated=truncated)
+        stored, entry, charge = self._pay(tokens, key, terms)
+        request, frame = _refresh(stored, int(time.time()))
         reply = yield from send(Call("POST", "/v1/answer", _REPLY_BYTES, frame), self._retry)
         label, probabilities = _check_answer(parse_json(reply), self.policy.release.labels, request)
-        self._answers.store(read.key, self._server, label, probabilities)
-        if paid.entry.state is not State.DELIVERED:
-            self._ledger.delivered(paid.entry.id)
-        resent = paid.entry.state is not State.RESERVED
-        return self._answer(label, probabilities, read, charge=paid.charge, resent=resent)
+        self._answers.store(key, self._server, label, probabilities)
+        if entry.state is not State.DELIVERED:
+            self._ledger.delivered(entry.id)
+        resent = entry.state is not State.RESERVED
+        return self._answer(label, probabilities, charge=charge, resent=resent, truncated=truncated)
 
     def preview(self, text: Text, *, epsilon: float | None = None) -> Steps[Preview]:
         """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
         _check_text(text, "text")
         terms = yield from self.agree(epsilon)
-        read = self._read(text, terms, "text")
-        known, noisy = self._ledger.find(read.key), None
+        tokens, key, _ = self._read(text, terms, "text")
+        known, noisy = self._ledger.find(key), None
         if known is not None and known.state is not State.RESERVED:
             values = parse_frame(self._ledger.payload(known.id)).values
             noisy = torch.from_numpy(dequantise(values, terms.mechanism, self.policy.release.bits))
-        return Preview(read.tokens, self._hidden(read.tokens), noisy)
+        return Preview(tokens, self._hidden(tokens), noisy)
 
-    def _read(self, text: Text, terms: Terms, name: str) -> _Text:
-        """Read a text: from here on it is touched."""
+    def _read(self, text: Text, terms: Offer, name: str) -> tuple[Tokens, bytes, bool]:
+        """Read a text: its tokens, the ledger's key for them, and whether it was cut."""
         fixed, spec, failed = self._user.tokens, self.policy.release, False
         parts = [[part] for part in ((text,) if isinstance(text, str) else text)]
         with self._lock():  # a fast tokenizer must not be used by two threads at once
@@ -219,26 +210,29 @@ class Session:
         if any(len(part) <= len(bare) for part in alone):
             raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
         public = {"front": spec.front, "noise": terms.noise.as_dict(), "bits": spec.bits}
-        return _Text(tokens, self._answers.key(tokens, public), len(long) > spec.rows)
+        return tokens, self._answers.key(tokens, public), len(long) > spec.rows
 
-    def _pay(self, read: _Text, terms: Terms) -> _Paid:
-        """Charge, draw, store, in this order; or what was stored before."""
+    def _pay(self, tokens: Tokens, key: bytes, terms: Offer) -> tuple[bytes, Release, Charge | None]:
+        """Charge, draw, store, in this order; or what was stored before.
+
+        The frame, to be sent as it is; the ledger's entry from before the draw; what was charged now.
+        """
         ledger, name = self._ledger, f"ask: {terms.mechanism.name} per {terms.mechanism.unit}"
         with self._lock():
-            known = ledger.find(read.key)
-            entry = ledger.reserve(read.key, terms.charge, mechanism=name, unit=terms.mechanism.unit)
+            known = ledger.find(key)
+            entry = ledger.reserve(key, terms.charge, mechanism=name, unit=terms.mechanism.unit)
             if entry.state is State.RESERVED:
-                frame = ledger.ready(entry.id, self._frame(self._draw(read.tokens, terms)))
+                frame = ledger.ready(entry.id, self._frame(self._draw(tokens, terms)))
             else:
                 frame = ledger.payload(entry.id)
-        return _Paid(frame, entry, terms.charge if known is None else None)
+        return frame, entry, terms.charge if known is None else None
 
-    def _draw(self, tokens: Mapping[str, Tensor], terms: Terms) -> Released:
+    def _draw(self, tokens: Tokens, terms: Offer) -> Released:
         """Draw one release; only ever called for a charge that has none."""
         return release(self._hidden(tokens), terms.mechanism, bits=self.policy.release.bits)
 
     @torch.inference_mode()
-    def _hidden(self, tokens: Mapping[str, Tensor]) -> Tensor:
+    def _hidden(self, tokens: Tokens) -> Tensor:
         hidden: Tensor = self._user.front(**tokens)
         if tuple(hidden.shape) != (1, *self.policy.release.shape):
             raise AssertionError("the front gives another shape than the policy says")
@@ -249,7 +243,13 @@ class Session:
         return frame_of(released, cut=spec.cut, front=spec.front, request=secrets.token_bytes(16), time=now)
 
     def _answer(
-        self, label: str, probabilities: dict[str, float], read: _Text, *, charge: Charge | None, resent: bool
+        self,
+        label: str,
+        probabilities: dict[str, float],
+        *,
+        charge: Charge | None,
+        resent: bool,
+        truncated: bool,
     ) -> Answer:
         summary = self._ledger.summary()
         return Answer(
@@ -259,7 +259,7 @@ class Session:
             spent=summary.spent,
             remaining=summary.usable,
             resent=resent,
-            truncated=read.truncated,
+            truncated=truncated,
         )
 
     def _lock(self) -> threading.Lock:
@@ -269,30 +269,26 @@ class Session:
         return self._turn
 
 
-def open_ledger(path: Path, policy: Policy, budget: float | None, per_day: float | None) -> Ledger:
-    """The ledger, made where there is none; it must be able to hold this kind of release."""
+def _open_ledger(path: Path, policy: Policy, budget: float | None, per_day: float | None) -> Ledger:
     if path.exists():
-        ledger = Ledger.open(path)
-    elif budget is None and per_day is None:
+        return Ledger.open(path)
+    if budget is None and per_day is None:
         remedy = "Say how much may be spent in all, such as 50."
         raise InvalidInput("budget", "be given for a new ledger", "none", remedy)
-    else:
-        cap = LARGEST_CAP if budget is None else budget
-        delta = policy.noise.delta or 0.0
-        ledger = Ledger.open_or_create(path, cap_epsilon=cap, delta=delta, per_day=per_day)
+    cap, delta = LARGEST_CAP if budget is None else budget, policy.noise.delta or 0.0
+    return Ledger.open_or_create(path, cap_epsilon=cap, delta=delta, per_day=per_day)
+
+
+def _check_ledger(ledger: Ledger, policy: Policy, budget: float | None, per_day: float | None) -> None:
+    """Refuse a ledger of other caps, or one that cannot hold this kind of release."""
     kept = (("budget", "cap", budget, ledger.cap), ("budget_per_day", "cap per day", per_day, ledger.per_day))
-    try:
-        for name, word, wanted, found in kept:
-            if wanted is not None and wanted != found:
-                remedy = "A cap is never changed: leave it out, or use another ledger."
-                raise InvalidInput(name, f"be the ledger's {word}, {found or 'none'}", wanted, remedy)
-        own = policy.terms()
-        own.charge.epsilon(ledger.delta)  # refuses Gaussian noise in a ledger with delta 0,
-        ledger.check_unit(own.mechanism.unit)  # and a promise per token in a ledger of texts
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
+    for name, word, wanted, found in kept:
+        if wanted is not None and wanted != found:
+            remedy = "A cap is never changed: leave it out, or use another ledger."
+            raise InvalidInput(name, f"be the ledger's {word}, {found or 'none'}", wanted, remedy)
+    own = policy.terms()
+    own.charge.epsilon(ledger.delta)  # refuses Gaussian noise in a ledger with delta 0,
+    ledger.check_unit(own.mechanism.unit)  # and a promise per token in a ledger of texts
 
 
 def _check_text(text: object, name: str) -> None:

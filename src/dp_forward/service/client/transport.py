@@ -51,9 +51,6 @@ class _Connection:
             "follow_redirects": False,
         }
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.address})"
-
     def _request(self, call: Call) -> dict[str, Any]:
         kind = {} if call.body is None else {"content-type": call.kind}
         return {"method": call.method, "url": self.address + call.path, "content": call.body, "headers": kind}
@@ -83,10 +80,11 @@ class Transport(_Connection):
 
         if self._http is None or self._process != os.getpid():
             self._http, self._process = httpx.Client(**self._options), os.getpid()
-        body = _Body(call.most, self._timeout)
+        until = time.monotonic() + self._timeout
         try:
             with self._http.stream(**self._request(call)) as response:
-                if not body.refuses(response.headers):
+                body = _Body(response.headers, call.most, until)
+                if body.readable:
                     for part in response.iter_bytes():
                         if not body.takes(part):
                             break
@@ -127,10 +125,11 @@ class AsyncTransport(_Connection):
 
         if self._http is None or self._process != os.getpid():
             self._http, self._process = httpx.AsyncClient(**self._options), os.getpid()
-        body = _Body(call.most, self._timeout)
+        until = time.monotonic() + self._timeout
         try:
             async with self._http.stream(**self._request(call)) as response:
-                if not body.refuses(response.headers):
+                body = _Body(response.headers, call.most, until)
+                if body.readable:
                     async for part in response.aiter_bytes():
                         if not body.takes(part):
                             break
@@ -150,7 +149,7 @@ class AsyncTransport(_Connection):
 class OrderedPool(Generic[T]):
     """Drives up to ``at_once`` steps at a time; their results come in the order in which they were added.
 
-    ``first`` is driven once, before all others. All methods belong to one event loop.
+    All methods belong to one event loop.
 
     Guarantees:
         Whatever steps do between two requests is done in one thread: texts are charged in their order.
@@ -158,11 +157,10 @@ class OrderedPool(Generic[T]):
         Up to ``at_once`` texts are charged ahead of the answer that is waited for (with 1, none is).
     """
 
-    def __init__(self, transport: AsyncTransport, first: Steps[Any], *, at_once: int) -> None:
+    def __init__(self, transport: AsyncTransport, *, at_once: int) -> None:
         if at_once < 1:
             raise InvalidInput("at_once", "be at least 1", at_once, "Leave it out.")
         self._transport, self._at_once = transport, at_once
-        self._first: Steps[Any] | None = first
         self._waiting: deque[asyncio.Task[T]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dp-forward-ask")
 
@@ -176,9 +174,6 @@ class OrderedPool(Generic[T]):
 
     async def add(self, steps: Steps[T]) -> None:
         """Begin some more steps."""
-        if self._first is not None:
-            first, self._first = self._first, None
-            await self._transport.drive(first, self._thread)
         self._waiting.append(asyncio.create_task(self._transport.drive(steps, self._thread)))
 
     async def next(self) -> T:
@@ -204,11 +199,11 @@ class BlockingPool(Generic[T]):
         the interpreter ends, does nothing: its thread is gone.
     """
 
-    def __init__(self, transport: AsyncTransport, first: Steps[Any], *, at_once: int) -> None:
+    def __init__(self, transport: AsyncTransport, *, at_once: int) -> None:
         import anyio
         from anyio.from_thread import BlockingPortal
 
-        self._pool, self._transport = OrderedPool[T](transport, first, at_once=at_once), transport
+        self._pool, self._transport = OrderedPool[T](transport, at_once=at_once), transport
         self._process = os.getpid()
         started: Future[BlockingPortal] = Future()
 
@@ -245,18 +240,12 @@ class BlockingPool(Generic[T]):
 
 
 class _Body:
-    """The body of a reply, as far as it may be read."""
+    """The body of a reply, as far as it may be read: plain bytes, not too many, in time."""
 
-    def __init__(self, most: int, timeout: float) -> None:
-        self._parts: list[bytes] | None = []
-        self._left = most
-        self._until = time.monotonic() + timeout
-        self._late = False
-
-    def refuses(self, headers: Any) -> bool:
-        if headers.get("content-encoding", "identity") != "identity":
-            self._parts = None
-        return self._parts is None
+    def __init__(self, headers: Any, most: int, until: float) -> None:
+        self.readable = headers.get("content-encoding", "identity") == "identity"
+        self._parts: list[bytes] | None = [] if self.readable else None
+        self._left, self._until, self._late = most, until, False
 
     def takes(self, part: bytes) -> bool:
         self._left -= len(part)

@@ -40,12 +40,17 @@ from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.ledger import Ledger, State
 from dp_forward.progress import Count
 from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol import sansio
-from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, pack_record
+from dp_forward.service.protocol.collection import (
+    ID_BYTES,
+    CollectionSpec,
+    fetch_collection,
+    pack_record,
+    send_records,
+)
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import ProtocolMismatch, shown
-from dp_forward.service.protocol.sansio import Call, RetryPolicy, ServerRefused, ServerUnavailable, Steps
+from dp_forward.service.protocol.sansio import RetryPolicy, ServerUnavailable, Steps
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.files import make_secret, read_secret
 from dp_forward.storage.json_files import write_json
@@ -159,7 +164,7 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
 
 def _agreed_spec(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpec]:
     """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
-    theirs = sansio.parse_json((yield from sansio.send(Call("GET", "/v1/collection", 1 << 20), retry)))
+    theirs = yield from fetch_collection(retry)
     if isinstance(theirs, dict) and isinstance(theirs.get("manifest"), dict):
         mine = own.as_dict()
         for name in mine["manifest"]:
@@ -168,8 +173,7 @@ def _agreed_spec(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpe
         with contextlib.suppress(WireError):
             spec = CollectionSpec.from_dict(theirs)
             # Once more on what was read, so that no two spellings of a value can differ.
-            read = spec.as_dict()
-            if all(read[name] == mine[name] for name in ("version", "manifest", "labels")):
+            if {**spec.as_dict(), "shuffler": None} == mine:
                 return spec
     raise ProtocolMismatch(
         "What the server collects is not said as in this version of dp-forward. Nothing was sent."
@@ -206,14 +210,8 @@ def _steps(
         progress(done)
     while done < len(corpus):
         span = range(done, min(done + at_once, len(corpus)))
-        call = Call("POST", "/v1/records", 1 << 12, _body(corpus, own.manifest, log.secret, span))
-        match sansio.parse_json((yield from sansio.send(call, retry))):
-            case {"stored": int(stored), "known": int(known), **rest} if (
-                not rest and stored >= 0 and known >= 0 and stored + known == len(span)
-            ):
-                pushed += stored
-            case _:
-                raise ServerRefused("The server's answer to records makes no sense. It is not asked again.")
+        body = _body(corpus, own.manifest, log.secret, span)
+        pushed += yield from send_records("/v1/records", body, len(span), retry)
         done = span.stop
         log.write(done, log.here()[1])  # a crash before that costs the sending of one body, and nothing else
         if progress is not None:

@@ -21,13 +21,12 @@ import json
 import os
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Self
 
 from dp_forward.errors import DpForwardError, InvalidInput
-from dp_forward.privacy.checks import count
-from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, Record
+from dp_forward.service.protocol.collection import CollectionSpec, Record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
@@ -63,30 +62,6 @@ class Collection:
         """One moment of the collection, on a connection of its own; what is added meanwhile is not seen."""
 
     @classmethod
-    def create(cls, folder: str | os.PathLike[str], spec: CollectionSpec) -> Collection:
-        """Make a collection in a folder that is new or empty."""
-        place = Path(folder).absolute()
-        taken = InvalidInput("collect", "be new or empty", place.name, "Choose another folder.")
-        if place.exists() and not place.is_dir():
-            raise taken
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What a maker that was killed left behind is taken over, if nothing was ever stored in it.
-        ours = (RECORDS, f".{RECORDS}.", f".{_SPEC}.")
-        if any(not path.name.startswith(ours) for path in place.iterdir()):
-            raise taken
-        if not (place / RECORDS).exists():
-            create_database(place / RECORDS, _fill, refuse=_refuse)
-        with closing(cls(place, spec)) as found:
-            if len(found):
-                raise taken
-        try:
-            settings = json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n"
-            write_file(place / _SPEC, settings, private=True, new=True)
-        except FileExistsError:
-            raise taken from None
-        return cls.open(place)
-
-    @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Collection:
         """Open the collection in a folder; anything else is refused."""
         place = Path(folder).absolute()
@@ -101,10 +76,11 @@ class Collection:
 
     @classmethod
     def open_or_create(cls, folder: str | os.PathLike[str], spec: CollectionSpec) -> Collection:
-        """Open the collection of this spec, made if there is none; one of another spec is refused."""
-        if not (Path(folder) / _SPEC).is_file():
-            return cls.create(folder, spec)
-        found, wanted = cls.open(folder), spec.as_dict()
+        """Open the collection of this spec, made if the folder is new or empty; any other is refused."""
+        place = Path(folder).absolute()
+        if not (place / _SPEC).is_file():
+            cls._create(place, spec)
+        found, wanted = cls.open(place), spec.as_dict()
         there = found.spec.as_dict()
         other = [name for name in wanted if there[name] != wanted[name]]
         if other:
@@ -112,6 +88,25 @@ class Collection:
             rule = "be new, or collect the same"
             raise InvalidInput("collect", rule, f"one of other {', '.join(other)}", "Choose another folder.")
         return found
+
+    @classmethod
+    def _create(cls, place: Path, spec: CollectionSpec) -> None:
+        taken = InvalidInput("collect", "be new or empty", place.name, "Choose another folder.")
+        if place.exists() and not place.is_dir():
+            raise taken
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What a maker that was killed left behind is taken over, if nothing was ever stored in it.
+        ours = (RECORDS, f".{RECORDS}.", f".{_SPEC}.")
+        if any(not path.name.startswith(ours) for path in place.iterdir()):
+            raise taken
+        if not (place / RECORDS).exists():
+            create_database(place / RECORDS, _fill, refuse=_refuse)
+        with closing(cls(place, spec)) as found:
+            if len(found):
+                raise taken
+        with suppress(FileExistsError):  # another process was first: its spec is compared
+            settings = json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n"
+            write_file(place / _SPEC, settings, private=True, new=True)
 
     @property
     def spec(self) -> CollectionSpec:
@@ -126,15 +121,10 @@ class Collection:
             batch, "batch" for new records of a sealed one, "full" or "disk" where it cannot be written.
             The records are taken as they are: a `RecordReader` of this spec has checked them.
         """
-        if batch is not None:
-            _check_batch(batch)
-        expected = self.spec.manifest
         stored = 0
         with self._database.transaction(write=True) as connection:
             sealed = batch is not None and _sealed(connection, batch) is not None
             for record in records:
-                if record.values.shape != (expected.release.matrix_rows, expected.release.width):
-                    raise Refused("shape", "A record has another shape than what is collected.")
                 stored += _add(connection, record, batch, sealed=sealed)
         return stored, len(records) - stored
 
@@ -144,8 +134,6 @@ class Collection:
         Edges:
             `Refused` ("batch") where another number is stored, or it was sealed with another one.
         """
-        _check_batch(batch)
-        count("records", records, remedy="A batch has records.")
         with self._database.transaction(write=True) as connection:
             sealed = _sealed(connection, batch)
             query = "SELECT count(*) FROM records WHERE batch = ?"
@@ -197,11 +185,6 @@ def _sealed(connection: sqlite3.Connection, batch: bytes) -> int | None:
     """With how many records a batch was sealed."""
     row = connection.execute("SELECT records FROM batches WHERE batch = ?", (batch,)).fetchone()
     return None if row is None else int(row[0])
-
-
-def _check_batch(batch: object) -> None:
-    if not isinstance(batch, bytes) or len(batch) != ID_BYTES:
-        raise InvalidInput("batch", f"be {ID_BYTES} bytes", type(batch).__name__, "Draw it at random.")
 
 
 def _fill(connection: sqlite3.Connection) -> None:

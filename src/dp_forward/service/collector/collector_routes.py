@@ -20,6 +20,7 @@ Edges:
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -32,19 +33,13 @@ from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.protocol.collection import CollectionSpec, Record, parse_record
 from dp_forward.service.protocol.frame import WireError
+from dp_forward.service.server import request_limits as limits
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import noise_check
-from dp_forward.service.server.request_limits import (
-    Guard,
-    Refused,
-    check_head,
-    json_response,
-    json_route,
-    parse_object,
-    read_body,
-    refusal,
-)
+from dp_forward.service.server.request_limits import Guard, Refused
 from dp_forward.service.server.settings import ServerSettings
+
+_log = logging.getLogger("dp_forward.service")
 
 _AT_ONCE: Final = 16
 """So many bodies are read and stored at a time; each may take 8 MiB."""
@@ -102,14 +97,16 @@ class RecordIntake:
     def __init__(self, spec: CollectionSpec, settings: ServerSettings, metrics: Metrics) -> None:
         self.reader, self._seconds, self._metrics = RecordReader(spec), settings.body_seconds, metrics
         self._room = _AT_ONCE
+        if not self.reader.tells:
+            _log.warning("so few numbers cross that a record without noise may not be noticed")
 
     def records_route(self, guard: Guard, store: Store, path: str = "/v1/records") -> Route:
         """`POST` of a body: every record is checked, and then ``store`` is called in a thread."""
 
         async def take(request: Request) -> dict[str, Any]:
-            check_head(request, self.reader.check_length, what="A body of records")
+            limits.check_head(request, self.reader.check_length, what="A body of records")
             most = self.reader.spec.body_records * self.reader.spec.record_bytes
-            data = await read_body(request, most, seconds=self._seconds, what="A body of records")
+            data = await limits.read_body(request, most, seconds=self._seconds, what="A body of records")
             stored, known = await asyncio.to_thread(lambda: store(request, self.reader.body(data)))
             self._metrics.records["stored"] += stored
             self._metrics.records["known"] += known
@@ -135,9 +132,9 @@ class RecordIntake:
             except Refused as refused:
                 # Nothing more is read from a client that was refused, so its connection is of no use.
                 self._metrics.outcomes[refused.code] += 1
-                return refusal(refused, close=True)
+                return limits.refusal(refused, close=True)
             self._metrics.outcomes[outcome] += 1
-            return json_response(found)
+            return limits.json_response(found)
 
         return Route(path, post, methods=["POST"])
 
@@ -160,7 +157,7 @@ def collector_routes(
     users = Guard(settings.token)
     if shuffler_token is None:
         store = intake.records_route(users, lambda request, records: collection.add(records))
-        return [json_route("/v1/collection", collection.spec.as_dict(), users), store]
+        return [limits.json_route("/v1/collection", collection.spec.as_dict(), users), store]
     ServerSettings(token=shuffler_token)  # refuses a word that is easy to guess
     if shuffler_token == settings.token:
         raise InvalidInput("shuffler_token", "differ from the users' token", "the same", "Draw another.")
@@ -173,13 +170,13 @@ def collector_routes(
         return collection.add(records, _batch(request))
 
     async def seal(request: Request) -> dict[str, Any]:
-        check_head(request, _check_seal_length, what="A seal", kind="application/json")
-        data = await read_body(request, _SEAL_BYTES, seconds=settings.body_seconds, what="A seal")
+        limits.check_head(request, _check_seal_length, what="A seal", kind="application/json")
+        data = await limits.read_body(request, _SEAL_BYTES, seconds=settings.body_seconds, what="A seal")
         await asyncio.to_thread(collection.seal, _batch(request), _sealed_with(data))
         return {"sealed": True}
 
     return [
-        json_route("/v1/collection", collection.spec.as_dict(), Guard(settings.token, shuffler_token)),
+        limits.json_route("/v1/collection", collection.spec.as_dict(), Guard(settings.token, shuffler_token)),
         intake.post_route("/v1/records", users, refuse, outcome="shuffler"),
         intake.records_route(shuffler, add, "/v1/batches/{batch}/records"),
         intake.post_route("/v1/batches/{batch}/seal", shuffler, seal, outcome="sealed"),
@@ -199,7 +196,7 @@ def _check_seal_length(length: int) -> None:
 
 
 def _sealed_with(data: bytes) -> int:
-    records = (parse_object(data, {"records"}) or {}).get("records")
+    records = (limits.parse_object(data, {"records"}) or {}).get("records")
     if type(records) is not int or not 1 <= records < 1 << 40:
         raise Refused("seal", 'A seal is {"records": N}, with N of 1 or more.')
     return records

@@ -32,6 +32,7 @@ from dp_forward.service.protocol.frame import MECHANISMS, MOST_ENTRIES, VERSION,
 
 if TYPE_CHECKING:
     from dp_forward.privacy import Mechanism
+    from dp_forward.privacy.charge import Charge
     from dp_forward.split.artifacts import ProviderSide, UserSide
 
 __all__ = ["Manifest"]
@@ -54,15 +55,20 @@ _LONGEST_LABEL: Final = 200
 _MOST_OFFERS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Offer:
-    """Noise that a server answers to, with the numbers of such a release, calibrated here."""
+    """Noise that a server answers to, or a user draws; its numbers are calibrated here."""
 
     noise: NoiseSpec
     mechanism: Mechanism = field(repr=False)
     epsilon: float
     delta: float
     step: float
+
+    @property
+    def charge(self) -> Charge:
+        """What one release costs."""
+        return self.mechanism.charge()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

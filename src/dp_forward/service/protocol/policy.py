@@ -5,10 +5,8 @@ against the policy, field by field, before a text is touched. Either they agree,
 the *policy* says, or the server is refused.
 
 A user may want more noise than the front was trained with (`Policy.with_epsilon`); a server answers that if
-its manifest lists it. A server may ask for more noise, and the user may allow that (``allow_more_noise``):
-then the release is made with the smaller epsilon or delta, which costs less. Everything else that differs is
-refused, also where it might be as private (another threshold, another bound): whether it is, is not for the
-server to say.
+its manifest lists it. Everything else that differs is refused, also where it might be as private (another
+threshold, another bound): whether it is, is not for the server to say.
 """
 
 from __future__ import annotations
@@ -17,14 +15,10 @@ import contextlib
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from dp_forward.errors import DpForwardError, InvalidInput
-from dp_forward.noise.released.released_matrix import release
-from dp_forward.privacy import Mechanism, NoiseSpec
-from dp_forward.privacy.charge import Charge
+from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest
+from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest, Offer
 from dp_forward.split.artifacts import UserSide
 
 
@@ -34,15 +28,6 @@ class ProtocolMismatch(DpForwardError):
     exit_code = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What policy and manifest agreed on: the noise, calibrated here, and what one release costs."""
-
-    noise: NoiseSpec
-    mechanism: Mechanism
-    charge: Charge
-
-
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """What one release may look like; it belongs to the user.
@@ -50,13 +35,11 @@ class Policy:
     ``release`` is what the user's own folder states, with the digest of the user's front.
 
     Guarantees:
-        `read` returns only terms that promise at least what its noise promises, with a mechanism that is
-        calibrated from the user's own choice. No value of a manifest is taken over but a smaller epsilon or
-        delta.
+        `read` returns the user's own terms, with a mechanism that is calibrated from the user's own choice.
+        No value of a manifest is taken over.
     """
 
     release: ReleaseSpec
-    allow_more_noise: bool = False
 
     def __post_init__(self) -> None:
         if self.release.folded:
@@ -64,13 +47,12 @@ class Policy:
             raise InvalidInput("front", "be one that asks", "one that releases records", remedy)
 
     @classmethod
-    def of(cls, user: UserSide, *, bits: int | None = None, allow_more_noise: bool = False) -> Policy:
+    def of(cls, user: UserSide, *, bits: int | None = None) -> Policy:
         """The policy that a user's folder states; what cannot be released is refused here.
 
         ``bits`` is by default 8 where the noise fits into them, else 16.
         """
-        bits = _bits(user.spec.mechanism(), user.spec.shape, bits)  # refuses a front without noise
-        return cls(release=replace(user.spec, bits=bits), allow_more_noise=allow_more_noise)
+        return cls(release=Manifest.of(user, user.digest, bits=bits, epsilons=()).release)
 
     @property
     def noise(self) -> NoiseSpec:
@@ -89,20 +71,19 @@ class Policy:
             raise InvalidInput("epsilon", rule, epsilon, "Less is more private.")
         if epsilon == self.epsilon:
             return self  # also where one is 8 and the other 8.0, which a ledger's keys tell apart
-        spec = replace(self.release, noise=replace(self.noise, epsilon=float(epsilon)))
-        _bits(spec.mechanism(), spec.shape, spec.bits)
-        return replace(self, release=spec)
+        noise = replace(self.noise, epsilon=float(epsilon))
+        made = Policy(release=replace(self.release, noise=noise))
+        made.terms()  # refuses what cannot be drawn, before there is a text
+        return made
 
     def offered(self, found: object) -> tuple[float, ...]:
         """The epsilons that a server's manifest answers and this policy allows, greatest first."""
-        manifest = self._manifest(found)
-        listed = (manifest.release.required_noise().epsilon, *manifest.epsilons)
+        listed = (offer.noise.epsilon for offer in self._manifest(found).offers)
         return tuple(epsilon for epsilon in listed if epsilon <= self.epsilon)
 
-    def terms(self) -> Terms:
+    def terms(self) -> Offer:
         """The user's own terms."""
-        mechanism = self.noise.build()
-        return Terms(self.noise, mechanism, mechanism.charge())
+        return Manifest(release=self.release).offers[0]
 
     def _manifest(self, found: object) -> Manifest:
         """What a server sent as JSON, if it is a manifest of this very release; its noise is not compared."""
@@ -120,50 +101,27 @@ class Policy:
             "Nothing was read, drawn or charged."
         )
 
-    def read(self, found: object) -> Terms:
+    def read(self, found: object) -> Offer:
         """The terms of a release for the server that sent this manifest as JSON, or `ProtocolMismatch`."""
         manifest = self._manifest(found)
-        wanted = manifest.release.required_noise()
-        if self.epsilon in manifest.epsilons:
-            wanted = replace(wanted, epsilon=self.epsilon)
-        if wanted == self.noise:
+        if any(offer.noise == self.noise for offer in manifest.offers):
             return self.terms()
+        wanted = manifest.offers[0].noise
         for name in ("mechanism", "unit", "norm", "how", "threshold_share", "rows", "columns"):
             if getattr(wanted, name) != getattr(self.noise, name):
                 raise _refused(f"noise: {name}", getattr(self.noise, name), getattr(wanted, name))
-        # Only epsilon and delta differ.
-        deltas = (self.noise.delta or 0.0, wanted.delta or 0.0)
-        budgets = {"epsilon": (self.epsilon, wanted.epsilon), "delta": deltas}
+        budgets = {name: (getattr(self.noise, name), getattr(wanted, name)) for name in ("epsilon", "delta")}
         for name, (mine, theirs) in budgets.items():
-            # Written so that a NaN is refused.
-            if not (math.isfinite(theirs) and theirs <= mine):
+            if not theirs <= mine:  # also a NaN
                 raise ProtocolMismatch(
                     f"The server wants less noise: {name} {shown(theirs)} where the front allows {mine}. "
                     "Nothing was read, drawn or charged."
                 )
-        if not self.allow_more_noise:
-            name, (mine, theirs) = next((n, pair) for n, pair in budgets.items() if pair[0] != pair[1])
-            raise ProtocolMismatch(
-                f"The server wants more noise: {name} {shown(theirs)} where the front says {mine}. Allow it "
-                "with allow_more_noise, if its answers are still of use."
-            )
-        own = self.terms().charge
-        with contextlib.suppress(DpForwardError, ArithmeticError):
-            noise = replace(self.noise, epsilon=wanted.epsilon, delta=wanted.delta)
-            more = replace(self, release=replace(self.release, noise=noise)).terms()
-            cost = more.charge
-            if cost and cost.epsilon_units <= own.epsilon_units and cost.mu2_units <= own.mu2_units:
-                return more
-        raise ProtocolMismatch("The server wants noise that cannot be made. Nothing was read or charged.")
-
-
-def _bits(mechanism: Mechanism, shape: tuple[int, int], bits: int | None) -> int:
-    """So many bits, tried on a matrix of zeros: what cannot be drawn is refused before there is a text."""
-    blank = np.zeros(shape)
-    if bits is None:
-        with contextlib.suppress(InvalidInput):
-            return release(blank, mechanism, bits=8).bits
-    return release(blank, mechanism, bits=16 if bits is None else bits).bits
+        name, (mine, theirs) = next((n, pair) for n, pair in budgets.items() if pair[0] != pair[1])
+        raise ProtocolMismatch(
+            f"The server wants more noise: {name} {shown(theirs)} where the front says {mine}. "
+            "A smaller epsilon can be asked for, if its answers are still of use."
+        )
 
 
 def _refused(name: str, mine: object, theirs: object) -> ProtocolMismatch:

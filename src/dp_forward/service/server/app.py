@@ -10,8 +10,8 @@ Where there is no back yet (`make_collector_app`), the first two are missing.
 A refusal is ``{"error": code, "message": one line}`` (`request_limits`).
 
 Guarantees:
-    No more of a body is read than a frame has bytes, and not for longer than ``body_seconds``. Nothing of a
-    payload is logged, shown or kept. Off loopback nobody is answered without the token, and all of it is TLS.
+    Those of `request_limits` and of `ServerSettings`: no more of a body is read than a frame has bytes,
+    nothing of it is logged, shown or kept, and off loopback nobody is answered without the token and TLS.
 Edges:
     The library that speaks HTTP sets no limit on how slowly a *header* may come; ``connections`` bounds what
     that can hold. When the server stops, requests are finished.
@@ -20,7 +20,6 @@ Edges:
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
@@ -30,25 +29,15 @@ from starlette.routing import Route
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.collector.collection_store import Collection
-from dp_forward.service.collector.collector_routes import RecordReader, collector_routes
+from dp_forward.service.collector.collector_routes import collector_routes
+from dp_forward.service.server import request_limits as limits
 from dp_forward.service.server.handler import Handler
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.request_limits import (
-    Guard,
-    Refused,
-    check_head,
-    error_handlers,
-    json_response,
-    json_route,
-    read_body,
-    refusal,
-)
+from dp_forward.service.server.request_limits import Guard, Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
 
 __all__ = ["make_app", "make_collector_app"]
-
-_log = logging.getLogger("dp_forward.service")
 
 
 def make_app(
@@ -69,7 +58,6 @@ def make_app(
         Its `Handler` is in ``app.state.handler``.
     """
     handler = Handler(provider, front_digest=front_digest, settings=settings)
-    routes = _routes(handler, settings)
     if collection is not None:
         # A collection is of the back that is served: it is what will be trained on it.
         served, collected = handler.manifest.as_dict(), collection.spec.manifest.as_dict()
@@ -77,21 +65,9 @@ def make_app(
         if other:
             rule = "collect what the back is served for"
             raise InvalidInput("collection", rule, f"other {', '.join(other)}", "Choose another folder.")
-        routes += collector_routes(
-            collection, settings, metrics=handler.metrics, shuffler_token=shuffler_token
-        )
     elif shuffler_token is not None:
         raise InvalidInput("shuffler_token", "go with a collection", "alone", "Say where to collect.")
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        yield
-        await handler.batcher.close()
-        if collection is not None:
-            collection.close()
-
-    handlers = error_handlers(handler.metrics.outcomes, who="server")
-    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app = _make(handler, collection, settings, shuffler_token)
     app.state.handler = handler
     return app
 
@@ -100,27 +76,39 @@ def make_collector_app(
     collection: Collection, *, settings: ServerSettings, shuffler_token: str | None = None
 ) -> Starlette:
     """Make the server that only collects, where there is no back yet: nothing is answered."""
-    metrics, guard = Metrics(), Guard(settings.token)
-    if not RecordReader(collection.spec).tells:
-        _log.warning("so few numbers cross that a record without noise may not be noticed")
+    return _make(None, collection, settings, shuffler_token)
+
+
+def _make(
+    handler: Handler | None, collection: Collection | None, settings: ServerSettings, token: str | None
+) -> Starlette:
+    metrics = Metrics() if handler is None else handler.metrics
+    routes = [metrics.route(Guard(settings.token))]
+    if collection is not None:
+        routes += collector_routes(collection, settings, metrics=metrics, shuffler_token=token)
+    if handler is not None:
+        routes += _answer_routes(handler, settings)
+
+    async def show_health(request: Request) -> Response:
+        stopping = handler is not None and handler.batcher.stopping
+        return limits.json_response({"status": "stopping" if stopping else "ok"}, 503 if stopping else 200)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        collection.close()
+        if handler is not None:
+            await handler.batcher.close()
+        if collection is not None:
+            collection.close()
 
     return Starlette(
-        routes=[
-            *collector_routes(collection, settings, metrics=metrics, shuffler_token=shuffler_token),
-            json_route("/healthz", {"status": "ok"}, Guard(None)),
-            metrics.route(guard),
-        ],
-        exception_handlers=error_handlers(metrics.outcomes, who="server"),
+        routes=[*routes, Route("/healthz", show_health)],
+        exception_handlers=limits.error_handlers(metrics.outcomes, who="server"),
         lifespan=lifespan,
     )
 
 
-def _routes(handler: Handler, settings: ServerSettings) -> list[Route]:
+def _answer_routes(handler: Handler, settings: ServerSettings) -> list[Route]:
     guard, exact = Guard(settings.token), handler.manifest.frame_bytes
 
     def check_length(length: int) -> None:
@@ -128,24 +116,16 @@ def _routes(handler: Handler, settings: ServerSettings) -> list[Route]:
             code = "too_long" if length > exact else "length"
             raise Refused(code, f"A frame for this server has {exact} bytes, not {length}.")
 
-    async def show_health(request: Request) -> Response:
-        stopping = handler.batcher.stopping
-        return json_response({"status": "stopping"}, 503) if stopping else json_response({"status": "ok"})
-
     async def answer(request: Request) -> Response:
         try:
             guard(request)
-            check_head(request, check_length)
-            data = await read_body(request, exact, seconds=settings.body_seconds)
+            limits.check_head(request, check_length)
+            data = await limits.read_body(request, exact, seconds=settings.body_seconds)
         except Refused as refused:
             # Nothing more is read from a client that was refused before its body ended.
             handler.metrics.outcomes[refused.code] += 1
-            return refusal(refused, close=True)
+            return limits.refusal(refused, close=True)
         return Response(await handler.answer(data), media_type="application/json")
 
-    return [
-        json_route("/v1/manifest", handler.manifest.as_dict(), guard),
-        Route("/v1/answer", answer, methods=["POST"]),
-        Route("/healthz", show_health),
-        handler.metrics.route(guard),
-    ]
+    manifest = limits.json_route("/v1/manifest", handler.manifest.as_dict(), guard)
+    return [manifest, Route("/v1/answer", answer, methods=["POST"])]

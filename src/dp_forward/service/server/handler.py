@@ -12,7 +12,6 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,12 +32,8 @@ from dp_forward.split.artifacts import ProviderSide
 _log = logging.getLogger("dp_forward.service")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Noisy:
-    """The integers of one frame, and what one step of them is."""
-
-    values: NDArray[Any] = field(repr=False)
-    step: float
+Noisy = tuple[NDArray[Any], float]
+"""The integers of one frame, and what one step of them is."""
 
 
 class BackRunner:
@@ -51,7 +46,7 @@ class BackRunner:
         self._device = torch.device("cpu") if weight is None else weight.device
         # A back that cannot answer is refused at the start, not at the first request.
         blank = np.zeros((manifest.release.matrix_rows, manifest.release.width), dtype=np.int8)
-        found = self._logits([Noisy(blank, manifest.step)])
+        found = self._logits([(blank, manifest.step)])
         if found is None or tuple(found.shape) != (1, len(self._labels)):
             shape = "none" if found is None else tuple(found.shape[1:])
             rule = f"answer with one number for each of the {len(self._labels)} labels"
@@ -65,9 +60,9 @@ class BackRunner:
         return list(torch.softmax(logits.double(), dim=-1).cpu().numpy())
 
     def _logits(self, batch: Sequence[Noisy]) -> torch.Tensor | None:
-        noisy = np.empty((len(batch), *batch[0].values.shape), dtype=np.float32)
-        for place, item in zip(noisy, batch, strict=True):
-            np.multiply(item.values, np.float32(item.step), out=place)
+        noisy = np.empty((len(batch), *batch[0][0].shape), dtype=np.float32)
+        for place, (values, step) in zip(noisy, batch, strict=True):
+            np.multiply(values, np.float32(step), out=place)
         with torch.inference_mode():
             output = self._back(torch.from_numpy(noisy).to(self._device))
         found = getattr(output, "logits", None)
@@ -137,7 +132,7 @@ class Handler:
         if known is not None:
             return "resent", known if isinstance(known, bytes) else await asyncio.shield(known)
         self._noise_checks[offer.epsilon](frame.values)
-        computed = self.batcher.submit(Noisy(frame.values, offer.step))
+        computed = self.batcher.submit((frame.values, offer.step))
         pending = asyncio.create_task(self._write(frame.header.request, computed))
         # A failure that nobody fetches (the client has gone) is not worth a warning.
         pending.add_done_callback(lambda end: end.cancelled() or end.exception())

@@ -23,23 +23,15 @@ from typing import Any, Final
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol.collection import ID_AT, CollectionSpec
-from dp_forward.service.protocol.sansio import (
-    Call,
-    RetryPolicy,
-    ServerRefused,
-    ServerUnavailable,
-    Steps,
-    parse_json,
-    send,
-)
+from dp_forward.service.protocol import sansio
+from dp_forward.service.protocol.collection import ID_AT, CollectionSpec, fetch_collection, send_records
+from dp_forward.service.protocol.sansio import RetryPolicy, ServerRefused, ServerUnavailable, Steps
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
 __all__ = ["CollectorClient", "Forwarder"]
 
 _log = logging.getLogger("dp_forward.service")
 
-_REPLY_BYTES: Final = 1 << 16
 _RETRY_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
 
@@ -51,18 +43,12 @@ def batch_steps(store: ShufflerStore, *, at_once: int, retry: RetryPolicy) -> St
         return 0
     place = f"/v1/batches/{batch.name.hex()}"
     while piece := store.piece(most=at_once):
-        call = Call("POST", f"{place}/records", _REPLY_BYTES, b"".join(piece))
-        answer = parse_json((yield from send(call, retry)))
-        found = [answer.get(name) for name in ("stored", "known")] if isinstance(answer, dict) else []
-        counts = [number for number in found if type(number) is int and number >= 0]
-        if len(counts) != 2 or sum(counts) != len(piece):
-            raise ServerRefused("The collector's answer to records makes no sense.")
+        yield from send_records(f"{place}/records", b"".join(piece), len(piece), retry)
         store.acknowledge(piece[-1][ID_AT])
     seal = json.dumps({"records": batch.records}).encode()
     try:
-        call = Call("POST", f"{place}/seal", _REPLY_BYTES, seal, "application/json")
-        reply = yield from send(call, retry)
-        if parse_json(reply) != {"sealed": True}:
+        call = sansio.Call("POST", f"{place}/seal", 1 << 12, seal, "application/json")
+        if sansio.parse_json((yield from sansio.send(call, retry))) != {"sealed": True}:
             raise ServerRefused("The collector's answer to a seal makes no sense.")
     except ServerRefused:
         store.acknowledge(b"")
@@ -91,10 +77,10 @@ class CollectorClient:
             `ServerUnavailable` where there is no answer for a while.
         """
         try:
-            reply = self.drive(send(Call("GET", "/v1/collection", 1 << 20), self.retry))
+            found = self.drive(fetch_collection(self.retry))
         except ServerUnavailable:
             raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
-        spec = CollectionSpec.from_dict(parse_json(reply))
+        spec = CollectionSpec.from_dict(found)
         if spec.shuffler_least is not None:
             remedy = "Name the collector behind it."
             raise InvalidInput("collector", "collect by itself", "a shuffler", remedy)

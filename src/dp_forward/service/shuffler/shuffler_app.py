@@ -1,14 +1,11 @@
 """HTTP server of the shuffler towards users: takes records as a collector does, under the same rules.
 
-    GET  /v1/collection   what is collected, with "shuffler": {"least": N}
-    POST /v1/records      1 to 256 records, one after another -> {"stored": k, "known": j}
-    GET  /healthz         200 while it runs; needs no token
-    GET  /metrics         counters as Prometheus text: how many wait, are being sent, have been sealed
+    GET  /v1/collection, POST /v1/records   as in `collector_routes`, with "shuffler": {"least": N}
+    GET  /healthz, /metrics                 as in `app`; how many wait, are being sent, have been sealed
 
 Guarantees:
-    An answer of 200 means that the records are on disk. Nothing about a sender is written or logged: no
-    address, no time, no id. Bodies are taken as in `collector_routes`. Off loopback nobody is answered
-    without the token, and all of it is TLS.
+    Those of `collector_routes` and of `ServerSettings`. Nothing about a sender is written or logged: no
+    address, no time, no id.
 Edges:
     Whoever has the token can ask how many records wait, and so watch them come one by one. That tells when
     somebody sent something, as watching the network does, and nothing about which record it was.
@@ -19,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -37,8 +33,6 @@ from dp_forward.service.shuffler.forwarding import Forwarder
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
 __all__ = ["make_shuffler_app"]
-
-_log = logging.getLogger("dp_forward.service")
 
 
 def make_shuffler_app(
@@ -64,8 +58,6 @@ def make_shuffler_app(
     counters.add_counter("dpf_shuffle_records", "Records in these batches.", lambda: forwarder.records)
     counters.add_counter("dpf_shuffle_failures", "Rounds of sending that failed.", lambda: forwarder.failures)
     intake = RecordIntake(spec, settings, counters)
-    if not intake.reader.tells:
-        _log.warning("so few numbers cross that a record without noise may not be noticed")
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -248,9 +248,6 @@ class ShufflerStore:
             self._batch = None
             self._database.empty_log()
 
-    def __repr__(self) -> str:
-        return f"ShufflerStore(waiting={self._waiting}, outgoing={self.outgoing})"
-
     def _tag(self, request: bytes) -> bytes:
         return hmac.digest(self._secret, _DOMAIN + request, "sha256")
 
