@@ -34,9 +34,9 @@ from dp_forward.progress import Progress, counter
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
-from dp_forward.split.halves import Front, remove_width_maps
+from dp_forward.split.halves import remove_width_maps
 from dp_forward.train.closed_form import Discriminant
-from dp_forward.train.closed_form_training import PROJECTION, ClosedForm, Projected, outlook, read_rows
+from dp_forward.train.closed_form_training import PROJECTION, Projected, outlook, project_records, read_rows
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import (
     Accuracy,
@@ -127,19 +127,10 @@ def preview(plan: Plan, *, progress: Progress | None = None) -> tuple[dict[str, 
 
 def _project(plan: Plan, inputs: Inputs, progress: Progress | None) -> Projected:
     """The projection in which the records of a plan are released."""
-    front, noise = inputs.pair.front, plan.release_noise
-    assert isinstance(front, Front)
-    assert noise is not None
-    form = ClosedForm.of(
-        front,
-        inputs.tokens,
-        inputs.task.labels,
-        described=plan.describe,
-        public=inputs.public,
-        source=plan.public or plan.public_task or "",
-        progress=progress,
+    front, source, records = inputs.pair.front, plan.public or plan.public_task or "", len(inputs.train)
+    return project_records(
+        plan, front, inputs.tokens, records=records, public=inputs.public, source=source, progress=progress
     )
-    return form.project(records=len(inputs.train), noise=noise, width=plan.width or None)
 
 
 @dataclass(eq=False)

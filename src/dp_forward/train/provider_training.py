@@ -199,10 +199,8 @@ class _ClosedForm:
         corpus, projected = self.corpus, self.projected
         epsilon = corpus.release.required_noise().epsilon
         query = NoiseSpec(mechanism="k-ary-response", epsilon=epsilon, columns=len(self.labels))
-        if self.public is None:
-            self.refined = projected.refine(corpus, query=query)
-        else:
-            self.refined = projected.refine_public(corpus, self.public, labels=self.labels, query=query)
+        other = None if self.public is None else (self.labels, self.public)
+        self.refined = projected.refine(corpus, query=query, other=other)
         learnt = self.refined.learnt
         public = None if self.public is None else _OTHER_LABELS
         return _report(
