@@ -301,6 +301,15 @@ class Refined:
     spec: ReleaseSpec
     learnt: Discriminant
 
+    def facts(self, projected: Projected) -> dict[str, Any]:
+        """For the report: in which projection it was learnt, and what."""
+        return {
+            "width": projected.projection.width,
+            "public_text": projected.projection.source,
+            "signal": self.learnt.signal,
+            "shares": dict(zip(self.spec.labels, self.learnt.shares.tolist(), strict=True)),
+        }
+
 
 def noise_of(noise: NoiseSpec) -> float:
     """The noise per coordinate of one unbiased release."""

@@ -257,13 +257,8 @@ class _Training:
         assert plan.noise is not None
         refined = projected.refine(corpus, query=plan.noise)
         self.pair, self.spec = refined.pair, refined.spec
-        self.learnt = {
-            "width": projected.projection.width,
-            "public_text": projected.projection.source,
-            "expected_signal": projected.expected_signal(len(corpus)),
-            "signal": refined.learnt.signal,
-            "shares": dict(zip(self.spec.labels, refined.learnt.shares.tolist(), strict=True)),
-        }
+        signal = projected.expected_signal(len(corpus))
+        self.learnt = {**refined.facts(projected), "expected_signal": signal}
         self._measure_decisions(projected, refined.learnt)
         stages["releases"] = {"history": [], "peak_memory_mib": peak_memory_mib()}
         return stages
@@ -332,15 +327,13 @@ class _Training:
             guarantee=promises_of(plan, self.spec).as_dict(),
             stages=stages,
             notes=inputs.task.notes,
-            seconds=time.perf_counter() - started,
-            more={
-                "accuracy_by_draw": [] if noisy is None else list(noisy.by_draw),
-                "accuracy_of_commonest_label": None if texts is None else commonest_share(texts.labels),
-                "data": describe_data(plan, inputs),
-                "front_has_seen_raw_texts_of": raw_texts_of(plan),
-                **releases_learnt(plan),
-                **self.learnt,
-            },
+            started=started,
+            accuracy_by_draw=[] if noisy is None else list(noisy.by_draw),
+            accuracy_of_commonest_label=None if texts is None else commonest_share(texts.labels),
+            data=describe_data(plan, inputs),
+            front_has_seen_raw_texts_of=raw_texts_of(plan),
+            **releases_learnt(plan),
+            **self.learnt,
         )
 
     def _measure(self, texts: EncodedTexts) -> tuple[Accuracy, float]:

@@ -93,7 +93,7 @@ def setting(
 
 def setting_of(item: Field[Any]) -> Setting:
     """What a field says about itself."""
-    found: Setting = item.metadata.get("setting", Setting(help=""))
+    found: Setting = item.metadata["setting"]
     return found
 
 

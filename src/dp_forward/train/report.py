@@ -10,6 +10,7 @@ import json
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -31,24 +32,24 @@ def build_report(
     *,
     regime: str,
     accuracy: Accuracy | None,
-    without_noise: float | None,
     labels: Sequence[str],
     records: int,
     guarantee: Mapping[str, Any],
     stages: Mapping[str, Mapping[str, Any]],
     notes: str,
-    seconds: float,
+    started: float,
+    without_noise: float | None = None,
     digest: str | None = None,
-    more: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Everything worth knowing about a finished run, ready for JSON.
 
     Args:
-        accuracy: None where it cannot be known.
-        without_noise: the accuracy of the same model without noise; None where it cannot be known.
+        accuracy: None where it cannot be known, as ``without_noise``, that of the same model without noise.
         records: how many records it was trained on.
         guarantee: ``statements`` about queries, training texts and labels, and what proves them.
         stages: what each stage of the training logged: ``history`` and ``peak_memory_mib``.
+        started: when it began, by `time.perf_counter`.
         digest: the plan's own, unless the plan names inputs only by place.
         more: what only this kind of run can say.
     """
@@ -64,13 +65,13 @@ def build_report(
         "regime": regime,
         "guarantee": dict(guarantee),
         "notes": notes,
-        "seconds": seconds,
+        "seconds": time.perf_counter() - started,
         "peak_memory_mib": max((stage["peak_memory_mib"] for stage in stages.values()), default=0.0),
         "plan": plan.as_dict(),
         "plan_digest": plan.digest() if digest is None else digest,
         "stages": {name: dict(stage) for name, stage in stages.items()},
         "provenance": provenance(),
-        **(more or {}),
+        **more,
     }
 
 

@@ -120,7 +120,7 @@ def run_dpsgd(
         outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)
         outcome.model.save_pretrained(place.path / "model")
         tokenizer.save_pretrained(place.path / "model")
-        report = _report(outcome, task, evaluation, seconds=time.perf_counter() - started)
+        report = _report(outcome, task, evaluation, started=started)
         write_report(report, place)
         return report
 
@@ -282,7 +282,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-def _report(outcome: DpSgdOutcome, task: Task, evaluation: EncodedTexts, *, seconds: float) -> dict[str, Any]:
+def _report(outcome: DpSgdOutcome, task: Task, evaluation: EncodedTexts, *, started: float) -> dict[str, Any]:
     plan = outcome.plan
     accuracy = accuracy_without_noise(outcome.model, evaluation)
     statements = {
@@ -319,9 +319,6 @@ def _report(outcome: DpSgdOutcome, task: Task, evaluation: EncodedTexts, *, seco
         },
         stages={_STAGE: {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
         notes=task.notes,
-        seconds=seconds,
-        more={
-            "accuracy_of_commonest_label": commonest_share(evaluation.labels),
-            "plan": {"mechanism": f"dp-sgd ({plan.mode})", **plan.as_dict()},
-        },
-    )
+        started=started,
+        accuracy_of_commonest_label=commonest_share(evaluation.labels),
+    ) | {"plan": {"mechanism": f"dp-sgd ({plan.mode})", **plan.as_dict()}}
