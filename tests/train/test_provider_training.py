@@ -20,7 +20,7 @@ from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import half_digest, load_provider_side, load_user_side, save_split
 from dp_forward.train.provider_training import _guarantee, finetune_from_releases, held_out_records
-from dp_forward.train.report import with_subjects
+from dp_forward.train.regimes import with_subjects
 from tiny_releases import TinyReleases, in_batches
 from tiny_user import write_user
 from warm_process import Script

@@ -132,7 +132,8 @@ def print_report(
     more: Sequence[str] = (),
 ) -> None:
     """The whole report as JSON, or the numbers and the promises of a run, for people."""
-    from dp_forward.train.report import weakness, with_subjects
+    from dp_forward.train.regimes import with_subjects
+    from dp_forward.train.report import weakness
 
     if json:
         output.print_json({**report, "out": str(out)})

@@ -51,8 +51,8 @@ from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, re
 from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
 from dp_forward.train.plan import Plan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
-from dp_forward.train.regimes import Regime, label_mechanism_for, promises_of
-from dp_forward.train.report import build_report, with_subjects, write_report
+from dp_forward.train.regimes import Regime, label_mechanism_for, promises_of, with_subjects
+from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run import Run, RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 

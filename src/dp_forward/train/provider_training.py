@@ -51,8 +51,8 @@ from dp_forward.train.lineage import (
 from dp_forward.train.noisy_model import ReleaseReader
 from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
-from dp_forward.train.regimes import Promises, Regime
-from dp_forward.train.report import build_report, with_subjects, write_report
+from dp_forward.train.regimes import Promises, Regime, as_guarantee
+from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run import RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
@@ -294,10 +294,10 @@ def _guarantee(
     elif learnt is None:
         before = "What the back had learnt before is not known"
         limits.append(f"{before}: a text in other releases spends there too.")
-    said = dict(promised["statements"])
+    said = promised.pop("statements")
     said["training_texts"] = " ".join([said["training_texts"], *limits])
     said["labels"] = labels or said["labels"]
-    return {**promised, "statements": said, "statement": " ".join(with_subjects(said))}
+    return as_guarantee(statements=said, **promised)
 
 
 def _central_promise(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | None:

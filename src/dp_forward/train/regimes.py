@@ -14,7 +14,7 @@ front, and what was sent while training, may hold anything about it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
@@ -36,7 +36,21 @@ if TYPE_CHECKING:  # a plan names its regime; and a release's description may lo
     from dp_forward.release_spec import ReleaseSpec
     from dp_forward.train.plan import Plan
 
-__all__ = ["label_mechanism_for", "promises_of"]
+__all__ = ["label_mechanism_for", "promises_of", "with_subjects"]
+
+
+def with_subjects(statements: Mapping[str, str]) -> list[str]:
+    """Statements as sentences that say what each is about: "Training texts: ..."."""
+    return [f"{name.replace('_', ' ').capitalize()}: {said}" for name, said in statements.items()]
+
+
+def as_guarantee(
+    regime: str, statements: Mapping[str, str], **proved: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The ``guarantee`` of a report; ``statement`` is all of it, in one paragraph."""
+    parts = {name: proved.get(name) for name in ("queries", "training", "labels")}
+    paragraph = " ".join(with_subjects(statements))
+    return {"regime": regime, **parts, "statements": dict(statements), "statement": paragraph}
 
 
 class Regime(StrEnum):
@@ -100,16 +114,10 @@ class Promises:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; ``statement`` is all of it, in one paragraph."""
-        said = self.statements
-        text = f"Queries: {said['queries']} Training texts: {said['training_texts']} Labels: {said['labels']}"
+        """For JSON."""
         parts = {"queries": self.queries, "training": self.training, "labels": self.labels}
-        return {
-            "regime": str(self.regime),
-            **{name: None if part is None else part.as_dict() for name, part in parts.items()},
-            "statements": said,
-            "statement": text,
-        }
+        proved = {name: part.as_dict() for name, part in parts.items() if part is not None}
+        return as_guarantee(str(self.regime), self.statements, **proved)
 
 
 def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:

@@ -24,7 +24,7 @@ from dp_forward.train.plan_base import PlanBase
 from dp_forward.train.regimes import Regime
 from dp_forward.train.run import RunFolder
 
-__all__ = ["draw_bars", "provenance", "weakness", "with_subjects"]
+__all__ = ["draw_bars", "provenance", "weakness"]
 
 
 def build_report(
@@ -97,7 +97,10 @@ def markdown(report: Mapping[str, Any], *, figure: str | None) -> str:
         "",
         "## What is promised",
         "",
-        *[f"* **{_subject(name)}.** {guarantee['statements'][name]}" for name in subjects],
+        *[
+            f"* **{name.replace('_', ' ').capitalize()}.** {guarantee['statements'][name]}"
+            for name in subjects
+        ],
         "",
     ]
     parts = [guarantee.get(name) for name in ("queries", "training", "labels")]
@@ -190,15 +193,6 @@ def weakness(report: Mapping[str, Any]) -> str | None:
             "norm: with public text of the kind, train it first (--regime public-front --public FILE)."
         )
     return f"{said} More texts or a larger epsilon may help."
-
-
-def with_subjects(statements: Mapping[str, str]) -> list[str]:
-    """Statements as sentences that say what each is about: "Training texts: ..."."""
-    return [f"{_subject(name)}: {said}" for name, said in statements.items()]
-
-
-def _subject(name: str) -> str:
-    return name.replace("_", " ").capitalize()
 
 
 def _draw_curve(stages: Mapping[str, Mapping[str, Any]], path: Path, *, title: str) -> bool:

@@ -47,7 +47,8 @@ from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, set_traina
 from dp_forward.train.evaluation import accuracy_without_noise, commonest_share
 from dp_forward.train.inputs import read_splits
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
-from dp_forward.train.report import build_report, with_subjects, write_report
+from dp_forward.train.regimes import as_guarantee
+from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run import RunFolder
 
 __all__ = ["run_dpsgd", "train_dpsgd"]
@@ -309,14 +310,7 @@ def _report(outcome: DpSgdOutcome, task: Task, evaluation: EncodedTexts, *, star
         without_noise=accuracy.mean,
         labels=task.labels,
         records=outcome.records,
-        guarantee={
-            "regime": _STAGE,
-            "queries": None,
-            "training": training,
-            "labels": None,
-            "statements": statements,
-            "statement": " ".join(with_subjects(statements)),
-        },
+        guarantee=as_guarantee(_STAGE, statements, training=training),
         stages={_STAGE: {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
         notes=task.notes,
         started=started,

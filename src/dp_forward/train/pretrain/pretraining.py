@@ -47,9 +47,10 @@ from dp_forward.train.pretrain.masked_lm import (
     MaskedBlocks,
     MaskedLM,
     Masking,
+    NoisyMaskedLM,
     score_masked_tokens_only,
+    split_tied,
 )
-from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM, split_tied
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.processes import (
     is_first_process,
