@@ -98,7 +98,7 @@ def _find_task(
 ) -> TaskSpec:
     """The records to release: a split of a built-in task, or all of a user's own data."""
     from dp_forward.data.own_data import task_of
-    from dp_forward.train.task_settings import TaskSettings
+    from dp_forward.train.plan_base import TaskSettings
 
     settings |= {"task": task, "labels": user.spec.labels, "validation_share": 0.0}
     settings["data"] = plan_options.data_paths(data) or {}

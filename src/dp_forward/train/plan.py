@@ -21,12 +21,12 @@ from dp_forward.train.plan_base import (
     NONNEGATIVE,
     POSITIVE,
     PlanBase,
+    TaskSettings,
     check_share,
     choice_of,
     setting,
 )
 from dp_forward.train.regimes import Regime
-from dp_forward.train.task_settings import TaskSettings
 
 if TYPE_CHECKING:  # loads torch, which `--help` does without
     from dp_forward.data.tasks import Task

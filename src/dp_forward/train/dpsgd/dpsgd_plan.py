@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from dp_forward.privacy import checks
-from dp_forward.train.plan_base import COUNT, COUNT_OR_ZERO, POSITIVE, choice_of, setting
-from dp_forward.train.task_settings import TaskSettings
+from dp_forward.train.plan_base import COUNT, COUNT_OR_ZERO, POSITIVE, TaskSettings, choice_of, setting
 
 __all__ = ["DpSgdPlan"]
 
