@@ -90,13 +90,10 @@ def label_phrases(
             raise InvalidInput(
                 "describe", rule, repr(label[:40]), 'For example --describe refund="money back".'
             )
-    phrases = {label: tuple(described.get(label) or _words(label)) for label in labels}
+    words = {label: label.replace("_", " ").replace("-", " ").strip() for label in labels}
+    own = {label: (said,) if any(map(str.isalpha, said)) else () for label, said in words.items()}
+    phrases = {label: tuple(described.get(label) or own[label]) for label in labels}
     return phrases if all(phrases.values()) else {}
-
-
-def _words(label: str) -> tuple[str, ...]:
-    words = label.replace("_", " ").replace("-", " ").strip()
-    return (words,) if any(letter.isalpha() for letter in words) else ()
 
 
 def project_records(
@@ -343,12 +340,8 @@ def read_rows(front: Front | ReadoutFront, texts: EncodedTexts, progress: Any = 
 
 def outlook(projected: Projected, records: int) -> tuple[dict[str, Any], list[str]]:
     """What a release of so many records will cost and say; known before any of them is read."""
-    noise, signal, projection = (
-        projected.spec.required_noise(),
-        projected.expected_signal(records),
-        projected.projection,
-    )
-    epsilon = noise.build().epsilon(noise.delta or 0.0)
+    noise, projection = projected.spec.required_noise(), projected.projection
+    signal, epsilon = projected.expected_signal(records), noise.build().epsilon(noise.delta or 0.0)
     found = {
         "records": records,
         "labels": len(projected.spec.labels),
@@ -391,26 +384,25 @@ def compare_noise(
     An experiment on the user's side, in which nothing is released: only the mean of the releases matters, and
     that of Gaussian ones is the mean of the records with noise of variance sigma^2 / N.
     """
-    projected, query = Projected.load(folder), plan.noise
+    projected, answer = Projected.load(folder), None if plan.noise is None else plan.noise.build()
     train, evaluation = read_splits(plan, projected.tokens, progress=progress)
+    assert isinstance(answer, KaryResponse)
     assert evaluation is not None
-    truth, code = evaluation.labels, projected.code
-    assert train.labels is not None
+    truth, labels, code, step = evaluation.labels, train.labels, projected.code, 1024
     assert truth is not None
-    assert query is not None
-    total, step = np.zeros(code.columns), 1024
+    assert labels is not None
+    total = np.zeros(code.columns)
     rows = read_rows(projected.front, train, counter(progress, "comparing", len(train)))
     for start in range(0, len(train), step):
-        total += code.fold(rows[start : start + step], train.labels[start : start + step]).sum(axis=0)
-    held = read_rows(projected.front, evaluation).astype(np.float64)
+        total += code.fold(rows[start : start + step], labels[start : start + step]).sum(axis=0)
+    mean, held = total / len(train), read_rows(projected.front, evaluation).astype(np.float64)
     gaussian = replace(projected.spec.required_noise(), mechanism="matrix-gaussian", delta=gaussian_delta)
     variance, rng = noise_of(gaussian) ** 2 / len(train), np.random.default_rng(plan.seed)
-    answer = query.build()
-    assert isinstance(answer, KaryResponse)
-    clean = fit(total / len(train), 0.0, code, projected.projection).decide(held)
-    noisy = []
-    for _ in range(draws):
-        mean = total / len(train) + math.sqrt(variance) * rng.standard_normal(code.columns)
-        decided = fit(mean, variance, code, projected.projection).decide(held)
-        noisy.append(float(answer.transition()[decided, truth].mean()))
-    return {"without_noise": float((clean == truth).mean()), "gaussian": float(np.mean(noisy))}
+
+    def decide(noise: float) -> NDArray[np.int64]:
+        near = mean + math.sqrt(noise) * rng.standard_normal(code.columns) if noise else mean
+        return fit(near, noise, code, projected.projection).decide(held)
+
+    clean = float((decide(0.0) == truth).mean())
+    noisy = [float(answer.transition()[decide(variance), truth].mean()) for _ in range(draws)]
+    return {"without_noise": clean, "gaussian": float(np.mean(noisy))}

@@ -20,7 +20,7 @@ from typing import Any
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import parse_cut
 from dp_forward.split.pretrained import default_pooling
-from dp_forward.train.lineage import Shape, published_shape
+from dp_forward.train.lineage import Shape, cut_of_start, published_shape
 from dp_forward.train.plan import FRONT_SETTINGS, Plan, ReleasesPlan
 from dp_forward.train.regimes import Regime
 
@@ -97,13 +97,13 @@ _PUBLIC_PACE = {
 }
 
 
-def effective_releases_plan(plan: ReleasesPlan, cut: str | None) -> ReleasesPlan:
-    """The effective plan of a provider whose back starts at this cut; None for a projection.
+def effective_releases_plan(plan: ReleasesPlan) -> ReleasesPlan:
+    """The effective plan of a provider, by where the back that it starts from was cut.
 
     Edges:
         What belongs to a back that trains is refused for a projection, and other labels for such a back.
     """
-    pace: dict[str, Any] = {"held_out": 0.1}
+    pace, cut = {"held_out": 0.1}, cut_of_start(plan.model)
     if cut is None:
         for name in (*_HEAD_PACE, *pace, "average", "lora_rank"):
             if getattr(plan, name) not in (None, 0):

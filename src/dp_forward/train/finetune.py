@@ -196,13 +196,10 @@ class _Training:
         """
         plan, stages = self.plan, {}
         if plan.warm_up_epochs:
-            plain = remove_width_maps(self.pair)
-            settings_then = replace(settings, epochs=plan.warm_up_epochs)
-            stages["warm-up"], undefended = self._train_undefended(
-                "warm-up", plain, texts, loss, settings_then
-            )
+            plain, first = remove_width_maps(self.pair), replace(settings, epochs=plan.warm_up_epochs)
+            stages["warm-up"] = self._train_undefended("warm-up", plain, texts, loss, first)
             if plan.public_relabel:
-                texts = texts.with_labels(self._labels_by_model(undefended(), texts))
+                texts = texts.with_labels(self._labels_by_model(self._undefended(plain, loss), texts))
             # A front that has been warmed up learns more slowly through the noise, so as not to forget, and
             # new maps settle without noise.
             rate, clean = settings.learning_rate * (1 / 3), 0.2 * settings.epochs
@@ -221,19 +218,20 @@ class _Training:
 
     def _train_undefended(
         self, stage: str, pair: Split, texts: EncodedTexts, loss: LabelLoss, settings: FitSettings
-    ) -> tuple[dict[str, Any], partial[NoisyModel]]:
+    ) -> dict[str, Any]:
         """Front and back without noise, bound or maps, where the regime lets the front see the texts."""
-        rows, labels = self.inputs.spec.rows, self.inputs.task.labels
-        undefended = partial(NoisyModel, pair, None, rows=rows, labels=len(labels), loss=loss)
-        done = self.train_stage(
+        return self.train_stage(
             stage,
             settings,
-            make_module=lambda step: undefended(),
+            make_module=lambda step: self._undefended(pair, loss),
             train=texts,
             evaluation=self.curve_texts,
             halves={"front": pair.front, "back": pair.back},
         )
-        return done, undefended
+
+    def _undefended(self, pair: Split, loss: LabelLoss) -> NoisyModel:
+        labels = len(self.inputs.task.labels)
+        return NoisyModel(pair, None, rows=self.inputs.spec.rows, labels=labels, loss=loss)
 
     def _closed_form(self) -> dict[str, Any]:
         """One folded release per record, and the decision that its mean says (`closed_form_training`)."""
@@ -244,7 +242,7 @@ class _Training:
             settings = FitSettings.of(plan, epochs=plan.warm_up_epochs, average=0.0, **named)
             stages["public"] = self._train_undefended(
                 "public", self.pair, inputs.public, LabelLoss(), settings
-            )[0]
+            )
         folder = self.place.path / PROJECTION
         if is_first_process() and not (folder / "front" / "release.json").is_file():  # written last
             _project(plan, inputs, self.progress).save(folder)
@@ -330,7 +328,7 @@ class _Training:
             started=started,
             accuracy_by_draw=[] if noisy is None else list(noisy.by_draw),
             accuracy_of_commonest_label=None if texts is None else commonest_share(texts.labels),
-            data=describe_data(plan, inputs),
+            data=describe_data(inputs),
             front_has_seen_raw_texts_of=raw_texts_of(plan),
             **releases_learnt(plan),
             **self.learnt,

@@ -109,7 +109,7 @@ def public_texts(
     )
 
 
-def describe_data(plan: Plan, inputs: Inputs) -> list[str]:
+def describe_data(inputs: Inputs) -> list[str]:
     """What a report says of the records: labels, what was measured on, what was cut, what is in both."""
     task, said = inputs.task, []
     if task.own:

@@ -39,7 +39,7 @@ from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
 
-__all__ = ["cut_of_start", "is_projection", "refuse_front_that_saw"]
+__all__ = ["is_projection", "refuse_front_that_saw"]
 
 _SEEN = "front_has_seen_raw_texts_of"
 _LEARNT = "back_has_learnt_from_releases_of"

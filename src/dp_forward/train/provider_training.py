@@ -43,7 +43,6 @@ from dp_forward.train.lineage import (
     NUMBERS,
     check_fits,
     copy_front,
-    cut_of_start,
     is_projection,
     load_start,
     seen_raw_beside,
@@ -91,7 +90,7 @@ def finetune_from_releases(
     kept = folder / "releases"
     source = kept if (kept / MANIFEST).is_file() else exported or Path(plan.releases)
     corpus = ReleasedCorpus.open(source, progress=counter(progress, "checking shards"))
-    plan = effective_releases_plan(plan, cut_of_start(plan.model))
+    plan = effective_releases_plan(plan)
     # A collection grows, so it is known by its place; the records of this run lie in RUN/releases.
     collected = source in (kept, exported)
     if collected and plan.other_labels is not None:

@@ -1,10 +1,10 @@
 """The regimes: who may learn what from training, said in words in every report.
 
-* `release-once`: the front is frozen, as it was published. Training texts are proved to be protected (one
-  stored release per record, any number of epochs), and queries are.
+* `release-once`: the front is frozen, as it was published. Training texts are proved to be protected.
 * `public-front`: the front is trained first on public data, with noise in place, then frozen. Proved alike.
-* `end-to-end` (the paper's): the front is trained on the gradients of the raw texts. Training texts are **not
-  protected**; queries are.
+* `end-to-end` (the paper's): the front is trained on the raw texts, which are **not protected**.
+
+Queries are protected in all of them.
 
 Why the first two are proved: the front does not depend on a private text, a record is released once, and
 everything afterwards (epochs, early stopping, the back's weights) is a function of the releases.

@@ -1,8 +1,6 @@
 """DP-SGD with Opacus, the baseline: the same task and report as `finetune`, another promise.
 
-It hides whether a record was in the training set from whoever sees the trained weights. It does not hide the
-texts from whoever trains, and it does nothing for a query at inference, which is sent raw.
-`DpSgdOutcome.statement` says so in words.
+`DpSgdOutcome.statement` says in words what it hides from whom, and what it does not.
 
     plan = DpSgdPlan(task="sst2", epsilon=8.0, mode="ghost")
     report = run_dpsgd(plan, folder=Path("base"))        # base/model is an ordinary checkpoint
