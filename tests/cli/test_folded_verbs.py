@@ -19,7 +19,7 @@ from dp_forward.privacy.shuffling import shuffled_epsilon
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import half_digest, load_user_side
-from dp_forward.train.projection_setup import prepare_projection
+from dp_forward.train.closed_form_training import prepare_projection
 from service.collector.collect_cases import summary
 from service.shuffler.shuffle_cases import TOKEN, running
 from warm_process import Verb
@@ -50,7 +50,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["good", "bad"],
             epsilon=epsilon,
             records=RECORDS,
-            described=PHRASES,
+            describe=PHRASES,
             public=str(root / "public.txt"),
             rows=12,
         ).save(root / name / "projection")

@@ -90,10 +90,11 @@ def test_a_run_whose_front_has_other_noise_than_its_plan_is_refused(
     released_run: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(released_run, tmp_path / "run")
-    form = tmp_path / "run" / "front" / "release.json"
-    form.write_text(form.read_text().replace('"epsilon": 12.0', '"epsilon": 50.0'))
-    with pytest.raises(InvalidInput, match="noise of its plan"):
-        Run.load(tmp_path / "run")
+    for half, refused in (("front", "one kind of release"), ("back", "noise of its plan")):
+        form = tmp_path / "run" / half / "release.json"
+        form.write_text(form.read_text().replace('"epsilon": 12.0', '"epsilon": 50.0'))
+        with pytest.raises(InvalidInput, match=refused):
+            Run.load(tmp_path / "run")
 
 
 def test_two_processes_make_one_run(world: TinyWorld, tmp_path: Path) -> None:

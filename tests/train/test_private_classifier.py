@@ -52,10 +52,14 @@ def test_it_learns_from_releases_and_decides_here(fitted: dpf.PrivateClassifier)
 
 
 def test_labels_that_mean_nothing_are_not_learnt(model: str) -> None:
-    """The negative control of the score above."""
+    """The negative control of the score above; one fit strays by 0.1, so the mean of several."""
     shuffled = np.random.default_rng(0).permutation(LABELS)
-    classifier = dpf.PrivateClassifier(model, epsilon=8.0, descriptions={"dull": "a", "lovely": "a"})
-    assert classifier.fit(TEXTS, shuffled).score(OTHER_TEXTS, OTHER_LABELS) < 0.6
+
+    def score() -> float:
+        classifier = dpf.PrivateClassifier(model, epsilon=8.0, descriptions={"dull": "a", "lovely": "a"})
+        return classifier.fit(TEXTS, shuffled).score(OTHER_TEXTS, OTHER_LABELS)
+
+    assert np.mean([score() for _ in range(8)]) < 0.6
 
 
 def test_it_promises_what_the_releases_promise(fitted: dpf.PrivateClassifier, tmp_path: Path) -> None:

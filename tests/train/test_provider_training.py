@@ -19,9 +19,8 @@ from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import half_digest, load_provider_side, load_user_side, save_split
-from dp_forward.train.lineage import load_start
 from dp_forward.train.provider_training import _guarantee, finetune_from_releases, held_out_records
-from dp_forward.train.report import with_subjects
+from dp_forward.train.regimes import with_subjects
 from tiny_releases import TinyReleases, in_batches
 from tiny_user import write_user
 from warm_process import Script
@@ -75,11 +74,11 @@ def test_a_back_learns_from_releases_and_the_report_promises_what_they_do(
 def test_the_promise_in_one_paragraph_holds_its_limits(
     made: TinyReleases, start: dict[str, Any], limit: str
 ) -> None:
-    corpus, point = ReleasedCorpus.open(made.public), replace(load_start(str(made.start)), **start)
-    said = _guarantee(corpus, point)
+    corpus = ReleasedCorpus.open(made.public)
+    said = _guarantee(corpus, **start)
     assert limit in said["statements"]["training_texts"]
     assert said["statement"] == " ".join(with_subjects(said["statements"]))
-    free = _guarantee(corpus, replace(point, seen_raw=[], learnt=[]))
+    free = _guarantee(corpus, seen_raw=[], learnt=[])
     assert limit not in free["statement"]
 
 

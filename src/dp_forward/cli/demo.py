@@ -150,7 +150,7 @@ def _result(private: Run, epsilon: float, out: Path) -> dict[str, Any]:
 
 
 def _print(result: dict[str, Any]) -> None:
-    from dp_forward.train.report import with_subjects
+    from dp_forward.train.regimes import with_subjects
 
     epsilon = f"{result['epsilon']:g}"
     promises = {

@@ -90,13 +90,12 @@ def _finetune_releases(
 ) -> None:
     """As the provider: train the back on ``releases``, a corpus or a collection of a collector."""
     from dp_forward.train.defaults import effective_releases_plan
-    from dp_forward.train.lineage import cut_of_start
     from dp_forward.train.provider_training import finetune_from_releases
 
     # The delta of a release is its corpus's own; what can still be chosen is that of the central promise.
     renamed = {"central_delta" if name == "delta" else name: value for name, value in settings.items()}
     wanted = ReleasesPlan.from_dict({**renamed, "releases": str(releases)})
-    plan = effective_releases_plan(wanted, cut_of_start(wanted.model))
+    plan = effective_releases_plan(wanted)
     with carry_out(plan, out) as bars, exported_collection(releases, bars, run=out) as exported:
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
     central = report["central"]
@@ -132,7 +131,8 @@ def print_report(
     more: Sequence[str] = (),
 ) -> None:
     """The whole report as JSON, or the numbers and the promises of a run, for people."""
-    from dp_forward.train.report import weakness, with_subjects
+    from dp_forward.train.regimes import with_subjects
+    from dp_forward.train.report import weakness
 
     if json:
         output.print_json({**report, "out": str(out)})

@@ -97,7 +97,7 @@ def _find_task(
     from dp_forward.data.own_data import task_of
     from dp_forward.data.tasks import split_name
     from dp_forward.train.lineage import refuse_front_that_saw
-    from dp_forward.train.task_settings import TaskSettings
+    from dp_forward.train.plan_base import TaskSettings
 
     settings |= {"labels": user.spec.labels, "validation_share": 0.0}
     if source is not None:

@@ -163,8 +163,7 @@ def _prepare(
     **chosen: Any,
 ) -> tuple[dict[str, Any], str, list[str]]:
     """A front that releases folded records into ``out``/projection."""
-    from dp_forward.train.closed_form_training import PROJECTION, outlook
-    from dp_forward.train.projection_setup import prepare_projection
+    from dp_forward.train.closed_form_training import PROJECTION, outlook, prepare_projection
 
     if cut != "output":
         raise InvalidInput("cut", "be output with --fold", cut, "Inside the model labels are not folded.")
@@ -180,7 +179,7 @@ def _prepare(
             [label.strip() for label in fold.split(",") if label.strip()],
             epsilon=epsilon,
             records=records,
-            described=descriptions(describe) or {},
+            describe=descriptions(describe) or {},
             rows=rows or 64,
             progress=bars,
             **chosen,

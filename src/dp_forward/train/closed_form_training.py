@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 import numpy as np
@@ -30,9 +30,11 @@ from safetensors.numpy import save_file
 
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.data import EncodedTexts, FixedLength
+from dp_forward.data.own_data import task_from_labels
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.privacy import KaryResponse, NoiseSpec
+from dp_forward.privacy.checks import count
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
@@ -41,13 +43,12 @@ from dp_forward.split.artifacts import UserSide, load_user_side, save_user_side
 from dp_forward.split.device import pick_device
 from dp_forward.split.front_statistics import (
     NO_TEXT,
-    FrontStatistics,
     find_shipped,
     random_statistics,
     rows_of,
     statistics_of_rows,
 )
-from dp_forward.split.halves import AnswerBack, Front, ReadoutFront
+from dp_forward.split.halves import AnswerBack, AnyFront, Front, ReadoutFront
 from dp_forward.storage.files import draft_of
 from dp_forward.train.closed_form import (
     Discriminant,
@@ -59,11 +60,13 @@ from dp_forward.train.closed_form import (
     fit_public_labels,
     make_projection,
 )
-from dp_forward.train.inputs import read_splits
+from dp_forward.train.defaults import effective_plan
+from dp_forward.train.evaluation import length_batches
+from dp_forward.train.inputs import cut_model, public_texts, read_splits
 from dp_forward.train.lineage import NUMBERS
 from dp_forward.train.plan import Plan
 
-__all__ = ["PROJECTION", "compare_noise", "outlook"]
+__all__ = ["PROJECTION", "compare_noise", "outlook", "prepare_projection", "read_rows"]
 
 PROJECTION: Final = "projection"
 """RUN/projection: the front that releases records, and what is known in its space beforehand."""
@@ -87,76 +90,94 @@ def label_phrases(
             raise InvalidInput(
                 "describe", rule, repr(label[:40]), 'For example --describe refund="money back".'
             )
-    phrases = {label: tuple(described.get(label) or _words(label)) for label in labels}
+    words = {label: label.replace("_", " ").replace("-", " ").strip() for label in labels}
+    own = {label: (said,) if any(map(str.isalpha, said)) else () for label, said in words.items()}
+    phrases = {label: tuple(described.get(label) or own[label]) for label in labels}
     return phrases if all(phrases.values()) else {}
 
 
-def _words(label: str) -> tuple[str, ...]:
-    words = label.replace("_", " ").replace("-", " ").strip()
-    return (words,) if any(letter.isalpha() for letter in words) else ()
+def project_records(
+    plan: Plan,
+    front: AnyFront,
+    tokens: FixedLength,
+    *,
+    records: int,
+    public: EncodedTexts | None,
+    source: str,
+    progress: Progress | None = None,
+) -> Projected:
+    """The front that releases ``records`` records of a plan, and what is known in its space.
 
-
-@dataclass(frozen=True, eq=False)
-class ClosedForm:
-    """One front at `output` with its public statistics, and what is known of the labels."""
-
-    front: Front
-    tokens: FixedLength
-    labels: tuple[str, ...]
-    statistics: FrontStatistics
-    hints: Hints | None
-
-    @classmethod
-    def of(
-        cls,
-        front: Front,
-        tokens: FixedLength,
-        labels: Sequence[str],
-        *,
-        described: Mapping[str, Sequence[str]],
-        public: EncodedTexts | None = None,
-        source: str = "the user's public text",
-        progress: Progress | None = None,
-    ) -> ClosedForm:
-        """From public text (labelled or not), or the statistics that come with the package, or neither."""
-        rows = (
-            None
-            if public is None
-            else read_rows(front, public, counter(progress, "public text", len(public)))
-        )
-        if rows is not None:
-            batches = (
-                torch.from_numpy(rows[at : at + _READ_AT_ONCE, None])
-                for at in range(0, len(rows), _READ_AT_ONCE)
-            )
-            statistics = statistics_of_rows(batches, front, source=source)
-        else:
-            statistics = find_shipped(front) or random_statistics(front)
-        hints = None
-        if rows is not None and public is not None and public.labels is not None:
+    From public text (labelled or not) of this ``source``, or the statistics that come with the package, or
+    neither.
+    """
+    labels, noise, hints = plan.find_task().labels, plan.release_noise, None
+    assert isinstance(front, Front)
+    assert noise is not None
+    if public is None:
+        statistics = find_shipped(front) or random_statistics(front)
+    else:
+        rows = read_rows(front, public, counter(progress, "public text", len(public)))
+        pieces = np.split(rows[:, None], range(_READ_AT_ONCE, len(rows), _READ_AT_ONCE))
+        statistics = statistics_of_rows(map(torch.from_numpy, pieces), front, source=source)
+        if public.labels is not None:
             hints = Hints(rows.astype(np.float64), public.labels, labelled=True)
-        else:
-            phrases = label_phrases(labels, described)
-            if phrases:
-                texts = [phrase for label in labels for phrase in phrases[label]]
-                numbers = [number for number, label in enumerate(labels) for _ in phrases[label]]
-                encoded = (tokens.encode(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH))
-                found = [row[:, 0].double().cpu().numpy() for row in rows_of(front, encoded, pick_device())]
-                hints = Hints(np.concatenate(found), np.array(numbers))
-        return cls(front, tokens, tuple(labels), statistics, hints)
+    if hints is None:
+        hints = _read_descriptions(front, tokens, label_phrases(labels, plan.describe))
+    most = len(statistics.variances)
+    width = plan.width or choose_width(records, noise_of(noise), labels=len(labels), most=most)
+    projection = make_projection(statistics, min(width, most), len(labels), hints)
+    projecting = ReadoutFront(front, projection.width)
+    with torch.no_grad():
+        matrix = torch.from_numpy(projection.matrix.T.copy())
+        projecting.project.weight.copy_(matrix)
+        projecting.project.bias.copy_(-matrix @ torch.from_numpy(projection.origin))
+    spec = ReleaseSpec.of(projecting, noise=noise, rows=tokens.length, labels=labels)
+    return Projected(projecting.train(False), tokens, spec, projection)
 
-    def project(self, *, records: int, noise: NoiseSpec, width: int | None = None) -> Projected:
-        """The front that releases ``records`` records with this noise, and what is known in its space."""
-        sigma, most = noise_of(noise), len(self.statistics.variances)
-        width = width or choose_width(records, sigma, labels=len(self.labels), most=most)
-        projection = make_projection(self.statistics, min(width, most), len(self.labels), self.hints)
-        front = ReadoutFront(self.front, projection.width)
-        with torch.no_grad():
-            matrix = torch.from_numpy(projection.matrix.T.copy())
-            front.project.weight.copy_(matrix)
-            front.project.bias.copy_(-matrix @ torch.from_numpy(projection.origin))
-        spec = ReleaseSpec.of(front, noise=noise, rows=self.tokens.length, labels=self.labels)
-        return Projected(front.train(False), self.tokens, spec, projection)
+
+def prepare_projection(
+    model: str,
+    labels: Sequence[str],
+    *,
+    records: int,
+    public: str | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Projected:
+    """The projection in which users will release about ``records`` records, made before there is any.
+
+    Args:
+        records: a guess. A wrong one costs accuracy (`closed_form.choose_width`), and no privacy.
+        public: public text, as `data.public_text` names it; with these labels it teaches them.
+        settings: others of the `Plan` that releases them: ``epsilon``, ``describe``, ``rows``, ``width``.
+    """
+    if len(set(labels)) != len(labels) or len(labels) < 2:
+        raise InvalidInput("fold", "name two labels or more, each once", len(labels), "Try good,bad.")
+    count("records", records, remedy="About how many records will be released in all.")
+    task = task_from_labels(labels, fewest=1)
+    plan = effective_plan(Plan.for_labels(task, public=public, model=model, **settings))
+    pair, tokens, _ = cut_model(plan)
+    texts = public_texts(plan, tokens, progress=progress)
+    if texts is not None:
+        texts.check_known(tokens.tokenizer)
+    source = PurePath(public or "").name
+    return project_records(
+        plan, pair.front, tokens, records=records, public=texts, source=source, progress=progress
+    )
+
+
+def _read_descriptions(
+    front: Front, tokens: FixedLength, phrases: dict[str, tuple[str, ...]]
+) -> Hints | None:
+    """The rows of what is said of the labels; None where nothing is."""
+    if not phrases:
+        return None
+    texts = [phrase for said in phrases.values() for phrase in said]
+    numbers = [number for number, said in enumerate(phrases.values()) for _ in said]
+    encoded = (tokens.encode(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH))
+    rows = [row[:, 0].double().cpu().numpy() for row in rows_of(front, encoded, pick_device())]
+    return Hints(np.concatenate(rows), np.array(numbers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,23 +247,33 @@ class Projected:
         variance = noise_of(self.spec.required_noise()) ** 2 / records
         return expected_signal(variance, self.code, described=self.projection.hint is not None)
 
-    def refine(self, corpus: ReleasedCorpus, *, query: NoiseSpec) -> Refined:
-        """Learn the decision from the releases, and end the front in it; ``query`` is how it is answered."""
-        self.refuse_others(corpus)
-        variance = noise_of(self.spec.required_noise()) ** 2 / len(corpus)
-        return self.decide(fit(mean_release(corpus), variance, self.code, self.projection), query=query)
-
-    def refine_public(
-        self, corpus: ReleasedCorpus, public: NDArray[np.int64], *, labels: Sequence[str], query: NoiseSpec
+    def refine(
+        self,
+        corpus: ReleasedCorpus,
+        *,
+        query: NoiseSpec,
+        other: tuple[Sequence[str], NDArray[np.int64]] | None = None,
     ) -> Refined:
-        """As `refine`, for other labels of the same records, which are public: one for each, in order."""
+        """Learn the decision from the releases, and end the front in it; ``query`` is how it is answered.
+
+        ``other`` are other labels of the same records, which are public: names, and one for each record.
+        """
         self.refuse_others(corpus)
-        means = np.stack([self.code.unfold(mean)[1] for mean in mean_releases(corpus, public, len(labels))])
-        variance = self.code.variances(noise_of(self.spec.required_noise()) ** 2)[1]
-        counts = np.bincount(public, minlength=len(labels))
-        return self.decide(
-            fit_public_labels(means, counts, variance, self.projection), query=query, labels=labels
-        )
+        variance = noise_of(self.spec.required_noise()) ** 2
+        if other is None:
+            mean, labels = np.asarray(corpus.mean()[0]), self.spec.labels
+            learnt = fit(mean, variance / len(corpus), self.code, self.projection)
+        else:
+            labels, numbers = tuple(other[0]), other[1]
+            means, counts = _mean_releases(corpus, numbers, len(labels))
+            centres = np.stack([self.code.unfold(mean)[1] for mean in means])
+            learnt = fit_public_labels(centres, counts, self.code.variances(variance)[1], self.projection)
+        answer = query.build()
+        assert isinstance(answer, KaryResponse)
+        front = self.front.with_scores(torch.from_numpy(learnt.weights), torch.from_numpy(learnt.biases))
+        back = AnswerBack.of(torch.from_numpy(answer.transition()))
+        spec = ReleaseSpec.of(front, noise=query, rows=self.spec.rows, labels=labels)
+        return Refined(Split(front.train(False), back.train(False)), spec, learnt)
 
     def refuse_others(self, corpus: ReleasedCorpus) -> None:
         """Refuse releases that were not made in this projection."""
@@ -258,17 +289,6 @@ class Projected:
         """What is known before any record is."""
         return fit(np.zeros(self.code.columns), math.inf, self.code, self.projection)
 
-    def decide(
-        self, learnt: Discriminant, *, query: NoiseSpec, labels: Sequence[str] | None = None
-    ) -> Refined:
-        """The refined front of a decision, and the back that reads its noisy answer."""
-        answer = query.build()
-        assert isinstance(answer, KaryResponse)
-        front = self.front.with_scores(torch.from_numpy(learnt.weights), torch.from_numpy(learnt.biases))
-        back = AnswerBack.of(torch.from_numpy(answer.transition()))
-        spec = ReleaseSpec.of(front, noise=query, rows=self.spec.rows, labels=labels or self.spec.labels)
-        return Refined(Split(front.train(False), back.train(False)), spec, learnt)
-
 
 @dataclass(frozen=True, eq=False)
 class Refined:
@@ -278,6 +298,15 @@ class Refined:
     spec: ReleaseSpec
     learnt: Discriminant
 
+    def facts(self, projected: Projected) -> dict[str, Any]:
+        """For the report: in which projection it was learnt, and what."""
+        return {
+            "width": projected.projection.width,
+            "public_text": projected.projection.source,
+            "signal": self.learnt.signal,
+            "shares": dict(zip(self.spec.labels, self.learnt.shares.tolist(), strict=True)),
+        }
+
 
 def noise_of(noise: NoiseSpec) -> float:
     """The noise per coordinate of one unbiased release."""
@@ -285,28 +314,21 @@ def noise_of(noise: NoiseSpec) -> float:
     return sigma
 
 
-def mean_release(corpus: ReleasedCorpus) -> Floats:
-    """The mean of the releases of a folded corpus."""
-    if corpus.spec.labels != "folded":
-        raise InvalidInput("releases", "be folded", "others", "Train a back on them: --back gradient.")
-    return np.asarray(corpus.mean()[0])
-
-
-def mean_releases(corpus: ReleasedCorpus, groups: NDArray[np.int64], kinds: int) -> Floats:
-    """The mean of the releases of each group of records, [kinds, columns]; one pass."""
-    total = np.zeros((kinds, corpus.release.width))
+def _mean_releases(
+    corpus: ReleasedCorpus, groups: NDArray[np.int64], kinds: int
+) -> tuple[Floats, NDArray[np.int64]]:
+    """The mean of the releases of each group of records, [kinds, columns], and its size; one pass."""
+    total, counts = np.zeros((kinds, corpus.release.width)), np.bincount(groups, minlength=kinds)
     for start in range(0, len(corpus), _READ_AT_ONCE):
         span = range(start, min(start + _READ_AT_ONCE, len(corpus)))
         some = corpus.__getitems__(span)["hidden"][:, 0].double().numpy()
         np.add.at(total, groups[start : span.stop], some)
-    return np.asarray(total / np.bincount(groups, minlength=kinds)[:, None])
+    return np.asarray(total / counts[:, None]), counts
 
 
 @torch.inference_mode()
 def read_rows(front: Front | ReadoutFront, texts: EncodedTexts, progress: Any = None) -> NDArray[np.float32]:
     """The row of each text, [texts, d]; texts of like length go together, which is quicker."""
-    from dp_forward.train.evaluation import length_batches
-
     device = pick_device()
     front.to(device).train(False)
     found = np.empty((len(texts), front.width), dtype=np.float32)
@@ -318,12 +340,8 @@ def read_rows(front: Front | ReadoutFront, texts: EncodedTexts, progress: Any = 
 
 def outlook(projected: Projected, records: int) -> tuple[dict[str, Any], list[str]]:
     """What a release of so many records will cost and say; known before any of them is read."""
-    noise, signal, projection = (
-        projected.spec.required_noise(),
-        projected.expected_signal(records),
-        projected.projection,
-    )
-    epsilon = noise.build().epsilon(noise.delta or 0.0)
+    noise, projection = projected.spec.required_noise(), projected.projection
+    signal, epsilon = projected.expected_signal(records), noise.build().epsilon(noise.delta or 0.0)
     found = {
         "records": records,
         "labels": len(projected.spec.labels),
@@ -366,26 +384,25 @@ def compare_noise(
     An experiment on the user's side, in which nothing is released: only the mean of the releases matters, and
     that of Gaussian ones is the mean of the records with noise of variance sigma^2 / N.
     """
-    projected, query = Projected.load(folder), plan.noise
+    projected, answer = Projected.load(folder), None if plan.noise is None else plan.noise.build()
     train, evaluation = read_splits(plan, projected.tokens, progress=progress)
+    assert isinstance(answer, KaryResponse)
     assert evaluation is not None
-    truth, code = evaluation.labels, projected.code
-    assert train.labels is not None
+    truth, labels, code, step = evaluation.labels, train.labels, projected.code, 1024
     assert truth is not None
-    assert query is not None
-    total, step = np.zeros(code.columns), 1024
+    assert labels is not None
+    total = np.zeros(code.columns)
     rows = read_rows(projected.front, train, counter(progress, "comparing", len(train)))
     for start in range(0, len(train), step):
-        total += code.fold(rows[start : start + step], train.labels[start : start + step]).sum(axis=0)
-    held = read_rows(projected.front, evaluation).astype(np.float64)
+        total += code.fold(rows[start : start + step], labels[start : start + step]).sum(axis=0)
+    mean, held = total / len(train), read_rows(projected.front, evaluation).astype(np.float64)
     gaussian = replace(projected.spec.required_noise(), mechanism="matrix-gaussian", delta=gaussian_delta)
     variance, rng = noise_of(gaussian) ** 2 / len(train), np.random.default_rng(plan.seed)
-    answer = query.build()
-    assert isinstance(answer, KaryResponse)
-    clean = fit(total / len(train), 0.0, code, projected.projection).decide(held)
-    noisy = []
-    for _ in range(draws):
-        mean = total / len(train) + math.sqrt(variance) * rng.standard_normal(code.columns)
-        decided = fit(mean, variance, code, projected.projection).decide(held)
-        noisy.append(float(answer.transition()[decided, truth].mean()))
-    return {"without_noise": float((clean == truth).mean()), "gaussian": float(np.mean(noisy))}
+
+    def decide(noise: float) -> NDArray[np.int64]:
+        near = mean + math.sqrt(noise) * rng.standard_normal(code.columns) if noise else mean
+        return fit(near, noise, code, projected.projection).decide(held)
+
+    clean = float((decide(0.0) == truth).mean())
+    noisy = [float(answer.transition()[decide(variance), truth].mean()) for _ in range(draws)]
+    return {"without_noise": clean, "gaussian": float(np.mean(noisy))}

@@ -20,7 +20,7 @@ from typing import Any
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import parse_cut
 from dp_forward.split.pretrained import default_pooling
-from dp_forward.train.lineage import Shape, published_shape
+from dp_forward.train.lineage import Shape, cut_of_start, published_shape
 from dp_forward.train.plan import FRONT_SETTINGS, Plan, ReleasesPlan
 from dp_forward.train.regimes import Regime
 
@@ -97,13 +97,13 @@ _PUBLIC_PACE = {
 }
 
 
-def effective_releases_plan(plan: ReleasesPlan, cut: str | None) -> ReleasesPlan:
-    """The effective plan of a provider whose back starts at this cut; None for a projection.
+def effective_releases_plan(plan: ReleasesPlan) -> ReleasesPlan:
+    """The effective plan of a provider, by where the back that it starts from was cut.
 
     Edges:
         What belongs to a back that trains is refused for a projection, and other labels for such a back.
     """
-    pace: dict[str, Any] = {"held_out": 0.1}
+    pace, cut = {"held_out": 0.1}, cut_of_start(plan.model)
     if cut is None:
         for name in (*_HEAD_PACE, *pace, "average", "lora_rank"):
             if getattr(plan, name) not in (None, 0):
@@ -116,10 +116,15 @@ def effective_releases_plan(plan: ReleasesPlan, cut: str | None) -> ReleasesPlan
         remedy = "Of other releases a back learns the labels that they hold."
         raise InvalidInput("other-labels", "go with folded records", plan.other_labels, remedy)
     pace |= _HEAD_PACE if parse_cut(cut).place == "output" else _BACK_PACE
-    return replace(plan, **{name: value for name, value in pace.items() if getattr(plan, name) is None})
+    return plan.filled(pace)
 
 
-_CLOSED_FORM: Mapping[str, Any] = {"cut": "output", "rows": 64, "back": "closed-form"}
+_CLOSED_FORM: Mapping[str, Any] = {
+    "cut": "output",
+    "rows": 64,
+    "back": "closed-form",
+    "label_privacy": "folded",
+}
 _CLOSED_PUBLIC = {"public_limit": 6000, "public_words": 48}
 _CLOSED_PUBLIC_FRONT = {
     "warm_up_epochs": 1.0,
@@ -146,16 +151,12 @@ def _folds(plan: Plan, published: Shape | None) -> bool:
 
 
 def _closed_form_plan(plan: Plan) -> Plan:
-    chosen: dict[str, Any] = {
-        **_CLOSED_FORM,
-        "pooling": default_pooling(plan.model),
-        "label_privacy": "folded",
-    }
+    chosen = {**_CLOSED_FORM, "pooling": default_pooling(plan.model)}
     if plan.regime is Regime.PUBLIC_FRONT:
         chosen |= _CLOSED_PUBLIC_FRONT
     elif plan.public_task is not None:
         chosen |= _CLOSED_PUBLIC
-    return replace(plan, **{name: value for name, value in chosen.items() if getattr(plan, name) is None})
+    return plan.filled(chosen)
 
 
 def effective_plan(plan: Plan) -> Plan:
@@ -188,4 +189,4 @@ def effective_plan(plan: Plan) -> Plan:
             chosen["threshold_share"] = max(0.2, rule.get("threshold_share", 0.0))
         if published is None:
             chosen["width"] = 8
-    return replace(plan, **{name: value for name, value in chosen.items() if getattr(plan, name) is None})
+    return plan.filled(chosen)

@@ -34,9 +34,8 @@ from dp_forward.progress import Progress, counter
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
-from dp_forward.split.halves import Front
 from dp_forward.train.closed_form import Discriminant
-from dp_forward.train.closed_form_training import PROJECTION, ClosedForm, Projected, outlook, read_rows
+from dp_forward.train.closed_form_training import PROJECTION, Projected, outlook, project_records, read_rows
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import (
     Accuracy,
@@ -51,8 +50,8 @@ from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, re
 from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
 from dp_forward.train.plan import Plan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
-from dp_forward.train.regimes import Regime, label_mechanism_for, promises_of
-from dp_forward.train.report import build_report, with_subjects, write_report
+from dp_forward.train.regimes import Regime, label_mechanism_for, promises_of, with_subjects
+from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run import Run, RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
@@ -127,19 +126,10 @@ def preview(plan: Plan, *, progress: Progress | None = None) -> tuple[dict[str, 
 
 def _project(plan: Plan, inputs: Inputs, progress: Progress | None) -> Projected:
     """The projection in which the records of a plan are released."""
-    front, noise = inputs.pair.front, plan.release_noise
-    assert isinstance(front, Front)
-    assert noise is not None
-    form = ClosedForm.of(
-        front,
-        inputs.tokens,
-        inputs.task.labels,
-        described=plan.describe,
-        public=inputs.public,
-        source=plan.public or plan.public_task or "",
-        progress=progress,
+    front, source, records = inputs.pair.front, plan.public or plan.public_task or "", len(inputs.train)
+    return project_records(
+        plan, front, inputs.tokens, records=records, public=inputs.public, source=source, progress=progress
     )
-    return form.project(records=len(inputs.train), noise=noise, width=plan.width or None)
 
 
 @dataclass(eq=False)
@@ -206,12 +196,10 @@ class _Training:
         plan, stages = self.plan, {}
         if plan.warm_up_epochs:
             plain = Split(self.pair.front.plain, self.pair.back.plain)
-            settings_then = replace(settings, epochs=plan.warm_up_epochs)
-            stages["warm-up"], undefended = self._train_undefended(
-                "warm-up", plain, texts, loss, settings_then
-            )
+            first = replace(settings, epochs=plan.warm_up_epochs)
+            stages["warm-up"] = self._train_undefended("warm-up", plain, texts, loss, first)
             if plan.public_relabel:
-                texts = texts.with_labels(self._labels_by_model(undefended(), texts))
+                texts = texts.with_labels(self._labels_by_model(self._undefended(plain, loss), texts))
             # A front that has been warmed up learns more slowly through the noise, so as not to forget, and
             # new maps settle without noise.
             rate, clean = settings.learning_rate * (1 / 3), 0.2 * settings.epochs
@@ -230,19 +218,20 @@ class _Training:
 
     def _train_undefended(
         self, stage: str, pair: Split, texts: EncodedTexts, loss: LabelLoss, settings: FitSettings
-    ) -> tuple[dict[str, Any], partial[NoisyModel]]:
+    ) -> dict[str, Any]:
         """Front and back without noise, bound or maps, where the regime lets the front see the texts."""
-        rows, labels = self.inputs.spec.rows, self.inputs.task.labels
-        undefended = partial(NoisyModel, pair, None, rows=rows, labels=len(labels), loss=loss)
-        done = self.train_stage(
+        return self.train_stage(
             stage,
             settings,
-            make_module=lambda step: undefended(),
+            make_module=lambda step: self._undefended(pair, loss),
             train=texts,
             evaluation=self.curve_texts,
             halves={"front": pair.front, "back": pair.back},
         )
-        return done, undefended
+
+    def _undefended(self, pair: Split, loss: LabelLoss) -> NoisyModel:
+        labels = len(self.inputs.task.labels)
+        return NoisyModel(pair, None, rows=self.inputs.spec.rows, labels=labels, loss=loss)
 
     def _closed_form(self) -> dict[str, Any]:
         """One folded release per record, and the decision that its mean says (`closed_form_training`)."""
@@ -253,7 +242,7 @@ class _Training:
             settings = FitSettings.of(plan, epochs=plan.warm_up_epochs, average=0.0, **named)
             stages["public"] = self._train_undefended(
                 "public", self.pair, inputs.public, LabelLoss(), settings
-            )[0]
+            )
         folder = self.place.path / PROJECTION
         if is_first_process() and not (folder / "front" / "release.json").is_file():  # written last
             _project(plan, inputs, self.progress).save(folder)
@@ -266,13 +255,8 @@ class _Training:
         assert plan.noise is not None
         refined = projected.refine(corpus, query=plan.noise)
         self.pair, self.spec = refined.pair, refined.spec
-        self.learnt = {
-            "width": projected.projection.width,
-            "public_text": projected.projection.source,
-            "expected_signal": projected.expected_signal(len(corpus)),
-            "signal": refined.learnt.signal,
-            "shares": dict(zip(self.spec.labels, refined.learnt.shares.tolist(), strict=True)),
-        }
+        signal = projected.expected_signal(len(corpus))
+        self.learnt = {**refined.facts(projected), "expected_signal": signal}
         self._measure_decisions(projected, refined.learnt)
         stages["releases"] = {"history": [], "peak_memory_mib": peak_memory_mib()}
         return stages
@@ -341,15 +325,13 @@ class _Training:
             guarantee=promises_of(plan, self.spec).as_dict(),
             stages=stages,
             notes=inputs.task.notes,
-            seconds=time.perf_counter() - started,
-            more={
-                "accuracy_by_draw": [] if noisy is None else list(noisy.by_draw),
-                "accuracy_of_commonest_label": None if texts is None else commonest_share(texts.labels),
-                "data": describe_data(plan, inputs),
-                "front_has_seen_raw_texts_of": raw_texts_of(plan),
-                **releases_learnt(plan),
-                **self.learnt,
-            },
+            started=started,
+            accuracy_by_draw=[] if noisy is None else list(noisy.by_draw),
+            accuracy_of_commonest_label=None if texts is None else commonest_share(texts.labels),
+            data=describe_data(inputs),
+            front_has_seen_raw_texts_of=raw_texts_of(plan),
+            **releases_learnt(plan),
+            **self.learnt,
         )
 
     def _measure(self, texts: EncodedTexts) -> tuple[Accuracy, float]:

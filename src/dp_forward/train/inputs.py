@@ -75,7 +75,6 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
     """Load and cut the model, read the splits; the same plan gives the same halves on every start."""
     task = plan.find_task()
     pair, tokens, spec = cut_model(plan)
-    check_vocabulary(tokens.tokenizer, table_size(pair))  # before files are read
     own, theirs = (array("Q"), array("Q")) if plan.public or plan.public_task else (None, None)
     train, evaluation = read_splits(plan, tokens, seen=own, progress=progress)
     public = public_texts(plan, tokens, seen=theirs, progress=progress)
@@ -110,7 +109,7 @@ def public_texts(
     )
 
 
-def describe_data(plan: Plan, inputs: Inputs) -> list[str]:
+def describe_data(inputs: Inputs) -> list[str]:
     """What a report says of the records: labels, what was measured on, what was cut, what is in both."""
     task, said = inputs.task, []
     if task.own:
@@ -130,12 +129,6 @@ def describe_data(plan: Plan, inputs: Inputs) -> list[str]:
     if inputs.overlap is not None:
         said.append(f"{inputs.overlap} of {len(inputs.train)} private texts are among the public ones.")
     return said
-
-
-def table_size(pair: Split) -> int | None:
-    """How many tokens the model's own table has; None for images."""
-    front = pair.front if isinstance(pair.front, Front) else pair.front.front
-    return front.settings.get("vocab_size")
 
 
 def read_splits(
@@ -196,7 +189,9 @@ def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:
         pair = split_model(model, plan.cut, width=width, pooling=plan.pooling)
         tokenizer = load_tokenizer(plan.model)
     front = pair.front
+    plain = front if isinstance(front, Front) else front.front
+    check_vocabulary(tokenizer, plain.settings.get("vocab_size"))
     tokens = FixedLength(tokenizer, plan.rows, causal=front.pads_left, most_positions=front.max_rows)
     noise = None if plan.back == "closed-form" else plan.noise  # there the front is not yet what is asked
-    spec = ReleaseSpec.of(pair.front, noise=noise, rows=plan.rows, labels=task.labels)
+    spec = ReleaseSpec.of(front, noise=noise, rows=plan.rows, labels=task.labels)
     return pair, tokens, spec

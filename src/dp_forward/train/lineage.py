@@ -3,18 +3,14 @@
 A front that was trained on public data can be given to everybody: `--model RUN` starts from its halves, in
 `release-once` with the front as it is. So one public step serves many private tasks and mechanisms.
 
-A front that was trained on raw texts (`end-to-end`) may hold anything about them. Every report names the
-tasks whose raw texts the front has seen, passed on from run to run, and a regime that protects training
-texts refuses a front that has seen those of its own task.
+A front that was trained on raw texts (`end-to-end`) may hold anything about them, and a back that was
+trained from releases holds those: a second release of the same texts adds to the first. So every report names
+the tasks whose raw texts the front has seen, and those from whose releases the back has learnt, passed on
+from run to run. A regime that protects training texts refuses a front that has seen them, and a back that has
+learnt from them, but for the back that `public-front` kept from before its releases (RUN/public).
 
-A back that was trained from releases holds them. A second release of the same texts adds to the first, and a
-promise that counts one of them would be too small. So every report also names the tasks from whose releases
-the back has learnt. A run on such a task starts from the back that `public-front` kept from before its
-releases (RUN/public), and where there is none it is refused.
-
-A provider starts from a back (`StartingPoint`): that of a run, of what `dpf split` made, or of a folder
-alone. Before anything trains, `check_fits` compares it with the corpus: a back that is trained on the
-releases of another front, or of another noise, learns nothing that it could be asked about.
+A provider starts from a back (`StartingPoint`), which `check_fits` compares with the corpus before anything
+trains: on releases of another front, or of another noise, it would learn nothing that it could be asked.
 
 Edges:
     The note is by the name of a task. A checkpoint from elsewhere has none: that it was not trained on the
@@ -43,7 +39,7 @@ from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
 
-__all__ = ["cut_of_start", "is_projection", "refuse_front_that_saw"]
+__all__ = ["is_projection", "refuse_front_that_saw"]
 
 _SEEN = "front_has_seen_raw_texts_of"
 _LEARNT = "back_has_learnt_from_releases_of"
@@ -121,7 +117,7 @@ def _starts_before_releases(plan: Plan) -> bool:
     )
 
 
-def releases_learnt(plan: Plan) -> dict[str, list[str]]:
+def releases_learnt(plan: Plan) -> dict[str, Any]:
     """For the report: the tasks from whose releases the back has learnt, before this run and after it."""
     before: set[str] = set()
     if published_shape(plan.model) is not None:
@@ -201,12 +197,9 @@ def _note(run: Path, name: str) -> list[str] | None:
 
 def _facts(path: Path, *, checked: bool = False) -> dict[str, Any] | None:
     """The JSON object in a file; None where there is none to read: if ``checked``, only without a file."""
-    try:
+    with contextlib.suppress(*(() if checked and path.is_file() else (InvalidInput,))):
         return read_json(path, name="model", remedy="Get it again.")
-    except InvalidInput:
-        if not checked or not path.is_file():
-            return None
-    raise InvalidInput("model", f"hold a readable {path.name}", "something else", "Get it again.")
+    return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, checks
@@ -21,12 +21,15 @@ from dp_forward.train.plan_base import (
     NONNEGATIVE,
     POSITIVE,
     PlanBase,
+    TaskSettings,
     check_share,
     choice_of,
     setting,
 )
 from dp_forward.train.regimes import Regime
-from dp_forward.train.task_settings import TaskSettings
+
+if TYPE_CHECKING:  # loads torch, which `--help` does without
+    from dp_forward.data.tasks import Task
 
 __all__ = ["Plan", "ReleasesPlan"]
 
@@ -190,13 +193,21 @@ class Plan(TaskSettings):
         for name in _WITHOUT_NOISE:
             if self.mechanism == "none" and getattr(self, name) is not None:
                 raise InvalidInput(name, "be left out without noise", getattr(self, name), "Drop it.")
-        _ = self.training_noise  # makes the choice, which refuses what means nothing
         super().__post_init__()
+        _ = self.training_noise  # makes the choice, which refuses what means nothing
         if self.label_epsilon is None and self.label_prior is not None:
             raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
         for name, broken, rule, remedy in self._rules():
             if broken:
                 raise InvalidInput(name, rule, getattr(self, name), remedy)
+
+    @classmethod
+    def for_labels(cls, task: Task, **settings: Any) -> Self:
+        """The plan of folded records that lie in no file, with nothing to measure on."""
+        from dp_forward.data.sources import IN_MEMORY
+
+        own: Any = replace(task, source=f"{IN_MEMORY}{task.name}")
+        return cls(task=own, validation_share=0.0, evaluation_split="", back="closed-form", **settings)
 
     @property
     def noise(self) -> NoiseSpec | None:

@@ -44,7 +44,6 @@ from dp_forward.data import EncodedTexts, Task
 from dp_forward.data.own_data import columns_of, encode_texts, task_from_labels
 from dp_forward.data.sources import IN_MEMORY
 from dp_forward.data.tasks import label_word
-from dp_forward.data.tokens import check_vocabulary
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.privacy import Guarantee
 from dp_forward.split.halves import ReadoutFront
@@ -52,7 +51,7 @@ from dp_forward.storage.json_files import read_json, write_json
 from dp_forward.train.closed_form_training import read_rows
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.finetune import finetune
-from dp_forward.train.inputs import Inputs, cut_model, public_texts, table_size
+from dp_forward.train.inputs import Inputs, cut_model, public_texts
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
 from dp_forward.train.run import Run
@@ -156,20 +155,13 @@ class PrivateClassifier:
         if self.public is not None:
             public = os.fspath(self.public) if isinstance(self.public, str | os.PathLike) else _GIVEN
         return effective_plan(
-            Plan(
-                task=task.name,
-                data={task.name: f"{IN_MEMORY}{task.name}"},
-                text_column=task.text_fields,
-                label_column=task.label_field,
-                labels=task.labels,
-                validation_share=0.0,
-                evaluation_split="",
+            Plan.for_labels(
+                task,
                 model=self.model,
                 regime=Regime(self.regime),
                 mechanism="matrix-gaussian" if self.delta else "privunit",
                 epsilon=self.epsilon,
                 delta=self.delta,
-                back="closed-form",
                 describe=phrases,
                 public=public,
                 seed=self.seed or 0,
@@ -179,7 +171,6 @@ class PrivateClassifier:
     def _inputs(self, plan: Plan, texts: list[Any], labels: list[Any] | None) -> Inputs:
         """The model cut in two, and the records and public texts as token ids."""
         task, (pair, tokens, spec) = plan.find_task(), cut_model(plan)
-        check_vocabulary(tokens.tokenizer, table_size(pair))
         if plan.public == _GIVEN:
             given = (
                 self.public if isinstance(self.public, tuple) and len(self.public) == 2 else (self.public,)

@@ -19,7 +19,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +44,6 @@ from dp_forward.train.lineage import (
     NUMBERS,
     check_fits,
     copy_front,
-    cut_of_start,
     is_projection,
     load_start,
     seen_raw_beside,
@@ -52,8 +51,8 @@ from dp_forward.train.lineage import (
 from dp_forward.train.noisy_model import ReleaseReader
 from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
-from dp_forward.train.regimes import Promises, Regime
-from dp_forward.train.report import build_report, with_subjects, write_report
+from dp_forward.train.regimes import Promises, Regime, as_guarantee
+from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run import RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
@@ -92,7 +91,7 @@ def finetune_from_releases(
     kept = folder / "releases"
     source = kept if (kept / MANIFEST).is_file() else exported or Path(plan.releases)
     corpus = ReleasedCorpus.open(source, progress=counter(progress, "checking shards"))
-    plan = effective_releases_plan(plan, cut_of_start(plan.model))
+    plan = effective_releases_plan(plan)
     # A collection grows, so it is known by its place; the records of this run lie in RUN/releases.
     collected = source in (kept, exported)
     if collected and plan.other_labels is not None:
@@ -109,7 +108,17 @@ def finetune_from_releases(
                 os.replace(exported, kept)
             wait_for_everyone()
             learner.corpus = ReleasedCorpus.open(kept, verify=False)
-        report = learner.run(place, digest=digest, started=started)
+        report = build_report(
+            plan,
+            regime=str(Regime.RELEASE_ONCE),
+            digest=digest,
+            started=started,
+            central=_central(corpus, plan.central_delta),
+            front=corpus.front_digest,
+            front_has_seen_raw_texts_of=learner.seen_raw,
+            back_has_learnt_from_releases_of=None,  # of whoever sent them: not known here
+            **learner.run(place),
+        )
         if is_first_process():
             learner.save(place.path)
             write_report(report, place)
@@ -117,7 +126,7 @@ def finetune_from_releases(
         return report
 
 
-@dataclass
+@dataclass(eq=False)
 class _Gradient:
     """A back that trains on the releases, in epochs."""
 
@@ -126,46 +135,43 @@ class _Gradient:
     progress: Progress | None
 
     def __post_init__(self) -> None:
-        self.start = load_start(self.plan.model)
-        check_fits(self.start, self.corpus)
-        self.inputs, share = {"back": self.start.digest}, self.plan.held_out or 0.0
-        self.train, self.held = held_out_records(len(self.corpus), share=share, seed=self.plan.seed)
+        self.start = start = load_start(self.plan.model)
+        check_fits(start, self.corpus)
+        self.inputs, self.seen_raw = {"back": start.digest}, start.seen_raw
+        share, seed = self.plan.held_out or 0.0, self.plan.seed
+        self.train, self.held = held_out_records(len(self.corpus), share=share, seed=seed)
 
-    def run(self, place: RunFolder, **known: Any) -> dict[str, Any]:
+    def run(self, place: RunFolder) -> dict[str, Any]:
         """Train the back, and measure it on the held-out records."""
-        plan, corpus, start, held = self.plan, self.corpus, self.start, self.held
+        plan, corpus, back, held = self.plan, self.corpus, self.start.back, self.held
         loss = LabelLoss(corpus.label_transition)
         facts = train_stage(
             place,
             "task",
             FitSettings.of(plan),
-            make_module=lambda step: ReleaseReader(start.back, loss),
+            make_module=lambda step: ReleaseReader(back, loss),
             train=Subset(corpus, self.train.tolist()),
             evaluation=Subset(corpus, held[curve_sample(len(held))].tolist()) if len(held) else None,
-            halves={"back": start.back},
+            halves={"back": back},
             lora_rank=plan.lora_rank,
             progress=self.progress,
         )
         accuracy = agreement = None
         if len(held):
             assert corpus.labels is not None
-            predicted, released = _predict(start.back, corpus, held, self.progress), corpus.labels[held]
+            predicted, released = _predict(back, corpus, held, self.progress), corpus.labels[held]
             accuracy = accuracy_of_answers(predicted, released, corpus.label_transition)
             agreement = float((predicted == released).mean())
-        more = {"texts": len(held), "accuracy_on_released_labels": agreement}
-        return _report(
-            plan,
-            corpus,
-            start,
-            accuracy=accuracy,
-            labels=corpus.release.labels,
-            records=len(corpus) - len(held),
-            guarantee=_guarantee(corpus, start),
-            stages={"task": facts},
-            notes=" ".join(_notes(corpus, start)),
-            more=more,
-            **known,
-        )
+        return {
+            "accuracy": accuracy,
+            "labels": corpus.release.labels,
+            "records": len(corpus) - len(held),
+            "stages": {"task": facts},
+            "guarantee": _guarantee(corpus, seen_raw=self.seen_raw, learnt=self.start.learnt),
+            "notes": " ".join(_notes(corpus, self.seen_raw)),
+            "texts": len(held),
+            "accuracy_on_released_labels": agreement,
+        }
 
     def save(self, folder: Path) -> None:
         """RUN/back, and RUN/front where the starting point has it."""
@@ -175,7 +181,7 @@ class _Gradient:
             copy_front(self.start.front, folder / "front")
 
 
-@dataclass
+@dataclass(eq=False)
 class _ClosedForm:
     """A decision that is read off the mean of folded releases."""
 
@@ -184,47 +190,34 @@ class _ClosedForm:
     progress: Progress | None
 
     def __post_init__(self) -> None:
-        place = Path(self.plan.model)
+        place, other = Path(self.plan.model), self.plan.other_labels
         self.projected = Projected.load(place)
         self.projected.refuse_others(self.corpus)
         self.inputs = {"back": self.projected.user.digest, "projection": file_digest(place / NUMBERS)}
         self.labels, self.public = self.projected.spec.labels, None
-        if self.plan.other_labels is not None:
-            self.labels, self.public = _read_labels(Path(self.plan.other_labels), len(self.corpus))
-            self.inputs["labels"] = file_digest(Path(self.plan.other_labels))
+        if other is not None:
+            self.labels, self.public = _read_labels(Path(other), len(self.corpus))
+            self.inputs["labels"] = file_digest(Path(other))
         # There is no back yet; what the front has seen is in the report of the run that it lies in, if any.
-        self.seen_raw, self.learnt = seen_raw_beside(place), list[str]()
+        self.seen_raw = seen_raw_beside(place)
 
-    def run(self, place: RunFolder, **known: Any) -> dict[str, Any]:
+    def run(self, place: RunFolder) -> dict[str, Any]:
         """Fit the decision to all records; folded, they hold no label that it could be measured by."""
-        corpus, projected = self.corpus, self.projected
+        corpus, other, said = self.corpus, None, None
         epsilon = corpus.release.required_noise().epsilon
         query = NoiseSpec(mechanism="k-ary-response", epsilon=epsilon, columns=len(self.labels))
-        if self.public is None:
-            self.refined = projected.refine(corpus, query=query)
-        else:
-            self.refined = projected.refine_public(corpus, self.public, labels=self.labels, query=query)
-        learnt = self.refined.learnt
-        public = None if self.public is None else _OTHER_LABELS
-        return _report(
-            self.plan,
-            corpus,
-            self,
-            accuracy=None,
-            labels=self.labels,
-            records=len(corpus),
-            guarantee=_guarantee(corpus, self, query=query, labels=public),
-            stages={"releases": {"history": [], "peak_memory_mib": peak_memory_mib()}},
-            notes=" ".join([*_notes(corpus, self), _UNMEASURED]),
-            more={
-                "texts": 0,
-                "width": projected.projection.width,
-                "public_text": projected.projection.source,
-                "signal": learnt.signal,
-                "shares": dict(zip(self.labels, learnt.shares.tolist(), strict=True)),
-            },
-            **known,
-        )
+        if self.public is not None:
+            other, said = (self.labels, self.public), _OTHER_LABELS
+        self.refined = self.projected.refine(corpus, query=query, other=other)
+        return {
+            "accuracy": None,
+            "labels": self.labels,
+            "records": len(corpus),
+            "guarantee": _guarantee(corpus, seen_raw=self.seen_raw, learnt=[], query=query, labels=said),
+            "stages": {"releases": {"history": [], "peak_memory_mib": peak_memory_mib()}},
+            "notes": " ".join([*_notes(corpus, self.seen_raw), _UNMEASURED]),
+            **self.refined.facts(self.projected),
+        }
 
     def save(self, folder: Path) -> None:
         """RUN/front, which ends in the decision, and RUN/back, which reads its noisy answer."""
@@ -272,52 +265,17 @@ def _predict(
     return answers
 
 
-class _Past(Protocol):
-    """What was learnt before: by the front from raw texts, and by the back from releases; None: not known."""
-
-    @property
-    def seen_raw(self) -> list[str] | None: ...
-    @property
-    def learnt(self) -> list[str] | None: ...
-
-
-def _report(
-    plan: ReleasesPlan,
-    corpus: ReleasedCorpus,
-    start: _Past,
-    *,
-    started: float,
-    more: dict[str, Any],
-    **known: Any,
-) -> dict[str, Any]:
-    """The report of either kind; ``known`` is for `build_report`.
-
-    A shuffler adds a central promise, where one stood between, and the noise protects no less than a text.
-    """
-    central = None
-    if corpus.shuffled is not None and hides_whole_texts(corpus.spec):
-        central = central_promise(corpus.spec, corpus.shuffled, delta=plan.central_delta)
-    return build_report(
-        plan,
-        regime=str(Regime.RELEASE_ONCE),
-        without_noise=None,
-        more={
-            **more,
-            "central": central,
-            "front": corpus.front_digest,
-            "front_has_seen_raw_texts_of": start.seen_raw,
-            "back_has_learnt_from_releases_of": None,  # of whoever sent them: not known here
-        },
-        seconds=time.perf_counter() - started,
-        **known,
-    )
-
-
 def _guarantee(
-    corpus: ReleasedCorpus, start: _Past, *, query: NoiseSpec | None = None, labels: str | None = None
+    corpus: ReleasedCorpus,
+    *,
+    seen_raw: list[str] | None,
+    learnt: list[str] | None,
+    query: NoiseSpec | None = None,
+    labels: str | None = None,
 ) -> dict[str, Any]:
     """The promises of the corpus, proved anew from its public spec, less what the starting point takes.
 
+    ``seen_raw`` is what the front has seen, ``learnt`` what the back has learnt from; None: not known.
     ``query`` is the noise of a question where it is another; ``labels`` what is said of others than its own.
     """
     spec = corpus.spec
@@ -328,31 +286,37 @@ def _guarantee(
         regime=Regime.RELEASE_ONCE,
     ).as_dict()
     limits = []
-    if start.seen_raw:
-        limits.append(f"NOT for texts of {', '.join(start.seen_raw)}: the front was trained on them.")
-    if start.learnt:
-        before = f"The back had learnt from releases of {', '.join(start.learnt)} before"
+    if seen_raw:
+        limits.append(f"NOT for texts of {', '.join(seen_raw)}: the front was trained on them.")
+    if learnt:
+        before = f"The back had learnt from releases of {', '.join(learnt)} before"
         limits.append(f"{before}: a text in both spends in both.")
-    elif start.learnt is None:
+    elif learnt is None:
         before = "What the back had learnt before is not known"
         limits.append(f"{before}: a text in other releases spends there too.")
-    said = dict(promised["statements"])
+    said = promised.pop("statements")
     said["training_texts"] = " ".join([said["training_texts"], *limits])
     said["labels"] = labels or said["labels"]
-    return {**promised, "statements": said, "statement": " ".join(with_subjects(said))}
+    return as_guarantee(statements=said, **promised)
 
 
-def _notes(corpus: ReleasedCorpus, start: _Past) -> list[str]:
+def _central(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | None:
+    """What a shuffler adds; None where none stood between, or where the noise protects less than a text."""
+    if corpus.shuffled is None or not hides_whole_texts(corpus.spec):
+        return None
+    return central_promise(corpus.spec, corpus.shuffled, delta=delta)
+
+
+def _notes(corpus: ReleasedCorpus, seen: list[str] | None) -> list[str]:
     notes = [
         "Trained from releases alone; the texts were never here. The promise for them rests on the front "
         f"({corpus.front_digest[:12]}...) not depending on the released texts, which releases cannot show."
     ]
-    seen = ", ".join(start.seen_raw or ())
-    if start.seen_raw is None:
+    if seen is None:
         notes.append("What that front was trained on is not known here.")
     elif seen:
         promised = "releases of those are promised nothing"
-        notes.append(f"That front was trained on the raw texts of {seen}: {promised}.")
+        notes.append(f"That front was trained on the raw texts of {', '.join(seen)}: {promised}.")
     else:
         notes.append("Its own report says that it was trained on no raw texts of any task.")
     if corpus.label_transition is not None:

@@ -1,10 +1,10 @@
 """The regimes: who may learn what from training, said in words in every report.
 
-* `release-once`: the front is frozen, as it was published. Training texts are proved to be protected (one
-  stored release per record, any number of epochs), and queries are.
+* `release-once`: the front is frozen, as it was published. Training texts are proved to be protected.
 * `public-front`: the front is trained first on public data, with noise in place, then frozen. Proved alike.
-* `end-to-end` (the paper's): the front is trained on the gradients of the raw texts. Training texts are **not
-  protected**; queries are.
+* `end-to-end` (the paper's): the front is trained on the raw texts, which are **not protected**.
+
+Queries are protected in all of them.
 
 Why the first two are proved: the front does not depend on a private text, a record is released once, and
 everything afterwards (epochs, early stopping, the back's weights) is a function of the releases.
@@ -14,7 +14,7 @@ front, and what was sent while training, may hold anything about it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
@@ -36,7 +36,21 @@ if TYPE_CHECKING:  # a plan names its regime; and a release's description may lo
     from dp_forward.release_spec import ReleaseSpec
     from dp_forward.train.plan import Plan
 
-__all__ = ["label_mechanism_for", "promises_of"]
+__all__ = ["label_mechanism_for", "promises_of", "with_subjects"]
+
+
+def with_subjects(statements: Mapping[str, str]) -> list[str]:
+    """Statements as sentences that say what each is about: "Training texts: ..."."""
+    return [f"{name.replace('_', ' ').capitalize()}: {said}" for name, said in statements.items()]
+
+
+def as_guarantee(
+    regime: str, statements: Mapping[str, str], **proved: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The ``guarantee`` of a report; ``statement`` is all of it, in one paragraph."""
+    parts = {name: proved.get(name) for name in ("queries", "training", "labels")}
+    paragraph = " ".join(with_subjects(statements))
+    return {"regime": regime, **parts, "statements": dict(statements), "statement": paragraph}
 
 
 class Regime(StrEnum):
@@ -100,16 +114,10 @@ class Promises:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; ``statement`` is all of it, in one paragraph."""
-        said = self.statements
-        text = f"Queries: {said['queries']} Training texts: {said['training_texts']} Labels: {said['labels']}"
+        """For JSON."""
         parts = {"queries": self.queries, "training": self.training, "labels": self.labels}
-        return {
-            "regime": str(self.regime),
-            **{name: None if part is None else part.as_dict() for name, part in parts.items()},
-            "statements": said,
-            "statement": text,
-        }
+        proved = {name: part.as_dict() for name, part in parts.items() if part is not None}
+        return as_guarantee(str(self.regime), self.statements, **proved)
 
 
 def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:

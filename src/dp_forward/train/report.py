@@ -10,6 +10,7 @@ import json
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -23,7 +24,7 @@ from dp_forward.train.plan_base import PlanBase
 from dp_forward.train.regimes import Regime
 from dp_forward.train.run import RunFolder
 
-__all__ = ["draw_bars", "provenance", "weakness", "with_subjects"]
+__all__ = ["draw_bars", "provenance", "weakness"]
 
 
 def build_report(
@@ -31,24 +32,24 @@ def build_report(
     *,
     regime: str,
     accuracy: Accuracy | None,
-    without_noise: float | None,
     labels: Sequence[str],
     records: int,
     guarantee: Mapping[str, Any],
     stages: Mapping[str, Mapping[str, Any]],
     notes: str,
-    seconds: float,
+    started: float,
+    without_noise: float | None = None,
     digest: str | None = None,
-    more: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Everything worth knowing about a finished run, ready for JSON.
 
     Args:
-        accuracy: None where it cannot be known.
-        without_noise: the accuracy of the same model without noise; None where it cannot be known.
+        accuracy: None where it cannot be known, as ``without_noise``, that of the same model without noise.
         records: how many records it was trained on.
         guarantee: ``statements`` about queries, training texts and labels, and what proves them.
         stages: what each stage of the training logged: ``history`` and ``peak_memory_mib``.
+        started: when it began, by `time.perf_counter`.
         digest: the plan's own, unless the plan names inputs only by place.
         more: what only this kind of run can say.
     """
@@ -64,13 +65,13 @@ def build_report(
         "regime": regime,
         "guarantee": dict(guarantee),
         "notes": notes,
-        "seconds": seconds,
+        "seconds": time.perf_counter() - started,
         "peak_memory_mib": max((stage["peak_memory_mib"] for stage in stages.values()), default=0.0),
         "plan": plan.as_dict(),
         "plan_digest": plan.digest() if digest is None else digest,
         "stages": {name: dict(stage) for name, stage in stages.items()},
         "provenance": provenance(),
-        **(more or {}),
+        **more,
     }
 
 
@@ -96,7 +97,10 @@ def markdown(report: Mapping[str, Any], *, figure: str | None) -> str:
         "",
         "## What is promised",
         "",
-        *[f"* **{_subject(name)}.** {guarantee['statements'][name]}" for name in subjects],
+        *[
+            f"* **{name.replace('_', ' ').capitalize()}.** {guarantee['statements'][name]}"
+            for name in subjects
+        ],
         "",
     ]
     parts = [guarantee.get(name) for name in ("queries", "training", "labels")]
@@ -189,15 +193,6 @@ def weakness(report: Mapping[str, Any]) -> str | None:
             "norm: with public text of the kind, train it first (--regime public-front --public FILE)."
         )
     return f"{said} More texts or a larger epsilon may help."
-
-
-def with_subjects(statements: Mapping[str, str]) -> list[str]:
-    """Statements as sentences that say what each is about: "Training texts: ..."."""
-    return [f"{_subject(name)}: {said}" for name, said in statements.items()]
-
-
-def _subject(name: str) -> str:
-    return name.replace("_", " ").capitalize()
 
 
 def _draw_curve(stages: Mapping[str, Mapping[str, Any]], path: Path, *, title: str) -> bool:

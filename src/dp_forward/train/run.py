@@ -191,16 +191,16 @@ class Halves:
     def load(cls, folder: str | os.PathLike[str]) -> Halves:
         """Both halves of a finished run."""
         root = Path(folder)
-        if not (root / "report.json").is_file():
-            raise InvalidInput("run", "hold report.json", root, "Finish it with dpf finetune --resume.")
+        for name in (_PLAN, _REPORT):
+            if not (root / name).is_file():
+                raise InvalidInput("run", f"hold {name}", root, "Finish it with dpf finetune --resume.")
         if not (root / "front").is_dir():
             raise InvalidInput("run", "hold a front", "a back alone", "Bring the front: it reads texts.")
         user, provider = load_user_side(root / "front"), load_provider_side(root / "back")
         if user.spec != replace(provider.spec, front=user.digest):
             raise InvalidInput("run", "have one kind of release", "two in its halves", "Get it again.")
-        plan = json.loads((root / "plan.json").read_text(encoding="utf-8")).get("plan", {})
-        pair = Split(user.front, provider.back)
-        return cls(pair, user.spec, user.tokens, plan)
+        plan = json.loads((root / _PLAN).read_text(encoding="utf-8")).get("plan", {})
+        return cls(Split(user.front, provider.back), user.spec, user.tokens, plan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,24 +235,18 @@ class Run:
             raise InvalidInput("folder", "be new or empty", root, "Name another.")
         root.mkdir(parents=True, exist_ok=True)
         save_sides(self.pair, self.spec, self.tokens.tokenizer, root)
-        write_json(root / "plan.json", {"digest": self.plan.digest(), "plan": self.plan.as_dict()})
-        write_json(root / "report.json", self.report)
+        write_json(root / _PLAN, {"digest": self.plan.digest(), "plan": self.plan.as_dict()})
+        write_json(root / _REPORT, self.report)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Run:
         """A complete run from its folder."""
-        root = Path(folder)
-        for name in ("plan.json", "report.json"):
-            if not (root / name).is_file():
-                raise InvalidInput("run", f"hold {name}", root, "Finish it with dpf finetune --resume.")
-        plan = Plan.from_dict(json.loads((root / "plan.json").read_text(encoding="utf-8"))["plan"])
-        report = json.loads((root / "report.json").read_text(encoding="utf-8"))
-        user = load_user_side(root / "front")
-        pair = Split(user.front, load_provider_side(root / "back").back)
-        if user.spec.noise != plan.noise:
-            found = "other noise in its front"
-            raise InvalidInput("run", "have the noise of its plan", found, "Get it again.")
-        return cls(plan, pair, user.spec, user.tokens, report)
+        found, report = Halves.load(folder), RunFolder(Path(folder)).report
+        plan = Plan.from_dict(found.plan)
+        if found.spec.noise != plan.noise:
+            other = "other noise in its front"
+            raise InvalidInput("run", "have the noise of its plan", other, "Get it again.")
+        return cls(plan, found.pair, found.spec, found.tokens, report)
 
     def __repr__(self) -> str:
         return f"Run({self.plan.task}, {self.plan.cut}, {self.plan.regime}) -> {self.guarantee!r}"

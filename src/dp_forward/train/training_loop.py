@@ -71,10 +71,12 @@ def fit(
     stage: str,
     folder: Path | None = None,
     progress: Progress | None = None,
+    **arguments: Any,
 ) -> dict[str, Any]:
     """Train ``module`` in place. With a ``folder``, checkpoints go there and an earlier one is continued.
 
     ``train`` and ``evaluation`` (or None) are datasets: texts, a released corpus, or a list of records.
+    ``arguments`` are for Transformers, in place of ours.
     Returns steps, epochs, seconds, peak memory and the history of losses and accuracies.
     """
     transformers.set_seed(settings.seed)
@@ -93,7 +95,7 @@ def fit(
         trainer = _Trainer(
             model=module,
             args=_arguments(
-                settings, place=place, per_epoch=per_epoch, saves=saves, evaluates=evaluation is not None
+                settings, place, per_epoch, saves=saves, evaluates=evaluation is not None, **arguments
             ),
             train_dataset=_dataset(train),
             eval_dataset=_dataset(evaluation),
@@ -173,36 +175,39 @@ def step_of(checkpoint: Path | None) -> int:
     return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
-def _arguments(settings: FitSettings, *, place: Path, per_epoch: int, saves: bool, evaluates: bool) -> Any:
+def _arguments(
+    settings: FitSettings, place: Path, per_epoch: int, *, saves: bool, evaluates: bool, **others: Any
+) -> Any:
     steps = math.ceil(settings.epochs * per_epoch)
     bf16 = settings.precision == "bf16"
     if settings.precision == "auto":
         bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    return transformers.TrainingArguments(
-        output_dir=str(place),
-        num_train_epochs=settings.epochs,
-        per_device_train_batch_size=max(1, settings.batch // process_count()),
-        per_device_eval_batch_size=max(settings.batch, 64),
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        lr_scheduler_type="linear",
-        warmup_steps=math.ceil(0.06 * steps),  # as BERT was fine-tuned
-        bf16=bf16,
+    ours: dict[str, Any] = {
+        "output_dir": str(place),
+        "num_train_epochs": settings.epochs,
+        "per_device_train_batch_size": max(1, settings.batch // process_count()),
+        "per_device_eval_batch_size": max(settings.batch, 64),
+        "learning_rate": settings.learning_rate,
+        "weight_decay": settings.weight_decay,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": math.ceil(0.06 * steps),  # as BERT was fine-tuned
+        "bf16": bf16,
         # Else several processes without a GPU would each train alone.
-        use_cpu=not torch.cuda.is_available(),
-        seed=settings.seed,
-        eval_strategy="epoch" if evaluates else "no",
-        save_strategy="epoch" if saves else "no",
-        save_total_limit=2 if settings.early_stopping else 1,
-        load_best_model_at_end=settings.early_stopping > 0,
-        metric_for_best_model="accuracy" if settings.early_stopping else None,
-        logging_steps=max(1, per_epoch // 20),
-        remove_unused_columns=False,
-        label_names=["labels"],
-        dataloader_pin_memory=torch.cuda.is_available(),
-        disable_tqdm=True,
-        report_to="none",
-    )
+        "use_cpu": not torch.cuda.is_available(),
+        "seed": settings.seed,
+        "eval_strategy": "epoch" if evaluates else "no",
+        "save_strategy": "epoch" if saves else "no",
+        "save_total_limit": 2 if settings.early_stopping else 1,
+        "load_best_model_at_end": settings.early_stopping > 0,
+        "metric_for_best_model": "accuracy" if settings.early_stopping else None,
+        "logging_steps": max(1, per_epoch // 20),
+        "remove_unused_columns": False,
+        "label_names": ["labels"],
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    return transformers.TrainingArguments(**{**ours, **others})
 
 
 class _Trainer(transformers.Trainer):
@@ -254,7 +259,9 @@ class _Watcher(transformers.TrainerCallback):
             self._module.clean = (state.epoch or 0.0) < self._clean_epochs  # type: ignore[assignment]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._show(state, {})
+        last = state.log_history[-1] if state.log_history else {}
+        is_new = "loss" in last and last["step"] == state.global_step - 1
+        self._show(state, {"loss": last["loss"]} if is_new else {})
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._show(state, _numbers(state.log_history[-1]))

@@ -5,8 +5,7 @@ import torch
 
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import TEXT, Budget, PrivUnit, calibrate, normalise
-from dp_forward.train.pretrain.masked_lm import IGNORED, score_masked_tokens_only
-from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM, split_tied
+from dp_forward.train.pretrain.masked_lm import IGNORED, NoisyMaskedLM, score_masked_tokens_only, split_tied
 from tiny_models import MASKED_LM, tiny
 
 ROWS = 12

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM, split_tied
+from dp_forward.train.pretrain.masked_lm import NoisyMaskedLM, split_tied
 from tiny_models import MASKED_LM, tiny, tiny_inputs
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, get_args
 
 from dp_forward.privacy import checks
-from dp_forward.train.plan_base import choice_of, setting
-from dp_forward.train.task_settings import TaskSettings
+from dp_forward.train.plan_base import COUNT, COUNT_OR_ZERO, POSITIVE, TaskSettings, choice_of, setting
 
 __all__ = ["DpSgdPlan"]
 
@@ -17,10 +15,6 @@ Trainable = Literal["frozen-embeddings", "lora"]
 
 _MODE = choice_of(*get_args(Mode), remedy="Use hooks.")
 _PARTS = choice_of(*get_args(Trainable), remedy="Use frozen-embeddings.")
-_COUNT = partial(checks.count, remedy="Use 1 or more.")
-_SEED = partial(checks.count, at_least=0, remedy="Use 0.")
-_RATE = partial(checks.positive, remedy="Use something near 5e-4.")
-_NORM = partial(checks.positive, remedy="Use 1.0.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +46,13 @@ class DpSgdPlan(TaskSettings):
         "usual",
         _PARTS,
     )
-    lora_rank: int = setting(8, "Rank of the LoRA maps.", "advanced", _COUNT)
-    epochs: int = setting(3, "Passes over the records.", "usual", _COUNT)
-    batch: int = setting(256, "Expected texts per step.", "usual", _COUNT)
-    micro_batch: int = setting(32, "Most texts in memory at once.", "advanced", _COUNT, decides=False)
-    learning_rate: float = setting(5e-4, "AdamW's learning rate.", "advanced", _RATE)
-    clip_norm: float = setting(1.0, "Norm to which a record's gradient is clipped.", "advanced", _NORM)
+    lora_rank: int = setting(8, "Rank of the LoRA maps.", "advanced", COUNT)
+    epochs: int = setting(3, "Passes over the records.", "usual", COUNT)
+    batch: int = setting(256, "Expected texts per step.", "usual", COUNT)
+    micro_batch: int = setting(32, "Most texts in memory at once.", "advanced", COUNT, decides=False)
+    learning_rate: float = setting(5e-4, "AdamW's learning rate.", "advanced", POSITIVE)
+    clip_norm: float = setting(1.0, "Norm to which a record's gradient is clipped.", "advanced", POSITIVE)
     rows: int = setting(64, "Tokens of every text.", "advanced")
     train_limit: int | None = setting(None, "A sample of the training texts.", "advanced")
     evaluation_limit: int | None = setting(None, "A sample of the evaluation texts.", "advanced")
-    seed: int = setting(0, "Of what is public, never of the noise.", "advanced", _SEED)
+    seed: int = setting(0, "Of what is public, never of the noise.", "advanced", COUNT_OR_ZERO)

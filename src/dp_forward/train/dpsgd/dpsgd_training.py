@@ -1,8 +1,6 @@
 """DP-SGD with Opacus, the baseline: the same task and report as `finetune`, another promise.
 
-It hides whether a record was in the training set from whoever sees the trained weights. It does not hide the
-texts from whoever trains, and it does nothing for a query at inference, which is sent raw.
-`DpSgdOutcome.statement` says so in words.
+`DpSgdOutcome.statement` says in words what it hides from whom, and what it does not.
 
     plan = DpSgdPlan(task="sst2", epsilon=8.0, mode="ghost")
     report = run_dpsgd(plan, folder=Path("base"))        # base/model is an ordinary checkpoint
@@ -47,7 +45,8 @@ from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, set_traina
 from dp_forward.train.evaluation import accuracy_without_noise, commonest_share
 from dp_forward.train.inputs import read_splits
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
-from dp_forward.train.report import build_report, with_subjects, write_report
+from dp_forward.train.regimes import as_guarantee
+from dp_forward.train.report import build_report, write_report
 from dp_forward.train.run import RunFolder
 
 __all__ = ["run_dpsgd", "train_dpsgd"]
@@ -120,7 +119,7 @@ def run_dpsgd(
         outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)
         outcome.model.save_pretrained(place.path / "model")
         tokenizer.save_pretrained(place.path / "model")
-        report = _report(outcome, task, evaluation, seconds=time.perf_counter() - started)
+        report = _report(outcome, task, evaluation, started=started)
         write_report(report, place)
         return report
 
@@ -282,7 +281,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-def _report(outcome: DpSgdOutcome, task: Task, evaluation: EncodedTexts, *, seconds: float) -> dict[str, Any]:
+def _report(outcome: DpSgdOutcome, task: Task, evaluation: EncodedTexts, *, started: float) -> dict[str, Any]:
     plan = outcome.plan
     accuracy = accuracy_without_noise(outcome.model, evaluation)
     statements = {
@@ -309,19 +308,9 @@ def _report(outcome: DpSgdOutcome, task: Task, evaluation: EncodedTexts, *, seco
         without_noise=accuracy.mean,
         labels=task.labels,
         records=outcome.records,
-        guarantee={
-            "regime": _STAGE,
-            "queries": None,
-            "training": training,
-            "labels": None,
-            "statements": statements,
-            "statement": " ".join(with_subjects(statements)),
-        },
+        guarantee=as_guarantee(_STAGE, statements, training=training),
         stages={_STAGE: {"history": outcome.history, "peak_memory_mib": outcome.peak_memory_mib}},
         notes=task.notes,
-        seconds=seconds,
-        more={
-            "accuracy_of_commonest_label": commonest_share(evaluation.labels),
-            "plan": {"mechanism": f"dp-sgd ({plan.mode})", **plan.as_dict()},
-        },
-    )
+        started=started,
+        accuracy_of_commonest_label=commonest_share(evaluation.labels),
+    ) | {"plan": {"mechanism": f"dp-sgd ({plan.mode})", **plan.as_dict()}}

@@ -7,17 +7,11 @@ from functools import partial
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, checks
-from dp_forward.train.plan_base import PlanBase, setting
+from dp_forward.train.plan_base import COUNT, COUNT_OR_ZERO, POSITIVE, PlanBase, setting
 
 __all__ = ["PretrainPlan"]
 
-_COUNT = partial(checks.count, remedy="Use 1 or more.")
-_SEED = partial(checks.count, at_least=0, remedy="Use 0.")
 _LENGTH = partial(checks.count, at_least=8, remedy="Use the length n of the later task, such as 128.")
-_STEPS = partial(checks.count, at_least=0, remedy="Use 10_000, or 0 to train the head only.")
-_EPOCHS = partial(checks.count, remedy="Use 1 or more passes over the corpus.")
-_HEAD_STEPS = partial(checks.count, at_least=0, remedy="Use 500, or 0 for a random head.")
-_RATE = partial(checks.positive, remedy="Use 1e-4.")
 
 
 def _check_least_noise(name: str, value: float) -> None:
@@ -51,11 +45,11 @@ class PretrainPlan(PlanBase):
     norm: float = setting(1.0, "C, the norm bound at the cut.")
     threshold_share: float | None = setting(None, "PrivUnit's t as a share of t* [1].", "advanced")
     length: int = setting(64, "Tokens of a block.", "usual", _LENGTH)
-    steps: int | None = setting(None, "Steps through the noise.", "usual", _STEPS)
-    epochs: int | None = setting(None, "Or passes over the corpus.", "usual", _EPOCHS)
-    batch: int = setting(32, "Blocks per step.", "usual", _COUNT)
-    learning_rate: float = setting(1e-4, "Of the steps through the noise.", "advanced", _RATE)
-    draws: int = setting(1, "Noisy matrices per block and step.", check=_COUNT)
+    steps: int | None = setting(None, "Steps through the noise.", "usual", COUNT_OR_ZERO)
+    epochs: int | None = setting(None, "Or passes over the corpus.", "usual", COUNT)
+    batch: int = setting(32, "Blocks per step.", "usual", COUNT)
+    learning_rate: float = setting(1e-4, "Of the steps through the noise.", "advanced", POSITIVE)
+    draws: int = setting(1, "Noisy matrices per block and step.", check=COUNT)
     mask_rate: float = setting(
         0.15, "The share of tokens to predict.", check=partial(checks.probability, remedy="BERT uses 0.15.")
     )
@@ -65,12 +59,14 @@ class PretrainPlan(PlanBase):
     freeze_front: bool = setting(
         False, "Whether the front stays as it is.", "advanced", switch="--freeze-front/--train-front"
     )
-    head_steps: int = setting(500, "Steps to train a missing masked-LM head first.", "advanced", _HEAD_STEPS)
-    head_learning_rate: float = setting(5e-4, "Of those steps.", check=_RATE)
+    head_steps: int = setting(
+        500, "Steps to train a missing masked-LM head first.", "advanced", COUNT_OR_ZERO
+    )
+    head_learning_rate: float = setting(5e-4, "Of those steps.", check=POSITIVE)
     head_alone: bool = setting(False, "Whether only the head trains in those steps.")
     bf16: bool = setting(False, "The precision.", "advanced", switch="--bf16/--fp32")
-    seed: int = setting(0, "Of masks, order and fresh weights.", "advanced", _SEED)
-    save_every: int = setting(500, "Steps between two checkpoints.", check=_COUNT, decides=False)
+    seed: int = setting(0, "Of masks, order and fresh weights.", "advanced", COUNT_OR_ZERO)
+    save_every: int = setting(500, "Steps between two checkpoints.", check=COUNT, decides=False)
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):

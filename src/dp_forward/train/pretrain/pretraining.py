@@ -22,7 +22,6 @@ Paper: L*_MLM, the noise-aware pre-training.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +31,6 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -49,19 +47,21 @@ from dp_forward.train.pretrain.masked_lm import (
     MaskedBlocks,
     MaskedLM,
     Masking,
+    NoisyMaskedLM,
     score_masked_tokens_only,
+    split_tied,
 )
-from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM, split_tied
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.processes import (
     is_first_process,
     peak_memory_mib,
+    process_count,
     start_counting_memory,
     wait_for_everyone,
 )
 from dp_forward.train.report import provenance
 from dp_forward.train.run import RunFolder
-from dp_forward.train.training_loop import last_checkpoint, step_of
+from dp_forward.train.training_loop import FitSettings, fit, last_checkpoint, step_of
 
 __all__ = ["pretrain"]
 
@@ -96,7 +96,7 @@ def pretrain(
             "statement": _statement(plan, job.mechanism),
             **job.train(place),
             "seconds": time.monotonic() - began,
-            "peak_memory_mib": peak_memory_mib(),
+            "peak_memory_mib": max(job.peak_memory_mib, peak_memory_mib()),
             "plan": plan.as_dict(),
             "plan_digest": plan.digest(),
             "provenance": provenance(),
@@ -116,7 +116,7 @@ class _Job:
     """One run in progress: the loaded model, the noise, and the rule of masking."""
 
     def __init__(self, plan: PretrainPlan, progress: Progress | None) -> None:
-        self.plan, self.progress = plan, progress
+        self.plan, self.progress, self.peak_memory_mib = plan, progress, 0.0
         self.mechanism = None if plan.noise is None else plan.noise.build()
         self.start = MaskedLM(plan.model)
         check_cut(self.start.model, plan.cut)
@@ -183,48 +183,31 @@ class _Job:
             A step that a checkpoint holds is not taken again, and the items of later steps are those that a
             run without a stop would have seen. The noise of a resumed run is drawn anew.
         """
-        plan, folder = self.plan, place.checkpoints(phase)
-        start = last_checkpoint(folder)
-        if start is not None:
-            state = json.loads((start / "trainer_state.json").read_text(encoding="utf-8"))
-            if state["global_step"] >= steps:
-                # Not strict: a tied tensor is stored under one of its names.
-                loaded = model.load_state_dict(load_file(start / "model.safetensors"), strict=False)
-                assert not loaded.unexpected_keys, "a checkpoint of another model"
-                return _losses(phase, state["log_history"])
-        arguments = transformers.TrainingArguments(
-            output_dir=str(folder),
-            max_steps=steps,
-            per_device_train_batch_size=plan.batch,
+        plan, batch = self.plan, self.plan.batch * process_count()
+        items = MaskedBlocks(blocks, self.masking, seed=(plan.seed, *phase.encode()), items=steps * batch)
+        settings = FitSettings(
+            epochs=1.0,
+            batch=batch,
             learning_rate=plan.head_learning_rate if phase == "head" else plan.learning_rate,
-            weight_decay=0.01,
-            warmup_steps=steps // 20,
-            lr_scheduler_type="linear",
-            bf16=plan.bf16,
-            use_cpu=not torch.cuda.is_available(),
             seed=plan.seed,
+            precision="bf16" if plan.bf16 else "fp32",
+        )
+        arguments = {
+            "warmup_steps": steps // 20,
             # The items come shuffled; a second shuffle would only cost memory.
-            train_sampling_strategy="sequential",
-            logging_steps=max(1, steps // 100),
-            save_strategy="steps",
-            save_steps=plan.save_every,
-            save_total_limit=2,
-            label_names=["labels"],
-            remove_unused_columns=False,
-            disable_tqdm=True,
-            report_to=[],
-        )
-        items = steps * arguments.train_batch_size * arguments.world_size
-        trainer = transformers.Trainer(
-            model=model,
-            args=arguments,
-            train_dataset=MaskedBlocks(blocks, self.masking, seed=(plan.seed, *phase.encode()), items=items),
-            callbacks=[] if self.progress is None else [_ShowProgress(phase, self.progress)],
-        )
-        trainer.remove_callback(transformers.PrinterCallback)  # it would write to stdout, where results go
+            "train_sampling_strategy": "sequential",
+            "logging_steps": max(1, steps // 100),
+            "save_strategy": "steps",
+            "save_steps": plan.save_every,
+            "save_total_limit": 2,
+        }
         with score_masked_tokens_only(model):
-            trainer.train(resume_from_checkpoint=None if start is None else str(start))
-        return _losses(phase, trainer.state.log_history)
+            folder, progress = place.checkpoints(phase), self.progress
+            found = fit(
+                model, items, None, settings, stage=phase, folder=folder, progress=progress, **arguments
+            )
+        self.peak_memory_mib = max(self.peak_memory_mib, found["peak_memory_mib"])
+        return [{"phase": phase, "step": int(row["step"]), "loss": row["loss"]} for row in found["history"]]
 
     def _blocks(self, place: RunFolder) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
         """Blocks to train on, held-out blocks, and the number of steps."""
@@ -273,22 +256,6 @@ def masked_loss(model: nn.Module, items: MaskedBlocks, *, batch: int) -> float:
             tokens += masked
     model.train(was_training)
     return total / tokens
-
-
-class _ShowProgress(transformers.TrainerCallback):
-    """Reports every step, with the loss that was logged last."""
-
-    def __init__(self, phase: str, progress: Progress) -> None:
-        self._phase, self._progress = phase, progress
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero:
-            losses = [{"loss": row["loss"]} for row in state.log_history if "loss" in row]
-            self._progress(self._phase, state.global_step, state.max_steps, losses[-1] if losses else {})
-
-
-def _losses(phase: str, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"phase": phase, "step": row["step"], "loss": row["loss"]} for row in log if "loss" in row]
 
 
 def _statement(plan: PretrainPlan, mechanism: object | None) -> str:

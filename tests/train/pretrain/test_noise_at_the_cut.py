@@ -6,7 +6,7 @@ import torch
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import TEXT, Budget, PrivUnit, calibrate, normalise
-from dp_forward.train.pretrain.noisy_masked_lm import NoisyMaskedLM, soften, split_tied
+from dp_forward.train.pretrain.masked_lm import NoisyMaskedLM, soften, split_tied
 from tiny_models import tiny
 
 MECHANISM = calibrate(PrivUnit, Budget(1.0), bound=normalise(1.0), unit=TEXT)
