@@ -9,10 +9,11 @@ import pytest
 from scipy.stats import binom
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, Labels
-from dp_forward.corpus.shuffle_guarantee import ASSUMPTIONS, ShuffledBatch, central_reading, central_statement
+from dp_forward.corpus.shuffle_guarantee import ShuffledBatch, central_reading, central_statement
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, Prior, RandomizedResponse, ResponseWithPrior, compose
 from dp_forward.privacy.shuffling import shuffled_gaussian, shuffled_pure
+from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, SHUFFLER
 from dp_forward.release_spec import ReleaseSpec
 
 DELTA = 1e-6
@@ -184,7 +185,7 @@ def test_the_statement_never_comes_without_its_assumptions() -> None:
     reading = central_reading(form("public"), given, delta=DELTA)
     said = " ".join(central_statement(reading, given))
     assert reading.upper.statement in said
-    assert all(assumption in said for assumption in ASSUMPTIONS)
+    assert all(assumption in said for assumption in ASSUMPTIONS[SHUFFLER])
     assert "2 shuffled batches of 1000 to 2000" in said
     assert "among the 90 or more of its label" in said
     assert "not about all the records of a person" in said
@@ -198,7 +199,7 @@ def test_where_nothing_is_gained_it_is_said() -> None:
     said = " ".join(central_statement(reading, given))
     assert "adds nothing" in said
     assert "This holds if" not in said
-    assert all(assumption in said for assumption in ASSUMPTIONS)
+    assert all(assumption in said for assumption in ASSUMPTIONS[SHUFFLER])
 
 
 def test_a_folded_record_is_one_randomizer_of_text_and_label() -> None:

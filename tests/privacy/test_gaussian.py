@@ -14,7 +14,7 @@ from dp_forward.privacy import (
     AnalyticGaussian,
     Budget,
     ClassicalGaussian,
-    Guarantee,
+    Deployment,
     Sensitivity,
     calibrate,
     normalise,
@@ -101,7 +101,7 @@ def test_a_gaussian_without_delta_is_refused() -> None:
 def test_the_classical_formula_is_proved_below_one_only() -> None:
     proved = calibrate(ClassicalGaussian, Budget(0.5, 1e-5), sensitivity=1.0)
     assert proved.sigma == pytest.approx(9.689610525210778)
-    assert Guarantee(proved).epsilon <= 0.5
+    assert Deployment(proved).guarantee().epsilon <= 0.5
     with pytest.raises(Unproved, match="below 1"):
         calibrate(ClassicalGaussian, BUDGET, sensitivity=1.0)
 
@@ -111,7 +111,7 @@ def test_beyond_its_theorem_the_classical_formula_carries_no_guarantee() -> None
     assert baseline.sigma == pytest.approx(0.3028003289128368)
     assert repr(baseline).endswith("no guarantee")
     with pytest.raises(Unproved):
-        Guarantee(baseline)
+        Deployment(baseline).guarantee()
     assert AnalyticGaussian(baseline.sigma, baseline.sensitivity).epsilon(1e-5) > 16
 
 

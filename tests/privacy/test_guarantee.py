@@ -11,7 +11,7 @@ from dp_forward.privacy import (
     TOKEN,
     Budget,
     ClassicalGaussian,
-    Guarantee,
+    Deployment,
     MatrixGaussian,
     Notion,
     PaperReading,
@@ -30,7 +30,7 @@ GAUSSIAN = calibrate(MatrixGaussian, Budget(8.0, 1e-5), bound=normalise(1.0), un
 
 
 def test_the_sentence_says_what_against_whom_and_how_well() -> None:
-    guarantee = Guarantee(GAUSSIAN)
+    guarantee = Deployment(GAUSSIAN).guarantee()
     assert guarantee.statement == (
         "(8.0, 1e-05)-LDP per text. Given any two texts, anyone who sees the releases, the provider "
         "included, tells which of the two it was with at most 79.8 % success (a coin has 50 %)."
@@ -43,7 +43,7 @@ def test_the_sentence_says_what_against_whom_and_how_well() -> None:
 
 def test_everything_is_in_the_json() -> None:
     fields = json.loads(
-        json.dumps(Guarantee(GAUSSIAN, more_assumptions=("given the length bucket",)).as_dict())
+        json.dumps(Deployment(GAUSSIAN).guarantee(assumptions=("given the length bucket",)).as_dict())
     )
     assert set(fields) >= {
         "notion",
@@ -71,31 +71,31 @@ def test_everything_is_in_the_json() -> None:
     ids=repr,
 )
 def test_the_notion_follows_from_the_unit(mechanism, notion: Notion) -> None:
-    assert Guarantee(mechanism).notion is notion
-    assert Guarantee(mechanism).statement
+    assert Deployment(mechanism).guarantee().notion is notion
+    assert Deployment(mechanism).guarantee().statement
 
 
 def test_a_training_text_with_a_public_label_is_seq_ldp() -> None:
-    assert "same label" in Guarantee(GAUSSIAN, notion=Notion.SEQ_LDP).statement
+    assert "same label" in Deployment(GAUSSIAN).guarantee(notion=Notion.SEQ_LDP).statement
     with pytest.raises(InvalidInput, match="notion"):
-        Guarantee(GAUSSIAN, notion=Notion.TOKEN_SEQ_LDP)
+        Deployment(GAUSSIAN).guarantee(notion=Notion.TOKEN_SEQ_LDP)
 
 
 def test_there_is_no_way_to_hand_it_an_epsilon() -> None:
     with pytest.raises(TypeError):
-        Guarantee(GAUSSIAN, epsilon=0.1)  # type: ignore[call-arg]
-    guarantee = Guarantee(GAUSSIAN)
+        Deployment(GAUSSIAN).guarantee(epsilon=0.1)  # type: ignore[call-arg]
+    guarantee = Deployment(GAUSSIAN).guarantee()
     with pytest.raises(AttributeError):
         guarantee.epsilon = 0.1  # type: ignore[misc]
-    assert Guarantee(GAUSSIAN, delta=1e-9).epsilon > 8
-    assert Guarantee(GAUSSIAN, delta=0.0).epsilon == math.inf
+    assert Deployment(GAUSSIAN).guarantee(delta=1e-9).epsilon > 8
+    assert Deployment(GAUSSIAN).guarantee(delta=0.0).epsilon == math.inf
 
 
 def test_what_nobody_proved_gets_no_guarantee() -> None:
     with pytest.raises(Unproved):
-        Guarantee(ClassicalGaussian.baseline(Budget(8.0, 1e-5), sensitivity=2.0))
+        Deployment(ClassicalGaussian.baseline(Budget(8.0, 1e-5), sensitivity=2.0)).guarantee()
     with pytest.raises(InvalidInput):
-        Guarantee(GAUSSIAN, delta=1.5)
+        Deployment(GAUSSIAN).guarantee(delta=1.5)
 
 
 def test_paper_mode_prints_both_numbers() -> None:

@@ -13,7 +13,7 @@ from dp_forward.privacy import (
     LABEL,
     TEXT,
     Budget,
-    Guarantee,
+    Deployment,
     KaryResponse,
     Notion,
     Prior,
@@ -77,7 +77,7 @@ def test_a_certain_prior_answers_without_looking() -> None:
 
 
 def test_a_prior_says_where_it_came_from() -> None:
-    guarantee = Guarantee(RandomizedResponse(1.0, 2))
+    guarantee = Deployment(RandomizedResponse(1.0, 2)).guarantee()
     noisy = Prior(np.array([0.4, 0.6]), "noisy", guarantee.promise)
     assert noisy.source == "noisy"
     assert noisy.where == "1.0-LDP per label"
@@ -135,7 +135,7 @@ def test_a_decision_costs_what_a_label_costs_and_protects_the_text(epsilon: floa
     assert made.charge() == label.charge()
     assert made != label
     assert made.unit == TEXT
-    assert Guarantee(made).notion is Notion.LDP
+    assert Deployment(made).guarantee().notion is Notion.LDP
 
 
 def test_a_decision_says_what_it_promises() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Guarantee, Mechanism, NoiseSpec, Notion
+from dp_forward.privacy import Deployment, Mechanism, NoiseSpec, Notion
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Promises, Regime, label_mechanism_for, promises_of
@@ -51,7 +51,7 @@ def test_end_to_end_never_claims_anything_for_training_texts() -> None:
 
 def test_no_promises_can_be_made_for_raw_training_texts_by_hand() -> None:
     with pytest.raises(InvalidInput, match="raw texts"):
-        Promises(Guarantee(NOISE), Guarantee(NOISE), None, Regime.END_TO_END)
+        Promises(Deployment(NOISE).guarantee(), Deployment(NOISE).guarantee(), None, Regime.END_TO_END)
 
 
 def test_a_randomized_label_makes_the_promise_one_about_the_record() -> None:

@@ -97,7 +97,7 @@ def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -
                 f"{made.wanted.epsilon:g}. By the analytic curve this sigma is worth {exact.promise()}."
             ),
         }
-    guarantee = privacy.Guarantee(made, delta=result["delta"])
+    guarantee = privacy.Deployment(made).guarantee(delta=result["delta"])
     return result | {
         "guarantee": guarantee.promise,
         "against": guarantee.against,

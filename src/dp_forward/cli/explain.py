@@ -10,7 +10,7 @@ import typer
 from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
 from dp_forward.errors import Unproved
-from dp_forward.privacy import Budget, Guarantee
+from dp_forward.privacy import Budget, Deployment
 from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_up
 
@@ -38,7 +38,7 @@ def explain(
             f"`mechanism` must carry a guarantee to be explained; {made.name} at epsilon "
             f"{epsilon:g} has none. Use gaussian."
         )
-    guarantee = Guarantee(made, delta=0.0 if made.shown_delta == 0 else delta)
+    guarantee = Deployment(made).guarantee(delta=0.0 if made.shown_delta == 0 else delta)
     table: list[dict[str, Any]] = []
     for count in (1, 2, 3, 10, 30, 100):
         many: Any = dataclasses.replace(made, releases=count)  # type: ignore[type-var]

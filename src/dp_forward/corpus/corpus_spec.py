@@ -15,6 +15,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET
 from dp_forward.privacy import (
     TEXT,
+    Deployment,
     Guarantee,
     Notion,
     Prior,
@@ -78,9 +79,9 @@ class CorpusSpec:
         """What a record is promised."""
         text = self.release.mechanism()
         if isinstance(self.labels, LabelMechanism):
-            return Guarantee(compose(text, self.labels), more_assumptions=_ASSUMPTIONS)
+            return Deployment(compose(text, self.labels)).guarantee(assumptions=_ASSUMPTIONS)
         notion = Notion.SEQ_LDP if self.labels == "public" and text.unit == TEXT else None
-        return Guarantee(text, notion=notion, more_assumptions=_ASSUMPTIONS)
+        return Deployment(text).guarantee(notion=notion, assumptions=_ASSUMPTIONS)
 
     def charge(self) -> Charge:
         """What every record spends."""

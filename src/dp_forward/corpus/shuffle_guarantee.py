@@ -55,20 +55,10 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import TEXT, ResponseWithPrior
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuffled_mechanism
-from dp_forward.privacy.shuffling.central_epsilon import NOBODY
+from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, NOBODY, SHUFFLER
 from dp_forward.privacy.units import RECORD
 
 __all__ = ["ShuffledBatch", "central_promise", "hides_whole_texts"]
-
-ASSUMPTIONS: Final = (
-    "the shuffler is honest: it mixes each batch, forgets who sent what, and does not collude with whoever "
-    "sees the releases",
-    "the other records of a batch are honest releases with secret noise: whoever fills a batch with records "
-    "of its own takes the hiding away",
-    "which records share a batch depends on when they came, and not on what they say",
-    "the record was sent once, and through this shuffler alone",
-)
-"""What a central promise rests on besides the local one; never printed without it."""
 
 _KEYS: Final = {"records", "by_label"}
 _FROM_SHUFFLER: Final = "Only records that came through a shuffler have a central promise."
@@ -166,7 +156,7 @@ def central_promise(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
         "trusted": reading.upper.trusted,
         "batches": len(batches),
         "statements": central_statement(reading, batches),
-        "assumptions": list(ASSUMPTIONS),
+        "assumptions": list(ASSUMPTIONS[SHUFFLER]),
     }
 
 
@@ -178,9 +168,10 @@ def central_statement(reading: CentralBounds, batches: Sequence[ShuffledBatch]) 
     least = min(batch.least for batch in batches)
     if batches[0].by_label is not None:
         came += f" Labels are public, so a record hides among the {least} or more of its label in its batch."
-    rests = f"This holds if {'; and if '.join(ASSUMPTIONS)}."
+    rests = reading.upper.rests_on
     if reading.upper.trusted == NOBODY:
-        rests = f"The shuffler adds nothing proved here. It could only if {'; and if '.join(ASSUMPTIONS)}."
+        could = "; and if ".join(ASSUMPTIONS[SHUFFLER])
+        rests = f"The shuffler adds nothing proved here. It could only if {could}."
     return [
         f"About one record, replaced by another; not about all the records of a person. "
         f"{reading.upper.statement}",

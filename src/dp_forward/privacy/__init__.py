@@ -3,6 +3,7 @@
 Read in this order: `units` (what is protected), `bounds` (the sensitivity), `curve` (what Gaussian noise
 proves), the mechanisms (`gaussian`, `matrix`, `mvg`, `privunit`, `response`), `calibrate` (from a budget to
 noise), `noise_spec` (the same, by name), `compose` (several releases), `shuffling` (from local to central),
+`deployment` (who sees what),
 `guarantee` (the promise in words), `charge` (what a release costs in a ledger) and `paper_mode` (the paper's
 sensitivity next to the proved one).
 
@@ -21,6 +22,7 @@ from dp_forward.privacy.bounds import (
 )
 from dp_forward.privacy.calibrate import calibrate
 from dp_forward.privacy.compose import Composition, compose
+from dp_forward.privacy.deployment import Deployment, Observer
 from dp_forward.privacy.factor import (
     UNIFORM,
     Factor,
@@ -51,6 +53,7 @@ __all__ = [
     "Budget",
     "ClassicalGaussian",
     "Composition",
+    "Deployment",
     "Factor",
     "Guarantee",
     "KaryResponse",
@@ -60,6 +63,7 @@ __all__ = [
     "NoiseSpec",
     "NormBound",
     "Notion",
+    "Observer",
     "PaperReading",
     "Prior",
     "PrivUnit",

@@ -36,7 +36,7 @@ from scipy.stats import binom
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.compose import compose
-from dp_forward.privacy.guarantee import Guarantee
+from dp_forward.privacy.guarantee import Guarantee, Notion
 from dp_forward.privacy.mechanism import Mechanism
 from dp_forward.privacy.response import RandomizedResponse
 from dp_forward.privacy.shuffling import (
@@ -51,7 +51,7 @@ from dp_forward.privacy.units import RECORD, TEXT, Unit
 if TYPE_CHECKING:
     from dp_forward.privacy.pure_loss import ThreeLevelLoss
 
-__all__ = ["Deployment", "Observer"]
+__all__ = ["Deployment"]
 
 _TAIL: Final = 1e-18
 """Chance of more draws than are counted; added to delta."""
@@ -215,13 +215,18 @@ class Deployment:
             return Observer.SAMPLER
         return Observer.PROVIDER if self.shuffled is None else Observer.SHUFFLER
 
-    def guarantee(self, *, delta: float | None = None) -> Guarantee:
-        """The promise against whoever sees one user's own releases: the receiver first of all."""
-        against = "anyone who sees the releases, the provider included"
-        if self.users is not None:
-            against = f"{self.receiver}, or anyone else who sees one user's own releases"
-        own = self.own_releases
-        return Guarantee(own, delta=own.shown_delta if delta is None else delta, against=against)
+    @property
+    def sees_own_releases(self) -> str:
+        """Who sees one user's own releases, in words."""
+        if self.users is None:
+            return "anyone who sees the releases, the provider included"
+        return f"{self.receiver}, or anyone else who sees one user's own releases"
+
+    def guarantee(
+        self, *, delta: float = -1.0, notion: Notion | None = None, assumptions: tuple[str, ...] = ()
+    ) -> Guarantee:
+        """The promise against whoever sees one user's own releases, at the mechanism's delta or another."""
+        return Guarantee(self, delta, notion, assumptions)
 
     def central(self, delta: float, *, with_estimate: bool = True) -> CentralBounds | None:
         """What holds for whoever sees only what was mixed; None without a shuffler or a sampler."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.privacy import checks
 from dp_forward.privacy.mechanism import Mechanism
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.units import Unit
+
+if TYPE_CHECKING:
+    from dp_forward.privacy.deployment import Deployment
 
 __all__ = ["Guarantee", "percent_up"]
 
@@ -47,21 +50,23 @@ _BY_UNIT = {
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Guarantee:
-    """A proved promise, made from a mechanism: no epsilon can be passed in.
+    """A proved promise, made by a deployment (`Deployment.guarantee`): no epsilon can be passed in.
 
     Guarantees:
-        ``epsilon`` is ``mechanism.epsilon(delta)``, computed here; the notion fits the mechanism's
-        unit; `Unproved` is raised for a mechanism without a theorem.
+        ``mechanism`` is all that the observer sees of one unit, as the deployment says; ``epsilon`` is
+        ``mechanism.epsilon(delta)``, computed here; the notion fits the mechanism's unit; `Unproved` is
+        raised for a mechanism without a theorem.
     """
 
-    mechanism: Mechanism
+    deployment: Deployment
     delta: float = -1.0
     notion: Notion | None = None
-    against: str = "anyone who sees the releases, the provider included"
     more_assumptions: tuple[str, ...] = ()
+    mechanism: Mechanism = field(init=False)
     epsilon: float = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "mechanism", self.deployment.own_releases)
         if not self.mechanism.guaranteed:
             raise Unproved(
                 f"`{self.mechanism.name}` carries no guarantee outside its theorem. Use the analytic "
@@ -101,6 +106,11 @@ class Guarantee:
             "the noise is drawn as specified and is secret",
             *self.more_assumptions,
         )
+
+    @property
+    def against(self) -> str:
+        """The observer: whoever sees one user's own releases."""
+        return self.deployment.sees_own_releases
 
     @property
     def promise(self) -> str:

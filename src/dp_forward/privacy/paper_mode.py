@@ -15,6 +15,7 @@ from typing import Any
 
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import NormBound
+from dp_forward.privacy.deployment import Deployment
 from dp_forward.privacy.guarantee import Guarantee
 from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.mechanism import Budget
@@ -50,7 +51,7 @@ class PaperReading:
         half = self.bound.reach(self.unit) / 2
         paper_epsilon = curve.epsilon(self.delta, nudge_up(half / self.sigma))
         object.__setattr__(self, "paper_epsilon", paper_epsilon)
-        object.__setattr__(self, "real", Guarantee(honest, delta=self.delta))
+        object.__setattr__(self, "real", Deployment(honest).guarantee(delta=self.delta))
 
     @classmethod
     def for_budget(

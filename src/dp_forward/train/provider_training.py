@@ -31,7 +31,7 @@ from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.corpus.shuffle_guarantee import central_promise, hides_whole_texts
 from dp_forward.data.own_data import task_from_labels
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Guarantee, NoiseSpec
+from dp_forward.privacy import Deployment, NoiseSpec
 from dp_forward.progress import Progress, counter
 from dp_forward.split.artifacts import save_provider_side, save_sides
 from dp_forward.split.device import pick_device
@@ -280,9 +280,9 @@ def _guarantee(
     """
     spec = corpus.spec
     promised = Promises(
-        queries=Guarantee(spec.release.mechanism() if query is None else query.build()),
+        queries=Deployment(spec.release.mechanism() if query is None else query.build()).guarantee(),
         training=corpus.guarantee,
-        labels=Guarantee(spec.labels) if isinstance(spec.labels, LabelMechanism) else None,
+        labels=Deployment(spec.labels).guarantee() if isinstance(spec.labels, LabelMechanism) else None,
         regime=Regime.RELEASE_ONCE,
     ).as_dict()
     limits = []

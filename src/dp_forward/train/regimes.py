@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     Budget,
+    Deployment,
     Guarantee,
     Notion,
     Prior,
@@ -129,7 +130,7 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
 
     regime, mechanism = plan.regime, None if spec.noise is None else spec.mechanism()
     label_mechanism = label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(spec.labels))
-    labels = None if label_mechanism is None else Guarantee(label_mechanism)
+    labels = None if label_mechanism is None else Deployment(label_mechanism).guarantee()
     if mechanism is None or not mechanism.guaranteed:
         why = "there is no noise" if mechanism is None else f"no theorem covers {mechanism.name} here"
         return Promises(None, None, labels, regime, why)
@@ -148,7 +149,7 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
         given = plan.public.startswith(IN_MEMORY)
         named = "given as public" if given else f"of {PurePath(plan.public).name}"
         assumed.append(f"the texts {named} are public")
-    queries = Guarantee(mechanism, more_assumptions=tuple(assumed))
+    queries = Deployment(mechanism).guarantee(assumptions=tuple(assumed))
     if not regime.protects_training:
         return Promises(queries, None, labels, regime)
     once = (
@@ -159,14 +160,17 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
     )
     if plan.back == "closed-form":
         assert plan.release_noise is not None
-        return Promises(queries, Guarantee(plan.release_noise.build(), more_assumptions=once), labels, regime)
+        training = Deployment(plan.release_noise.build()).guarantee(assumptions=once)
+        return Promises(queries, training, labels, regime)
     text_level = mechanism.unit is not None and mechanism.unit.kind == "text"
     if label_mechanism is not None and text_level:
         record = compose(mechanism, label_mechanism)
-        training = Guarantee(record, delta=mechanism.shown_delta, more_assumptions=once)
+        training = Deployment(record).guarantee(delta=mechanism.shown_delta, assumptions=once)
     else:
         notion = Notion.SEQ_LDP if text_level else None
-        training = Guarantee(mechanism, notion=notion, more_assumptions=(*once, "the labels are public"))
+        training = Deployment(mechanism).guarantee(
+            notion=notion, assumptions=(*once, "the labels are public")
+        )
     return Promises(queries, training, labels, regime)
 
 

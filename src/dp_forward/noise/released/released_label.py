@@ -33,7 +33,14 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.coins import choices, coins
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
-from dp_forward.privacy import Guarantee, KaryResponse, Mechanism, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy import (
+    Deployment,
+    Guarantee,
+    KaryResponse,
+    Mechanism,
+    RandomizedResponse,
+    ResponseWithPrior,
+)
 
 __all__ = ["release_labels"]
 
@@ -153,4 +160,4 @@ def _answered(position: Labels, kinds: int, epsilon: float, entropy: Entropy) ->
 @lru_cache(maxsize=16)
 def guarantee_of(mechanism: Mechanism) -> Guarantee:
     """What a release by this mechanism promises."""
-    return Guarantee(mechanism, more_assumptions=(ENTROPY_IS_SECRET,))
+    return Deployment(mechanism).guarantee(assumptions=(ENTROPY_IS_SECRET,))

@@ -53,6 +53,7 @@ from dp_forward.privacy import (
     MVG,
     TOKEN,
     Budget,
+    Deployment,
     Guarantee,
     KaryResponse,
     LinearImage,
@@ -89,7 +90,7 @@ class _Noise(nn.Module):
 
     def guarantee(self, **details: Any) -> Guarantee:
         """What a release through this mechanism promises; `Unproved` for a baseline without a theorem."""
-        return Guarantee(self.mechanism, **details)
+        return Deployment(self.mechanism).guarantee(**details)
 
     def forward(self, hidden: Tensor, draws: int = 1) -> Tensor:
         """Noisy matrices: ``draws`` of them for each text."""

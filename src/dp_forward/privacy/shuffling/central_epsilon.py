@@ -26,7 +26,7 @@ from dp_forward.privacy.shuffling.lower_bound import (
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
 
-__all__ = ["NOBODY"]
+__all__ = ["ASSUMPTIONS", "NOBODY", "SHUFFLER"]
 
 Kind = Literal["proved", "attack", "estimate"]
 
@@ -38,7 +38,7 @@ _OTHERS: Final = (
     "the other users' releases are honest, with secret noise: whoever sends all the others (the n - 1 "
     "attack) sees this one alone"
 )
-_RESTS: Final = {
+ASSUMPTIONS: Final = {
     SHUFFLER: (
         "the shuffler is honest: it mixes each batch, forgets who sent what, and does not collude with "
         "whoever sees the releases",
@@ -74,7 +74,7 @@ class CentralBound:
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise InvalidInput("kind", f"be one of {', '.join(_KINDS)}", self.kind, "Name it.")
-        if self.trusted not in _RESTS:
+        if self.trusted not in ASSUMPTIONS:
             raise InvalidInput("trusted", "name the trusted part", self.trusted, "Or use NOBODY.")
         checks.delta(self.delta, zero=True)
         if self.epsilon is not None:
@@ -83,7 +83,7 @@ class CentralBound:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What it rests on besides the local promise; nothing where nobody is trusted."""
-        return _RESTS[self.trusted]
+        return ASSUMPTIONS[self.trusted]
 
     @property
     def rests_on(self) -> str:

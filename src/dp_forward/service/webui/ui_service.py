@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Summary
-from dp_forward.privacy.guarantee import Guarantee, percent_up
+from dp_forward.privacy import Deployment
+from dp_forward.privacy.guarantee import percent_up
 from dp_forward.privacy.rounding import shown_down, shown_up
 from dp_forward.service.client.client import Client
 from dp_forward.service.client.session import Preview
@@ -116,7 +117,7 @@ class UiService:
 
     def _make_offer(self, epsilon: float) -> dict[str, Any]:
         """What a release at this epsilon promises."""
-        promised = Guarantee(self._client.policy.with_epsilon(epsilon).terms().mechanism)
+        promised = Deployment(self._client.policy.with_epsilon(epsilon).terms().mechanism).guarantee()
         tokens = None if promised.unit is None else promised.unit.tokens
         pair = "texts"
         if tokens is not None:
