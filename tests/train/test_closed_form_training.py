@@ -140,5 +140,6 @@ def test_a_label_is_described_by_its_words_unless_it_has_none() -> None:
 def test_a_model_that_is_not_better_than_its_descriptions_is_called_so() -> None:
     report = {"accuracy": 0.7, "accuracy_low": 0.66, "accuracy_of_commonest_label": 0.5, "texts": 100}
     assert weakness(report) is None
-    assert "descriptions" in (weakness({**report, "accuracy_of_descriptions": 0.71}) or "")
-    assert weakness({**report, "accuracy_of_descriptions": 0.6}) is None
+    described = {**report, "accuracy_of_descriptions": 0.6}
+    assert "descriptions" in (weakness({**described, "gain_over_descriptions_low": -0.01}) or "")
+    assert weakness({**described, "gain_over_descriptions_low": 0.01}) is None

@@ -278,7 +278,11 @@ class _Training:
         self.measured = noisy, float((decided == truth).mean())
         if projected.projection.hint is not None:
             described = answer.transition()[projected.prior().decide(rows), truth]
+            gain = answer.transition()[decided, truth] - described  # text by text: both meet the same texts
             self.learnt["accuracy_of_descriptions"] = float(described.mean())
+            self.learnt["gain_over_descriptions_low"] = float(
+                gain.mean() - 1.96 * gain.std() / len(gain) ** 0.5
+            )
 
     def _saved_front(self) -> UserSide:
         """The front as the user holds it, and what a provider's back starts from."""

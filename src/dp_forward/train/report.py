@@ -171,17 +171,18 @@ def _share(value: float | None) -> str:
 def weakness(report: Mapping[str, Any]) -> str | None:
     """What to say of a model that may have learnt nothing; None where it is better than that.
 
-    Its interval must lie above what always naming the most frequent label reaches on the same texts.
+    Its interval must lie above what always naming the most frequent label reaches on the same texts, and its
+    gain over the descriptions, compared text by text, above 0.
     """
     commonest = report.get("accuracy_of_commonest_label")
     described = report.get("accuracy_of_descriptions")
     if commonest is None or report["accuracy_low"] > commonest:
-        if described is None or report["accuracy"] > described:
+        if described is None or report["gain_over_descriptions_low"] > 0:
             return None
         return (
-            f"On these {report['texts']} texts the model is not better than the descriptions of the labels "
-            f"alone ({described:.3f}): what the records added is lost in the noise. More records or a larger "
-            "epsilon may help; the descriptions alone would have cost nothing."
+            f"On these {report['texts']} texts the model is not shown to be better than the descriptions of "
+            f"the labels alone ({described:.3f}), which cost nothing. More records or a larger epsilon may "
+            "help; more texts to measure on may show it."
         )
     said = (
         f"On these {report['texts']} texts the model is not shown to be better than always naming the most "
