@@ -159,3 +159,16 @@ def test_a_bad_file_costs_one_line_and_leaves_nothing(
     assert refused.err.strip().count("\n") == 0
     assert "zanzibar" not in refused.err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_file_without_a_header_is_read_by_the_flag(
+    dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
+) -> None:
+    data = write_tickets(tmp_path / "tickets.csv", 60)
+    data.write_text(data.read_text().split("\n", 1)[1])
+    words = [str(data), "--model", str(world.model), "--rows", "12", "--epsilon", "8", "--dry-run", "--json"]
+    refused = dpf("finetune", *words)
+    assert (refused.code, "--no-header" in refused.err) == (2, True)
+    done = dpf("finetune", *words, "--no-header")
+    assert done.code == 0, done.err
+    assert done.json["labels"] == 4

@@ -174,7 +174,12 @@ class TaskSettings(PlanBase):
         None, "The column of texts; given twice, of pairs [by its name].", "usual"
     )
     label_column: str | None = setting(None, "The column of labels [by its name].", "usual")
-    header: bool = setting(True, "Whether a CSV or TSV file begins with the names of its columns.", "usual")
+    header: bool = setting(
+        True,
+        "Whether a CSV or TSV file begins with the names of its columns.",
+        "usual",
+        switch="--header/--no-header",
+    )
     labels: tuple[str, ...] | None = setting(None, "The labels, in order [those of the training part].")
     validation_share: float | None = setting(
         None,
