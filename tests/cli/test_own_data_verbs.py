@@ -166,7 +166,8 @@ def test_a_file_without_a_header_is_read_by_the_flag(
 ) -> None:
     data = write_tickets(tmp_path / "tickets.csv", 60)
     data.write_text(data.read_text().split("\n", 1)[1])
-    words = [str(data), "--model", str(world.model), "--rows", "12", "--epsilon", "8", "--dry-run", "--json"]
+    words = [str(data), "--model", str(world.model), "--rows", "12", "--epsilon", "8"]
+    words += ["--out", str(tmp_path / "run"), "--dry-run", "--json"]
     refused = dpf("finetune", *words)
     assert (refused.code, "--no-header" in refused.err) == (2, True)
     done = dpf("finetune", *words, "--no-header")
