@@ -1,4 +1,4 @@
-"""Ceilings beside the table `mechanisms`: what each noise lets the best front reach at `output`.
+"""Beside the table `mechanisms`: what each noise lets the best front reach at `output`, and the best guess.
 
 Paper: the accuracies of its figure over epsilon lie on the ceiling of S = C.
 """
@@ -8,11 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from dp_forward.privacy import NoiseSpec, PrivUnit
+from dp_forward.privacy.guarantee import percent_up
+from dp_forward.train.defaults import recipe
 from reproduction.render.markdown import NOT_RUN, grid, number, points
-from reproduction.tables.paper_sensitivity import gaussian_ceiling, pure_ceiling
+from reproduction.tables.paper_sensitivity import DELTA, gaussian_ceiling, pure_ceiling
 from reproduction.tables.table import Found, Table
 
-__all__ = ["PAPERS", "PRIVUNIT", "RIGHT", "TASK", "ceilings_section", "non_private_accuracy"]
+__all__ = [
+    "PAPERS",
+    "PRIVUNIT",
+    "RIGHT",
+    "TASK",
+    "ceilings_section",
+    "guess_rate",
+    "guess_rates_section",
+    "non_private_accuracy",
+]
 
 TASK: Final = "SST-2"
 PAPERS: Final = "aMGM, S = C (the paper's)"
@@ -63,3 +75,38 @@ def _beside(got: float | None, best: float | None) -> str:
     if got is None:
         return f"{NOT_RUN}, of {number(best, 3)}"
     return f"{number(got, 3)} of {number(best, 3)} ({points(got - best)})"
+
+
+_EQUAL: Final = (
+    "The best guess between two texts, of any attacker who sees one release, and the accuracy of the same "
+    "runs. *At equal epsilon the pure mechanism is far more useful. At equal guess rate the two are close*: "
+    "what a release tells about the class it tells about the text. What pure epsilon buys is delta = 0, "
+    "plain addition over releases, and a proved shuffler."
+)
+
+
+def guess_rate(name: str, epsilon: float) -> float:
+    """The best two-candidate guess rate against one release of a run: Phi(mu / 2), or by its threshold."""
+    if name == RIGHT:
+        return NoiseSpec(mechanism="matrix-gaussian", epsilon=epsilon, delta=DELTA).build().guess_rate()
+    share = recipe("output", epsilon=epsilon, mechanism="privunit")["threshold_share"]
+    made = NoiseSpec(epsilon=epsilon, threshold_share=share).build()
+    assert isinstance(made, PrivUnit)
+    return made.own_guess_rate()
+
+
+def guess_rates_section(table: Table, found: Found) -> str:
+    """The section with the best guess rate beside the accuracy, for both mechanisms."""
+    rows, run = {}, False
+    for name in (RIGHT, PRIVUNIT):
+        cells = []
+        for column in table.columns:
+            got = table.number(f"{TASK}: {name}", column, found)
+            run = run or got is not None
+            best = percent_up(guess_rate(name, float(column)))
+            cells.append(f"{NOT_RUN if got is None else number(got, 3)} at {best}")
+        rows[name] = cells
+    body = grid(f"{TASK}, accuracy at best guess \\ epsilon per text", table.columns, rows)
+    figure = "![Accuracy against the best guess rate](../figures/accuracy-against-guess-rate.png)"
+    shown = f"\n\n{figure}" if run else ""
+    return f"## The same runs, by the best guess\n\n{_EQUAL}\n\n{body}{shown}"

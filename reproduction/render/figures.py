@@ -19,11 +19,11 @@ from typing import Any, Final
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.storage.files import draft_of
-from reproduction.render.ceilings import PAPERS, PRIVUNIT, RIGHT, TASK, non_private_accuracy
+from reproduction.render.ceilings import PAPERS, PRIVUNIT, RIGHT, TASK, guess_rate, non_private_accuracy
 from reproduction.tables.paper_sensitivity import gaussian_ceiling, pure_ceiling, real_epsilon
 from reproduction.tables.table import Chart, Found, Table
 
-__all__ = ["check_figures", "draw_chart", "draw_headline", "has_chart", "has_headline"]
+__all__ = ["check_figures", "draw_chart", "draw_guess_rates", "draw_headline", "has_chart", "has_headline"]
 
 _DPI: Final = 150
 # Okabe and Ito's colours, which most colour-blind readers tell apart.
@@ -228,6 +228,37 @@ def draw_headline(table: Table, found: Found, path: Path) -> None:
         _set_ticks(axes, columns, log=True)
         axes.set_ylim(bottom=0.5)
         axes.set(xlabel="epsilon per text", ylabel=f"accuracy on {TASK}, cut at the output")
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+        _save(figure, path)
+
+
+def draw_guess_rates(table: Table, found: Found, path: Path) -> None:
+    """The runs of the README's figure against epsilon and, beside it, against the best guess rate."""
+    looks = {
+        PRIVUNIT: ("PrivUnit", {"color": _PALETTE["PrivUnit"], "marker": "o", "linewidth": 2.0}),
+        RIGHT: (
+            "matrix Gaussian, delta 1e-5",
+            {"color": _PALETTE["aMGM, S = 2C"], "marker": "s", "linewidth": 2.0},
+        ),
+    }
+    columns, clean = {column: float(column) for column in table.columns}, non_private_accuracy(table, found)
+    with _canvas(8.0, 4.0) as figure:
+        by_epsilon, by_guess = figure.subplots(1, 2, sharey=True)
+        for name, (label, look) in looks.items():
+            points = [(columns[column], *value) for column, *value in table.points(f"{TASK}: {name}", found)]
+            if points:
+                _draw_line(by_epsilon, points, elinewidth=0.9, capsize=2.5, label=label, **look)
+                guesses = [(100 * guess_rate(name, epsilon), *value) for epsilon, *value in points]
+                _draw_line(by_guess, guesses, elinewidth=0.9, capsize=2.5, **look)
+                for (x, y, *_), (epsilon, *_) in zip(guesses, points, strict=True):
+                    where = {"xytext": (5, -11), "textcoords": "offset points"}
+                    by_guess.annotate(f"{epsilon:g}", (x, y), fontsize=7, color=look["color"], **where)
+        for axes in (by_epsilon, by_guess):
+            if clean is not None:
+                axes.axhline(clean, color="black", linestyle=":", linewidth=1.2)
+        _set_ticks(by_epsilon, columns, log=True)
+        by_epsilon.set(xlabel="epsilon per text", ylabel=f"accuracy on {TASK}, cut at the output")
+        by_guess.set(xlabel="best guess between two texts, % (points: epsilon)")
         figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
         _save(figure, path)
 

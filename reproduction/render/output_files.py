@@ -9,7 +9,14 @@ from pathlib import Path
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.files import write_file
 from reproduction.model_setup import ModelSetup
-from reproduction.render.figures import check_figures, draw_chart, draw_headline, has_chart, has_headline
+from reproduction.render.figures import (
+    check_figures,
+    draw_chart,
+    draw_guess_rates,
+    draw_headline,
+    has_chart,
+    has_headline,
+)
 from reproduction.render.pages import PageInputs, figure_name, index_page, table_page
 from reproduction.render.paper_values import read_paper_values
 from reproduction.runs.result_file import ResultFile
@@ -19,6 +26,7 @@ from reproduction.tables.table import Found, Table
 __all__ = ["render"]
 
 _HEADLINE = "accuracy-against-epsilon.png"
+_GUESSES = "accuracy-against-guess-rate.png"
 
 
 def render(
@@ -66,6 +74,7 @@ def _drawings(chosen: Sequence[Table], found: Found) -> dict[str, Callable[[Path
     mechanisms = next((table for table in chosen if table.name == "mechanisms"), None)
     if mechanisms is not None and has_headline(mechanisms, found):
         drawings[_HEADLINE] = partial(draw_headline, mechanisms, found)
+        drawings[_GUESSES] = partial(draw_guess_rates, mechanisms, found)
     return drawings
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from reproduction.jobs import in_order
 from reproduction.model_setup import TASKS, ModelSetup
-from reproduction.render.ceilings import ceilings_section
+from reproduction.render.ceilings import ceilings_section, guess_rates_section
 from reproduction.render.claims import claims
 from reproduction.render.figures import has_chart
 from reproduction.render.markdown import grid, largest_half_width, number, pivot
@@ -92,7 +92,7 @@ def table_page(table: Table, inputs: PageInputs) -> str:
     if has_chart(table, found):
         parts.append(f"![{table.title.replace('`', '')}](../figures/{figure_name(table)})")
     if table.name == "mechanisms":
-        parts.append(ceilings_section(table, found))
+        parts += [ceilings_section(table, found), guess_rates_section(table, found)]
     parts += [paper_values_section(table, inputs.paper_values, found), _origin(table, inputs.lines)]
     return _joined(parts)
 
