@@ -149,10 +149,10 @@ class Contenders:
             model = set_trainable(model, "frozen-embeddings", lora_rank=1)
         return self.trained(model, lambda: self.inputs)
 
-    def end_to_end(self, mechanism: Mechanism, cut: str | None = None) -> Run:
-        """Front, noise and back, trained together."""
+    def end_to_end(self, mechanism: Mechanism | None, cut: str | None = None) -> Run:
+        """Front, noise (or none) and back, trained together."""
         pair = split_model(self.model, cut or self.cut)
-        joined = join(pair, Sanitizer(mechanism)).to(self.device).train()
+        joined = join(pair, None if mechanism is None else Sanitizer(mechanism)).to(self.device).train()
         return self.trained(joined, lambda: self.inputs)
 
     def opacus(self, mode: Any) -> Run:
