@@ -1,6 +1,6 @@
 """The noise within a step, reading 1,000 texts, and a whole training beside DP-SGD; no part of `make bench`.
 
-Both trainings read the same records of Rotten Tomatoes, on the device that there is: the closed form as it is,
+Both trainings read the same records of Rotten Tomatoes, on the device that there is: the closed form,
 DP-SGD (Opacus, ghost clipping) by the best recipe that was found for it, ten epochs of large batches. The
 closed form promises epsilon for text and label of each record against everyone; DP-SGD promises the same
 number against who sees the weights, and needs a delta. A training counts from its plan to its report,
