@@ -54,6 +54,7 @@ def test_a_folder_imports_only_public_names_of_another(module: str) -> None:
     assert hidden == []
 
 
+@pytest.mark.slow
 def test_no_name_is_public_that_nobody_outside_its_folder_uses() -> None:
     used = defaultdict(set)
     places = ("reproduction", "benchmarks", "examples")

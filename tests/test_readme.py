@@ -49,6 +49,7 @@ def _parsed(arguments: list[str], program: str = "dpf") -> None:
     command.make_context(command.name, list(arguments), parent=context)
 
 
+@pytest.mark.slow
 def test_the_commands_that_are_only_shown_can_be_read() -> None:
     shown = re.findall(rf"^{COMMAND} (.*)$", README, flags=re.MULTILINE)
     assert {program for program, _ in shown} == {"dpf", "python -m reproduction"}

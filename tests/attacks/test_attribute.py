@@ -59,6 +59,7 @@ def test_a_mechanism_that_cannot_be_released_is_simulated_and_said_so() -> None:
     assert found.details["noise"] == "simulated"
 
 
+@pytest.mark.slow
 def test_the_same_seed_finds_the_same_and_progress_is_told() -> None:
     told: list[int] = []
     runs = [_attacked("encoder.1", None, pool="mean", progress=told.append)[1] for _ in range(2)]

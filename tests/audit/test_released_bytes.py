@@ -138,6 +138,7 @@ def test_noise_for_a_larger_budget_is_refuted(name: str, bits: int) -> None:
     assert audit_released(claimed.build(), draws=3000, bits=bits, draw=disguised).refuted
 
 
+@pytest.mark.slow
 def test_three_honest_audits_in_a_row_pass_with_fresh_entropy() -> None:
     for choice in (CHOICES[1], CHOICES[3]):
         for _ in range(3):

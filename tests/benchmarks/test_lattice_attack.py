@@ -79,6 +79,7 @@ def test_a_fused_sum_is_explained_as_well() -> None:
     assert unreachable(noisy.numpy(), -x.numpy(), sigma=sigma).any()
 
 
+@pytest.mark.slow
 def test_a_sigma_without_gaps_of_its_own_does_not_help() -> None:
     """sigma = 2^e leaves out no float; what crosses into a finer octave still tells."""
     result = _played(_floating(16.0), gaussian_lattice(16.0), _gaussian(0.5))

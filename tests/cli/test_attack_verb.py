@@ -127,6 +127,7 @@ def test_the_same_inversion_reads_all_without_noise_and_little_with_it(
     assert noisy.json["low"] <= noisy.json["ceiling"] < 0.5
 
 
+@pytest.mark.slow
 def test_a_broken_promise_is_told_by_the_exit_code(
     dpf: Callable[..., Any], world: TinyWorld, fronts: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +162,7 @@ def test_deeper_cuts_are_inverted_too(
     assert done.json["low"] > done.json["chance"], "the same attack succeeds without noise"
 
 
+@pytest.mark.slow
 def test_an_attribute_is_learnt_without_noise_and_kept_by_it(
     dpf: Callable[..., Any], fronts: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_paper_mode_stands_beside_the_right_number(dpf) -> None:
     assert "19.12" in words
 
 
+@pytest.mark.slow
 def test_units_and_releases_change_the_noise(dpf) -> None:
     def sigma(*words: str) -> float:
         return dpf("calibrate", "-m", "gaussian", "-e", "8", "--json", *words).json["sigma"]

@@ -62,6 +62,7 @@ def test_a_dropped_residual_is_said(dpf, tmp_path: Path) -> None:
     assert dpf("split", "minilm", "--cut", "encoder.3", "--out", str(tmp_path), "--width", "16").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

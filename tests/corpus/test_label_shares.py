@@ -91,6 +91,7 @@ def test_intervals_of_folded_records_cover_and_are_no_wider_than_they_must_be(
     assert np.abs(error).max() < 4.5 * np.std([found for found, _, _ in draws], axis=0).max() / 1000**0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [2, 4])
 def test_folded_records_without_a_correction_do_not_cover(kinds: int) -> None:
     mechanism = PrivUnit.for_budget(Budget(4.0), unit=RECORD)
@@ -106,6 +107,7 @@ def test_folded_records_without_a_correction_do_not_cover(kinds: int) -> None:
         assert covered(draw_folded(mechanism, kinds, 200, broken), SKEWED[kinds]).min() < LEAST
 
 
+@pytest.mark.slow
 def test_the_variance_is_right_at_another_threshold_too() -> None:
     mechanism = PrivUnit.for_budget(Budget(16.0), unit=RECORD, threshold=5.3)
     wide = mechanism.threshold / mechanism.scale

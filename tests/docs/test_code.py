@@ -34,6 +34,7 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
 def test_the_python_of_a_page_runs_and_prints_what_it_says(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

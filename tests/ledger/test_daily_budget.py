@@ -130,6 +130,7 @@ def test_a_clock_that_was_set_back_gives_no_second_day(path: Path, clock: Clock)
         book.verify()
 
 
+@pytest.mark.slow
 def test_no_day_passes_its_budget_however_the_clock_jumps(path: Path, clock: Clock) -> None:
     luck = random.Random(11)
     with make(path, cap=900.0, per_day=3.0) as book:

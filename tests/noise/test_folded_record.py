@@ -56,6 +56,7 @@ def test_the_variances_are_those_of_the_noise() -> None:
         assert np.var([part[number] for part in parts]) == pytest.approx(variance, rel=0.05)
 
 
+@pytest.mark.slow
 def test_releases_of_folded_records_are_unbiased() -> None:
     code, rng = FoldedCode(2, 3), np.random.default_rng(5)
     folded = code.fold(directions(1, 3), np.array([1]))

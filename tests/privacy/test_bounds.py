@@ -43,6 +43,7 @@ def test_no_input_raises_or_leaves_the_bound(bound: NormBound, hidden: np.ndarra
         assert min(lengths) >= bound.norm * (1 - 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)
 @given(pair=arrays(np.float64, (2, 3, 4), elements=WEIRD))
 def test_two_bounded_matrices_are_never_further_apart_than_the_sensitivity(

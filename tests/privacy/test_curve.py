@@ -51,6 +51,7 @@ def test_the_root_agrees_with_bisection_in_60_digits(epsilon: float, delta: floa
     assert math.isclose(curve.largest_mu(epsilon, delta), gaussian_mu(epsilon, delta), rel_tol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [1e-300, 1e-200, 1e-60, 0.9, 0.999999, 1 - 1e-12])
 @pytest.mark.parametrize("epsilon", [0.0, 1e-9, 1.0, 50.0, 1000.0])
 def test_extreme_deltas_stay_safe(epsilon: float, delta: float) -> None:
@@ -85,6 +86,7 @@ def test_the_textbook_formula_is_a_trap_that_we_do_not_fall_into() -> None:
     assert math.isclose(curve.delta(epsilon, mu), exact, rel_tol=1e-9)
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(1e-3, 500), delta=st.floats(1e-30, 0.5))
 def test_calibrating_and_accounting_are_inverse_and_never_pass_the_budget(
     epsilon: float, delta: float
@@ -102,6 +104,7 @@ def test_more_epsilon_or_more_noise_never_raises_delta(epsilon: float, mu: float
     assert curve.delta(epsilon, mu / factor) <= curve.delta(epsilon, mu)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(epsilon=st.floats(0, 100), mu=st.floats(0.05, 15))
 def test_the_epsilon_returned_is_enough_in_exact_arithmetic(epsilon: float, mu: float) -> None:
@@ -112,6 +115,7 @@ def test_the_epsilon_returned_is_enough_in_exact_arithmetic(epsilon: float, mu: 
     assert gaussian_delta(found, mu) <= mp.mpf(delta)
 
 
+@pytest.mark.slow
 @given(exponent=st.floats(-12, 7), delta=st.sampled_from([1e-300, 1e-40, 1e-5, 0.4, 0.9, 1 - 1e-13]))
 def test_no_budget_however_silly_hangs_overflows_or_is_passed(exponent: float, delta: float) -> None:
     epsilon = 10**exponent

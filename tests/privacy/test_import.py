@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_importing_the_proof_loads_no_torch() -> None:
     code = (
         "import sys, dp_forward.privacy, dp_forward.privacy.shuffling, dp_forward.ledger;"

@@ -122,6 +122,7 @@ def test_the_density_is_that_of_the_vectorised_gaussian() -> None:
         assert abs(made.log_density(z) - swapped) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_sampler_has_the_row_and_column_covariance() -> None:
     rng = np.random.default_rng(5)
     row, column = _shapes(12, 3, 2)[1]

@@ -44,6 +44,7 @@ def test_modes_are_left_as_they_were() -> None:
     assert pair.back.training
 
 
+@pytest.mark.slow
 def test_a_masked_lm_head_passes_where_it_was_allowed() -> None:
     model = tiny("bert", "masked_lm")
     allowed = split_model(model, "encoder.1", allow_vocabulary_head=True)
@@ -98,6 +99,7 @@ def _conspiring(model: nn.Module, *, detach: bool) -> Split:
     return Split(writer, Remembering(back, memory, reads=True))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("detach", [True, False])
 def test_hidden_rows_carried_past_the_noise_are_found(detach: bool) -> None:
     model = tiny("bert")
@@ -138,6 +140,7 @@ def test_shared_memory_is_found() -> None:
     assert any("vocabulary" in problem for problem in problems)
 
 
+@pytest.mark.slow
 def test_a_shape_that_follows_the_text_is_found() -> None:
     class Shortens(nn.Module):
         def __init__(self, front: nn.Module) -> None:

@@ -73,6 +73,7 @@ def test_without_text_directions_are_random_the_same_and_said_to_be() -> None:
     assert one.source == NO_TEXT
 
 
+@pytest.mark.slow
 def test_those_of_the_package_belong_to_one_encoder_and_one_pooling() -> None:
     whole = load_model("minilm")
     pooling = default_pooling("minilm")

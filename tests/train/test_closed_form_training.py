@@ -75,6 +75,7 @@ def test_it_follows_from_the_releases_alone(run: tuple[Run, Path]) -> None:
     assert not np.allclose(projected.prior().weights, refined.learnt.weights)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_after_the_charge_draws_and_charges_nothing_again(
     world: TinyWorld, tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_without_public_text_it_says_what_is_lost(world: TinyWorld) -> None:
     assert any("directions are random" in sentence for sentence in said)
 
 
+@pytest.mark.slow
 def test_a_front_that_public_text_trained_is_protected_as_well(world: TinyWorld, tmp_path: Path) -> None:
     public = {
         "regime": "public-front",

@@ -25,6 +25,7 @@ def test_hard_tokens_through_the_hook_are_the_front_itself(family: str, cut: str
         assert torch.equal(attacked(**BATCH), true), "the hook is gone"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "cut", "width"),
     [("bert", "embeddings", None), ("bert", "encoder.1", None), ("roberta", "embeddings", 16)],

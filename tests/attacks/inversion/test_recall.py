@@ -60,6 +60,7 @@ def test_a_promise_per_token_is_weaker_than_one_per_text() -> None:
     assert by_token.ceiling == 1.0
 
 
+@pytest.mark.slow
 def test_averaged_releases_are_read_better_and_their_ceiling_is_that_of_all() -> None:
     once, often = (invert_nearest(target(front("embeddings"), noise(8.0), releases=k)) for k in (1, 200))
     assert often.success > once.success + 0.3

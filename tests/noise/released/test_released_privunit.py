@@ -117,6 +117,7 @@ def test_no_entry_differs_from_80_digits_on_the_same_bits(word_bits: int) -> Non
     assert refined == 0 if word_bits == 64 else refined >= 3
 
 
+@pytest.mark.slow
 def test_the_comparison_sees_a_threshold_that_is_off_by_a_little() -> None:
     other, wrong = Law(LAW.threshold + 0.02, LAW.cap_log_odds), 0
     with mp.workdps(40):
@@ -198,6 +199,7 @@ def test_a_float_pass_hardly_ever_needs_more_digits() -> None:
     assert len(asked) == 3, "the coins, the signals and the noise of all"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("byte", [b"\x00", b"\x7f", b"\x80", b"\xff"])
 def test_no_entropy_makes_it_run_forever_or_leave_its_bits(byte: bytes) -> None:
     for mechanism in (WHOLE, PrivUnit(35.0, 2.0), PrivUnit(-3.0, 9.0), PrivUnit(0.0, 1.0)):

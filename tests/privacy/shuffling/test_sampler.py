@@ -62,6 +62,7 @@ def test_it_agrees_with_dp_accounting(users, steps, mu):
     assert found == pytest.approx(other, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_coarser_grid_only_raises_epsilon(monkeypatch):
     arguments = {"users": 10_000, "steps": 30_000, "local_delta": record_curve(mu=2.0)}
     found = []

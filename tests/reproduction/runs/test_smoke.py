@@ -35,6 +35,7 @@ def test_a_few_cells_hold_every_kind_of_work_of_a_table(name: str) -> None:
     assert len(few) < 20
 
 
+@pytest.mark.slow
 @each
 def test_a_small_job_is_a_plan_and_another_job(name: str) -> None:
     for job, smaller in zip(TABLES[name].jobs(), SMALL[name].jobs(), strict=True):

@@ -176,12 +176,14 @@ def test_without_time_nothing_starts_and_all_is_left(run: Run, tmp_path: Path, w
     assert calls(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_what_was_running_when_time_ran_out_is_not_left(run: Run, tmp_path: Path) -> None:
     jobs = [job(str(number), seconds=0.2 + 0.1 * number) for number in range(4)]
     assert run(*jobs, workers=2, seconds=0.1) == Outcome(done=2, left=2)
     assert len(calls(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_a_job_that_measures_time_runs_alone(run: Run, tmp_path: Path) -> None:
     others = [job(str(number), seconds=0.1) for number in range(4)]
     speeds = [job(f"speed {number}", kind="speed", seconds=0.1) for number in range(2)]

@@ -107,6 +107,7 @@ def test_proved_training_is_public_fronts_and_single_releases() -> None:
             assert front.settings["seed"] == job.settings["seed"]
 
 
+@pytest.mark.slow
 def test_a_central_epsilon_covers_text_and_label_of_pure_releases() -> None:
     table = tables()["proved-training"]
     numbers = 0

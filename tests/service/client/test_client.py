@@ -99,6 +99,7 @@ def test_an_answer_says_what_it_cost(make: Make, network: Network) -> None:
         assert client.summary().delivered == 1
 
 
+@pytest.mark.slow
 def test_a_decision_goes_to_a_real_server_and_back(tmp_path: Path) -> None:
     decision = NoiseSpec(mechanism="k-ary-response", epsilon=4.0, columns=len(tiny_user.LABELS))
     run = tiny_user.write_user(tmp_path / "run", noise=decision, cut="output", width=decision.columns)

@@ -249,6 +249,7 @@ def test_a_server_that_stops_in_the_middle_costs_nothing_more(
     assert sum(answer.charge for answer in found) == 2.0 * (30 - charged)
 
 
+@pytest.mark.slow
 def test_a_busy_server_is_waited_for(provide: Any, make: Any, tmp_path: Path) -> None:
     provider = provide(queue=1, max_batch=1)
     provider.handler.batcher._thread.submit(time.sleep, 0.5)  # the back has other work
@@ -281,6 +282,7 @@ def test_a_refusal_of_one_text_is_raised_at_its_place_and_keeps_what_the_others_
         assert len(client._session._answers) >= 6  # those before it, and the one of before
 
 
+@pytest.mark.slow
 def test_the_texts_are_charged_in_their_order_up_to_the_budget(
     provide: Any, make: Any, tmp_path: Path
 ) -> None:

@@ -538,6 +538,7 @@ def test_last_digits_are_forgiven_and_no_more(name: str) -> None:
 # Around it
 
 
+@pytest.mark.slow
 def test_importing_the_wire_loads_no_torch() -> None:
     modules = "dp_forward.service.protocol.frame, dp_forward.service.protocol.manifest"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"

@@ -261,6 +261,7 @@ def counting() -> Any:
     return lambda size: next(numbers).to_bytes(size, "big")
 
 
+@pytest.mark.slow
 def test_every_order_is_as_likely() -> None:
     old = [bytes([i]) * 16 for i in range(6)]
     orders = Counter(tuple(request[0] for _, request in fresh_ids(old)) for _ in range(36_000))
@@ -304,6 +305,7 @@ def test_two_equal_ids_are_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- what is forgotten
 
 
+@pytest.mark.slow
 def test_no_old_id_is_left_in_the_files_after_a_batch(tmp_path: Path) -> None:
     records = made(300)
     old = [record[96:112] for record in records]

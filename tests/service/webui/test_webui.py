@@ -160,6 +160,7 @@ def test_only_an_offered_epsilon_is_asked_with(shared: Page, epsilon: Any) -> No
     assert shared.client.summary().releases == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_is_told(run: Path, tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -308,6 +309,7 @@ def test_the_page_holds_nothing_from_elsewhere_and_no_key(shared: Page) -> None:
         assert "style=" not in text
 
 
+@pytest.mark.slow
 def test_every_start_has_another_key_of_128_bits(run: Path, server: str, tmp_path: Path) -> None:
     keys = set()
     for _ in range(2):

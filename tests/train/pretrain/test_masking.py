@@ -11,6 +11,7 @@ from dp_forward.train.pretrain.masked_lm import IGNORED, MaskedBlocks, Masking
 from tiny_corpus import WORDS, any_words
 
 
+@pytest.mark.slow
 def test_masking_hides_fifteen_in_a_hundred_by_the_rule_of_eighty_ten_ten(checkpoint: str) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     blocks = pack_blocks(any_words(), tokenizer, length=16)

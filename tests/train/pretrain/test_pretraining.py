@@ -206,6 +206,7 @@ def test_a_sentence_encoder_gets_a_head_first_and_keeps_its_pooler(planned: Plan
         assert torch.equal(new.bert.encoder.get_parameter(name), value), "the head alone was trained"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_refused_and_leaves_no_folder(planned: Planned, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     gpt = tmp_path / "gpt"
