@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
-from dp_forward.ledger import Ledger
+from dp_forward.ledger import Cap, Ledger
 from dp_forward.ledger.ledger_file import _refusal
 from dp_forward.storage.database import Kind, Problem
 
@@ -40,7 +40,7 @@ def test_a_stale_journal_is_never_replayed_into_a_new_ledger(tmp_path: Path) -> 
     path.with_name(path.name + "-wal").write_bytes(b"stale")
     for make in (Ledger.create, Ledger.open_or_create):
         with pytest.raises(InvalidInput, match=r"not exist yet; got .*budget\.ledger-wal"):
-            make(path, cap_epsilon=8.0, delta=1e-5)
+            make(path, cap=Cap.pure(8.0))
 
 
 def test_a_ledger_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,5 +49,5 @@ def test_a_ledger_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr("os.link", refuse)
     with pytest.raises(LedgerUnavailable, match="cannot be made: Operation not permitted"):
-        Ledger.create(tmp_path / "budget.ledger", cap_epsilon=8.0, delta=1e-5)
+        Ledger.create(tmp_path / "budget.ledger", cap=Cap.pure(8.0))
     assert list(tmp_path.iterdir()) == []

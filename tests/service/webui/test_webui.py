@@ -55,7 +55,15 @@ def test_the_state_says_what_is_offered_and_what_is_left(shared: Page, server: s
     assert [offer["epsilon"] for offer in state["epsilons"]] == [8.0, 4.0, 2.0]
     assert state["server"] == server
     assert state["rows"] == 12
-    assert state["budget"]["shown"] == {"spent": "0", "remaining": "20", "cap": "20"}
+    budget = state["budget"]
+    assert budget["shown"] == {"remaining": "20", "cap": "20"}
+    assert (budget["cap"], budget["spent"], budget["charged"], budget["share"]) == (
+        20.0,
+        0.0,
+        {"epsilon": 0.0, "mu": 0.0},
+        1.0,
+    )
+    assert "20.0-DP" in budget["promise"]
     assert state["reconstruction"]["prepared"] == 1.0
 
 
