@@ -35,6 +35,14 @@ def test_every_problem_of_a_file_is_an_error_of_the_ledger() -> None:
         assert "\n" not in str(found)
 
 
+def test_a_full_disk_never_says_that_nothing_was_sent() -> None:
+    """The last step notes that a release arrived: when it fails, the release has left."""
+    for kind in ("full", "unavailable"):
+        said = str(_refusal(PLACE, Problem(kind, "SQLITE_FULL")))
+        assert "nothing was sent" not in said
+        assert "that release was sent, and sending it again costs nothing" in said
+
+
 def test_a_stale_journal_is_never_replayed_into_a_new_ledger(tmp_path: Path) -> None:
     path = tmp_path / "budget.ledger"
     path.with_name(path.name + "-wal").write_bytes(b"stale")
