@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.board import Board, Part, at_least, at_most
 from benchmarks.goals import say
 from benchmarks.timing import cpu_seconds, median_cpu_ms, python_cpu_seconds, seconds
-from dp_forward.ledger import Charge, Ledger
+from dp_forward.ledger import Cap, Charge, Ledger
 from dp_forward.privacy import TEXT, Budget, MatrixGaussian, PrivUnit, calibrate, curve, normalise
 from dp_forward.privacy.shuffling import paper_estimate, sampler_epsilon, shuffled_epsilon
 
@@ -129,7 +129,7 @@ def ledger(board: Board, *, charges: int) -> None:
         plain.execute("PRAGMA journal_mode=WAL")
         plain.execute("PRAGMA synchronous=FULL")
         plain.execute("CREATE TABLE charges (id BLOB PRIMARY KEY, epsilon INTEGER)")
-        with Ledger.create(Path(folder) / "ledger", cap_epsilon=900.0, delta=1e-5) as book:
+        with Ledger.create(Path(folder) / "ledger", cap=Cap.pure(900.0)) as book:
             for number in range(charges):
                 name = number.to_bytes(16, "big")
                 ours.append(seconds(lambda name=name: book.reserve(name, Charge.pure(1e-3))))

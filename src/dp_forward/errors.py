@@ -24,6 +24,7 @@ __all__ = [
     "DpForwardError",
     "InvalidInput",
     "LedgerCorrupt",
+    "LedgerRestated",
     "LedgerUnavailable",
     "Unproved",
 ]
@@ -64,6 +65,10 @@ class LedgerCorrupt(DpForwardError):
 
 
 class LedgerUnavailable(DpForwardError):
-    """A ledger that is locked, or on a disk that is full or fails; nothing was charged or lost."""
+    """A ledger that is locked, or on a disk that is full or fails; no earlier step is lost."""
 
     exit_code = 1
+
+
+class LedgerRestated(UserWarning):
+    """A warning: a ledger of an older version was upgraded, and this is what it promises."""

@@ -27,7 +27,7 @@ from dp_forward.corpus.draw_log import DrawLog
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, shard_name
 from dp_forward.corpus.writer import ledger_of, private_folder, release_corpus
 from dp_forward.errors import BudgetExhausted, InvalidInput
-from dp_forward.ledger import Ledger, State
+from dp_forward.ledger import Cap, Ledger, State
 from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.privacy import TEXT, Notion, Prior, RandomizedResponse, ResponseWithPrior
 from warm_process import Script
@@ -318,7 +318,7 @@ def test_a_second_release_of_a_corpus_is_charged_again_and_refused_beyond_the_ca
 def test_the_cap_is_one_release_unless_said_otherwise(tmp_path: Path) -> None:
     release(tmp_path / "one")
     with Ledger.open(ledger_of(tmp_path / "one")) as book:
-        assert (book.cap, book.spent(), book.delta) == (4.0, 4.0, 0.0)
+        assert (book.cap, book.spent()) == (Cap.pure(4.0), 4.0)
         assert book.find(b"0" * 16) is None
     with pytest.raises(BudgetExhausted):
         release(tmp_path / "two", ledger=ledger_of(tmp_path / "one"))
@@ -328,7 +328,33 @@ def test_the_cap_is_one_release_unless_said_otherwise(tmp_path: Path) -> None:
 def test_a_release_fits_under_a_cap_of_its_own_epsilon(tmp_path: Path, noise: str) -> None:
     corpus = release_corpus(user("output", mechanism=noise), texts(9), tmp_path / "corpus", budget=4.0)
     assert corpus.guarantee.epsilon <= 4.0
-    assert spent(tmp_path / "corpus") == pytest.approx(4.0)
+    with Ledger.open(ledger_of(tmp_path / "corpus")) as book:
+        assert book.cap is not None
+        assert (book.cap.epsilon, book.cap.delta) == (4.0, corpus.guarantee.delta)
+        assert book.charged().epsilon(corpus.guarantee.delta) == pytest.approx(4.0)
+
+
+def test_a_gaussian_text_with_a_randomized_label_has_a_share_for_each(tmp_path: Path) -> None:
+    """In the proportion of one record, so that as many whole records fit as the budget allows."""
+    side, labels = user("output", mechanism="matrix-gaussian"), RandomizedResponse(2.0, labels=3)
+    released = {"label_mechanism": labels, "ledger": tmp_path / "book"}
+    with pytest.raises(BudgetExhausted, match=r"5\.0 .* costs 5\.\d+ for every record"):
+        release_corpus(side, texts(9), tmp_path / "none", budget=5.0, **released)
+    corpus = release_corpus(side, texts(9), tmp_path / "one", budget=9.0, **released)
+    with Ledger.open(tmp_path / "book") as book:
+        assert book.cap is not None
+        record, shares = corpus.spec.charge(), book.cap.shares
+        assert book.charged() == record
+        assert shares.epsilon(1e-5) == pytest.approx(9.0)
+        assert shares.mu2_units * record.epsilon_units == pytest.approx(
+            record.mu2_units * shares.epsilon_units
+        )
+        assert book.spent() is None
+    alone = release_corpus(side, texts(9), tmp_path / "alone", label_mechanism=labels)
+    with Ledger.open(ledger_of(tmp_path / "alone")) as book:
+        assert book.cap is not None
+        assert book.cap.shares == record
+        assert alone.guarantee.epsilon <= book.cap.epsilon <= 1.02 * alone.guarantee.epsilon
 
 
 def test_a_release_by_token_is_promised_per_token(tmp_path: Path) -> None:
@@ -370,7 +396,7 @@ def test_a_budget_below_one_release_makes_nothing(tmp_path: Path) -> None:
 def test_a_release_is_resumed_with_its_own_ledger_only(tmp_path: Path) -> None:
     out = tmp_path / "corpus"
     killed(out, DrawLog, "finish", at=1, after=True)
-    Ledger.create(tmp_path / "other", cap_epsilon=50.0, delta=0.0).close()
+    Ledger.create(tmp_path / "other", cap=Cap.pure(50.0)).close()
     with pytest.raises(InvalidInput, match="charged in"):
         release(out, label_mechanism=FLIP, resume=True, ledger=tmp_path / "other")
     assert len(release(out, label_mechanism=FLIP, resume=True)) == RECORDS

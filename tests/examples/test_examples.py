@@ -36,7 +36,7 @@ EXPECTED = {
     "release_and_train": (
         r"released 200 records",
         r"10\.0-LDP per record",
-        r"spent=10\.0",
+        r"charged=epsilon 10\.0",
         r"a second release is refused: .* Nothing was charged",
         r"right on \d+%",
     ),

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.ledger import (
+    Cap,
     Charge,
     Ledger,
     Release,
@@ -26,6 +27,7 @@ from dp_forward.ledger import (
     admission,
     ledger_file,
 )
+from dp_forward.privacy import AnalyticGaussian, Budget, calibrate
 
 ONE = Charge.pure(1.0)
 
@@ -41,14 +43,21 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ledger(path: Path) -> Any:
-    with Ledger.create(path, cap_epsilon=8.0, delta=1e-5) as made:
+    with Ledger.create(path, cap=Cap.pure(8.0)) as made:
+        yield made
+
+
+@pytest.fixture
+def gaussian(tmp_path: Path) -> Any:
+    with Ledger.create(tmp_path / "gaussian.ledger", cap=Cap.gaussian(Budget(8.0, 1e-5))) as made:
         yield made
 
 
 # --- one release -------------------------------------------------------------------------------
 
 
-def test_a_release_goes_from_reserved_to_ready_to_delivered(ledger: Ledger) -> None:
+def test_a_release_goes_from_reserved_to_ready_to_delivered(gaussian: Ledger) -> None:
+    ledger = gaussian
     release = ledger.reserve(key(1), Charge.gaussian(0.5), mechanism="matrix-gaussian")
     assert release == Release(1, State.RESERVED, Charge.gaussian(0.5), "matrix-gaussian", key(1))
     assert ledger.pending() == (release,)
@@ -124,36 +133,90 @@ def test_the_cap_is_reached_exactly_and_never_passed(ledger: Ledger) -> None:
     message = str(refused.value)
     assert "\n" not in message
     assert "cap of epsilon 8.0" in message
-    assert "spent 8.0" in message
-    assert "costs 1e-09" in message
+    assert "epsilon 8.0 of epsilon 8.0 is charged" in message
+    assert "costs epsilon 1e-09" in message
     assert ledger.find(key(8)) is None
     assert ledger.releases == 8
 
 
-def test_gaussian_releases_add_their_mu2_up_to_the_cap(ledger: Ledger) -> None:
+def test_gaussian_releases_add_their_mu2_up_to_their_share(gaussian: Ledger) -> None:
     charge, admitted = Charge.gaussian(0.7), 0
-    with contextlib.suppress(BudgetExhausted):
-        while True:
-            ledger.reserve(key(admitted), charge)
-            admitted += 1
+    while charge <= gaussian.cap.shares.left_by(gaussian.charged()):  # type: ignore[union-attr]
+        gaussian.reserve(key(admitted), charge)
+        admitted += 1
+    with pytest.raises(BudgetExhausted, match=r"mu 1\.56525 of mu 1\.66604 is charged, .* costs mu 0\.70"):
+        gaussian.reserve(key(admitted), charge)
     assert charge.times(admitted).epsilon(1e-5) <= 8.0 < charge.times(admitted + 1).epsilon(1e-5)
     assert admitted > 8.0 / charge.epsilon(1e-5)  # better than adding epsilons
-    assert ledger.spent() == charge.times(admitted).epsilon(1e-5)
-    ledger.verify()
+    assert gaussian.charged() == charge.times(admitted)
+    gaussian.verify()
 
 
-def test_a_charge_too_large_for_any_sum_is_refused_as_exhausted(ledger: Ledger) -> None:
-    ledger.reserve(key(1), ONE)
+def test_what_gaussian_releases_have_charged_is_a_mu_and_never_an_epsilon(gaussian: Ledger) -> None:
+    gaussian.reserve(key(1), Charge.gaussian(0.5))
+    found = gaussian.summary()
+    assert (found.cap, found.delta, found.spent, found.spent_today) == (8.0, 1e-5, None, None)
+    assert found.charged == found.charged_today == {"epsilon": 0.0, "mu": 0.5}
+    assert gaussian.spent() is None
+    assert "charged=mu 0.5" in repr(gaussian)
+    assert "spent" not in repr(gaussian)
+
+
+@pytest.mark.parametrize("used", [0.0, 0.01, 0.5, 1.6])
+def test_a_release_that_is_calibrated_to_what_remains_still_fits(gaussian: Ledger, used: float) -> None:
+    if used:
+        gaussian.reserve(key(1), Charge.gaussian(used))
+    left = gaussian.summary().remaining
+    assert left is not None
+    fits = calibrate(AnalyticGaussian, Budget(left, 1e-5), sensitivity=2.0)
+    too_much = calibrate(AnalyticGaussian, Budget(left * 1.001, 1e-5), sensitivity=2.0)
     with pytest.raises(BudgetExhausted):
-        ledger.reserve(key(2), Charge(2**63 - 1, 2**63 - 1))
+        gaussian.reserve(key(2), too_much.charge())
+    gaussian.reserve(key(3), fits.charge())
 
 
-def test_a_pure_ledger_admits_pure_releases_only(path: Path) -> None:
-    with Ledger.create(path, cap_epsilon=2.0, delta=0.0) as ledger:
+def test_a_charge_too_large_for_any_sum_is_refused_as_exhausted(path: Path) -> None:
+    with Ledger.create(path, cap=Cap.mixed(Budget(8.0, 1e-5), pure=2.0)) as ledger:
         ledger.reserve(key(1), ONE)
-        with pytest.raises(InvalidInput, match="Gaussian"):
-            ledger.reserve(key(2), Charge.gaussian(0.1))
-        assert ledger.spent() == 1.0
+        with pytest.raises(BudgetExhausted):
+            ledger.reserve(key(2), Charge(2**63 - 1, 2**63 - 1))
+
+
+def test_a_kind_without_a_share_is_refused_with_the_way_to_one(path: Path, gaussian: Ledger) -> None:
+    with Ledger.create(path, cap=Cap.pure(2.0)) as ledger:
+        ledger.reserve(key(1), ONE)
+        refusals = (
+            (ledger, Charge.gaussian(0.1), r"no Gaussian one.*ledger create FILE --epsilon 8 --delta 1e-5"),
+            (gaussian, ONE, r"no pure one.*--delta 1e-5 --pure-share 2"),
+            (gaussian, ONE + Charge.gaussian(0.1), "no pure one"),
+        )
+        for book, charge, match in refusals:
+            before = book.charged()
+            with pytest.raises(InvalidInput, match=match):
+                book.reserve(key(9), charge)
+            with pytest.raises(InvalidInput, match=match):
+                book.check_kind(charge, None)
+            assert book.charged() == before
+
+
+def test_shares_are_not_exchanged(path: Path) -> None:
+    with Ledger.create(path, cap=Cap.mixed(Budget(8.0, 1e-5), pure=2.0)) as ledger:
+        share = ledger.cap.shares.mu if ledger.cap else 0.0
+        ledger.reserve(key(1), Charge.pure(2.0))
+        with pytest.raises(BudgetExhausted, match=r"epsilon 2\.0 of epsilon 2\.0 and mu 1\.31"):
+            ledger.reserve(key(2), Charge(epsilon_units=1))
+        ledger.reserve(key(3), Charge.gaussian(0.99 * share))
+        with pytest.raises(BudgetExhausted):
+            ledger.reserve(key(4), Charge.gaussian(0.2 * share))
+        assert ledger.charged() <= ledger.cap.shares  # type: ignore[union-attr]
+        ledger.verify()
+
+
+def test_a_pure_cap_has_no_limit_of_its_own(path: Path) -> None:
+    with Ledger.create(path, cap=Cap.pure(1e6)) as ledger:
+        for number in range(300):
+            ledger.reserve(key(number), Charge.pure(4.0))
+        assert (ledger.spent(), ledger.summary().remaining) == (1200.0, 998_800.0)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -167,7 +230,7 @@ def test_eight_threads_racing_never_pass_the_cap(path: Path, shared: bool) -> No
         return won
 
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(Ledger.create(path, cap_epsilon=13.0, delta=1e-5))
+        first = stack.enter_context(Ledger.create(path, cap=Cap.pure(13.0)))
         ledgers = [first if shared else stack.enter_context(Ledger.open(path)) for _ in range(8)]
         with ThreadPoolExecutor(8) as pool:
             won = sum(pool.map(attack, ledgers, range(8)))
@@ -194,15 +257,15 @@ def test_the_terms_survive_reopening(path: Path, ledger: Ledger) -> None:
     ledger.close()
     assert [one.name for one in path.parent.iterdir()] == [path.name]
     with Ledger.open(str(path)) as again:
-        assert (again.cap, again.delta, again.spent()) == (8.0, 1e-5, 2.0)
+        assert (again.cap, again.delta, again.spent()) == (Cap.pure(8.0), 0.0, 2.0)
 
 
 def test_the_repr_says_what_it_promises(ledger: Ledger) -> None:
     for number in range(3):
         ledger.reserve(key(number), Charge.pure(0.5), mechanism="privunit")
-    assert repr(ledger) == "Ledger(cap=8.0, spent=1.5, delta=1e-05, releases=3)"
+    assert repr(ledger) == "Ledger(cap=8.0-DP, charged=epsilon 1.5, releases=3)"
     ledger.close()
-    assert repr(ledger) == "Ledger(cap=8.0, spent=1.5, delta=1e-05, releases=3)"
+    assert repr(ledger) == "Ledger(cap=8.0-DP, charged=epsilon 1.5, releases=3)"
 
 
 def test_the_summary_is_one_moment(ledger: Ledger) -> None:
@@ -218,18 +281,18 @@ def test_the_summary_is_one_moment(ledger: Ledger) -> None:
 def test_an_existing_path_is_never_overwritten(path: Path, ledger: Ledger) -> None:
     ledger.reserve(key(1), ONE)
     with pytest.raises(InvalidInput, match="not exist yet"):
-        Ledger.create(path, cap_epsilon=8.0, delta=1e-5)
+        Ledger.create(path, cap=Cap.pure(8.0))
     assert ledger.releases == 1
 
 
 def test_open_or_create_makes_once_and_never_changes_the_terms(path: Path) -> None:
-    with Ledger.open_or_create(path, cap_epsilon=8.0, delta=1e-5) as made:
+    with Ledger.open_or_create(path, cap=Cap.pure(8.0)) as made:
         made.reserve(key(1), ONE)
-    with Ledger.open_or_create(path, cap_epsilon=8.0, delta=1e-5) as again:
+    with Ledger.open_or_create(path, cap=Cap.pure(8.0)) as again:
         assert again.releases == 1
-    for cap, delta in ((9.0, 1e-5), (7.0, 1e-5), (8.0, 1e-6), (8.0, 0.0)):
-        with pytest.raises(InvalidInput, match=r"cap 8\.0 and delta 1e-05"):
-            Ledger.open_or_create(path, cap_epsilon=cap, delta=delta)
+    for cap in (Cap.pure(9.0), Cap.pure(7.0), Cap.gaussian(Budget(8.0, 1e-6))):
+        with pytest.raises(InvalidInput, match=r"a ledger with cap 8\.0-DP"):
+            Ledger.open_or_create(path, cap=cap)
 
 
 def test_open_or_create_takes_the_ledger_of_a_quicker_process(
@@ -242,12 +305,12 @@ def test_open_or_create_takes_the_ledger_of_a_quicker_process(
         return create(*arguments, **terms)
 
     monkeypatch.setattr(Ledger, "create", late)
-    with Ledger.open_or_create(path, cap_epsilon=8.0, delta=1e-5) as ledger:
+    with Ledger.open_or_create(path, cap=Cap.pure(8.0)) as ledger:
         assert ledger.releases == 0
 
 
 def test_places_that_cannot_hold_a_ledger_are_refused(tmp_path: Path) -> None:
-    for make in (Ledger.open, lambda p: Ledger.create(p, cap_epsilon=1.0, delta=0.0)):
+    for make in (Ledger.open, lambda p: Ledger.create(p, cap=Cap.pure(1.0))):
         with pytest.raises(InvalidInput, match="existing folder"):
             make(tmp_path / "no" / "ledger")
         with pytest.raises(InvalidInput, match="folder"):
@@ -297,13 +360,10 @@ def test_payloads_are_bytes_of_a_sane_size(ledger: Ledger, monkeypatch: pytest.M
     assert ledger.ready(1, memoryview(b"1234")) == b"1234"  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("cap", "delta"),
-    [(0.0, 1e-5), (-1, 1e-5), (1001, 1e-5), (1, 1.0), (1, -0.1), (1, 1e-310), ("8", 0.1)],
-)
-def test_terms_lie_where_the_curve_is_proved(path: Path, cap: Any, delta: Any) -> None:
-    with pytest.raises(InvalidInput):
-        Ledger.create(path, cap_epsilon=cap, delta=delta)
+@pytest.mark.parametrize("terms", [{}, {"cap": 8.0}, {"cap": Cap.pure(1.0), "per_day": 2.0}])
+def test_a_ledger_without_a_cap_is_not_made(path: Path, terms: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="cap"):
+        Ledger.create(path, **terms)
     assert list(path.parent.iterdir()) == []
 
 
@@ -329,7 +389,7 @@ def test_no_error_or_repr_shows_a_key_or_a_payload(ledger: Ledger) -> None:
 
 def test_a_locked_ledger_is_a_clear_refusal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.05)
-    with Ledger.create(path, cap_epsilon=8.0, delta=1e-5) as ledger:
+    with Ledger.create(path, cap=Cap.pure(8.0)) as ledger:
         blocker = sqlite3.connect(path, isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerUnavailable, match="locked"):
@@ -365,9 +425,9 @@ def test_a_disk_without_room_for_a_file_charges_nothing_and_works_again(path: Pa
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    without_room(6_000, lambda: Ledger.create(path, cap_epsilon=8.0, delta=1e-5, per_day=2.0))
+    without_room(6_000, lambda: Ledger.create(path, cap=Cap.pure(8.0), per_day=2.0))
     assert list(path.parent.iterdir()) == []
-    with Ledger.create(path, cap_epsilon=8.0, delta=1e-5, per_day=2.0) as ledger:
+    with Ledger.create(path, cap=Cap.pure(8.0), per_day=2.0) as ledger:
         log = path.with_name(path.name + "-wal")
         steps: list[tuple[Callable[[], object], State | None]] = [
             (lambda: ledger.reserve(key(1), ONE), None),
@@ -393,7 +453,7 @@ def test_a_file_replaced_or_removed_while_open_is_refused(path: Path, ledger: Le
         ledger.reserve(key(2), ONE)
     (path.parent / (path.name + "-wal")).unlink()
     (path.parent / (path.name + "-shm")).unlink()
-    Ledger.create(path, cap_epsilon=8.0, delta=1e-5).close()
+    Ledger.create(path, cap=Cap.pure(8.0)).close()
     with pytest.raises(LedgerCorrupt, match="replaced"):
         ledger.reserve(key(2), ONE)
 
@@ -446,7 +506,7 @@ def test_a_child_that_outlives_its_parents_ledger_loses_nothing(path: Path, ledg
 # --- any order of operations, against a model --------------------------------------------------
 
 CHARGES = (Charge.pure(0.25), Charge.pure(1.0), Charge.gaussian(0.3), Charge.gaussian(0.6))
-CAP, DELTA = 4.0, 1e-5
+CAP = Cap.mixed(Budget(4.0, 1e-5), pure=2.0)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -456,7 +516,7 @@ class AnyOrder(RuleBasedStateMachine):
     def start(self) -> None:
         self.folder = TemporaryDirectory()
         self.path = Path(self.folder.name) / "l"
-        first = Ledger.create(self.path, cap_epsilon=CAP, delta=DELTA)
+        first = Ledger.create(self.path, cap=CAP)
         self.handles = [first, Ledger.open(self.path)]
         self.known: dict[bytes, tuple[int, Charge]] = {}
         self.drawn: dict[int, bytes] = {}
@@ -468,7 +528,7 @@ class AnyOrder(RuleBasedStateMachine):
         asked = key(number)
         if asked in self.known and self.known[asked][1] != charge:
             expected: type[DpForwardError] | None = InvalidInput
-        elif asked not in self.known and (total + charge).epsilon(DELTA) > CAP:
+        elif asked not in self.known and not total + charge <= CAP.shares:
             expected = BudgetExhausted
         else:
             expected = None
@@ -513,7 +573,7 @@ class AnyOrder(RuleBasedStateMachine):
         total = sum((cost for _, cost in self.known.values()), start=Charge())
         waiting = [n for n in range(1, len(self.known) + 1) if n not in self.arrived]
         for handle in self.handles:
-            assert handle.spent() == total.epsilon(DELTA) <= CAP
+            assert handle.charged() == total <= CAP.shares
             assert handle.releases == len(self.known)
             assert [one.id for one in handle.pending()] == waiting
             for asked, (release_id, _) in self.known.items():

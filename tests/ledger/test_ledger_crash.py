@@ -27,7 +27,8 @@ from unittest import mock
 import pytest
 
 from dp_forward.errors import BudgetExhausted, LedgerCorrupt
-from dp_forward.ledger import Charge, Ledger, Release, State, admission
+from dp_forward.ledger import Cap, Charge, Ledger, Release, State, admission
+from dp_forward.privacy import Budget
 from dp_forward.storage import database
 
 DELTA = 1e-5
@@ -156,14 +157,14 @@ def parse(heard: list[bytes]) -> tuple[dict[bytes, Charge], int]:
 class Audit(NamedTuple):
     lost: int
     within_cap: bool
-    spent: float
-    cap: float
+    charged: Charge
+    shares: Charge
 
 
 def audit(path: Path, acknowledged: dict[bytes, Charge]) -> Audit:
     """Compare what was acknowledged with what is in the file, read without the package."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        ((cap,),) = connection.execute("SELECT cap FROM events WHERE sequence = 1")
+        (opened,) = connection.execute("SELECT epsilon_units, mu2_units FROM events WHERE sequence = 1")
         found = {
             key: Charge(epsilon_units, mu2_units)
             for key, epsilon_units, mu2_units in connection.execute(
@@ -176,7 +177,7 @@ def audit(path: Path, acknowledged: dict[bytes, Charge]) -> Audit:
     total = sum(found.values(), start=Charge())
     assert total == Charge(*totals)
     lost = sum(found.get(key) != charge for key, charge in acknowledged.items())
-    return Audit(lost, total.epsilon(DELTA) <= cap, total.epsilon(DELTA), cap)
+    return Audit(lost, total <= Charge(*opened), total, Charge(*opened))
 
 
 def is_sound(path: Path) -> bool:
@@ -192,17 +193,18 @@ def is_sound(path: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("phase", "cap"), [("plenty", 1000.0), ("cap under attack", 1.5)])
+@pytest.mark.parametrize(("phase", "epsilon"), [("plenty", 1000.0), ("cap under attack", 2.0)])
 def test_a_hundred_kills_lose_no_charge_and_never_pass_the_cap(
-    tmp_path: Path, phase: str, cap: float
+    tmp_path: Path, phase: str, epsilon: float
 ) -> None:
     path = tmp_path / "l.ledger"
-    Ledger.create(path, cap_epsilon=cap, delta=DELTA).close()
-    campaign = kill_writers(path, kills=96, seed=int(cap))
+    cap = Cap.mixed(Budget(epsilon, DELTA), pure=epsilon / 3)
+    Ledger.create(path, cap=cap).close()
+    campaign = kill_writers(path, kills=96, seed=int(epsilon))
     found = audit(path, campaign.acknowledged)
     print(
         f"{phase}: {campaign.kills} kills, {len(campaign.acknowledged)} acknowledged, "
-        f"{found.lost} lost, spent {found.spent:.6f} of cap {found.cap}, "
+        f"{found.lost} lost, charged {found.charged} of {found.shares}, "
         f"{campaign.refusals} refused at the cap"
     )
     assert campaign.kills == 100
@@ -214,7 +216,8 @@ def test_a_hundred_kills_lose_no_charge_and_never_pass_the_cap(
     else:
         assert campaign.refusals > 60
         assert len(campaign.acknowledged) > 60  # reached on the way, not at the start
-        assert found.spent > cap - 0.003
+        assert found.charged.epsilon_units > found.shares.epsilon_units - Charge.pure(0.003).epsilon_units
+        assert found.charged.mu2_units > found.shares.mu2_units - Charge.gaussian(0.02).mu2_units
     with Ledger.open(path) as ledger:  # whatever was interrupted can be finished
         for release in ledger.pending():
             ledger.ready(release.id, b"resumed")
@@ -228,7 +231,7 @@ def test_the_kill_test_catches_a_ledger_that_acknowledges_before_the_commit(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "l.ledger"
-    Ledger.create(path, cap_epsilon=1000.0, delta=DELTA).close()
+    Ledger.create(path, cap=Cap.mixed(Budget(1000.0, DELTA), pure=300.0)).close()
     campaign = kill_writers(path, kills=40, seed=3, too_early=True)
     assert audit(path, campaign.acknowledged).lost > 0
 
@@ -249,7 +252,7 @@ class ChecksTooEarly(Ledger):
 
 def race(path: Path, kind: type[Ledger]) -> dict[bytes, Charge]:
     """Four processes reserve 1.0 each as often as they can, under a cap of 7."""
-    Ledger.create(path, cap_epsilon=7.0, delta=DELTA).close()
+    Ledger.create(path, cap=Cap.pure(7.0)).close()
 
     gate, starter = os.pipe()
 
@@ -283,7 +286,7 @@ def test_four_processes_racing_never_pass_the_cap(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.ledger"
         acknowledged = race(path, Ledger)
         assert len(acknowledged) == 7
-        assert audit(path, acknowledged) == Audit(0, True, 7.0, 7.0)
+        assert audit(path, acknowledged) == Audit(0, True, Charge.pure(7.0), Charge.pure(7.0))
         assert is_sound(path)
 
 
@@ -355,7 +358,7 @@ def test_a_crash_at_any_statement_leaves_a_sound_ledger_with_all_that_was_said(
     tmp_path: Path,
 ) -> None:
     reached: set[State | None] = set()
-    with Ledger.create(tmp_path / "before.ledger", cap_epsilon=8.0, delta=DELTA) as ledger:
+    with Ledger.create(tmp_path / "before.ledger", cap=Cap.pure(8.0)) as ledger:
         ledger.reserve(b"before" * 3, Charge.pure(1.0))
     for step in range(1, 1000):
         path = shutil.copy(tmp_path / "before.ledger", tmp_path / f"{step}.ledger")
@@ -391,12 +394,10 @@ def test_a_crash_while_a_ledger_is_made_leaves_a_whole_one_or_none(tmp_path: Pat
     for step in range(1, 1000):
         path = tmp_path / f"{step}" / "l.ledger"
         path.parent.mkdir()
-        killed, _ = die_at(
-            step, lambda _, path=path: Ledger.create(path, cap_epsilon=8.0, delta=DELTA).close()
-        )
+        killed, _ = die_at(step, lambda _, path=path: Ledger.create(path, cap=Cap.pure(8.0)).close())
         outcomes.add(path.exists())
         assert not path.exists() or is_sound(path)
-        with Ledger.open_or_create(path, cap_epsilon=8.0, delta=DELTA) as ledger:
+        with Ledger.open_or_create(path, cap=Cap.pure(8.0)) as ledger:
             assert ledger.releases == 0
             ledger.verify()
         if not killed:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from dp_forward.errors import InvalidInput, LedgerCorrupt
-from dp_forward.ledger import Charge, Ledger
+from dp_forward.ledger import Cap, Charge, Ledger
 from dp_forward.ledger.ledger_file import read_mechanism, seal, write_mechanism
+from dp_forward.ledger.terms import Terms
 from dp_forward.ledger.verification import VerifiedChain
 from dp_forward.privacy import LABEL, RECORD, TEXT, TOKEN, phrase
 from dp_forward.privacy.units import Unit, parse_unit
@@ -30,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def make(path: Path, unit: Unit | None = None) -> Ledger:
-    return Ledger.create(path, cap_epsilon=100.0, delta=1e-5, unit=unit)
+    return Ledger.create(path, cap=Cap.pure(100.0), unit=unit)
 
 
 def write(path: Path, *mechanisms: str) -> None:
@@ -73,13 +74,13 @@ def test_another_unit_is_refused_before_anything_is_charged(
         if fixed == "by a charge":
             book.reserve(key(1), ONE, unit=TEXT)
         before, spent = book.releases, book.spent()
-        for refused in (lambda: book.reserve(key(2), ONE, unit=other), lambda: book.check_unit(other)):
+        for refused in (lambda: book.reserve(key(2), ONE, unit=other), lambda: book.check_kind(ONE, other)):
             with pytest.raises(InvalidInput, match=r"charges are per text.*a ledger for each") as error:
                 refused()
             assert error.value.exit_code == 2
         assert (book.releases, book.spent(), book.unit) == (before, spent, TEXT)
         assert book.find(key(2)) is None
-        book.check_unit(TEXT)
+        book.check_kind(ONE, TEXT)
         book.reserve(key(2), ONE, unit=TEXT)
         book.verify()
 
@@ -200,8 +201,8 @@ def test_a_sealed_chain_that_breaks_the_law_of_units_is_refused(
     chain = VerifiedChain()
 
     def read() -> None:
-        first = chain.next_event("opened")
-        chain.append(seal(first._replace(mechanism=opened, cap=8.0, delta=1e-5)))
+        first = chain.terms_event(Terms.of(Cap.pure(8.0), None))
+        chain.append(seal(first._replace(mechanism=opened)))
         second = chain.next_event("reserved", release=1, charge=ONE)
         chain.append(seal(second._replace(key=key(1), mechanism=reserved)))
 

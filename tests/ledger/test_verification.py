@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from dp_forward.errors import LedgerCorrupt
-from dp_forward.ledger import Charge, Ledger, ledger_file
+from dp_forward.ledger import Cap, Charge, Ledger, ledger_file
 from dp_forward.ledger.ledger_file import Event, digest_of, seal
+from dp_forward.ledger.terms import Terms
 from dp_forward.ledger.verification import VerifiedChain, check_pages
+from dp_forward.privacy import Budget
 
+CAP = Cap.mixed(Budget(8.0, 1e-5), pure=4.0)
 SECRETS = (b"SECRETKEYSECRETKEY", b"PRIVATEPAYLOAD")
 
 
@@ -28,7 +31,7 @@ def key(number: int) -> bytes:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed ledger with releases in every state, and one payload larger than a page."""
     path = tmp_path_factory.mktemp("sound") / "sound.ledger"
-    with Ledger.create(path, cap_epsilon=8.0, delta=1e-5) as ledger:
+    with Ledger.create(path, cap=CAP) as ledger:
         for number in range(9):
             charge = Charge.pure(0.25) if number % 2 else Charge.gaussian(0.1)
             release = ledger.reserve(key(number), charge, mechanism="matrix-gaussian")
@@ -137,7 +140,7 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
     refused(path, "not a ledger")
 
 
-@pytest.mark.parametrize("version", [0, 1, 3])
+@pytest.mark.parametrize("version", [0, 1, 4])
 def test_an_unknown_schema_version_is_refused_with_a_way_on(path: Path, version: int) -> None:
     edit(path, f"PRAGMA user_version = {version}")
     refused(path, f"version {version}.*that made it, or a new ledger")
@@ -308,11 +311,11 @@ def test_a_payload_that_rots_while_open_is_not_sent(path: Path) -> None:
 # --- the laws of the chain, one by one, with hashes that are right ------------------------------
 
 
-def started(*, delta: float = 1e-5) -> VerifiedChain:
+def started(*, older: bool = False) -> VerifiedChain:
     """A chain in which release 1 is delivered, 2 is ready and 3 is reserved."""
     chain = VerifiedChain()
-    blank = chain.next_event("opened")
-    chain.append(seal(blank._replace(key=bytes(16), cap=8.0, delta=delta)))
+    blank = chain.terms_event(Terms.of(Cap.pure(8.0), None))._replace(key=bytes(16))
+    chain.append(seal(blank._replace(epsilon_units=0) if older else blank))
     for number in (1, 2, 3):
         chain.append(reserved(chain, number))
     for kind, number in (("ready", 1), ("delivered", 1), ("ready", 2)):
@@ -358,7 +361,7 @@ def test_the_chain_for_the_next_tests_is_sound() -> None:
         ({"key": key(1)}, "key"),
         ({"payload_sha256": bytes(32)}, "payload"),
         ({"payload_length": 1}, "payload"),
-        ({"kind": "opened"}, "opened once"),
+        ({"kind": "opened", "total_epsilon_units": 3 * 10**9}, "opened once"),
         ({"kind": "bogus"}, "kind"),
         ({"kind": "ready"}, "not reserved"),
     ],
@@ -401,7 +404,6 @@ def test_a_step_that_breaks_a_law_is_refused(
     [
         {"cap": 0.0},
         {"cap": float("nan")},
-        {"cap": 1001.0},
         {"per_day": 8.1},
         {"per_day": -1.0},
         {"per_day": float("nan")},
@@ -410,27 +412,36 @@ def test_a_step_that_breaks_a_law_is_refused(
         {"delta": 1e-310},
         {"release": 1},
         {"payload_length": 1},
-        {"epsilon_units": 1, "total_epsilon_units": 1},
+        {"total_epsilon_units": 1},
+        {"epsilon_units": 5 * 10**9},
+        {"mu2_units": 2 * 10**15},
+        {"mu2_units": 0},
+        {"epsilon_units": 2**63 - 1, "mu2_units": 0, "cap": 0.0, "delta": 0.0},
+        {"kind": "restated"},
     ],
 )
 def test_an_opening_that_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
-    blank = VerifiedChain().next_event("opened")._replace(key=bytes(16), cap=8.0, delta=1e-5)
+    blank = VerifiedChain().terms_event(Terms.of(CAP, None))._replace(key=bytes(16))
     VerifiedChain().append(seal(blank))
     with pytest.raises(LedgerCorrupt, match="row 1"):
         VerifiedChain().append(seal(blank._replace(**changes)))
 
 
 def test_gaussian_releases_in_a_pure_ledger_are_refused() -> None:
-    chain = started(delta=0.0)
+    chain = started(older=True)
     with pytest.raises(LedgerCorrupt, match="delta 0"):
         chain.append(reserved(chain, 4, mu2_units=1, total_mu2_units=1))
+    chain = started()
+    chain.append(reserved(chain, 4, mu2_units=1, total_mu2_units=1))
+    with pytest.raises(LedgerCorrupt, match=r"mu 3\.16228e-08 was charged of epsilon 8\.0"):
+        chain.check_budgets()
 
 
 def test_a_chain_that_spent_more_than_its_cap_is_refused() -> None:
     chain = started()
     for number in range(4, 10):
         chain.append(reserved(chain, number))
-    with pytest.raises(LedgerCorrupt, match=r"9\.0 was spent of a cap of 8\.0"):
+    with pytest.raises(LedgerCorrupt, match=r"9\.0 was charged of epsilon 8\.0 in all"):
         chain.check_budgets()
 
 
@@ -463,9 +474,16 @@ GOLDEN = "00f144142f077c76cfaa7a79f0b37d2af0c1ca3022a696a3064a72edda6d4798"
 
 def test_the_schema_is_golden() -> None:
     assert ledger_file.APPLICATION_ID.to_bytes(4, "big") == b"dpfL"
-    assert (ledger_file.SCHEMA_VERSION,) == (2,)
-    statements = hashlib.sha256("\n".join(ledger_file._STATEMENTS).encode()).hexdigest()
-    assert statements == "cf3207d97c05fdbcce83036ce8b39a2629ee4e145e9bdedf588afb853ba25731"
+    assert ledger_file.SCHEMA_VERSION == 3
+    golden = {
+        2: "cf3207d97c05fdbcce83036ce8b39a2629ee4e145e9bdedf588afb853ba25731",
+        3: "47221edea584eda886a5d4098cfedbe5322d22a6d6a8ebd0220cb1dd56a50882",
+    }
+    found = {
+        version: hashlib.sha256("\n".join(statements).encode()).hexdigest()
+        for version, statements in ledger_file._STATEMENTS.items()
+    }
+    assert found == golden
 
 
 # --- damage at random places -------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dp_forward.privacy.charge import (
     LARGEST_UNITS,
     MU2_UNITS_PER_ONE,
 )
-from dp_forward.privacy.rounding import _float_up, difference_down, root_up
+from dp_forward.privacy.rounding import _float_up, root_up
 
 sizes = st.floats(min_value=1e-12, max_value=50, allow_nan=False)
 units = st.integers(min_value=0, max_value=10**12)
@@ -78,14 +78,26 @@ def test_charges_add_without_loss(a: int, b: int, c: int, d: int, k: int) -> Non
     st.integers(min_value=0, max_value=10**13),
     st.sampled_from([1e-10, 1e-5, 1e-2, 0.6]),
 )
-def test_epsilon_is_never_below_the_exact_sum(pure: int, mu2: int, delta: float) -> None:
-    # A float stands for its shortest decimal.
-    promised = Fraction(repr(Charge(pure, mu2).epsilon(delta))) - Fraction(pure, EPSILON_UNITS_PER_ONE)
-    assert promised >= 0
-    if mu2:
-        mu = math.sqrt(mu2 / MU2_UNITS_PER_ONE)
-        # The plain curve (no slack, nearest root) at the promised epsilon meets delta.
-        assert float(curve.hockey_stick(float(promised), mu)[0]) <= delta * (1 + 1e-9)
+def test_the_promised_point_lies_on_the_safe_side_of_the_curve(pure: int, mu2: int, delta: float) -> None:
+    charge = Charge(pure, mu2)
+    epsilon = charge.epsilon(delta)
+    # The plain formula, with no slack and nearest roundings.
+    loss, mu = pure / EPSILON_UNITS_PER_ONE, math.sqrt(mu2 / MU2_UNITS_PER_ONE)
+    keep = 1 / (1 + math.exp(-loss))
+    gaussian = curve.hockey_stick([epsilon - loss, epsilon + loss], mu) if mu else [0.0, 0.0]
+    plain = keep * gaussian[0] + (1 - keep) * gaussian[1]
+    assert plain <= delta * (1 + 1e-9)
+    assert plain * (1 - 1e-9) <= charge.delta(epsilon) <= delta
+    assert epsilon <= Charge(pure).epsilon(delta) + Charge(0, mu2).epsilon(delta) + 1e-9
+
+
+def test_the_curve_of_a_pure_charge_is_that_of_randomized_response() -> None:
+    charge = Charge.pure(2.0)
+    assert (charge.delta(2.0), charge.delta(3.0)) == (0.0, 0.0)
+    keep = math.exp(2.0) / (1 + math.exp(2.0))
+    assert charge.delta(1.0) == pytest.approx(keep * (1 - math.exp(-1.0)))
+    assert charge.delta(0.0) == pytest.approx(2 * keep - 1)
+    assert Charge().delta(0.0) == 0.0
 
 
 def test_three_gaussian_releases_cost_what_the_mathematics_says() -> None:
@@ -125,11 +137,15 @@ def test_conversions_to_floats_round_to_the_safe_side(exact: Fraction) -> None:
     assert root_up(exact) == pytest.approx(math.sqrt(exact), rel=1e-15)
 
 
-@given(sizes, sizes)
-def test_what_is_left_is_never_overstated(larger: float, smaller: float) -> None:
-    left = difference_down(larger, smaller)
-    assert left == 0 or Fraction(left) <= Fraction(larger) - Fraction(smaller)
-    assert left == pytest.approx(max(larger - smaller, 0.0), rel=1e-14)
+@given(units, units, units, units)
+def test_what_is_left_is_what_still_fits(a: int, b: int, c: int, d: int) -> None:
+    shares, charged = Charge(a, b), Charge(c, d)
+    left = shares.left_by(charged)
+    if charged <= shares:
+        assert charged + left == shares
+        assert not charged + left + Charge(1) <= shares
+        assert not charged + left + Charge(0, 1) <= shares
+    assert left <= shares
 
 
 def test_what_does_not_fit_sixty_four_bits_is_refused() -> None:
@@ -172,6 +188,9 @@ def test_numpy_integers_become_plain_ones() -> None:
 
 
 def test_the_repr_says_what_it_costs() -> None:
-    assert repr(Charge.pure(0.5) + Charge.gaussian(0.5)) == "Charge(epsilon=0.5, mu2=0.25)"
+    both = Charge.pure(0.5) + Charge.gaussian(0.5)
+    assert repr(both) == "Charge(epsilon=0.5, mu2=0.25)"
+    assert (str(both), str(Charge.gaussian(0.5))) == ("epsilon 0.5 and mu 0.5", "mu 0.5")
+    assert (str(Charge()), both.as_dict()) == ("epsilon 0.0", {"epsilon": 0.5, "mu": 0.5})
     assert not Charge()
     assert Charge(1)

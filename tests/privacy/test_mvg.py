@@ -92,3 +92,21 @@ def test_a_sample_is_noise_around_the_bounded_matrix() -> None:
     draw = made.sample(np.zeros((2, 400)), np.random.default_rng(0))
     assert draw[0].std() < 0.2
     assert 0.8 < draw[1].std() < 1.2
+
+
+@pytest.mark.parametrize("delta", [0.5, 0.7690716566096392, 0.906, 0.9752318481629676, 1 - 1e-6, 1 - 1e-12])
+@pytest.mark.parametrize("epsilon", [0.0023, 0.15, 2.4592857256688707, 22.0])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (12, 64)])
+def test_a_delta_near_one_is_calibrated_too(epsilon: float, delta: float, rows: int, columns: int) -> None:
+    """`calibrate` accounts for what it made, and raised an AssertionError here."""
+    for releases in (1, 3):
+        made = calibrate(
+            MVG,
+            Budget(epsilon, delta),
+            bound=normalise(1.0),
+            unit=TEXT,
+            rows=rows,
+            columns=columns,
+            releases=releases,
+        )
+        assert made.delta(epsilon) <= delta

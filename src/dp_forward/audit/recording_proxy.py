@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from dp_forward.errors import DpForwardError
-from dp_forward.ledger import LARGEST_CAP
+from dp_forward.privacy.cap import LARGEST_GAUSSIAN_EPSILON
 from dp_forward.service.client.client import Client
 from dp_forward.service.protocol.sansio import RetryPolicy
 from dp_forward.split.artifacts import UserSide
@@ -140,7 +140,7 @@ class RecordedClient:
     def _client(self, ledger: Path, retry: RetryPolicy) -> Client:
         """With room for a few releases: a client that draws too often must be seen, not stopped."""
         mechanism = self._user.spec.mechanism()
-        budget = min(LARGEST_CAP, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
+        budget = min(LARGEST_GAUSSIAN_EPSILON, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
         return Client(self._user, server=self._proxy.address, ledger=ledger, budget=budget, retry=retry)
 
 

@@ -27,7 +27,7 @@ def ask(
     budget: options.Budget = None,
     budget_per_day: Annotated[
         float | None,
-        Option(help="A second cap, for each day of UTC; alone, the first is the largest there is."),
+        Option(help="A second cap, for each day of UTC; for pure noise it may be the only one."),
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -45,7 +45,9 @@ def ask(
     """Ask about texts: front and noise run here, and only charged, noisy integers leave.
 
     The same text asked again resends the stored release and costs nothing; the provider can then see that it
-    is the same. A budget per day holds from midnight to midnight UTC.
+    is the same. A new ledger holds the kind of noise of the front: pure releases, or Gaussian ones at its
+    delta. A budget per day holds from midnight to midnight UTC; without --budget, whoever sees k days learns
+    up to k times as much.
 
     Example: dpf ask run/front "a quiet, generous film" --server http://127.0.0.1:8765 --budget 16
     """
@@ -66,10 +68,8 @@ def ask(
     answers: list[dict[str, Any]] = []
     try:
         with Client(front, server=server, token=token, epsilon=epsilon, **budgets) as client, Bars() as bars:
-            if new and budget is None and budget_per_day is not None:
-                cap = client.summary().cap
-                said = f"epsilon {budget_per_day} a day and, as no --budget was given, {cap} in all."
-                typer.echo(f"New ledger: {said}", err=True)
+            if new:
+                typer.echo(f"New ledger: {client.summary().promise}", err=True)
             counted = counter(bars, "asking", len(asked))
             found = map(client.ask, asked) if file is None else client.ask_many(asked, progress=counted)
             for answer in found:
@@ -94,8 +94,14 @@ def _print_all(answers: list[dict[str, Any]], *, asked: int, json: bool) -> None
         notes = ", ".join(note for flag, note in flags.items() if answer[flag])
         typer.echo(
             f"{number}. {answer['label']} {sure:.3f}{f' ({notes})' if notes else ''}; "
-            f"charge {answer['charge']:g}, spent {answer['spent']:g}, remaining {answer['remaining']:g}"
+            f"charge {answer['charge']:g}, {_spent(answer)}, remaining {answer['remaining']:g}"
         )
+
+
+def _spent(answer: dict[str, Any]) -> str:
+    """The sum in the ledger; only in a pure one is it an epsilon."""
+    spent, charged = answer["spent"], answer["charged"]
+    return f"charged mu {charged['mu']:g}" if spent is None else f"spent {spent:g}"
 
 
 def _pairs(given: list[str], *, lines: bool) -> list[tuple[str, str]]:

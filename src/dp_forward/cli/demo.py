@@ -19,7 +19,7 @@ from dp_forward.cli.audit import print_findings
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.cli.serve import serve_locally
 from dp_forward.errors import BudgetExhausted
-from dp_forward.ledger import Ledger
+from dp_forward.ledger import Cap, Ledger
 from dp_forward.privacy import (
     Budget,
     Deployment,
@@ -277,7 +277,7 @@ def _spend(*, cap: float, each: float) -> dict[str, Any]:
     rng = np.random.default_rng(7)
     with (
         tempfile.TemporaryDirectory() as folder,
-        Ledger.create(Path(folder) / "ledger.sqlite", cap_epsilon=cap, delta=_DELTA) as ledger,
+        Ledger.create(Path(folder) / "ledger.sqlite", cap=Cap.pure(cap)) as ledger,
     ):
         while True:
             key = ledger.releases.to_bytes(16, "big")

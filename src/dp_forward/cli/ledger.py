@@ -1,4 +1,4 @@
-"""`dpf ledger`: what has been spent, and is the file sound."""
+"""`dpf ledger`: what is promised, what has been charged, and is the file sound."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput, LedgerCorrupt
-from dp_forward.ledger import LARGEST_CAP, Ledger, Summary
+from dp_forward.ledger import Cap, Ledger, Summary
+from dp_forward.privacy import Budget
 from dp_forward.privacy.units import parse_unit
 
-app = typer.Typer(help="What has been spent, and is the file sound.", no_args_is_help=True)
+app = typer.Typer(help="What is promised and charged, and is the file sound.", no_args_is_help=True)
 
 File = Annotated[Path, Argument(metavar="FILE", help="The ledger.", show_default=False)]
 
 
 @app.command()
 def show(file: File, json: options.Json = False) -> None:
-    """What has been spent; the chain of charges is checked first.
+    """What is promised and what has been charged; the chain of charges is checked first.
 
     Example: dpf ledger show budget.ledger
     """
@@ -54,9 +55,15 @@ def create(
     file: File,
     epsilon: Annotated[
         float | None,
-        Option("--epsilon", "-e", help="The cap; never passed. With --per-day alone, the largest there is."),
+        Option("--epsilon", "-e", help="The cap over all releases; never passed. Not needed with --per-day."),
     ] = None,
-    delta: Annotated[float, Option("--delta", "-d", help="0 for pure releases only.")] = 1e-5,
+    delta: Annotated[
+        float, Option("--delta", "-d", help="Above 0, such as 1e-5: for Gaussian releases. 0: for pure ones.")
+    ] = 0.0,
+    pure_share: Annotated[
+        float | None,
+        Option(help="With --delta: for both kinds, so much of epsilon for pure releases, fixed for ever."),
+    ] = None,
     per_day: Annotated[float | None, Option(help="A second cap, for each day of UTC.")] = None,
     unit: Annotated[
         str | None,
@@ -66,30 +73,47 @@ def create(
 ) -> None:
     """Make a new ledger with a cap; an existing file is left alone.
 
-    A ledger adds up the epsilons of one unit. Charges of another one are refused.
+    The cap is the promise, and fixes what the ledger can hold: pure releases, Gaussian ones, or both with
+    their shares. Charges of another kind or another unit are refused.
 
-    Example: dpf ledger create budget.ledger --epsilon 8 --delta 1e-5
+    Example: dpf ledger create budget.ledger --epsilon 8 --delta 1e-5 --pure-share 2
     """
-    if epsilon is None and per_day is None:
-        raise InvalidInput("epsilon", "be given, or --per-day", "none", "Say what may be spent, such as 8.")
-    cap = LARGEST_CAP if epsilon is None else epsilon
+    if epsilon is None and (per_day is None or delta):
+        remedy = "Say what may be spent, such as 8. Only a ledger for pure releases goes by the day alone."
+        raise InvalidInput("epsilon", "be given", "none", remedy)
+    if pure_share is not None and not delta:
+        remedy = "Without --delta all of the cap is for pure releases."
+        raise InvalidInput("pure-share", "go with --delta", pure_share, remedy)
+    cap = None
+    if epsilon is not None:
+        wanted = Budget(epsilon, delta)
+        cap = Cap.mixed(wanted, pure=pure_share or 0.0) if delta else Cap.pure(epsilon)
     protected = None if unit is None else parse_unit(unit)
-    with Ledger.create(file, cap_epsilon=cap, delta=delta, per_day=per_day, unit=protected) as ledger:
+    with Ledger.create(file, cap=cap, per_day=per_day, unit=protected) as ledger:
         _print(ledger.summary(), json=json)
 
 
 def _print(summary: Summary, *, json: bool) -> None:
-    sentence = (
-        f"Sound: {summary.releases} releases cost epsilon {summary.spent} of {summary.cap} "
-        f"at delta {summary.delta}{'' if summary.unit is None else f' per {summary.unit}'}."
-    )
-    if summary.unit is None and summary.releases:
-        sentence += " What they protect was not said, or is not one unit: the sum speaks of none."
-    if summary.per_day is not None:
-        sentence += f" Of {summary.per_day} a day, {summary.spent_today} are spent today (UTC)."
     result = asdict(summary)
     if json:
         output.print_json({**result, "sound": True})
         return
-    # Digits are not cut: spent must not look smaller than it is.
-    output.print_fields("Ledger", {name: repr(value) for name, value in result.items()}, [sentence])
+    sentences = [f"Sound. {summary.promise}", _charged(summary)]
+    if summary.unit is None and summary.releases:
+        sentences.append(
+            "What the releases protect was not said, or is not one unit: the sum speaks of none."
+        )
+    # Digits are not cut: what was charged must not look smaller than it is.
+    shown = {name: repr(value) for name, value in result.items() if name != "promise"}
+    output.print_fields("Ledger", shown, sentences)
+
+
+def _charged(summary: Summary) -> str:
+    """What was charged; only where it is a valid epsilon is it called one."""
+    said = f"{summary.releases} releases have charged"
+    if summary.spent is not None:
+        said += f" epsilon {summary.spent}, a valid epsilon at any time."
+        return said if summary.per_day is None else f"{said[:-1]}; today (UTC) {summary.spent_today}."
+    charged, shares = summary.charged, summary.shares or summary.charged
+    parts = [f"{name} {charged[name]!r} of {shares[name]!r}" for name in charged if shares[name]]
+    return f"{said} {' and '.join(parts)}. That is how full the shares are, and no promise: the cap is."

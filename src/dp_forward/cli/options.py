@@ -51,8 +51,11 @@ TlsKey = Annotated[Path | None, Option(help="Its key, PEM.")]
 
 UserFront = Annotated[Path, Argument(help="The user's folder of a run: RUN/front.")]
 Server = Annotated[str, Option(help="The provider's address.")]
-LedgerFile = Annotated[Path, Option(help="What you have spent; made if there is none.")]
-Budget = Annotated[float | None, Option(help="The cap of a new ledger: epsilon over all texts.")]
+LedgerFile = Annotated[Path, Option(help="What you have been charged; made if there is none.")]
+Budget = Annotated[
+    float | None,
+    Option(help="The cap of a new ledger, for the front's kind of noise: epsilon over all texts."),
+]
 ProviderToken = Annotated[Path | None, Option(help="The provider's token.")]
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from json import dumps
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from dp_forward.errors import DpForwardError
+from dp_forward.errors import DpForwardError, LedgerRestated
 
 __all__ = ["print_fields", "print_json", "print_table", "run_app", "warn", "working"]
 
@@ -93,12 +94,30 @@ def say(message: str) -> None:
 
 
 def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None:
-    """Run a command line; a refusal of ours is one line on stderr and its exit code."""
+    """Run a command line; a refusal of ours is one line on stderr and its exit code, a warning one line."""
+    shown = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, LedgerRestated):
+            warn(str(message), name=name)
+        else:
+            shown(message, category, filename, lineno, file, line)
+
     try:
+        warnings.showwarning = show
         app(arguments)
     except DpForwardError as error:
         typer.echo(f"{name}: {error}", err=True)
         sys.exit(error.exit_code)
+    finally:
+        warnings.showwarning = shown
 
 
 @contextmanager

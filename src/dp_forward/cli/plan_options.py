@@ -25,7 +25,8 @@ Data = Annotated[
 LabelEpsilon = Annotated[float | None, Option(help="Randomize labels with this budget [public labels].")]
 LabelPrior = Annotated[str | None, Option(help="A public prior over the labels: 0.5,0.5.")]
 RecordBudget = Annotated[
-    float | None, Option(help="What each record may spend in all, for a new ledger [this release].")
+    float | None,
+    Option(help="The cap of a new ledger, for this kind of release: epsilon of each record [this release]."),
 ]
 Resume = Annotated[bool, Option("--resume", help="Continue a run that was killed.")]
 

@@ -139,13 +139,14 @@ def _report(
     from dp_forward.ledger import Ledger
 
     with Ledger.open(ledger or ledger_of(out)) as book:
-        spent, cap = book.spent(), book.cap
+        summary = book.summary()
     result = {
         "records": len(corpus),
         "bytes": corpus.bytes,
         "guarantee": corpus.guarantee.as_dict(),
-        "spent_per_record": spent,
-        "cap_per_record": cap,
+        "charged_per_record": summary.charged,
+        "spent_per_record": summary.spent,
+        "cap_per_record": summary.cap,
         "out": str(out),
     }
     sentences = [corpus.guarantee.statement]

@@ -55,9 +55,10 @@ from dp_forward.corpus.drawing import ReleaseDrawer
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
-from dp_forward.ledger import Ledger, Release, State
+from dp_forward.ledger import Cap, Ledger, Release, State
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.noise.released.released_matrix import release, serialise
+from dp_forward.privacy import Budget
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.digests import bytes_digest, file_digest
@@ -100,7 +101,8 @@ def release_corpus(
 
     Labels are stored as they are (``publish_labels``), randomized (``label_mechanism``), or not at all; a
     front whose noise protects records has them in the release itself.
-    ``budget`` is the cap on what each record may spend in a new ledger; by default, exactly this release.
+    ``budget`` is the cap on what each record may spend in a new ledger; by default, exactly this release. The
+    ledger holds the kind of this release: pure, Gaussian, or both in the proportion of one record's charge.
     ``progress`` is called with the number of records whose draws are on disk.
 
     Edges:
@@ -213,17 +215,18 @@ def _open_ledger(
     path = ledger_of(place) if ledger is None else Path(ledger).absolute()
     if path.is_relative_to(place):
         raise InvalidInput("ledger", "lie outside of out", "one in it", "What is in out is handed over.")
-    charge, delta = spec.charge(), spec.guarantee().delta
     if path.exists() and budget is None:
         return Ledger.open(path)
-    alone = charge.epsilon(delta)
-    cap = alone if budget is None else budget
-    if not path.exists() and alone > cap:  # no ledger is made that could never hold this release
+    charge, delta = spec.charge(), spec.guarantee().delta
+    cap = alone = Cap.of(charge, delta)
+    if budget is not None:
+        cap = Cap.like(charge, Budget(budget, delta))
+    if not path.exists() and not charge <= cap.shares:  # no ledger is made that could never hold this release
         raise BudgetExhausted(
-            f"The cap of epsilon {cap} (delta {delta}) would be passed: this release costs {alone} for every "
-            "record. Nothing was charged."
+            f"The cap of epsilon {cap.epsilon} (delta {cap.delta}) would be passed: this release costs "
+            f"{alone.epsilon} for every record. Nothing was charged."
         )
-    return Ledger.open_or_create(path, cap_epsilon=cap, delta=delta)
+    return Ledger.open_or_create(path, cap=cap)
 
 
 def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Release:

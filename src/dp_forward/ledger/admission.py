@@ -1,4 +1,4 @@
-"""Admission to a ledger: checks of arguments, of the unit, of the cap and of the daily budget.
+"""Admission to a ledger: checks of arguments, of the unit, of the shares in all and of the day.
 
 No message repeats a key or a payload.
 """
@@ -8,32 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 from dp_forward.errors import BudgetExhausted, InvalidInput
-from dp_forward.ledger.verification import DAY_NS, KEY_BYTES, LARGEST_CAP, Release, VerifiedChain
-from dp_forward.privacy import checks
-from dp_forward.privacy.charge import SMALLEST_DELTA, Charge
+from dp_forward.ledger.terms import Terms
+from dp_forward.ledger.verification import DAY_NS, KEY_BYTES, Release, VerifiedChain
+from dp_forward.privacy.charge import Charge
 from dp_forward.privacy.units import Unit
 
 LARGEST_PAYLOAD: Final = 2**29
 _LONGEST_MECHANISM: Final = 200
-
-Terms = tuple[float, float, float | None]
-"""Cap, delta, and the budget of a day."""
-
-
-def check_terms(cap_epsilon: float, delta: float, per_day: float | None) -> Terms:
-    """The terms of a ledger, within the range where the Gaussian curve is proved.
-
-    A budget per day above the cap would promise nothing, so it is refused.
-    """
-    cap = checks.epsilon(cap_epsilon, name="cap_epsilon")
-    if cap > LARGEST_CAP:
-        raise InvalidInput("cap_epsilon", f"be at most {LARGEST_CAP:g}", cap, "A larger cap protects nobody.")
-    delta = checks.delta(delta, zero=True)
-    if 0 < delta < SMALLEST_DELTA:
-        raise InvalidInput("delta", f"be 0 or at least {SMALLEST_DELTA:g}", delta, "Use 0, or 1e-5.")
-    if per_day is not None and (per_day := checks.epsilon(per_day, name="per_day")) > cap:
-        raise InvalidInput("per_day", f"be at most the cap, {cap:g}", per_day, "Use less, or leave it out.")
-    return cap, delta, per_day
 
 
 def check_key(key: object) -> bytes:
@@ -114,43 +95,57 @@ def refuse_another_charge(known: Release, charge: Charge, unit: Unit | None) -> 
 
 
 def other_terms(asked: Terms, found: Terms) -> InvalidInput:
-    """The error for a ledger that was created with another cap, delta or budget per day."""
+    """The error for a ledger that was created with another cap or budget per day."""
     return InvalidInput(
         "ledger",
-        f"have the {_terms(*asked)} that were asked for",
-        f"a ledger with {_terms(*found)}",
+        f"have the {_format(asked)} that was asked for",
+        f"a ledger with {_format(found)}",
         "A cap is never changed; ask with the ledger's own terms or use another file.",
     )
 
 
-def refuse_beyond_budget(chain: VerifiedChain, charge: Charge, now: int) -> None:
-    """Refuse a charge that would pass the cap, or the budget of the day.
+def refuse_another_kind(terms: Terms, charge: Charge) -> None:
+    """Refuse a charge of a kind for which the ledger has no share."""
+    if charge.mu2_units and not terms.limit.mu2_units:
+        kind, option = "Gaussian", "--delta 1e-5"
+    elif charge.epsilon_units and not terms.limit.epsilon_units:
+        kind, option = "pure", "--delta 1e-5 --pure-share 2, or a pure one without both"
+    else:
+        return
+    raise InvalidInput(
+        "charge",
+        f"be of a kind that the ledger has a share for, and it has no {kind} one",
+        charge,
+        "Shares are fixed when a ledger is made: use another one, such as by dpf ledger create FILE "
+        f"--epsilon 8 {option}. Nothing was charged.",
+    )
 
-    The charge is tried alone first, so that the sum cannot leave 64 bits.
+
+def refuse_beyond_budget(chain: VerifiedChain, charge: Charge, now: int) -> None:
+    """Refuse a charge that has no share, or would pass one, in all or of the day.
 
     What is charged under a later date counts as today's too. So the last charge under any date was admitted
     with all others of that date in the sum, and no date passes the budget, however the clock was set.
     """
-    alone = together = charge.epsilon(chain.delta)
-    if alone <= chain.cap:
-        together = (chain.total + charge).epsilon(chain.delta)
-    if together > chain.cap:
+    terms = chain.terms
+    refuse_another_kind(terms, charge)
+    today = chain.total_since(now // DAY_NS)
+    refused = f"this release costs {charge}. Nothing was charged for it."
+    if not charge <= terms.limit.left_by(chain.total):
+        cap = "" if terms.cap is None else f" of epsilon {terms.cap.epsilon} (delta {terms.delta})"
         raise BudgetExhausted(
-            f"The cap of epsilon {chain.cap} (delta {chain.delta}) would be passed: spent "
-            f"{chain.spent()}, this release costs {alone} by itself. Nothing was charged for it."
+            f"The cap{cap} would be passed: {chain.total} of {terms.limit} is charged, {refused}"
         )
-    if not chain.per_day:
-        return
-    if (chain.total_since(now // DAY_NS) + charge).epsilon(chain.delta) > chain.per_day:
+    if not charge <= terms.day_limit.left_by(today):
         raise BudgetExhausted(
-            f"The budget of epsilon {chain.per_day} per day (delta {chain.delta}) would be passed: spent "
-            f"{chain.spent_today(now)} today, this release costs {alone} by itself. "
-            "Nothing was charged for it. A day ends at 00:00 UTC."
+            f"The budget of epsilon {terms.per_day} per day (delta {terms.delta}) would be passed: {today} "
+            f"of {terms.day_limit} is charged today, {refused} A day ends at 00:00 UTC."
         )
 
 
-def _terms(cap: float, delta: float, per_day: float | None) -> str:
-    return f"cap {cap} and delta {delta}" + ("" if per_day is None else f" and {per_day} per day")
+def _format(terms: Terms) -> str:
+    cap = "no cap in all" if terms.cap is None else f"cap {terms.cap} ({terms.cap.shares})"
+    return cap + ("" if terms.per_day is None else f" and {terms.per_day} per day")
 
 
 def _per(unit: Unit | None) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, LedgerRestated
 from dp_forward.ledger import admission
 from dp_forward.ledger.ledger_file import (
     Event,
@@ -16,12 +17,14 @@ from dp_forward.ledger.ledger_file import (
     insert_event,
     locate,
     open_ledger_file,
+    upgrade_tables,
     write_mechanism,
 )
-from dp_forward.ledger.verification import Release, State, VerifiedChain, check_pages
+from dp_forward.ledger.terms import Terms
+from dp_forward.ledger.verification import DAY_NS, Release, State, VerifiedChain, check_pages
 from dp_forward.privacy import checks
+from dp_forward.privacy.cap import Cap
 from dp_forward.privacy.charge import Charge
-from dp_forward.privacy.rounding import difference_down
 from dp_forward.privacy.units import Unit, format_unit
 
 if TYPE_CHECKING:
@@ -34,31 +37,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """State of a ledger at one moment; epsilons at the ledger's delta.
+    """State of a ledger at one moment.
 
-    ``remaining`` is what the cap leaves, ``remaining_today`` what the day leaves; ``per_day`` and
-    ``remaining_today`` are None in a ledger without a budget per day. A release must fit both.
+    ``cap`` (at ``delta``) is the promise over all releases; None in a ledger with a budget per day only.
+    ``shares`` and ``charged`` hold an ``epsilon`` for pure releases and a ``mu`` for Gaussian ones. ``spent``
+    is what was charged where that is a valid epsilon at any time, in a pure ledger, and else None: the
+    promise of the others is the cap and nothing below it. ``remaining`` is the epsilon at ``delta`` of what
+    is left of the shares, as one release. The same of this day; ``per_day`` and ``remaining_today`` are None
+    in a ledger without a budget per day. A release must fit both. ``promise`` says it in words.
 
     ``unit`` is what every epsilon here protects (text, token, phrase:5, label, record). It is None where that
-    is not fixed yet or was never stated, and then ``spent`` is a promise about no one unit.
+    is not fixed yet or was never stated, and then the promise is about no one unit.
     """
 
-    spent: float
-    cap: float
-    remaining: float
+    cap: float | None
     delta: float
+    shares: dict[str, float] | None
+    charged: dict[str, float]
+    spent: float | None
+    remaining: float | None
     releases: int
     pending: int
     delivered: int
     per_day: float | None
-    spent_today: float
+    charged_today: dict[str, float]
+    spent_today: float | None
     remaining_today: float | None
     unit: str | None
+    promise: str
 
     @property
     def usable(self) -> float:
         """What is left now: the lesser of what the cap and the day leave."""
-        return self.remaining if self.remaining_today is None else min(self.remaining, self.remaining_today)
+        return min(left for left in (self.remaining, self.remaining_today) if left is not None)
 
 
 class Ledger:
@@ -72,16 +83,21 @@ class Ledger:
         ledger.delivered(release.id)                         # arrived; nothing to resend
 
     Guarantees:
-        The releases that this ledger admitted are (cap, delta)-DP together; see `Charge` for the proof and
-        for the one mixture that it does not cover. The check and the charge are one transaction, so no
-        interleaving of threads, processes or crashes passes the cap. What `reserve` returned is on disk (WAL,
+        The releases that this ledger admits are together what its cap promises, although each may be chosen
+        on what was seen before: pure epsilons and Gaussian mu^2 are held against shares that were fixed when
+        the ledger was made; see `Cap` for the proof. The check and the charge are one transaction, so no
+        interleaving of threads, processes or crashes passes a share. What `reserve` returned is on disk (WAL,
         synchronous = FULL). A crash after `reserve` leaves a charge without a release: privacy that was paid
         for and not used, never the reverse. A file that breaks any law is refused, never repaired or reset.
 
         With a budget per day, the releases of any one day of UTC are (per_day, delta)-DP together too: the
-        same proof, for the charges of that day. Over any number of days the cap still holds. Within 24 hours
-        around a midnight two days meet, and their releases are together (2 per_day, 2 delta)-DP (basic
-        composition) and no more than the cap.
+        same proof, for the shares of that day. Over any number of days the cap still holds. A pure ledger may
+        have a budget per day and no cap: then k days are together (k per_day)-DP, and no number bounds all of
+        them. Within 24 hours around a midnight two days meet, and their releases are together
+        (2 per_day, 2 delta)-DP (basic composition) and no more than the cap.
+
+        A file of schema version 2 is upgraded when it is opened, with a warning (`LedgerRestated`) that says
+        what it promises in truth (`Terms.restate` has the proof).
 
         All releases protect one unit (a text, a token, ...), which every epsilon here refers to. It is fixed
         by `create`, or else by the first charge; a charge of another unit, or of none that is stated, is
@@ -111,28 +127,40 @@ class Ledger:
         self._chain = VerifiedChain()
         with self._reading():
             self._chain.check_budgets()
+        if self._chain.older:
+            self._upgrade()
+
+    def _upgrade(self) -> None:
+        with self._writing() as (connection, written):
+            if not self._chain.older:
+                return  # another process was quicker, and said it
+            self._chain.check_budgets()
+            upgrade_tables(connection)
+            written.append(insert_event(connection, self._chain.terms_event()))
+        said = f"The ledger {self._database.path.name} was made by an older version and is upgraded."
+        warnings.warn(f"{said} {self._terms.promise(self._per_unit())}", LedgerRestated, stacklevel=4)
 
     @classmethod
     def create(
         cls,
         path: str | os.PathLike[str],
         *,
-        cap_epsilon: float,
-        delta: float,
+        cap: Cap | None = None,
         per_day: float | None = None,
         unit: Unit | None = None,
     ) -> Ledger:
         """A new, empty ledger; refuses a path that exists. ``per_day`` is a second cap, for each day.
 
         Edges:
-            ``delta = 0`` makes a ledger for pure releases only. The cap is at most 1000. Without a
+            ``cap`` fixes the kinds of releases that it can hold, for ever: `Cap.pure`, `Cap.gaussian`,
+            `Cap.mixed`. Without one it is a pure ledger with a budget per day and no total. Without a
             ``unit`` the first charge fixes it.
         """
-        cap, delta, per_day = admission.check_terms(cap_epsilon, delta, per_day)
+        terms = Terms.of(cap, per_day)
         place = locate(path)
         mechanism, key = write_mechanism("", admission.check_unit(unit)), secrets.token_bytes(16)
-        opened = VerifiedChain().next_event("opened")._replace(key=key, mechanism=mechanism)
-        create_ledger_file(place, opened._replace(cap=cap, delta=delta, per_day=per_day or 0.0))
+        opened = VerifiedChain().terms_event(terms)._replace(key=key, mechanism=mechanism)
+        create_ledger_file(place, opened)
         return cls(open_ledger_file(place))
 
     @classmethod
@@ -147,20 +175,20 @@ class Ledger:
 
     @classmethod
     def open_or_create(
-        cls, path: str | os.PathLike[str], *, cap_epsilon: float, delta: float, per_day: float | None = None
+        cls, path: str | os.PathLike[str], *, cap: Cap | None = None, per_day: float | None = None
     ) -> Ledger:
         """The ledger at this path, made if there is none; other terms than asked are an error."""
-        terms = cap, delta, per_day = admission.check_terms(cap_epsilon, delta, per_day)
+        terms = Terms.of(cap, per_day)
         place = locate(path)
         if not place.exists():
             try:
-                return cls.create(place, cap_epsilon=cap, delta=delta, per_day=per_day)
+                return cls.create(place, cap=cap, per_day=per_day)
             except InvalidInput:
                 if not place.exists():  # otherwise another process was quicker
                     raise
         ledger = cls.open(place)
-        found = (ledger.cap, ledger.delta, ledger.per_day)
-        if found != terms:
+        if (ledger.cap, ledger.per_day) != (terms.cap, terms.per_day):
+            found = ledger._terms
             ledger.close()
             raise admission.other_terms(terms, found)
         return ledger
@@ -171,12 +199,13 @@ class Ledger:
         """Charge one release, before anything is drawn; asking again with a key costs nothing.
 
         Guarantees:
-            When this returns, the charge is on disk, once per key, and the sum is within the cap and
-            that of its day within the budget per day.
+            When this returns, the charge is on disk, once per key, and the sums of both kinds are within
+            their shares, in all and of its day.
         Edges:
             A known key returns its release in the state it has reached. `InvalidInput` if it was
-            charged something else then, or where the ledger has another ``unit``; `BudgetExhausted` if
-            the cap or the day's budget would be passed. Then nothing is written.
+            charged something else then, or where the ledger has another ``unit`` or no share for this
+            kind of charge; `BudgetExhausted` if a share, in all or of the day, would be passed. Then
+            nothing is written.
             Charges that say no unit go together, in a ledger of their own.
         """
         key = admission.check_key(key)
@@ -239,32 +268,37 @@ class Ledger:
             return self._chain.pending()
 
     @property
-    def cap(self) -> float:
-        """The epsilon that is never passed."""
-        return self._chain.cap
+    def _terms(self) -> Terms:
+        return self._chain.terms
+
+    @property
+    def cap(self) -> Cap | None:
+        """The promise over all releases; None where there is a budget per day only."""
+        return self._terms.cap
 
     @property
     def delta(self) -> float:
         """The delta at which every epsilon of this ledger is stated."""
-        return self._chain.delta
+        return self._terms.delta
 
     @property
     def per_day(self) -> float | None:
         """The epsilon that no day of UTC passes; None where only the cap counts."""
-        return self._chain.per_day or None
+        return self._terms.per_day
 
     @property
     def unit(self) -> Unit | None:
         """What every charge protects; None where that is not fixed yet, or was never said."""
         return self._chain.unit
 
-    def check_unit(self, unit: Unit | None) -> None:
-        """Refuse a unit that could not be charged here; charges nothing.
+    def check_kind(self, charge: Charge, unit: Unit | None) -> None:
+        """Refuse a kind of charge or a unit that could not be charged here; charges nothing.
 
         Edges:
             `reserve` checks again: in a ledger without a unit another process may be first.
         """
         with self._reading():
+            admission.refuse_another_kind(self._terms, admission.check_charge(charge))
             admission.refuse_another_unit(self._chain, admission.check_unit(unit))
 
     @property
@@ -273,28 +307,38 @@ class Ledger:
         with self._reading():
             return len(self._chain)
 
-    def spent(self) -> float:
-        """The epsilon of everything charged so far, rounded up."""
+    def charged(self) -> Charge:
+        """The sum of everything charged so far: pure epsilon, and Gaussian mu^2."""
         with self._reading():
-            return self._chain.spent()
+            return self._chain.total
+
+    def spent(self) -> float | None:
+        """What was charged, where that is a valid epsilon at any time: in a pure ledger. Else None."""
+        charged = self.charged()
+        return charged.pure_epsilon if self._terms.pure else None
 
     def summary(self) -> Summary:
         """All of the above at one moment."""
         with self._reading():
-            releases, pending = len(self._chain), len(self._chain.pending())
-            spent, today = self._chain.spent(), self._chain.spent_today(time.time_ns())
+            terms, releases, pending = self._terms, len(self._chain), len(self._chain.pending())
+            charged, today = self._chain.total, self._chain.total_since(time.time_ns() // DAY_NS)
+        cap, per_day = terms.cap, terms.per_day
         return Summary(
-            spent=spent,
-            cap=self.cap,
-            remaining=difference_down(self.cap, spent),
-            delta=self.delta,
+            cap=None if cap is None else cap.epsilon,
+            delta=terms.delta,
+            shares=None if cap is None else terms.limit.as_dict(),
+            charged=charged.as_dict(),
+            spent=charged.pure_epsilon if terms.pure else None,
+            remaining=None if cap is None else _left(terms.limit, charged, terms.delta, cap.epsilon),
             releases=releases,
             pending=pending,
             delivered=releases - pending,
-            per_day=self.per_day,
-            spent_today=today,
-            remaining_today=None if self.per_day is None else difference_down(self.per_day, today),
+            per_day=per_day,
+            charged_today=today.as_dict(),
+            spent_today=today.pure_epsilon if terms.pure else None,
+            remaining_today=None if per_day is None else _left(terms.day_limit, today, terms.delta, per_day),
             unit=None if self.unit is None else format_unit(self.unit),
+            promise=terms.promise(self._per_unit()),
         )
 
     def verify(self) -> None:
@@ -325,12 +369,14 @@ class Ledger:
 
     def __repr__(self) -> str:
         """What was known at the last call; reads no file."""
-        daily = "" if self.per_day is None else f", per_day={self.per_day}"
-        unit = "" if self.unit is None else f" per {self.unit}"
+        terms, daily = self._terms, "" if self.per_day is None else f", per_day={self.per_day}"
         return (
-            f"Ledger(cap={self.cap}{daily}, spent={self._chain.spent()}, delta={self.delta}, "
-            f"releases={len(self._chain)}){unit}"
+            f"Ledger(cap={terms.cap}{daily}, charged={self._chain.total}, releases={len(self._chain)})"
+            f"{self._per_unit()}"
         )
+
+    def _per_unit(self) -> str:
+        return "" if self.unit is None else f" per {self.unit}"
 
     def _release(self, release_id: int) -> Release:
         number = checks.count("release_id", release_id, remedy="Use the id of a Release.")
@@ -364,3 +410,10 @@ class Ledger:
                 yield connection, written
             for event in written:
                 self._chain.append(event)
+
+
+def _left(limit: Charge, charged: Charge, delta: float, whole: float) -> float:
+    """The epsilon at ``delta`` of what is left, as one release; calibrated to it, a release still fits."""
+    left = limit.left_by(charged)
+    left = Charge(left.epsilon_units, max(0, left.mu2_units - 1))  # what a charge may be rounded up by
+    return min(whole, left.epsilon(delta)) if charged else whole

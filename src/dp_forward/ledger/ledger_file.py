@@ -9,9 +9,15 @@ a ledger that was created for a unit, in its first row, below an empty name. Nam
 before units were stored have no second line. Their unit is taken from the names under which this software
 wrote its own charges ("ask: privunit per text"), and is otherwise unknown.
 
+The row ``opened`` states the terms: the shares of the cap in the columns of a charge (its totals are 0), the
+epsilon and delta that they promise, and the budget of a day. In files of schema version 2 it states one
+epsilon and delta without shares; such a file is upgraded when it is opened, and a row ``restated`` at the end
+of the chain states its shares and its promise from then on (`terms`).
+
 Guarantees:
-    The digest of a row covers its unit. Rows from before units were stored are read as they are: no file is
-    changed or refused for them.
+    The digest of a row covers its unit and its terms. Rows from before units were stored are read as they
+    are: no file is changed or refused for them. An upgrade is one transaction: it keeps every row and
+    payload, and a crash leaves the old file or the new one.
 """
 
 from __future__ import annotations
@@ -33,7 +39,8 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS: Final = 30.0
 APPLICATION_ID: Final = 0x6470664C  # "dpfL" in the file's header
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
+_OLDER_VERSION: Final = 2
 DIGEST_BYTES: Final = 32
 GENESIS: Final = bytes(DIGEST_BYTES)
 """The previous hash of the first event."""
@@ -46,17 +53,16 @@ _OLD_NAME: Final = re.compile(r"(?:ask|corpus): \S+ per (text|token|phrase of (\
 
 # No column is NULL: a kind that does not use one holds 0 or the empty string, and the verification checks
 # that. So the hashed encoding needs no second way to say "nothing".
-_STATEMENTS: Final = (
-    """CREATE TABLE events (
+_EVENTS: Final = """CREATE TABLE events (
     sequence INTEGER PRIMARY KEY,
-    kind TEXT NOT NULL CHECK (kind IN ('opened', 'reserved', 'ready', 'delivered')),
+    kind TEXT NOT NULL CHECK (kind IN ('opened', 'reserved', 'ready', 'delivered', 'restated')),
     release INTEGER NOT NULL,
     key BLOB NOT NULL,
     mechanism TEXT NOT NULL,
     epsilon_units INTEGER NOT NULL CHECK (epsilon_units >= 0),
     mu2_units INTEGER NOT NULL CHECK (mu2_units >= 0),
-    total_epsilon_units INTEGER NOT NULL CHECK (total_epsilon_units >= epsilon_units),
-    total_mu2_units INTEGER NOT NULL CHECK (total_mu2_units >= mu2_units),
+    total_epsilon_units INTEGER NOT NULL CHECK (total_epsilon_units >= 0),
+    total_mu2_units INTEGER NOT NULL CHECK (total_mu2_units >= 0),
     payload_sha256 BLOB NOT NULL,
     payload_length INTEGER NOT NULL CHECK (payload_length >= 0),
     cap REAL NOT NULL,
@@ -65,7 +71,13 @@ _STATEMENTS: Final = (
     time_ns INTEGER NOT NULL,
     previous BLOB NOT NULL CHECK (length(previous) = 32),
     digest BLOB NOT NULL UNIQUE CHECK (length(digest) = 32)
-) STRICT""",
+) STRICT"""
+_OLDER_EVENTS: Final = (
+    _EVENTS.replace(", 'restated'", "")
+    .replace("total_epsilon_units >= 0", "total_epsilon_units >= epsilon_units")
+    .replace("total_mu2_units >= 0", "total_mu2_units >= mu2_units")
+)
+_OTHER_STATEMENTS: Final = (
     "CREATE UNIQUE INDEX one_event_of_a_kind ON events (release, kind)",
     "CREATE UNIQUE INDEX one_release_per_key ON events (key) WHERE kind = 'reserved'",
     """CREATE TABLE payloads (
@@ -96,6 +108,10 @@ END"""
         for verb in ("UPDATE", "DELETE")
     ),
 )
+_STATEMENTS: Final = {
+    SCHEMA_VERSION: (_EVENTS, *_OTHER_STATEMENTS),
+    _OLDER_VERSION: (_OLDER_EVENTS, *_OTHER_STATEMENTS),
+}
 
 
 class Event(NamedTuple):
@@ -204,7 +220,7 @@ def create_ledger_file(path: Path, first: Event) -> None:
     def fill(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        for statement in _STATEMENTS:
+        for statement in _STATEMENTS[SCHEMA_VERSION]:
             connection.execute(statement)
         insert_event(connection, first)
 
@@ -226,15 +242,37 @@ def _check_tables(connection: sqlite3.Connection) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID:
         raise LedgerCorrupt("The file is an SQLite database, but not a ledger of dp-forward.")
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != SCHEMA_VERSION:
+    version = _version(connection)
+    if version not in _STATEMENTS:
         raise LedgerCorrupt(
-            f"The ledger has schema version {version}; this software knows {SCHEMA_VERSION} only. Use the "
-            "dp-forward that made it, or a new ledger: what the old one holds stays spent, and both add up."
+            f"The ledger has schema version {version}; this software knows {_OLDER_VERSION} and "
+            f"{SCHEMA_VERSION} only. Use the dp-forward that made it, or a new ledger: what the old one "
+            "holds stays spent, and both add up."
         )
     found = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
-    if sorted(sql for (sql,) in found) != sorted(_STATEMENTS):
+    if sorted(sql for (sql,) in found) != sorted(_STATEMENTS[version]):
         raise LedgerCorrupt("The ledger's tables and triggers are not the ones that were made.")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def upgrade_tables(connection: sqlite3.Connection) -> None:
+    """Turn the tables of schema version 2 into today's, within the caller's transaction; no row changes."""
+    if _version(connection) != _OLDER_VERSION:
+        raise LedgerCorrupt("Ledger row 1 is damaged: it states no shares.")
+    connection.execute("PRAGMA defer_foreign_keys = ON")  # payloads and head refer to these rows
+    rows = connection.execute("SELECT * FROM events ORDER BY sequence").fetchall()
+    connection.execute("DROP TABLE events")  # with its indexes and triggers
+    connection.execute(_EVENTS)
+    connection.executemany(_INSERT, rows)
+    kept = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema")}
+    for statement in _OTHER_STATEMENTS:
+        if statement not in kept:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _refusal(path: Path, problem: Problem) -> DpForwardError:
@@ -244,7 +282,7 @@ def _refusal(path: Path, problem: Problem) -> DpForwardError:
         "exists": InvalidInput(
             "ledger", "not exist yet", path.with_name(detail or path.name), "Open it, or choose another name."
         ),
-        "missing": InvalidInput("ledger", "exist", path, "Create it first, with a cap and a delta."),
+        "missing": InvalidInput("ledger", "exist", path, "Create it first, with a cap."),
         "closed": InvalidInput("ledger", "be open", "a closed one", "Open it again."),
         "gone": LedgerCorrupt(f"The ledger file {detail} while in use."),
         "damaged": LedgerCorrupt(
@@ -260,6 +298,7 @@ def _refusal(path: Path, problem: Problem) -> DpForwardError:
     }
     unavailable = LedgerUnavailable(
         f"The ledger could not be read or written ({detail}). Check the disk and the rights of the file and "
-        "its folder; nothing was sent."
+        "its folder. Every earlier step is kept; this one may not be noted. Where it was to note that a "
+        "release arrived, that release was sent, and sending it again costs nothing."
     )
     return known.get(problem.kind, unavailable)

@@ -10,15 +10,17 @@ import contextlib
 import hashlib
 import struct
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from dp_forward.errors import InvalidInput, LedgerCorrupt
+from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt
 from dp_forward.ledger.ledger_file import DIGEST_BYTES, GENESIS, Event, digest_of, read_mechanism
-from dp_forward.privacy.charge import SMALLEST_DELTA, Charge
+from dp_forward.ledger.terms import NO_LIMIT, Terms
+from dp_forward.privacy.cap import Cap
+from dp_forward.privacy.charge import Charge
 
 if TYPE_CHECKING:
     import sqlite3
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from dp_forward.privacy.units import Unit
 
 KEY_BYTES: Final = range(16, 65)
-LARGEST_CAP: Final = 1000.0
-"""The error of the Gaussian curve is proved up to this epsilon."""
 DAY_NS: Final = 86_400 * 10**9
 """A day of UTC; unix time knows no leap seconds."""
 
@@ -46,6 +46,7 @@ class State(StrEnum):
 
 
 _OPENED: Final = "opened"
+_RESTATED: Final = "restated"
 _RESERVED: Final = State.RESERVED.value
 _READY: Final = State.READY.value
 _DUE: Final = {_READY: _RESERVED, State.DELIVERED.value: _READY}
@@ -76,9 +77,8 @@ class VerifiedChain:
     def __init__(self) -> None:
         self.sequence = 0
         self.head = GENESIS
-        self.cap = 0.0
-        self.delta = 0.0
-        self.per_day = 0.0
+        self._terms: Terms | None = None
+        self._older: Event | None = None
         self.payloads: dict[int, Event] = {}
         self._total_epsilon_units = 0
         self._total_mu2_units = 0
@@ -102,13 +102,36 @@ class VerifiedChain:
         units = [cost for other, cost in self._days.items() if other >= day]
         return Charge(sum(cost[0] for cost in units), sum(cost[1] for cost in units))
 
-    def spent(self) -> float:
-        """The epsilon of all releases together, rounded up."""
-        return self.total.epsilon(self.delta)
+    @property
+    def terms(self) -> Terms:
+        """What the ledger promises and admits."""
+        if self._terms is None:
+            raise LedgerCorrupt("The ledger states no shares.")
+        return self._terms
 
-    def spent_today(self, now: int) -> float:
-        """The epsilon of the releases of the day of ``now`` and of all later ones, rounded up."""
-        return self.total_since(now // DAY_NS).epsilon(self.delta)
+    @property
+    def older(self) -> bool:
+        """Whether this is a chain of schema version 2, whose promise is to be restated first."""
+        return self._older is not None and self._terms is None
+
+    def terms_event(self, terms: Terms | None = None) -> Event:
+        """The row that states the terms of a new ledger, or from now on those of an older one."""
+        kind = _OPENED
+        if terms is None:
+            kind, terms = _RESTATED, self._restated_terms()
+        return self.next_event(kind)._replace(
+            epsilon_units=terms.limit.epsilon_units,
+            mu2_units=terms.limit.mu2_units,
+            cap=0.0 if terms.cap is None else terms.cap.epsilon,
+            delta=terms.delta,
+            per_day=terms.per_day or 0.0 if kind == _OPENED else 0.0,
+        )
+
+    def _restated_terms(self) -> Terms:
+        if self._older is None:
+            raise LedgerCorrupt("The ledger states its shares already.")
+        opened = self._older
+        return Terms.restate(opened.cap, opened.delta, opened.per_day or None, self.total)
 
     @property
     def unit(self) -> Unit | None:
@@ -188,17 +211,17 @@ class VerifiedChain:
         self._take(event)
 
     def check_budgets(self) -> None:
-        """Refuse a chain that spent more than it was allowed to, in all or on one day."""
+        """Refuse a chain that charged more than it was allowed to, in all or on one day."""
         if not self.sequence:
             raise LedgerCorrupt("Ledger row 1 is missing: the chain is empty.")
-        if (spent := self.spent()) > self.cap:
-            raise LedgerCorrupt(
-                f"Ledger row {self.sequence} is damaged: epsilon {spent} was spent of a cap of {self.cap}."
-            )
-        for day, units in self._days.items() if self.per_day else ():
-            if (spent := Charge(*units).epsilon(self.delta)) > self.per_day:
-                allowed = f"where {self.per_day} a day is allowed"
-                raise LedgerCorrupt(f"The ledger is damaged: epsilon {spent} on {_date(day)} {allowed}.")
+        terms = self._restated_terms() if self.older else self.terms
+        if not self.total <= terms.limit:
+            told = f"{self.total} was charged of {terms.limit} in all"
+            raise LedgerCorrupt(f"Ledger row {self.sequence} is damaged: {told}.")
+        for day, units in self._days.items():
+            if not Charge(*units) <= terms.day_limit:
+                told = f"{Charge(*units)} on {_date(day)} where {terms.day_limit} a day is allowed"
+                raise LedgerCorrupt(f"The ledger is damaged: {told}.")
 
     def read_payload(self, connection: sqlite3.Connection, release_id: int) -> bytes:
         """The stored bytes of a release that is ready, checked against the chain."""
@@ -232,7 +255,9 @@ class VerifiedChain:
         return ""
 
     def _broken_law(self, event: Event) -> str:
-        charge = _charge(event.epsilon_units, event.mu2_units)
+        stated = event.kind in (_OPENED, _RESTATED)
+        cost = _charge(event.epsilon_units, event.mu2_units)
+        charge = _NOTHING if stated else cost
         if (
             event.total_epsilon_units != self._total_epsilon_units + charge.epsilon_units
             or event.total_mu2_units != self._total_mu2_units + charge.mu2_units
@@ -240,30 +265,56 @@ class VerifiedChain:
             return "its totals are not the sums of the charges"
         if (event.kind == _OPENED) != (event.sequence == 1):
             return "a ledger is opened once, by its first row"
-        if event.kind == _OPENED:
-            return self._broken_opening(event, charge)
+        if stated:
+            return self._broken_terms(event, cost)
         if event.cap or event.delta or event.per_day:
             return "only the first row may state the cap"
         if event.kind == _RESERVED:
             return self._broken_reservation(event, charge)
         return self._broken_step(event, charge)
 
-    @staticmethod
-    def _broken_opening(event: Event, charge: Charge) -> str:
-        delta_is_sane = event.delta == 0 or SMALLEST_DELTA <= event.delta < 1
-        if not (0 < event.cap <= LARGEST_CAP and delta_is_sane and 0 <= event.per_day <= event.cap):
-            return "the cap, the budget of a day or delta makes no sense"
+    def _broken_terms(self, event: Event, shares: Charge) -> str:
         name = read_mechanism(event.mechanism)[0]
-        if charge or event.release or event.payload_sha256 or event.payload_length or name:
+        if event.release or event.payload_sha256 or event.payload_length or name:
             return "opening a ledger releases nothing"
+        if event.kind == _RESTATED and not self.older:
+            return "only an older ledger is restated, and once"
+        try:
+            terms = self._stated_terms(event, shares)
+        except DpForwardError:
+            return "the cap, the budget of a day or delta makes no sense"
+        if terms is not None and not self.total <= terms.limit:
+            return "more was charged than it allows"
         return ""
+
+    def _stated_terms(self, event: Event, shares: Charge) -> Terms | None:
+        """The terms of a row ``opened`` or ``restated``; None for an opening of schema version 2.
+
+        Raises:
+            InvalidInput: where they make no sense.
+        """
+        sense = InvalidInput("terms", "make sense", "others", "The file is damaged.")
+        if event.kind == _RESTATED:
+            terms = self._restated_terms()
+            promised = None if terms.cap is None else (terms.cap.epsilon, terms.delta, 0.0)
+            if (event.cap, event.delta, event.per_day) != promised:
+                raise sense
+            return replace(terms, limit=shares, day_limit=terms.day_limit if terms.per_day else shares)
+        if event.cap and shares:
+            return Terms.of(Cap(event.cap, event.delta, shares), event.per_day or None)
+        if event.cap:
+            Terms.restate(event.cap, event.delta, event.per_day or None, _NOTHING)
+            return None
+        if shares != NO_LIMIT or event.delta:
+            raise sense
+        return Terms.of(None, event.per_day)
 
     def _broken_reservation(self, event: Event, charge: Charge) -> str:
         if event.release != len(self) + 1:
             return "its release is not the next one"
         if not charge:
             return "a release that costs nothing"
-        if charge.mu2_units and not self.delta:
+        if self._older is not None and charge.mu2_units and not self._older.delta:
             return "a Gaussian release in a ledger with delta 0"
         if len(event.key) not in KEY_BYTES or event.key in self._by_key:
             return "its key is too short, too long or not new"
@@ -291,8 +342,9 @@ class VerifiedChain:
 
     def _take(self, event: Event) -> None:
         kind, release = event.kind, event.release
-        if kind == _OPENED:
-            self.cap, self.delta, self.per_day = event.cap, event.delta, event.per_day
+        if kind in (_OPENED, _RESTATED):
+            self._terms = self._stated_terms(event, _charge(event.epsilon_units, event.mu2_units))
+            self._older = self._older or (event if self._terms is None else None)
             if (created_for := read_mechanism(event.mechanism)[1]) is not None:
                 self._units[created_for] = None
         elif kind == _RESERVED:

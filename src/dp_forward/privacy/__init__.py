@@ -3,9 +3,8 @@
 Read in this order: `units` (what is protected), `bounds` (the sensitivity), `curve` (what Gaussian noise
 proves), the mechanisms (`gaussian`, `matrix`, `mvg`, `privunit`, `response`), `calibrate` (from a budget to
 noise), `noise_spec` (the same, by name), `compose` (several releases), `shuffling` (from local to central),
-`deployment` (who sees what),
-`guarantee` (the promise in words), `charge` (what a release costs in a ledger) and `paper_mode` (the paper's
-sensitivity next to the proved one).
+`deployment` (who sees what), `guarantee` (the promise in words), `charge` (what a release costs in a ledger),
+`cap` (what a ledger promises) and `paper_mode` (the paper's sensitivity next to the proved one).
 
 NumPy and SciPy only; nothing here loads torch.
 """

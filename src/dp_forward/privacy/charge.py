@@ -16,9 +16,14 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks, curve
-from dp_forward.privacy.rounding import decimal_up, root_up
+from dp_forward.privacy.bounds import Sensitivity
+from dp_forward.privacy.compose import Composition, compose
+from dp_forward.privacy.gaussian import AnalyticGaussian
+from dp_forward.privacy.response import RandomizedResponse
+from dp_forward.privacy.rounding import decimal_up, root_up, shown_up
+from dp_forward.privacy.solve import last_safe
 
-__all__ = ["SMALLEST_DELTA", "Charge"]
+__all__ = ["LARGEST_UNITS", "Charge"]
 
 EPSILON_UNITS_PER_ONE: Final = 10**9
 """Epsilon is counted in steps of 1e-9."""
@@ -39,23 +44,15 @@ class Charge:
     r"""What one or many releases cost together: pure epsilon and Gaussian mu^2.
 
     Guarantees:
-        Releases whose charges add up to this one are ``(epsilon(delta), delta)``-DP together.
-        Pure epsilons add (basic composition); Gaussian releases add mu^2, exactly, also when each
-        is chosen after seeing the ones before (Smith and Thakurta 2022). For the mixture, let
-        the pure part cost e in all and let d be the curve of the Gaussian part. On every
-        transcript the pure steps satisfy ``Q_R >= exp(-e) P_R``, so
-
-            P - exp(eps) Q  =  P_R P_G - exp(eps) Q_R Q_G  <=  P_R [P_G - exp(eps - e) Q_G].
-
-        ``P_R P_G`` and ``P_R Q_G`` are two runs of the Gaussian releases in which the steps
-        between them behave alike, so the positive part of the right side sums to at most
-        ``d(eps - e)``: hence ``delta(eps) <= d(eps - e)``. With ``eps = e + d^-1(delta)`` this is
-        what `epsilon` returns, with every rounding upwards.
+        Releases that were fixed beforehand and whose charges add up to this one are
+        ``(epsilon(delta), delta)``-DP together: pure epsilons add (basic composition), Gaussian
+        releases add mu^2, exactly, and both together are dominated by randomized response with the
+        sum of the epsilons beside one Gaussian with the sum of the mu^2 (`compose`). Everything is
+        rounded up.
     Edges:
-        The proof takes e and mu as numbers that no transcript exceeds. They may be reached by any
-        adaptive order of releases. What it does not cover is a user who, *because of what earlier
-        releases showed*, decides to spend the rest of a cap on pure releases rather than on
-        Gaussian ones, or the other way round. One kind only, or a fixed mixture, is covered.
+        Where releases are chosen, or stopped, on what earlier ones showed, a running sum is no
+        promise: only what was fixed before the first one is. That is a `Cap`, whose docstring has
+        the proof. Pure charges alone are the exception: their sum is valid at any time.
         Both counts fit a signed 64-bit integer; anything beyond is refused.
     """
 
@@ -108,12 +105,43 @@ class Charge:
     def __bool__(self) -> bool:
         return bool(self.epsilon_units or self.mu2_units)
 
+    def __le__(self, other: Charge) -> bool:
+        """Whether this fits into the shares ``other``: into each of the two by itself."""
+        return self.epsilon_units <= other.epsilon_units and self.mu2_units <= other.mu2_units
+
+    def left_by(self, charged: Charge) -> Charge:
+        """What ``charged`` leaves of each of these two shares; never below nothing."""
+        return Charge(
+            max(0, self.epsilon_units - charged.epsilon_units), max(0, self.mu2_units - charged.mu2_units)
+        )
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The epsilon of the pure part, exact: the float stands for its shortest decimal."""
+        return decimal_up(Fraction(self.epsilon_units, EPSILON_UNITS_PER_ONE))
+
+    @property
+    def mu(self) -> float:
+        """The mu of the Gaussian part, rounded up."""
+        return root_up(Fraction(self.mu2_units, MU2_UNITS_PER_ONE))
+
+    def delta(self, epsilon: float) -> float:
+        """The delta that is proved at this epsilon, rounded up; see the class for the proof."""
+        epsilon = checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more.")
+        if self.pure_epsilon == 0:
+            return curve.delta(epsilon, self.mu)
+        if self.mu == 0 and epsilon >= self.pure_epsilon:
+            return 0.0
+        # The curve is evaluated a little below epsilon: that covers the rounding of "epsilon - loss".
+        below = epsilon - 4 * math.ulp(epsilon + self.pure_epsilon)
+        return _mixture(self).delta(max(0.0, below))
+
     def epsilon(self, delta: float) -> float:
         """The epsilon that is proved at this delta, rounded up; see the class for the proof.
 
         Edges:
-            ``delta = 0`` is allowed for pure charges only. Results above 1000 lie outside the
-            range in which `curve` states its error; a ledger never admits them.
+            ``delta = 0`` is allowed for pure charges only; their epsilon is the sum at any delta. Gaussian
+            results above 1000 lie outside the range in which `curve` states its error; no `Cap` has them.
         """
         delta = checks.delta(delta, zero=True)
         if self.mu2_units and delta < SMALLEST_DELTA:
@@ -123,7 +151,16 @@ class Charge:
                 delta,
                 "Gaussian noise has no pure guarantee; use something such as 1e-5.",
             )
-        return _epsilon(self.epsilon_units, self.mu2_units, delta)
+        return _epsilon(self, delta)
+
+    def as_dict(self) -> dict[str, float]:
+        """For JSON: the pure epsilon, and the mu of the Gaussian part, rounded up."""
+        return {"epsilon": self.pure_epsilon, "mu": self.mu}
+
+    def __str__(self) -> str:
+        """'epsilon 2.0 and mu 0.5': a mu is never called epsilon."""
+        parts = [f"epsilon {self.pure_epsilon}"] if self.epsilon_units or not self.mu2_units else []
+        return " and ".join([*parts, *([f"mu {shown_up(self.mu)}"] if self.mu2_units else [])])
 
     def __repr__(self) -> str:
         epsilon = Decimal(self.epsilon_units) / EPSILON_UNITS_PER_ONE
@@ -132,9 +169,24 @@ class Charge:
 
 
 @lru_cache(maxsize=1024)
-def _epsilon(epsilon_units: int, mu2_units: int, delta: float) -> float:
-    exact = Fraction(epsilon_units, EPSILON_UNITS_PER_ONE)
-    if mu2_units:
-        mu = root_up(Fraction(mu2_units, MU2_UNITS_PER_ONE))
-        exact += Fraction(curve.epsilon(delta, mu))
-    return decimal_up(exact)
+def _epsilon(charge: Charge, delta: float) -> float:
+    exact = Fraction(charge.epsilon_units, EPSILON_UNITS_PER_ONE)
+    if charge.mu2_units:
+        exact += Fraction(curve.epsilon(delta, charge.mu))
+    found = decimal_up(exact)  # delta(e + d^-1(delta)) <= delta: a safe start for the mixture
+    if not charge.mu2_units:
+        return found
+    if charge.epsilon_units:
+        found = last_safe(lambda epsilon: delta - charge.delta(epsilon), safe=found, unsafe=0.0)
+    # Two ways to compute one point of the curve may differ in the last digit: both must agree that it holds.
+    step = 1e-14 * max(found, 1e-9)
+    while charge.delta(found) > delta:
+        found, step = found + step, 2 * step
+    return found
+
+
+@lru_cache(maxsize=64)
+def _mixture(charge: Charge) -> Composition:
+    """Randomized response with the pure epsilon and, beside it, one Gaussian with the mu."""
+    response = RandomizedResponse(math.nextafter(charge.pure_epsilon, math.inf), labels=2)
+    return compose(response, *([AnalyticGaussian(1.0, Sensitivity.of(charge.mu))] if charge.mu else []))

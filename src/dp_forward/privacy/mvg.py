@@ -106,7 +106,8 @@ class MVG(GaussianNoise):
         wanted = budget.epsilon / checks.count("releases", releases, remedy="Count releases.")
         # Any deviations will do to build the object whose constants give the allowed precision.
         draft = cls(np.ones(rows), columns, largest_norm, sensitivity, releases, delta)
-        alpha, beta = draft._alpha(), draft._beta_per_zeta() * draft._zeta(delta / releases)
+        # Aimed a little below delta: near 1 the curve is flat, and noise alone leaves no room for rounding.
+        alpha, beta = draft._alpha(), draft._beta_per_zeta() * draft._zeta(delta / releases * (1 - 1e-9))
         root = 4 * wanted / (beta + math.sqrt(beta * beta + 8 * alpha * wanted))
         precision = root * root
         variances = math.sqrt(columns) / (np.sqrt(shares) * precision)

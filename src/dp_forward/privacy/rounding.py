@@ -6,7 +6,7 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from fractions import Fraction
 
-__all__ = ["difference_down", "nudge_up", "shown_down", "shown_up"]
+__all__ = ["nudge_up", "shown_down", "shown_up"]
 
 _ULPS = 4
 
@@ -51,11 +51,3 @@ def root_up(exact: Fraction) -> float:
     """A float whose exact square is not below ``exact``."""
     root = math.sqrt(_float_up(exact))
     return root if Fraction(root) ** 2 >= exact else math.nextafter(root, math.inf)
-
-
-def difference_down(larger: float, smaller: float) -> float:
-    """``larger - smaller``, rounded down and never below 0: what is left is never overstated."""
-    exact = Fraction(larger) - Fraction(smaller)
-    nearest = float(exact)
-    down = math.nextafter(nearest, -math.inf) if Fraction(nearest) > exact else nearest
-    return max(down, 0.0)

@@ -405,7 +405,8 @@ def test_a_budget_per_day_is_a_second_cap(
         with pytest.raises(InvalidInput, match="cap"):
             make(**{"budget": None, **other})
     with make(ledger=tmp_path / "daily", budget=None, budget_per_day=4.0) as client:
-        assert (client.summary().cap, client.summary().per_day) == (1000.0, 4.0)
+        assert (client.summary().cap, client.summary().per_day) == (None, 4.0)
+        assert client.ask(TEXT).remaining == 2.0
     make(ledger=tmp_path / "plain").close()
     with pytest.raises(InvalidInput, match="per day, none"):
         make(ledger=tmp_path / "plain", budget_per_day=4.0)
@@ -420,10 +421,15 @@ def test_gaussian_releases_add_up_slower_and_need_a_ledger_with_a_delta(
     with make(gaussian, ledger=tmp_path / "gaussian") as client:
         found = [client.ask(text) for text in texts(4)]
     assert found[0].charge == pytest.approx(2.0, rel=1e-6)
-    assert found[0].charge < found[-1].spent < 4 * found[0].charge
+    assert {answer.spent for answer in found} == {None}, "no epsilon, as long as more may be asked"
+    assert found[-1].charged["mu"] == pytest.approx(2 * found[0].charged["mu"])
+    assert BUDGET > found[-1].remaining > BUDGET - 4 * found[0].charge
     make().close()  # a ledger for pure releases
-    with pytest.raises(InvalidInput, match="delta"):
+    with pytest.raises(InvalidInput, match="no Gaussian one"):
         make(gaussian)
+    with pytest.raises(InvalidInput, match="Only pure noise goes by the day alone"):
+        make(gaussian, ledger=tmp_path / "daily", budget=None, budget_per_day=4.0)
+    assert not (tmp_path / "daily").exists()
 
 
 def test_a_front_that_protects_another_unit_is_refused_before_a_text_is_read(

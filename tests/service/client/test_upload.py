@@ -21,7 +21,7 @@ from corpus.release_cases import texts, user
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.corpus.writer import ledger_of, private_folder, release_corpus
 from dp_forward.errors import InvalidInput
-from dp_forward.ledger import Ledger
+from dp_forward.ledger import Cap, Ledger
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.client import upload as upload_module
 from dp_forward.service.client.upload import check_collector, push_corpus, record_id
@@ -282,7 +282,7 @@ def test_an_incomplete_release_is_never_pushed(out: Path, served: Answer) -> Non
 def test_a_release_that_no_ledger_knows_is_never_pushed(
     out: Path, served: Answer, collection: Collection, tmp_path: Path
 ) -> None:
-    Ledger.create(tmp_path / "other.ledger", cap_epsilon=9.0, delta=1e-6).close()
+    Ledger.create(tmp_path / "other.ledger", cap=Cap.pure(9.0)).close()
     with pytest.raises(InvalidInput, match="charged"):
         pushed(out, served, ledger=tmp_path / "other.ledger")
     shutil.rmtree(private_folder(out))

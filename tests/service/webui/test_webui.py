@@ -13,8 +13,11 @@ import httpx
 import pytest
 
 from dp_forward.errors import InvalidInput
+from dp_forward.ledger import Cap, Charge, Ledger
+from dp_forward.privacy import Budget
 from dp_forward.service.webui.ui_app import MOST_BYTES, run_ui
 from dp_forward.service.webui.ui_security import HEADERS
+from dp_forward.service.webui.ui_service import _budget
 from service.webui import page_cases
 from service.webui.page_cases import EPSILON, Page
 
@@ -50,12 +53,34 @@ def shared(run: Path, server: str, tmp_path_factory: pytest.TempPathFactory) -> 
 # What is told
 
 
+def test_the_budget_of_any_ledger_is_shown_without_flattery(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path / "gaussian", cap=Cap.gaussian(Budget(8.0, 1e-5))) as book:
+        book.reserve(bytes(16), Charge.gaussian(1.0))
+        found = _budget(book.summary())
+    assert (found["spent"], found["charged"], found["by_day"]) == (None, {"epsilon": 0.0, "mu": 1.0}, False)
+    assert found["share"] == pytest.approx(1 - 1 / 1.66604**2, rel=1e-4)
+    assert found["shown"]["cap"] == "8"
+    with Ledger.create(tmp_path / "daily", per_day=4.0) as book:
+        book.reserve(bytes(16), Charge.pure(1.0))
+        found = _budget(book.summary())
+    assert (found["shown"], found["share"]) == ({"remaining": "3", "cap": "4"}, 0.75)
+    assert found["by_day"]
+
+
 def test_the_state_says_what_is_offered_and_what_is_left(shared: Page, server: str) -> None:
     state = shared.post("/api/state").json()
     assert [offer["epsilon"] for offer in state["epsilons"]] == [8.0, 4.0, 2.0]
     assert state["server"] == server
     assert state["rows"] == 12
-    assert state["budget"]["shown"] == {"spent": "0", "remaining": "20", "cap": "20"}
+    budget = state["budget"]
+    assert budget["shown"] == {"remaining": "20", "cap": "20"}
+    assert (budget["cap"], budget["spent"], budget["charged"], budget["share"]) == (
+        20.0,
+        0.0,
+        {"epsilon": 0.0, "mu": 0.0},
+        1.0,
+    )
+    assert "20.0-DP" in budget["promise"]
     assert state["reconstruction"]["prepared"] == 1.0
 
 

@@ -85,9 +85,10 @@ class Client(_Base[Transport]):
     """Asks a server about texts, blocking.
 
     ``front`` is the user's folder of a run, ``budget`` the cap of a new ledger (epsilon in all), and
-    ``budget_per_day`` a second one for each day of UTC; where only that is given, the cap is the largest that
-    a ledger can have. ``token`` is what the server knows the user by. ``epsilon`` asks with more noise than
-    the front says, if the server offers it. ``transport`` is one of httpx.
+    ``budget_per_day`` a second one for each day of UTC. The ledger holds the kind of noise of the front: pure
+    releases (delta 0; then a budget per day alone will do), or Gaussian ones at its delta. ``token`` is what
+    the server knows the user by. ``epsilon`` asks with more noise than the front says, if the server offers
+    it. ``transport`` is one of httpx.
     """
 
     _kind = Transport

@@ -40,8 +40,9 @@ import torch
 from torch import Tensor
 
 from dp_forward.errors import InvalidInput
-from dp_forward.ledger import LARGEST_CAP, Ledger, Release, State, Summary
+from dp_forward.ledger import Cap, Ledger, Release, State, Summary
 from dp_forward.noise.released.released_matrix import Released, dequantise, release
+from dp_forward.privacy import Budget
 from dp_forward.privacy.charge import Charge
 from dp_forward.service.client.answer_cache import AnswerCache
 from dp_forward.service.protocol.frame import HEADER_BYTES, frame_of, parse_frame
@@ -67,14 +68,17 @@ class Answer:
 
     ``charge`` is the epsilon that was charged for it now, alone: 0 where the text was paid for before.
     ``resent`` says that no new release was made: the stored one was sent again, or its stored answer used.
-    ``truncated`` says that the text was longer than the front reads. ``remaining`` is the lesser of what the
-    cap and, where there is one, the budget of this day leave.
+    ``truncated`` says that the text was longer than the front reads. ``charged`` is the sum in the ledger:
+    pure epsilon, and the mu of Gaussian releases; ``spent`` is that sum where it is a valid epsilon at any
+    time, in a pure ledger, and else None. ``remaining`` is the lesser of what the cap and, where there is
+    one, the budget of this day leave.
     """
 
     label: str
     probabilities: dict[str, float]
     charge: float
-    spent: float
+    charged: dict[str, float]
+    spent: float | None
     remaining: float
     resent: bool
     truncated: bool
@@ -120,7 +124,6 @@ class Session:
         user.front.train(False)
         self._ledger = _open_ledger(place, policy, budget, per_day)
         try:
-            _check_ledger(self._ledger, policy, budget, per_day)
             self._answers = AnswerCache(place, self._ledger)
         except BaseException:
             self._ledger.close()
@@ -256,6 +259,7 @@ class Session:
             label=label,
             probabilities=probabilities,
             charge=0.0 if charge is None else charge.epsilon(summary.delta),
+            charged=summary.charged,
             spent=summary.spent,
             remaining=summary.usable,
             resent=resent,
@@ -270,25 +274,29 @@ class Session:
 
 
 def _open_ledger(path: Path, policy: Policy, budget: float | None, per_day: float | None) -> Ledger:
-    if path.exists():
-        return Ledger.open(path)
-    if budget is None and per_day is None:
-        remedy = "Say how much may be spent in all, such as 50."
-        raise InvalidInput("budget", "be given for a new ledger", "none", remedy)
-    cap, delta = LARGEST_CAP if budget is None else budget, policy.noise.delta or 0.0
-    return Ledger.open_or_create(path, cap_epsilon=cap, delta=delta, per_day=per_day)
-
-
-def _check_ledger(ledger: Ledger, policy: Policy, budget: float | None, per_day: float | None) -> None:
-    """Refuse a ledger of other caps, or one that cannot hold this kind of release."""
-    kept = (("budget", "cap", budget, ledger.cap), ("budget_per_day", "cap per day", per_day, ledger.per_day))
-    for name, word, wanted, found in kept:
-        if wanted is not None and wanted != found:
-            remedy = "A cap is never changed: leave it out, or use another ledger."
-            raise InvalidInput(name, f"be the ledger's {word}, {found or 'none'}", wanted, remedy)
+    """The ledger, made where there is none for this kind of release; it must be able to hold it."""
     own = policy.terms()
-    own.charge.epsilon(ledger.delta)  # refuses Gaussian noise in a ledger with delta 0,
-    ledger.check_unit(own.mechanism.unit)  # and a promise per token in a ledger of texts
+    if path.exists():
+        ledger = Ledger.open(path)
+    elif budget is None and (per_day is None or own.charge.mu2_units):
+        remedy = "Say how much may be spent in all, such as 50. Only pure noise goes by the day alone."
+        raise InvalidInput("budget", "be given for a new ledger", "none", remedy)
+    else:
+        wanted = None if budget is None else Budget(budget, policy.noise.delta or 0.0)
+        cap = None if wanted is None else Cap.like(own.charge, wanted)
+        ledger = Ledger.open_or_create(path, cap=cap, per_day=per_day)
+    stated = None if ledger.cap is None else ledger.cap.epsilon
+    kept = (("budget", "cap", budget, stated), ("budget_per_day", "cap per day", per_day, ledger.per_day))
+    try:
+        for name, word, given, found in kept:
+            if given is not None and given != found:
+                remedy = "A cap is never changed: leave it out, or use another ledger."
+                raise InvalidInput(name, f"be the ledger's {word}, {found or 'none'}", given, remedy)
+        ledger.check_kind(own.charge, own.mechanism.unit)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
 
 
 def _check_text(text: object, name: str) -> None:

@@ -56,9 +56,10 @@ const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const width = (element, share) => { element.style.width = `${Math.min(100, Math.max(0, 100 * share))}%`; };
 
 function showBudget(budget) {
-  const today = budget.shown_today === null ? "" : `, ${budget.shown_today} of it today`;
+  const today = budget.shown_today === null ? "" : budget.by_day ? " today" : `, ${budget.shown_today} of it today`;
   byId("left").textContent = `${budget.shown.remaining} of ${budget.shown.cap} left${today}`;
-  const share = budget.cap > 0 ? budget.remaining / budget.cap : 0;
+  byId("budget").title = budget.promise;
+  const share = budget.share;
   width(byId("budget-fill"), share);
   byId("budget").setAttribute("aria-valuenow", String(Math.floor(100 * share)));
   byId("budget").setAttribute("aria-valuetext", byId("left").textContent);

@@ -132,17 +132,21 @@ class UiService:
 
 
 def _budget(summary: Summary) -> dict[str, Any]:
-    today = summary.remaining_today
+    today, charged, shares = summary.remaining_today, summary.charged, summary.shares
+    full = {"remaining": summary.remaining, "cap": summary.cap}
+    if shares is None:  # by the day only
+        full, charged = {"remaining": today, "cap": summary.per_day}, summary.charged_today
+        shares = {"epsilon": summary.per_day or 1.0, "mu": 0.0}
+    used = (charged["epsilon"], shares["epsilon"]), (charged["mu"] ** 2, shares["mu"] ** 2)
     return {
+        "charged": summary.charged,
         "spent": summary.spent,
-        "remaining": summary.remaining,
-        "cap": summary.cap,
+        "promise": summary.promise,
+        **full,
+        "share": min(1 - of_it / share for of_it, share in used if share),
+        "by_day": summary.cap is None,
         "shown_today": None if today is None else _number(shown_down(today)),
-        "shown": {
-            "spent": _number(shown_up(summary.spent)),
-            "remaining": _number(shown_down(summary.remaining)),
-            "cap": _number(shown_down(summary.cap)),
-        },
+        "shown": {name: _number(shown_down(value or 0.0)) for name, value in full.items()},
     }
 
 
