@@ -72,6 +72,6 @@ def test_help_has_a_section_for_each_group_with_the_defaults() -> None:
 def test_finetune_has_a_flag_for_every_setting_with_a_group() -> None:
     shown = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["finetune", "--help"]).stdout
     named = {item.name: setting_of(item) for item in fields(Plan) if setting_of(item).group}
-    flags = [about.switch or "--" + name.replace("_", "-") for name, about in named.items()]
+    flags = [(about.switch or "--" + name.replace("_", "-")).split("/")[0] for name, about in named.items()]
     assert len(flags) >= 33
     assert [flag for flag in flags if f"{flag} " not in shown] == []
