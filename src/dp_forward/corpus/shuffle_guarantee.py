@@ -52,9 +52,9 @@ from typing import Any, Final
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import TEXT, ResponseWithPrior
+from dp_forward.privacy import TEXT, Deployment, RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.checks import count
-from dp_forward.privacy.shuffling import CentralBounds, shuffled_gaussian, shuffled_mechanism
+from dp_forward.privacy.shuffling import CentralBounds
 from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, NOBODY, SHUFFLER
 from dp_forward.privacy.units import RECORD
 
@@ -125,25 +125,16 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
         raise InvalidInput("unit", "be text for a central promise", str(text.unit), remedy)
     if isinstance(spec.labels, LabelMechanism) and spec.labels.releases != 1:
         raise InvalidInput("label releases", "be 1", spec.labels.releases, "A record holds one label.")
-    if text.gaussian_mu == 0:
-        return shuffled_mechanism(spec.guarantee().mechanism, users=users, delta=delta)
-    label_epsilon, labels = None, 2
+    label = None
     if isinstance(spec.labels, LabelMechanism):
         # A label outside the top k of a prior is answered by a uniform one of them: a mixture of the k
         # answers, from which a distance (being convex) is at most the largest one between two of them.
         among = len(spec.labels.top) if isinstance(spec.labels, ResponseWithPrior) else spec.labels.labels
         if among > 1:  # one answer says nothing
-            label_epsilon, labels = spec.labels.label_epsilon, among
-    return shuffled_gaussian(
-        mu=text.gaussian_mu,
-        users=users,
-        delta=delta,
-        releases=1,
-        label_epsilon=label_epsilon,
-        labels=labels,
-        label_once=True,
-        with_estimate=False,
-    )
+            label = RandomizedResponse(spec.labels.label_epsilon, among)
+    reading = Deployment(text, label, shuffled=users).central(delta, with_estimate=False)
+    assert reading is not None  # there is a shuffler
+    return reading
 
 
 def central_promise(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> dict[str, Any]:
