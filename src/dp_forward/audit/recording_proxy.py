@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from dp_forward.errors import DpForwardError
 from dp_forward.ledger import LARGEST_CAP
 from dp_forward.service.client.client import Client
-from dp_forward.service.protocol.sansio import RetryPolicy
+from dp_forward.service.client.transport import RetryPolicy
 from dp_forward.split.artifacts import UserSide
 
 __all__ = ["record_client"]

@@ -24,12 +24,12 @@ from dp_forward.errors import InvalidInput
 from dp_forward.ledger import Ledger
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.client import upload as upload_module
+from dp_forward.service.client.transport import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.service.client.upload import check_collector, push_corpus, record_id
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import RecordReader
 from dp_forward.service.collector.corpus_export import export_corpus
 from dp_forward.service.protocol.policy import ProtocolMismatch
-from dp_forward.service.protocol.sansio import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from service.collector.collect_cases import CUT, FRONT, RANDOMIZED, provider, spec, stored

@@ -18,7 +18,7 @@ from dp_forward.attacks.inversion.nearest_token import NearestTokens
 from dp_forward.cli.ui import TokenReconstructor
 from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client.client import Client
-from dp_forward.service.protocol.sansio import RetryPolicy
+from dp_forward.service.client.transport import RetryPolicy
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import run_server

@@ -1,6 +1,4 @@
-"""Session of a user with a server: one question from text to answer, without touching the network.
-
-`Session.ask` gives the steps (`protocol.sansio`) that a transport drives, blocking or not.
+"""Session of a user with a server: one question from text to answer.
 
 The order of one question, each step on disk before the next:
 
@@ -12,8 +10,8 @@ The order of one question, each step on disk before the next:
 6. the answer is checked and stored, and the release noted as `delivered`.
 
 Guarantees:
-    No byte that depends on a text is yielded before its charge is on disk. All integers that are ever
-    yielded for one key are the stored ones: at most one draw of a text leaves, whatever is retried, killed or
+    No byte that depends on a text is sent before its charge is on disk. All integers that are ever
+    sent for one key are the stored ones: at most one draw of a text leaves, whatever is retried, killed or
     run side by side. A retry sends identical bytes; a question that is asked again hours later has a new
     header, since servers refuse an old time.
     Within a process a text is drawn for once. A draw that a crash took before it was stored, or that came
@@ -44,10 +42,10 @@ from dp_forward.ledger import LARGEST_CAP, Ledger, Release, State, Summary
 from dp_forward.noise.released.released_matrix import Released, dequantise, release
 from dp_forward.privacy.charge import Charge
 from dp_forward.service.client.answer_cache import AnswerCache
+from dp_forward.service.client.transport import Call, Reply, ServerRefused, Transport
 from dp_forward.service.protocol.frame import HEADER_BYTES, frame_of, parse_frame
 from dp_forward.service.protocol.manifest import Offer
 from dp_forward.service.protocol.policy import Policy
-from dp_forward.service.protocol.sansio import Call, RetryPolicy, ServerRefused, Steps, parse_json, send
 from dp_forward.split.artifacts import UserSide
 
 __all__ = ["Preview"]
@@ -56,7 +54,6 @@ Text = str | tuple[str, str]
 """What is asked about: one text, or a pair of them in one release."""
 Tokens = Mapping[str, Tensor]
 
-_REPLY_BYTES: Final = 1 << 20
 _FRESH_SECONDS: Final = 6 * 3600
 """Servers refuse frames with an old time, so a stored release gets a new header after this long."""
 
@@ -97,6 +94,19 @@ class Preview:
     noisy: Tensor | None
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Question:
+    """A text that is paid for: the call that asks about it, and what becomes of the reply."""
+
+    call: Call
+    request: bytes
+    key: bytes
+    entry: Release
+    """In the ledger, from before the draw."""
+    charge: Charge | None
+    truncated: bool
+
+
 class Session:
     """One user, one server and one ledger (at ``place``), made if there is none. Threads and forks may share
     it. ``budget`` and ``per_day`` are the caps of a new ledger; an old one keeps its own.
@@ -106,14 +116,13 @@ class Session:
         self,
         user: UserSide,
         policy: Policy,
+        transport: Transport,
         *,
-        server: str,
         place: Path,
         budget: float | None,
         per_day: float | None,
-        retry: RetryPolicy,
     ) -> None:
-        self._user, self._policy, self._server, self._retry = user, policy, server, retry
+        self._user, self._policy, self._transport = user, policy, transport
         self._manifest: object = None
         self._terms: dict[float, Offer] = {}
         self._turn, self._process = threading.Lock(), os.getpid()
@@ -140,50 +149,64 @@ class Session:
         """Where the ledger stands."""
         return self._ledger.summary()
 
-    def agree(self, epsilon: float | None = None) -> Steps[Offer]:
+    def agree(self, epsilon: float | None = None) -> Offer:
         """Agree on terms with the server, at the front's own epsilon or a smaller one; it is asked once."""
         wanted = self.policy.epsilon if epsilon is None else float(epsilon)
         if wanted not in self._terms:
             policy = self.policy if epsilon is None else self.policy.with_epsilon(wanted)
-            found = yield from self._fetch_manifest()
+            found = self._fetch_manifest()
             self._terms[wanted] = policy.read(found)
             self._manifest = found
         return self._terms[wanted]
 
-    def offered(self) -> Steps[tuple[float, ...]]:
+    def offered(self) -> tuple[float, ...]:
         """The epsilons at which the server answers and the front allows it, greatest first."""
-        return self.policy.offered((yield from self._fetch_manifest()))
+        return self.policy.offered(self._fetch_manifest())
 
-    def _fetch_manifest(self) -> Steps[object]:
+    def _fetch_manifest(self) -> object:
         """The manifest that was agreed to, or what the server says now."""
         if self._manifest is not None:
             return self._manifest
-        return parse_json((yield from send(Call("GET", "/v1/manifest", _REPLY_BYTES), self._retry)))
+        return self._transport.send(Call("GET", "/v1/manifest")).json()
 
-    def ask(
+    def ask(self, text: Text, *, epsilon: float | None = None) -> Answer:
+        """Ask about a text or a pair."""
+        question = self.prepare(text, epsilon=epsilon)
+        if isinstance(question, Answer):
+            return question
+        return self.finish(question, self._transport.send(question.call))
+
+    def prepare(
         self, text: Text, *, epsilon: float | None = None, recall: bool = False, name: str = "text"
-    ) -> Steps[Answer]:
-        """Ask about a text or a pair; with ``recall``, a stored answer of this server is given unasked."""
+    ) -> Question | Answer:
+        """Charge a text and draw its release, unless that was done before; nothing of it is sent yet.
+
+        With ``recall``, a stored answer of this server is given unasked.
+        """
         _check_text(text, name)
-        terms = yield from self.agree(epsilon)
+        terms = self.agree(epsilon)
         tokens, key, truncated = self._read(text, terms, name)
-        known = self._answers.find(key, self._server) if recall else None
+        known = self._answers.find(key, self._transport.address) if recall else None
         if known is not None and known[0] in self.policy.release.labels:
             return self._answer(*known, charge=None, resent=True, truncated=truncated)
         stored, entry, charge = self._pay(tokens, key, terms)
         request, frame = _refresh(stored, int(time.time()))
-        reply = yield from send(Call("POST", "/v1/answer", _REPLY_BYTES, frame), self._retry)
-        label, probabilities = _check_answer(parse_json(reply), self.policy.release.labels, request)
-        self._answers.store(key, self._server, label, probabilities)
-        if entry.state is not State.DELIVERED:
-            self._ledger.delivered(entry.id)
-        resent = entry.state is not State.RESERVED
-        return self._answer(label, probabilities, charge=charge, resent=resent, truncated=truncated)
+        return Question(Call("POST", "/v1/answer", body=frame), request, key, entry, charge, truncated)
 
-    def preview(self, text: Text, *, epsilon: float | None = None) -> Steps[Preview]:
+    def finish(self, question: Question, reply: Reply) -> Answer:
+        """Check and store the server's reply to a question."""
+        label, probabilities = _check_answer(reply.json(), self.policy.release.labels, question.request)
+        self._answers.store(question.key, self._transport.address, label, probabilities)
+        state, truncated = question.entry.state, question.truncated
+        if state is not State.DELIVERED:
+            self._ledger.delivered(question.entry.id)
+        resent = state is not State.RESERVED
+        return self._answer(label, probabilities, charge=question.charge, resent=resent, truncated=truncated)
+
+    def preview(self, text: Text, *, epsilon: float | None = None) -> Preview:
         """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
         _check_text(text, "text")
-        terms = yield from self.agree(epsilon)
+        terms = self.agree(epsilon)
         tokens, key, _ = self._read(text, terms, "text")
         known, noisy = self._ledger.find(key), None
         if known is not None and known.state is not State.RESERVED:

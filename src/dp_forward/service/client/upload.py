@@ -39,18 +39,17 @@ from dp_forward.corpus.writer import ledger_of, private_folder
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.ledger import Ledger, State
 from dp_forward.progress import Count
-from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol.collection import (
-    ID_BYTES,
-    CollectionSpec,
-    fetch_collection,
-    pack_record,
+from dp_forward.service.client.transport import (
+    Call,
+    RetryPolicy,
+    ServerUnavailable,
+    Transport,
     send_records,
 )
+from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, pack_record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import ProtocolMismatch, shown
-from dp_forward.service.protocol.sansio import RetryPolicy, ServerUnavailable, Steps
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.files import make_secret, read_secret
 from dp_forward.storage.json_files import write_json
@@ -101,13 +100,12 @@ def push_corpus(
         that collects something else, `ServerRefused` and `ServerUnavailable` as in asking. After any of them,
         and after a crash, the same call resumes.
     """
-    retry = retry or RetryPolicy()
-    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as line:
+    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as collector:
         corpus = _charged_corpus(Path(out).absolute(), ledger)
         manifest = Manifest(release=replace(corpus.release, cut=cut))
-        own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, line.address)
+        own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, collector.address)
         try:
-            return line.drive(_steps(corpus, own, log, retry, again=again, progress=progress))
+            return _push(collector, corpus, own, log, again=again, progress=progress)
         except ServerUnavailable as error:
             reason = str(error).partition(" What was charged")[0]
             raise ServerUnavailable(f"{reason} What it has is kept: push again to go on.") from None
@@ -130,9 +128,9 @@ def check_collector(
     """
     user.spec.required_noise()
     manifest = Manifest(release=replace(user.spec, bits=bits))
-    own, retry = CollectionSpec.of(manifest, labels), retry or RetryPolicy()
-    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as line:
-        return line.drive(_agreed_spec(own, retry))
+    own = CollectionSpec.of(manifest, labels)
+    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as collector:
+        return _agreed_spec(collector, own)
 
 
 def record_id(secret: bytes, number: int) -> bytes:
@@ -162,9 +160,9 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
     return corpus
 
 
-def _agreed_spec(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpec]:
+def _agreed_spec(collector: Transport, own: CollectionSpec) -> CollectionSpec:
     """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
-    theirs = yield from fetch_collection(retry)
+    theirs = collector.send(Call("GET", "/v1/collection")).json()
     if isinstance(theirs, dict) and isinstance(theirs.get("manifest"), dict):
         mine = own.as_dict()
         for name in mine["manifest"]:
@@ -193,16 +191,16 @@ def _compare(name: str, mine: Any, theirs: Any) -> None:
         )
 
 
-def _steps(
+def _push(
+    collector: Transport,
     corpus: ReleasedCorpus,
     own: CollectionSpec,
     log: _UploadLog,
-    retry: RetryPolicy,
     *,
     again: bool,
     progress: Count | None,
-) -> Steps[UploadResult]:
-    spec = yield from _agreed_spec(own, retry)
+) -> UploadResult:
+    spec = _agreed_spec(collector, own)
     done = 0 if again else log.here()[0]
     log.begin(done, spec.shuffler_least)  # before the first byte leaves
     pushed, at_once = 0, max(1, min(own.body_records, _BODY_BYTES // own.record_bytes))
@@ -211,7 +209,7 @@ def _steps(
     while done < len(corpus):
         span = range(done, min(done + at_once, len(corpus)))
         body = _body(corpus, own.manifest, log.secret, span)
-        pushed += yield from send_records("/v1/records", body, len(span), retry)
+        pushed += send_records(collector, "/v1/records", body, len(span))
         done = span.stop
         log.write(done, log.here()[1])  # a crash before that costs the sending of one body, and nothing else
         if progress is not None:

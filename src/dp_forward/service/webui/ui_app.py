@@ -35,8 +35,8 @@ from dp_forward.errors import (
     LedgerCorrupt,
     LedgerUnavailable,
 )
+from dp_forward.service.client.transport import ServerRefused, ServerUnavailable
 from dp_forward.service.protocol.policy import ProtocolMismatch
-from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
 from dp_forward.service.server.request_limits import Refused, json_response, parse_object, read_body
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
