@@ -231,12 +231,18 @@ def test_a_server_that_stops_in_the_middle_costs_nothing_more(
 
 def test_a_busy_server_is_waited_for(provide: Any, make: Any, tmp_path: Path) -> None:
     provider = provide(queue=1, max_batch=1)
-    provider.handler.batcher._thread.submit(time.sleep, 0.5)  # the back has other work
+    outcomes, until = provider.handler.metrics.outcomes, time.monotonic() + 20
+
+    def work() -> None:
+        """What the back has to do first."""
+        while not outcomes["busy"] and time.monotonic() < until:
+            time.sleep(0.01)
+
+    provider.handler.batcher._thread.submit(work)
     with make(provider.address, retry=RetryPolicy(attempts=1000, first=0.001, longest=0.01)) as client:
-        client.offered_epsilons()
         # The server asks for a second; nobody waits that long here.
         assert len(list(client.ask_many(texts(12), at_once=12))) == 12
-    assert provider.handler.metrics.outcomes["busy"] > 0
+    assert outcomes["busy"] > 0
     check_books(tmp_path, 12)
 
 
