@@ -94,8 +94,10 @@ class Page:
         sent = {name: value for name, value in given.items() if value}
         return httpx.post(self.origin + path, content=content, headers=sent, trust_env=False, timeout=30)
 
-    def ask(self, text: str, epsilon: float = EPSILON, **headers: str) -> httpx.Response:
-        return self.post("/api/ask", {"text": text, "epsilon": epsilon}, **headers)
+    def ask(
+        self, text: str, epsilon: float = EPSILON, *, resend: bool = False, **headers: str
+    ) -> httpx.Response:
+        return self.post("/api/ask", {"text": text, "epsilon": epsilon, "resend": resend}, **headers)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from dp_forward.split.artifacts import UserSide, load_user_side
 
 __all__ = ["Client"]
 
-_Begun = Answer | DpForwardError | tuple[Question, Future[Reply]]
+_Begun = Answer | DpForwardError | Question | tuple[Question, Future[Reply]]
 
 
 class Client:
@@ -80,12 +80,14 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({self._transport.address}) -> {self.policy.terms().mechanism.promise()}"
 
-    def ask(self, text: Text, *, epsilon: float | None = None) -> Answer:
-        """Ask about one text; the same text again sends the stored release, and costs nothing.
+    def ask(self, text: Text, *, epsilon: float | None = None, resend: bool = False) -> Answer:
+        """Ask about one text; the same text again is answered from what is stored here, and nothing is sent.
 
         ``epsilon`` is for this question only; the same text at another epsilon is another release.
+        ``resend`` sends the stored release again, which costs nothing: for a provider that changed its back.
+        The receiver then learns that the text is the same as before.
         """
-        return self._session.ask(text, epsilon=epsilon)
+        return self._session.ask(text, epsilon=epsilon, resend=resend)
 
     def offered_epsilons(self) -> tuple[float, ...]:
         """At which epsilons the server answers, of those that the front allows; greatest first."""
@@ -96,7 +98,12 @@ class Client:
         return self._session.preview(text, epsilon=epsilon)
 
     def ask_many(
-        self, texts: Iterable[Text], *, progress: Count | None = None, at_once: int = 8
+        self,
+        texts: Iterable[Text],
+        *,
+        progress: Count | None = None,
+        at_once: int = 8,
+        resend: bool = False,
     ) -> Iterator[Answer]:
         """An answer for each text, in order; ``progress`` is called with how many there are so far.
 
@@ -104,7 +111,7 @@ class Client:
 
         Edges:
             Up to ``at_once`` texts are charged ahead of the answer that is waited for (with 1, none is).
-            A text whose answer is stored is not asked again, so whoever was interrupted starts anew. The
+            A text whose answer is stored is not sent (see `ask`), so whoever was interrupted starts anew. The
             first error ends it, at its place; what was answered before is stored, and what was charged ahead
             stays paid: asked again, it costs nothing. A fork of the process that asks is refused.
         """
@@ -112,7 +119,7 @@ class Client:
             raise InvalidInput("at_once", "be at least 1", at_once, "Leave it out.")
         transport, process = Transport(self._transport.address, **self._connection), os.getpid()
         self._more.append(transport)
-        begun, waiting = self._begin(texts, transport), deque[_Begun]()
+        begun, waiting = self._begin(texts, transport, resend), deque[_Begun]()
         try:
             for number in itertools.count(1):
                 if process != os.getpid():  # the threads that wait are in the other one
@@ -129,15 +136,20 @@ class Client:
             transport.close()  # whatever is on its way is given up
             self._more.remove(transport)
 
-    def _begin(self, texts: Iterable[Text], transport: Transport) -> Iterator[_Begun]:
+    def _begin(self, texts: Iterable[Text], transport: Transport, resend: bool) -> Iterator[_Begun]:
         """Charge and send one text after the other; a text that cannot be asked about is the last one."""
+        sent: set[bytes] = set()
         for number, text in enumerate(texts, start=1):
             try:
-                question = self._session.prepare(text, recall=True, name=f"text {number}")
+                question = self._session.prepare(text, resend=resend, name=f"text {number}")
             except DpForwardError as error:
                 yield error
                 return
-            yield question if isinstance(question, Answer) else (question, transport.start(question.call))
+            if isinstance(question, Answer) or (question.key in sent and not resend):
+                yield question  # the same text is on its way: its answer will be stored
+                continue
+            sent.add(question.key)
+            yield question, transport.start(question.call)
 
     def _finish(self, begun: _Begun) -> Answer:
         match begun:
@@ -145,6 +157,9 @@ class Client:
                 return begun
             case DpForwardError():
                 raise begun
+            case Question():
+                stored = self._session.recall(begun.key, truncated=begun.truncated)
+                return stored or self._session.finish(begun, self._transport.send(begun.call))
             case question, reply:
                 return self._session.finish(question, reply.result())
 

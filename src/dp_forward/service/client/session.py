@@ -2,12 +2,13 @@
 
 The order of one question, each step on disk before the next:
 
-1. the manifest of the server is held against the policy: refused here, no text has been read;
-2. the text becomes tokens, and the tokens a key (`answer_cache`);
+1. the text becomes tokens, and the tokens a key (`answer_cache`); where this server's answer is stored, that
+   is the end, and nothing is sent;
+2. the manifest of the server is held against the policy: refused here, nothing of a text was used;
 3. `reserve`: charged, or known already, or `BudgetExhausted` and nothing leaves;
 4. the release is drawn, put into a frame, and stored with `ready`;
 5. the stored bytes are sent; on a network failure, the same bytes again;
-6. the answer is checked and stored, and the release noted as `delivered`.
+6. the answer is checked, the release noted as `delivered`, and the answer stored.
 
 Guarantees:
     No byte that depends on a text is sent before its charge is on disk. All integers that are ever
@@ -19,12 +20,14 @@ Guarantees:
     No error or repr holds a text, a token, a hidden value or the server's token.
 Edges:
     A text that is longer than n tokens is cut: the server cannot tell, the user is told (`Answer.truncated`).
-    A release that is sent again looks the same, so a server learns that a text was asked again. Epsilon does
-    not bound that: it bounds what is learnt about the text. `recall` sends nothing.
+    A release that is sent again (``resend``, or because no answer came) looks the same, so whoever got it
+    before learns that the text is the same. Epsilon does not bound that: it bounds what is learnt about the
+    text.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import threading
@@ -37,7 +40,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.ledger import LARGEST_CAP, Ledger, Release, State, Summary
 from dp_forward.noise.released.released_matrix import Released, dequantise, release
 from dp_forward.privacy.charge import Charge
@@ -63,7 +66,8 @@ class Answer:
     """What the server answered, and what it cost.
 
     ``charge`` is the epsilon that was charged for it now, alone: 0 where the text was paid for before.
-    ``resent`` says that no new release was made: the stored one was sent again, or its stored answer used.
+    ``resent`` says that no new release was made, ``stored`` that the answer was stored here, and nothing was
+    sent. Where a release was sent again, whoever got it before learns that the text is the same.
     ``truncated`` says that the text was longer than the front reads. ``remaining`` is the lesser of what the
     cap and, where there is one, the budget of this day leave.
     """
@@ -74,6 +78,7 @@ class Answer:
     spent: float
     remaining: float
     resent: bool
+    stored: bool
     truncated: bool
 
     def as_dict(self) -> dict[str, Any]:
@@ -125,6 +130,7 @@ class Session:
         self._user, self._policy, self._transport = user, policy, transport
         self._manifest: object = None
         self._terms: dict[float, Offer] = {}
+        self._with_epsilon = functools.cache(policy.with_epsilon)
         self._turn, self._process = threading.Lock(), os.getpid()
         user.front.train(False)
         self._ledger = _open_ledger(place, policy, budget, per_day)
@@ -149,19 +155,20 @@ class Session:
         """Where the ledger stands."""
         return self._ledger.summary()
 
-    def agree(self, epsilon: float | None = None) -> Offer:
+    def _agree(self, policy: Policy) -> Offer:
         """Agree on terms with the server, at the front's own epsilon or a smaller one; it is asked once."""
-        wanted = self.policy.epsilon if epsilon is None else float(epsilon)
-        if wanted not in self._terms:
-            policy = self.policy if epsilon is None else self.policy.with_epsilon(wanted)
+        if policy.epsilon not in self._terms:
             found = self._fetch_manifest()
-            self._terms[wanted] = policy.read(found)
+            self._terms[policy.epsilon] = policy.read(found)
             self._manifest = found
-        return self._terms[wanted]
+        return self._terms[policy.epsilon]
 
     def offered(self) -> tuple[float, ...]:
         """The epsilons at which the server answers and the front allows it, greatest first."""
-        return self.policy.offered(self._fetch_manifest())
+        found = self._fetch_manifest()
+        epsilons = self.policy.offered(found)
+        self._manifest = found
+        return epsilons
 
     def _fetch_manifest(self) -> object:
         """The manifest that was agreed to, or what the server says now."""
@@ -169,53 +176,69 @@ class Session:
             return self._manifest
         return self._transport.send(Call("GET", "/v1/manifest")).json()
 
-    def ask(self, text: Text, *, epsilon: float | None = None) -> Answer:
+    def ask(self, text: Text, *, epsilon: float | None = None, resend: bool = False) -> Answer:
         """Ask about a text or a pair."""
-        question = self.prepare(text, epsilon=epsilon)
+        question = self.prepare(text, epsilon=epsilon, resend=resend)
         if isinstance(question, Answer):
             return question
         return self.finish(question, self._transport.send(question.call))
 
     def prepare(
-        self, text: Text, *, epsilon: float | None = None, recall: bool = False, name: str = "text"
+        self, text: Text, *, epsilon: float | None = None, resend: bool = False, name: str = "text"
     ) -> Question | Answer:
         """Charge a text and draw its release, unless that was done before; nothing of it is sent yet.
 
-        With ``recall``, a stored answer of this server is given unasked.
+        Where this server's answer is stored, that is the answer, unless the release shall be sent again.
         """
-        _check_text(text, name)
-        terms = self.agree(epsilon)
-        tokens, key, truncated = self._read(text, terms, name)
-        known = self._answers.find(key, self._transport.address) if recall else None
-        if known is not None and known[0] in self.policy.release.labels:
-            return self._answer(*known, charge=None, resent=True, truncated=truncated)
-        stored, entry, charge = self._pay(tokens, key, terms)
+        policy = self._policy_at(epsilon)
+        tokens, key, truncated = self._read(text, policy, name)
+        answer = None if resend else self.recall(key, truncated=truncated)
+        if answer is not None:
+            return answer
+        stored, entry, charge = self._pay(tokens, key, self._agree(policy))
         request, frame = _refresh(stored, int(time.time()))
         return Question(Call("POST", "/v1/answer", body=frame), request, key, entry, charge, truncated)
+
+    def recall(self, key: bytes, *, truncated: bool) -> Answer | None:
+        """The stored answer of this server, if there is one."""
+        known = self._answers.find(key, self._transport.address)
+        if known is None or known[0] not in self.policy.release.labels:
+            return None
+        return self._answer(*known, charge=None, resent=True, stored=True, truncated=truncated)
 
     def finish(self, question: Question, reply: Reply) -> Answer:
         """Check and store the server's reply to a question."""
         label, probabilities = _check_answer(reply.json(), self.policy.release.labels, question.request)
-        self._answers.store(question.key, self._transport.address, label, probabilities)
         state, truncated = question.entry.state, question.truncated
-        if state is not State.DELIVERED:
-            self._ledger.delivered(question.entry.id)
+        try:
+            if state is not State.DELIVERED:
+                self._ledger.delivered(question.entry.id)
+            self._answers.store(question.key, self._transport.address, label, probabilities)
+        except LedgerUnavailable:  # its message says that nothing was sent
+            raise LedgerUnavailable(
+                "The release was sent, and its answer cannot be stored: see that the disk has room and that "
+                "the ledger's folder may be written to. It is paid for: asking again costs nothing."
+            ) from None
         resent = state is not State.RESERVED
         return self._answer(label, probabilities, charge=question.charge, resent=resent, truncated=truncated)
 
     def preview(self, text: Text, *, epsilon: float | None = None) -> Preview:
         """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
-        _check_text(text, "text")
-        terms = self.agree(epsilon)
-        tokens, key, _ = self._read(text, terms, "text")
+        policy = self._policy_at(epsilon)
+        terms = self._agree(policy)
+        tokens, key, _ = self._read(text, policy, "text")
         known, noisy = self._ledger.find(key), None
         if known is not None and known.state is not State.RESERVED:
             values = parse_frame(self._ledger.payload(known.id)).values
             noisy = torch.from_numpy(dequantise(values, terms.mechanism, self.policy.release.bits))
         return Preview(tokens, self._hidden(tokens), noisy)
 
-    def _read(self, text: Text, terms: Offer, name: str) -> tuple[Tokens, bytes, bool]:
+    def _policy_at(self, epsilon: float | None) -> Policy:
+        return self.policy if epsilon is None else self._with_epsilon(float(epsilon))
+
+    def _read(self, text: Text, policy: Policy, name: str) -> tuple[Tokens, bytes, bool]:
         """Read a text: its tokens, the ledger's key for them, and whether it was cut."""
+        _check_text(text, name)
         fixed, spec, failed = self._user.tokens, self.policy.release, False
         parts = [[part] for part in ((text,) if isinstance(text, str) else text)]
         with self._lock():  # a fast tokenizer must not be used by two threads at once
@@ -232,7 +255,7 @@ class Session:
             raise InvalidInput(name, "be text that the tokenizer reads", "something else", "Check it.")
         if any(len(part) <= len(bare) for part in alone):
             raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
-        public = {"front": spec.front, "noise": terms.noise.as_dict(), "bits": spec.bits}
+        public = {"front": spec.front, "noise": policy.noise.as_dict(), "bits": spec.bits}
         return tokens, self._answers.key(tokens, public), len(long) > spec.rows
 
     def _pay(self, tokens: Tokens, key: bytes, terms: Offer) -> tuple[bytes, Release, Charge | None]:
@@ -273,6 +296,7 @@ class Session:
         charge: Charge | None,
         resent: bool,
         truncated: bool,
+        stored: bool = False,
     ) -> Answer:
         summary = self._ledger.summary()
         return Answer(
@@ -282,6 +306,7 @@ class Session:
             spent=summary.spent,
             remaining=summary.usable,
             resent=resent,
+            stored=stored,
             truncated=truncated,
         )
 
