@@ -80,10 +80,9 @@ def ask(
                 said = f"epsilon {budget_per_day} a day and, as no --budget was given, {cap} in all."
                 typer.echo(f"New ledger: {said}", err=True)
             counted = counter(bars, "asking", len(asked))
-            found = (client.ask(text, resend=resend) for text in asked)
-            if file is not None:
-                found = client.ask_many(asked, progress=counted, resend=resend)
-            for answer in found:
+            one_by_one = (client.ask(text, resend=resend) for text in asked)
+            many = client.ask_many(asked, progress=counted, resend=resend)
+            for answer in one_by_one if file is None else many:
                 answers.append(answer.as_dict())
     except BudgetExhausted as refused:
         raise BudgetExhausted(f"{refused} {_STILL_FREE}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import email.utils
 import gzip
 import json
 import logging
@@ -217,6 +218,81 @@ def test_days_later_the_same_integers_go_under_a_new_header(
     assert integers(network.posted[0]) == integers(network.posted[1])
     assert second.time == int(now)
     assert second.request != first.request
+
+
+NOON = 1_800_000_000
+HOUR = 3600
+
+
+class Clocks:
+    """The server's clock stands at noon; the user's is off by so many seconds."""
+
+    def __init__(self, network: Network, patch: pytest.MonkeyPatch) -> None:
+        self.off, self.tells = 0, True
+        patch.setattr(session_module.time, "time", lambda: NOON + self.off)
+        self._manifest, network.weather = network.manifest, self._answer
+
+    def _answer(self, request: httpx.Request) -> httpx.Response | None:
+        if request.method == "GET":
+            told = {"date": email.utils.formatdate(NOON, usegmt=True)} if self.tells else {}
+            return httpx.Response(200, json=self._manifest, headers=told)
+        age = NOON - parse_frame(request.content).header.time
+        return None if -300 <= age <= 24 * HOUR else httpx.Response(400, json={"error": "time"})
+
+
+@pytest.fixture
+def clocks(network: Network, monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    return Clocks(network, monkeypatch)
+
+
+@pytest.mark.parametrize("off", [HOUR, 301, -25 * HOUR])
+def test_a_wrong_clock_is_refused_before_a_charge_and_both_times_are_named(
+    make: Make, network: Network, clocks: Clocks, off: int
+) -> None:
+    clocks.off = off
+    with make() as client:
+        with pytest.raises(InvalidInput, match=r"clock.*2027-01-15 08:00:00 UTC.*got 2027.* UTC") as refused:
+            client.ask(TEXT)
+        assert refused.value.exit_code == 2
+        assert (client.summary().releases, network.posted) == (0, [])
+        clocks.off = 0
+        assert client.ask(TEXT).charge == 2.0
+
+
+@pytest.mark.parametrize("off", [299, -23 * HOUR])
+def test_a_clock_that_the_server_takes_is_taken_here(make: Make, clocks: Clocks, off: int) -> None:
+    clocks.off = off
+    with make() as client:
+        assert client.ask(TEXT).charge == 2.0
+
+
+def test_a_clock_that_is_set_while_a_client_lives_is_noticed_before_a_charge(
+    make: Make, network: Network, clocks: Clocks
+) -> None:
+    with make() as client:
+        client.ask(TEXT)
+        clocks.off = HOUR
+        with pytest.raises(InvalidInput, match="clock"):
+            client.ask("a dull film")
+        assert (client.summary().releases, len(network.posted)) == (1, 1)
+        assert client.ask(TEXT).stored  # which needs no server
+
+
+@pytest.mark.parametrize("off", [HOUR, 5 * HOUR, -25 * HOUR])
+def test_a_text_that_was_drawn_by_a_wrong_clock_is_answered_when_the_clock_is_right(
+    make: Make, network: Network, clocks: Clocks, off: int
+) -> None:
+    clocks.off, clocks.tells = off, False  # a server that tells no time
+    with make() as client:
+        with pytest.raises(ServerRefused, match="time"):
+            client.ask(TEXT)
+        assert client.summary().releases == 1
+        clocks.off = 0
+        answer = client.ask(TEXT)
+        assert (answer.charge, answer.spent, client.summary().releases) == (0.0, 2.0, 1)
+    refused, taken = network.posted
+    assert integers(refused) == integers(taken)
+    assert parse_frame(taken).header.time == NOON
 
 
 def test_texts_that_differ_are_charged_each(make: Make, network: Network) -> None:

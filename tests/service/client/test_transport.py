@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,13 @@ def test_many_texts_are_answered_in_order_as_if_asked_one_by_one(
             single = client.ask(text)
             assert (single.label, single.charge) == (answer.label, 0.0)
             assert single.probabilities == pytest.approx(answer.probabilities, abs=1e-6)
+
+
+def test_a_server_tells_its_time_with_the_manifest(provide: Any) -> None:
+    with contextlib.closing(Transport(provide().address, token=None, retry=QUICK)) as transport:
+        date = transport.send(Call("GET", "/v1/manifest")).date
+    assert date is not None
+    assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 20
 
 
 def test_a_blocking_batch_works_where_a_loop_is_running(provide: Any, make: Any) -> None:

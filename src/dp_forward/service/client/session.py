@@ -4,7 +4,8 @@ The order of one question, each step on disk before the next:
 
 1. the text becomes tokens, and the tokens a key (`answer_cache`); where this server's answer is stored, that
    is the end, and nothing is sent;
-2. the manifest of the server is held against the policy: refused here, nothing of a text was used;
+2. the manifest of the server is held against the policy, and its time against the clock here: refused here,
+   nothing of a text was used;
 3. `reserve`: charged, or known already, or `BudgetExhausted` and nothing leaves;
 4. the release is drawn, put into a frame, and stored with `ready`;
 5. the stored bytes are sent; on a network failure, the same bytes again;
@@ -34,6 +35,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +48,13 @@ from dp_forward.noise.released.released_matrix import Released, dequantise, rele
 from dp_forward.privacy.charge import Charge
 from dp_forward.service.client.answer_cache import AnswerCache
 from dp_forward.service.client.transport import Call, Reply, ServerRefused, Transport
-from dp_forward.service.protocol.frame import HEADER_BYTES, frame_of, parse_frame
+from dp_forward.service.protocol.frame import (
+    HEADER_BYTES,
+    MOST_AHEAD_S,
+    MOST_BEHIND_S,
+    frame_of,
+    parse_frame,
+)
 from dp_forward.service.protocol.manifest import Offer
 from dp_forward.service.protocol.policy import Policy
 from dp_forward.split.artifacts import UserSide
@@ -59,6 +67,8 @@ Tokens = Mapping[str, Tensor]
 
 _FRESH_SECONDS: Final = 6 * 3600
 """Servers refuse frames with an old time, so a stored release gets a new header after this long."""
+_CLOCK_SECONDS: Final = 60.0
+"""A clock that moved by more than this was set, or the machine slept: the server is asked for its time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +140,7 @@ class Session:
         self._user, self._policy, self._transport = user, policy, transport
         self._manifest: object = None
         self._terms: dict[float, Offer] = {}
+        self._clock = _clock()
         self._with_epsilon = functools.cache(policy.with_epsilon)
         self._turn, self._process = threading.Lock(), os.getpid()
         user.front.train(False)
@@ -156,7 +167,12 @@ class Session:
         return self._ledger.summary()
 
     def _agree(self, policy: Policy) -> Offer:
-        """Agree on terms with the server, at the front's own epsilon or a smaller one; it is asked once."""
+        """Agree on terms with the server, at the front's own epsilon or a smaller one.
+
+        It is asked once, and again where the clock here was set since.
+        """
+        if abs(_clock() - self._clock) > _CLOCK_SECONDS:
+            self._terms, self._manifest = {}, None
         if policy.epsilon not in self._terms:
             found = self._fetch_manifest()
             self._terms[policy.epsilon] = policy.read(found)
@@ -174,7 +190,10 @@ class Session:
         """The manifest that was agreed to, or what the server says now."""
         if self._manifest is not None:
             return self._manifest
-        return self._transport.send(Call("GET", "/v1/manifest")).json()
+        reply = self._transport.send(Call("GET", "/v1/manifest"))
+        _check_clock(reply.date)
+        self._clock = _clock()
+        return reply.json()
 
     def ask(self, text: Text, *, epsilon: float | None = None, resend: bool = False) -> Answer:
         """Ask about a text or a pair."""
@@ -351,14 +370,34 @@ def _check_text(text: object, name: str) -> None:
 
 
 def _refresh(frame: bytes, now: int) -> tuple[bytes, bytes]:
-    """The request id and the bytes to send: the stored ones, or, days later, the same integers under a new id
-    and time. Those are the same release: nothing is drawn, and nothing is learnt from it that was not before.
+    """The request id and the bytes to send: the stored ones, or, where their time is hours ago or (by a wrong
+    clock) ahead, the same integers under a new id and time. Those are the same release: nothing is drawn, and
+    nothing is learnt from it that was not before.
     """
     header = parse_frame(frame).header
-    if abs(now - header.time) <= _FRESH_SECONDS:
+    if 0 <= now - header.time <= _FRESH_SECONDS:
         return header.request, frame
     header = replace(header, request=secrets.token_bytes(16), time=now)
     return header.request, header.pack() + frame[HEADER_BYTES:]
+
+
+def _clock() -> float:
+    """Of the wall, as far as it was set and did not just go on."""
+    return time.time() - time.monotonic()
+
+
+def _check_clock(date: str | None) -> None:
+    """Refuse a clock by which a server that says this ``Date`` would refuse every frame."""
+    try:
+        there = parsedate_to_datetime(date or "").timestamp()
+    except (ValueError, OverflowError):  # it says none
+        return
+    here = time.time()
+    if not -MOST_BEHIND_S <= here - there <= MOST_AHEAD_S:
+        shown = [time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)) for now in (there, here)]
+        rule = f"be at most {MOST_AHEAD_S} s ahead of the server's and {MOST_BEHIND_S // 3600} h behind it"
+        remedy = "Set it. Nothing was charged or sent."
+        raise InvalidInput("clock", f"{rule}: {shown[0]}", shown[1], remedy)
 
 
 def _check_answer(found: Any, labels: tuple[str, ...], request: bytes) -> tuple[str, dict[str, float]]:

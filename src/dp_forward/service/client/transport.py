@@ -60,6 +60,7 @@ class Reply:
     status: int
     body: bytes | None = field(repr=False)
     retry_after: str | None = None
+    date: str | None = None
 
     def json(self) -> Any:
         """What a JSON body holds; None for anything else, NaN and infinities included."""
@@ -170,7 +171,8 @@ class Transport:
                 body = _read_body(response, call.most, until)
         except httpx.TransportError:
             return None
-        return Reply(response.status_code, body, response.headers.get("retry-after"))
+        more = (response.headers.get(name) for name in ("retry-after", "date"))
+        return Reply(response.status_code, body, *more)
 
     def close(self) -> None:
         """Give the connections back, and end every pause. Closing twice is harmless."""
