@@ -8,7 +8,9 @@ import random
 import shutil
 import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,6 +207,25 @@ def test_two_pushes_side_by_side_are_one(out: Path, collection: Collection, serv
     again = pushed(out, served, server="http://localhost:1")  # another line to the same collector
     assert (again.pushed, again.known) == (0, RECORDS)
     assert len(collection) == RECORDS
+
+
+def test_uploads_side_by_side_lose_no_entry_of_the_log(
+    out: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = upload_module.write_json
+
+    def slow(*given: Any, **settings: Any) -> None:
+        time.sleep(0.02)  # between reading and writing, somebody else reads
+        plain(*given, **settings)
+
+    monkeypatch.setattr(upload_module, "write_json", slow)
+    servers = [f"http://127.0.0.1:{port}" for port in range(1, 7)]
+    with ThreadPoolExecutor(len(servers)) as threads:
+        done = list(threads.map(lambda at: pushed(out, _straight(collection.folder), server=at), servers))
+    assert sum(one.pushed for one in done) == RECORDS
+    noted = json.loads((private_folder(out) / "push.json").read_text())
+    assert noted["servers"] == {at: {"records": RECORDS, "least": None} for at in servers}
+    assert not noted["lost"]
 
 
 def test_a_server_that_lost_its_disk_gets_everything_again(out: Path, served: Answer, tmp_path: Path) -> None:

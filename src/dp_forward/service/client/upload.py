@@ -51,7 +51,7 @@ from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import ProtocolMismatch, shown
 from dp_forward.split.artifacts import UserSide
-from dp_forward.storage.files import make_secret, read_secret
+from dp_forward.storage.files import lock_folder, make_secret, read_secret
 from dp_forward.storage.json_files import write_json
 
 __all__ = ["UploadResult", "check_collector", "push_corpus"]
@@ -211,7 +211,7 @@ def _push(
         body = _body(corpus, own.manifest, log.secret, span)
         pushed += send_records(collector, "/v1/records", body, len(span))
         done = span.stop
-        log.write(done, log.here()[1])  # a crash before that costs the sending of one body, and nothing else
+        log.advance(done)  # a crash before that costs the sending of one body, and nothing else
         if progress is not None:
             progress(done)
     return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere(), log.here()[1])
@@ -234,27 +234,23 @@ class _UploadLog:
     """Upload log in the private folder: the secret of the ids, and how far each server has come.
 
     The secret is made before the first record leaves. Without it every record would go out under a second id,
-    so where there is a log and no secret, nothing is sent.
+    so where there is a log and no secret, nothing is sent. Uploads side by side take turns at the log.
     """
 
     def __init__(self, corpus: ReleasedCorpus, server: str) -> None:
-        folder = private_folder(corpus.folder)
-        self._path, self._corpus, self.server = folder / "push.json", corpus.key, server
-        secret = folder / "push.secret"
-        self._first = not secret.exists()
-        if self._first and not self._path.exists():
-            with _writable(), contextlib.suppress(FileExistsError):
+        self._folder, self._corpus, self.server = private_folder(corpus.folder), corpus.key, server
+        self._path, secret = self._folder / "push.json", self._folder / "push.secret"
+        with _writable(), lock_folder(self._folder):
+            if not secret.exists() and not self._path.exists():
                 make_secret(secret)
+                self._write({}, lost=False)
         remedy = "Bring it back: without it every record would be sent as a second one."
         self.secret = read_secret(secret, remedy=remedy)
 
     def here(self) -> tuple[int, int | None]:
         """How many records, from the first, are on the server's disk, and the smallest batch that it promised
         at any time of sending."""
-        match self._read()[0].get(self.server):
-            case {"records": int(records), "least": least} if records >= 0:
-                return records, least if type(least) is int else None
-        return 0, None
+        return self._entry(self._read()[0])
 
     def elsewhere(self) -> bool:
         """Whether another server was sent to, or may have been: a log that is lost says nothing."""
@@ -263,10 +259,30 @@ class _UploadLog:
 
     def begin(self, records: int, least: int | None) -> None:
         """Store a server, and what it promises, before it gets a byte."""
-        if self.server in self._read()[0]:
-            before = self.here()[1]
-            least = None if before is None or least is None else min(before, least)
-        self.write(records, least)
+        with self._update() as servers:
+            if self.server in servers:
+                before = self._entry(servers)[1]
+                least = None if before is None or least is None else min(before, least)
+            servers[self.server] = {"records": records, "least": least}
+
+    def advance(self, records: int) -> None:
+        """Store how far this server has come."""
+        with self._update() as servers:
+            servers[self.server] = {"records": records, "least": self._entry(servers)[1]}
+
+    @contextlib.contextmanager
+    def _update(self) -> Iterator[dict[str, Any]]:
+        """What each server has, to be changed in the block; stored at its end."""
+        with _writable(), lock_folder(self._folder):
+            servers, lost = self._read()
+            yield servers
+            self._write(servers, lost=lost)
+
+    def _entry(self, servers: dict[str, Any]) -> tuple[int, int | None]:
+        match servers.get(self.server):
+            case {"records": int(records), "least": least} if records >= 0:
+                return records, least if type(least) is int else None
+        return 0, None
 
     def _read(self) -> tuple[dict[str, Any], bool]:
         """What each server has, and whether a log was lost: damaged, of another corpus, or deleted."""
@@ -274,14 +290,11 @@ class _UploadLog:
             match json.loads(self._path.read_text(encoding="utf-8")):
                 case {"format": 2, "corpus": self._corpus, "servers": dict(servers), "lost": bool(lost)}:
                     return servers, lost
-        return {}, not self._first
+        return {}, True
 
-    def write(self, records: int, least: int | None) -> None:
-        """Store how far this server has come, and its smallest promise."""
-        servers, lost = self._read()
-        content = {"servers": {**servers, self.server: {"records": records, "least": least}}, "lost": lost}
-        with _writable():
-            write_json(self._path, {"format": 2, "corpus": self._corpus, **content}, private=True)
+    def _write(self, servers: dict[str, Any], *, lost: bool) -> None:
+        content = {"format": 2, "corpus": self._corpus, "servers": servers, "lost": lost}
+        write_json(self._path, content, private=True)
 
 
 @contextlib.contextmanager
