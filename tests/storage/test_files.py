@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import bytes_digest, file_digest, settings_digest
-from dp_forward.storage.files import draft_of, make_secret, read_secret, write_file
+from dp_forward.storage.files import draft_of, lock_folder, make_secret, read_secret, write_file
 from dp_forward.storage.json_files import read_json, write_json
 
 

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput, LedgerUnavailable
-from dp_forward.service.client.transport import RetryPolicy, ServerRefused
+from dp_forward.service.client.transport import RetryPolicy, ServerRefused, Transport
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import RecordReader, collector_routes
 from dp_forward.service.protocol.collection import CollectionSpec
@@ -28,7 +28,7 @@ from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
-from dp_forward.service.shuffler.forwarding import CollectorClient, Forwarder, send_batch
+from dp_forward.service.shuffler.forwarding import Forwarder, fetch_spec, send_batch
 from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
 from dp_forward.service.shuffler.shuffler_store import Batch, ShufflerStore, fresh_ids
 from service.collector.collect_cases import summary
@@ -68,7 +68,7 @@ class Killed(BaseException):
 
 def over(
     client: TestClient, said: list[bytes], *, calls: int | None = None, arrives: bool = False
-) -> CollectorClient:
+) -> Transport:
     """A transport into the collector, which notes what is said; killed at call number ``calls``."""
 
     def answered(request: httpx.Request) -> httpx.Response:
@@ -83,7 +83,7 @@ def over(
         return httpx.Response(found.status_code, content=found.content)
 
     inner = httpx.MockTransport(answered)
-    return CollectorClient("http://127.0.0.1:1", token=TOKEN, retry=QUICK, transport=inner)
+    return Transport("http://127.0.0.1:1", token=TOKEN, retry=QUICK, transport=inner)
 
 
 def bytes_of(folder: Path) -> bytes:
@@ -98,8 +98,8 @@ def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_pa
     users = [made(20, seed=seed) for seed in range(3)]
     collector = collector_app(tmp_path / "collected", LOCAL)
     with running(collector, LOCAL) as behind:
-        line = CollectorClient(behind, token=TOKEN, retry=QUICK)
-        wanted = line.spec()
+        line = Transport(behind, token=TOKEN, retry=QUICK)
+        wanted = fetch_spec(line)
         with closing(opened(tmp_path / "shuffle")) as store:
             forwarder = Forwarder(store, line, at_once=25)
             app = make_shuffler_app(store, forwarder, wanted, settings=LOCAL, most=MOST)
@@ -219,7 +219,7 @@ def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
 
 def test_a_collector_that_refuses_or_is_away_costs_nothing(tmp_path: Path) -> None:
     weather: Iterator[int] = iter([401, 503, 503])
-    line = CollectorClient(
+    line = Transport(
         "http://127.0.0.1:1",
         token=TOKEN,
         retry=QUICK,
@@ -387,7 +387,7 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
 )
 def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str, Any], code: str) -> None:
     records = made(3)
-    line = CollectorClient("http://127.0.0.1:1", token=TOKEN, retry=QUICK)
+    line = Transport("http://127.0.0.1:1", token=TOKEN, retry=QUICK)
     with closing(opened(tmp_path)) as store:
         app = make_shuffler_app(
             store, Forwarder(store, line, at_once=5), spec(), settings=ServerSettings(token=TOKEN), most=MOST
@@ -409,13 +409,13 @@ def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str,
 
 def test_a_shuffler_is_not_put_behind_another(tmp_path: Path) -> None:
     page = replace(spec(), shuffler_least=5).as_dict()
-    line = CollectorClient(
+    line = Transport(
         "http://127.0.0.1:1",
         token=TOKEN,
         transport=httpx.MockTransport(lambda _: httpx.Response(200, json=page)),
     )
     with pytest.raises(InvalidInput, match="collect by itself"):
-        line.spec()
+        fetch_spec(line)
 
 
 def test_adding_and_batching_side_by_side_keeps_every_record(tmp_path: Path) -> None:

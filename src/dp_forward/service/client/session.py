@@ -223,23 +223,22 @@ class Session:
         known = self._answers.find(key, self._transport.address)
         if known is None or known[0] not in self.policy.release.labels:
             return None
-        return self._answer(*known, charge=None, resent=True, stored=True, truncated=truncated)
+        return self._answer(known, resent=True, stored=True, truncated=truncated)
 
     def finish(self, question: Question, reply: Reply) -> Answer:
         """Check and store the server's reply to a question."""
-        label, probabilities = _check_answer(reply.json(), self.policy.release.labels, question.request)
-        state, truncated = question.entry.state, question.truncated
+        found = _check_answer(reply.json(), self.policy.release.labels, question.request)
+        state, flags = question.entry.state, {"stored": False, "truncated": question.truncated}
         try:
             if state is not State.DELIVERED:
                 self._ledger.delivered(question.entry.id)
-            self._answers.store(question.key, self._transport.address, label, probabilities)
+            self._answers.store(question.key, self._transport.address, *found)
         except LedgerUnavailable:  # its message says that nothing was sent
             raise LedgerUnavailable(
                 "The release was sent, and its answer cannot be stored: see that the disk has room and that "
                 "the ledger's folder may be written to. It is paid for: asking again costs nothing."
             ) from None
-        resent = state is not State.RESERVED
-        return self._answer(label, probabilities, charge=question.charge, resent=resent, truncated=truncated)
+        return self._answer(found, question.charge, resent=state is not State.RESERVED, **flags)
 
     def preview(self, text: Text, *, epsilon: float | None = None) -> Preview:
         """What the provider could see of a text; draws, charges and sends nothing that depends on it."""
@@ -308,25 +307,17 @@ class Session:
         return frame_of(released, cut=spec.cut, front=spec.front, request=secrets.token_bytes(16), time=now)
 
     def _answer(
-        self,
-        label: str,
-        probabilities: dict[str, float],
-        *,
-        charge: Charge | None,
-        resent: bool,
-        truncated: bool,
-        stored: bool = False,
+        self, found: tuple[str, dict[str, float]], charge: Charge | None = None, **flags: bool
     ) -> Answer:
         summary = self._ledger.summary()
+        paid = 0.0 if charge is None else charge.epsilon(summary.delta)
         return Answer(
-            label=label,
-            probabilities=probabilities,
-            charge=0.0 if charge is None else charge.epsilon(summary.delta),
+            label=found[0],
+            probabilities=found[1],
+            charge=paid,
             spent=summary.spent,
             remaining=summary.usable,
-            resent=resent,
-            stored=stored,
-            truncated=truncated,
+            **flags,
         )
 
     def _lock(self) -> threading.Lock:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from typing import Any, Final
+from typing import Final
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.client.transport import (
@@ -33,10 +33,12 @@ from dp_forward.service.client.transport import (
 from dp_forward.service.protocol.collection import ID_AT, CollectionSpec
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
-__all__ = ["CollectorClient", "Forwarder"]
+__all__ = ["RETRY", "Forwarder", "fetch_spec"]
 
 _log = logging.getLogger("dp_forward.service")
 
+RETRY: Final = RetryPolicy(longest=10.0, timeout=30.0)
+"""For the transport to a collector."""
 _RETRY_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
 
@@ -62,37 +64,27 @@ def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> i
     return batch.records
 
 
-class CollectorClient(Transport):
-    """Transport to one collector."""
+def fetch_spec(collector: Transport) -> CollectionSpec:
+    """What the collector wants.
 
-    def __init__(
-        self, address: str, *, token: str, retry: RetryPolicy | None = None, transport: Any = None
-    ) -> None:
-        retry = retry or RetryPolicy(longest=10.0, timeout=30.0)
-        super().__init__(address, token=token, retry=retry, transport=transport)
-
-    def spec(self) -> CollectionSpec:
-        """What the collector wants.
-
-        Edges:
-            `WireError` for a spec that makes no sense, `InvalidInput` for that of another shuffler,
-            `ServerUnavailable` where there is no answer for a while.
-        """
-        try:
-            found = self.send(Call("GET", "/v1/collection")).json()
-        except ServerUnavailable:
-            raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
-        spec = CollectionSpec.from_dict(found)
-        if spec.shuffler_least is not None:
-            remedy = "Name the collector behind it."
-            raise InvalidInput("collector", "collect by itself", "a shuffler", remedy)
-        return spec
+    Edges:
+        `WireError` for a spec that makes no sense, `InvalidInput` for that of another shuffler,
+        `ServerUnavailable` where there is no answer for a while.
+    """
+    try:
+        found = collector.send(Call("GET", "/v1/collection")).json()
+    except ServerUnavailable:
+        raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
+    spec = CollectionSpec.from_dict(found)
+    if spec.shuffler_least is not None:
+        raise InvalidInput("collector", "collect by itself", "a shuffler", "Name the collector behind it.")
+    return spec
 
 
 class Forwarder:
     """Thread that makes batches and sends them."""
 
-    def __init__(self, store: ShufflerStore, collector: CollectorClient, *, at_once: int) -> None:
+    def __init__(self, store: ShufflerStore, collector: Transport, *, at_once: int) -> None:
         self._store, self._collector, self._at_once = store, collector, at_once
         self._due = threading.Event()
         self.wake = self._due.set
