@@ -8,15 +8,15 @@ import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dp_forward.noise import release_batch
-from dp_forward.service.client.transport import AsyncTransport
+from dp_forward.service.client.transport import Call, Transport
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.service.protocol.manifest import Manifest
-from dp_forward.service.protocol.sansio import Call, NoReply, RetryPolicy
 
 FRAME_TYPE = ("content-type", "application/octet-stream")
 _REQUEST, _TIME = slice(96, 112), slice(112, 120)
@@ -158,16 +158,21 @@ async def http_clients(host: str, port: int, many: int) -> tuple[list[Ask], Call
 async def transport_clients(
     host: str, port: int, many: int
 ) -> tuple[list[Ask], Callable[[], Awaitable[None]]]:
-    """Clients that share the kept-alive connections of `ask_many`, and how to close them."""
-    transport = AsyncTransport(f"http://{host}:{port}", token=None, retry=RetryPolicy())
+    """Threads that share the kept-alive connections of one transport, as in `ask_many`; how to close them."""
+    transport, threads = Transport(f"http://{host}:{port}", token=None), ThreadPoolExecutor(many)
 
     async def ask(frame: bytes) -> str | None:
-        reply = await transport.call(Call("POST", "/v1/answer", 1 << 20, frame))
-        if isinstance(reply, NoReply):
+        call = Call("POST", "/v1/answer", body=frame)
+        reply = await asyncio.get_running_loop().run_in_executor(threads, transport.call, call)
+        if reply is None:
             return "no answer"
         return None if reply.status == 200 else str(reply.status)
 
-    return [ask] * many, transport.close
+    async def close() -> None:
+        transport.close()
+        threads.shutdown()
+
+    return [ask] * many, close
 
 
 async def closed_loop(clients: Sequence[Ask], frames: Sequence[bytes], *, seconds: float) -> Tally:

@@ -1,7 +1,7 @@
 """The service: a provider in its own process, and a user with a ledger who asks it.
 
-The client checks what the server wants before it touches a text, charges before a byte leaves, and sends the
-same stored release when the same text is asked again. (The head is untrained: only the way is shown.)
+The client checks what the server wants before it charges a text, charges before a byte leaves, and answers
+from its own disk when the same text is asked again. (The head is untrained: only the way is shown.)
 
     python examples/serve_and_ask.py
 """

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dp_forward import split as split
     from dp_forward.noise import Sanitizer as Sanitizer
-    from dp_forward.service.client.client import AsyncClient as AsyncClient
     from dp_forward.service.client.client import Client as Client
     from dp_forward.split.artifacts import load_back as load_back
     from dp_forward.split.artifacts import load_front as load_front
@@ -41,7 +40,6 @@ except PackageNotFoundError:  # pragma: no cover - running from a source tree wi
     __version__ = "0+unknown"
 
 _HOMES = {
-    "AsyncClient": "dp_forward.service.client.client",
     "Client": "dp_forward.service.client.client",
     "PrivateClassifier": "dp_forward.train.private_classifier",
     "PrivateModel": "dp_forward.split.private_model",
@@ -60,7 +58,6 @@ _HOMES = {
 """Where the public names live; they are loaded when first used, because torch is slow to import."""
 
 __all__ = [
-    "AsyncClient",
     "Client",
     "Plan",
     "PrivateClassifier",

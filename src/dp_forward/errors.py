@@ -10,8 +10,8 @@ The tree::
     ├── LedgerUnavailable a ledger is sound but cannot be used right now     exit code 1
     ├── WireError         bytes that break the protocol (protocol.frame)     exit code 4
     ├── ProtocolMismatch  another release is wanted (protocol.policy)        exit code 4
-    ├── ServerRefused     a server that says no (protocol.sansio)            exit code 4
-    └── ServerUnavailable a server that does not answer (protocol.sansio)    exit code 1
+    ├── ServerRefused     a server that says no (client.transport)           exit code 4
+    └── ServerUnavailable a server that does not answer (client.transport)   exit code 1
 
 Every message is one line: name, rule, value, remedy. No message ever holds a text, a token
 or a hidden value.

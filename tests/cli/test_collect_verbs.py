@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,6 +96,10 @@ def test_a_release_is_pushed_to_a_served_collection(run: Path, dpf: Dpf, tmp_pat
         again = dpf(*push)
         assert (again.json["pushed"], again.json["known"]) == (0, 12)
         assert again.json["spent_per_record"] == first.json["spent_per_record"] == 4.0
+        with contextlib.closing(sqlite3.connect(tmp_path / "collected" / "records.sqlite")) as lost, lost:
+            lost.execute("DELETE FROM records")  # as from an older copy of its disk
+        assert dpf(*push).json["pushed"] == 0, "they were acknowledged"
+        assert dpf(*push, "--again").json["pushed"] == 12
         missing = dpf(*words(run, tmp_path / "out", "--server", address))
         assert missing.code == 4, "without the token"
     finally:
@@ -169,10 +174,11 @@ def test_collecting_is_asked_for_in_one_way(
     assert told in found.err
 
 
-def test_a_token_goes_with_a_server(run: Path, dpf: Dpf, tmp_path: Path) -> None:
-    found = dpf(*words(run, tmp_path / "out", "--token-file", str(run.parent / "token")))
-    assert found.code == 2
-    assert "--server" in found.err
+def test_a_token_and_again_go_with_a_server(run: Path, dpf: Dpf, tmp_path: Path) -> None:
+    for more in (["--token-file", str(run.parent / "token")], ["--again"]):
+        found = dpf(*words(run, tmp_path / "out", *more))
+        assert found.code == 2
+        assert "--server" in found.err
     away = dpf(*words(run, tmp_path / "out", "--server", "http://collector.example"))
     assert away.code == 2
     assert "https" in away.err

@@ -31,7 +31,7 @@ def address(run: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_asking_charges_once_resends_and_stops_at_the_budget(
+def test_asking_charges_once_stores_resends_and_stops_at_the_budget(
     dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
 ) -> None:
     ledger = str(tmp_path / "me.ledger")
@@ -41,8 +41,11 @@ def test_asking_charges_once_resends_and_stops_at_the_budget(
     assert [answer["charge"] for answer in first.json] == [8.0, 8.0]
     assert first.json[0].keys() >= {"label", "probabilities", "charge", "spent", "remaining"}
     again = dpf(*ask, "a lovely film", "--json")
-    assert again.json[0]["charge"] == 0.0
+    assert (again.json[0]["charge"], again.json[0]["resent"], again.json[0]["stored"]) == (0.0, True, True)
     assert again.json[0]["probabilities"] == first.json[0]["probabilities"]
+    plain, resent = (dpf(*ask, "a lovely film", *more).out for more in ([], ["--resend"]))
+    assert "(stored answer, nothing was sent); charge 0, " in plain
+    assert "(sent again, seen to be the same text); charge 0, " in resent
     refused = dpf(*ask, "one scene more")
     assert refused.code == 3
     assert "scene" not in refused.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -31,10 +30,10 @@ def test_the_page_answers_and_ends_in_order(run: Path, tmp_path: Path) -> None:
         assert line.keys() == {"address", "port"}
         assert origin == f"http://127.0.0.1:{line['port']}"
         headers = {"content-type": "application/json", "x-dpf-key": key}
-        question = json.dumps({"text": "a zebra film", "epsilon": 8.0})
+        question = {"text": "a zebra film", "epsilon": 8.0}
         with httpx.Client(base_url=origin, headers=headers, trust_env=False, timeout=30) as browser:
-            assert browser.post("/api/ask", content=question).json()["charge"] == 8.0
-            while (found := browser.post("/api/look", content=question).json())["prepared"] < 1:
+            assert browser.post("/api/ask", json=question | {"resend": False}).json()["charge"] == 8.0
+            while (found := browser.post("/api/look", json=question).json())["prepared"] < 1:
                 pass
             assert len(found["with"]["words"]) == len(found["without"]["words"]) == 3
         verb.signal(signal.SIGINT)

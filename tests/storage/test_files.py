@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import bytes_digest, file_digest, settings_digest
-from dp_forward.storage.files import draft_of, make_secret, read_secret, write_file
+from dp_forward.storage.files import draft_of, lock_folder, make_secret, read_secret, write_file
 from dp_forward.storage.json_files import read_json, write_json
 
 
@@ -81,3 +82,18 @@ def test_what_is_no_json_object_is_refused_without_its_content(tmp_path: Path, c
 def test_json_comes_back_as_it_was_written(tmp_path: Path) -> None:
     write_json(tmp_path / "plan.json", {"b": 1, "a": [2.5, None]})
     assert read_json(tmp_path / "plan.json", name="run", remedy="") == {"b": 1, "a": [2.5, None]}
+
+
+def test_a_folder_is_held_by_one_at_a_time_and_let_go_by_a_crash(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        with lock_folder(tmp_path):
+            (tmp_path / "held").touch()
+            time.sleep(0.3)
+            (tmp_path / "done").touch()
+            os._exit(9)
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    with lock_folder(tmp_path):
+        assert (tmp_path / "done").exists()
+    os.waitpid(child, 0)

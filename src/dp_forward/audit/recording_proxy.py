@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from dp_forward.errors import DpForwardError
 from dp_forward.privacy.cap import LARGEST_GAUSSIAN_EPSILON
 from dp_forward.service.client.client import Client
-from dp_forward.service.protocol.sansio import RetryPolicy
+from dp_forward.service.client.transport import RetryPolicy
 from dp_forward.split.artifacts import UserSide
 
 __all__ = ["record_client"]
@@ -127,13 +127,13 @@ class RecordedClient:
         return sent[0]
 
     def again(self, text: str) -> tuple[list[Sent], int]:
-        """Two answers are lost; then it is asked again, and again by a new client with the same ledger."""
+        """Two answers are lost; then it is sent again, and again by a new client with the same ledger."""
         path, charged = next(self._ledgers), 0
         self._proxy.lose(2)
         for _ in range(2):
             with self._client(path, RetryPolicy(first=0.01)) as client:
                 for _ in range(2):
-                    client.ask(text)
+                    client.ask(text, resend=True)
                 charged = client.summary().releases
         return self._proxy.take(), charged
 

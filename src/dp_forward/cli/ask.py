@@ -39,15 +39,24 @@ def ask(
     pair: Annotated[
         bool, Option("--pair", help="Ask about pairs of texts; in a file, with a tab between the two.")
     ] = False,
+    resend: Annotated[
+        bool,
+        Option(
+            "--resend",
+            help="Send the stored release of a text that was answered before, again: free, and the receiver "
+            "learns that the text is the same as before. For a provider that changed its back.",
+        ),
+    ] = False,
     token_file: options.ProviderToken = None,
     json: options.Json = False,
 ) -> None:
     """Ask about texts: front and noise run here, and only charged, noisy integers leave.
 
-    The same text asked again resends the stored release and costs nothing; the provider can then see that it
-    is the same. A new ledger holds the kind of noise of the front: pure releases, or Gaussian ones at its
-    delta. A budget per day holds from midnight to midnight UTC; without --budget, whoever sees k days learns
-    up to k times as much.
+    The same text asked again is answered from what is stored here: nothing is sent, and it costs nothing.
+    With --resend the stored release goes out again, and the receiver learns that the text is the same as
+    before. A new ledger holds the kind of noise of the front: pure releases, or Gaussian ones at its delta. A
+    budget per day holds from midnight to midnight UTC; without --budget, whoever sees k days learns up to k
+    times as much.
 
     Example: dpf ask run/front "a quiet, generous film" --server http://127.0.0.1:8765 --budget 16
     """
@@ -71,8 +80,9 @@ def ask(
             if new:
                 typer.echo(f"New ledger: {client.summary().promise}", err=True)
             counted = counter(bars, "asking", len(asked))
-            found = map(client.ask, asked) if file is None else client.ask_many(asked, progress=counted)
-            for answer in found:
+            one_by_one = (client.ask(text, resend=resend) for text in asked)
+            many = client.ask_many(asked, progress=counted, resend=resend)
+            for answer in one_by_one if file is None else many:
                 answers.append(answer.as_dict())
     except BudgetExhausted as refused:
         raise BudgetExhausted(f"{refused} {_STILL_FREE}") from None
@@ -90,8 +100,13 @@ def _print_all(answers: list[dict[str, Any]], *, asked: int, json: bool) -> None
         return
     for number, answer in enumerate(answers, start=1):
         sure = max(answer["probabilities"].values())
-        flags = {"resent": "sent before", "truncated": "cut to the front's length"}
-        notes = ", ".join(note for flag, note in flags.items() if answer[flag])
+        flags = {
+            "stored": "stored answer, nothing was sent",
+            "resent": "sent again, seen to be the same text",
+            "truncated": "cut to the front's length",
+        }
+        given = answer | {"resent": answer["resent"] and not answer["stored"]}
+        notes = ", ".join(note for flag, note in flags.items() if given[flag])
         typer.echo(
             f"{number}. {answer['label']} {sure:.3f}{f' ({notes})' if notes else ''}; "
             f"charge {answer['charge']:g}, {_spent(answer)}, remaining {answer['remaining']:g}"

@@ -186,7 +186,7 @@ def _print(result: dict[str, Any]) -> None:
     )
     for answer in result["answers"]:
         sure = max(answer["probabilities"].values())
-        again = ", sent before" if answer["resent"] else ""
+        again = ", stored" if answer["stored"] else ", sent before" if answer["resent"] else ""
         typer.echo(
             f"  {answer['label']:8} {sure:.2f}  {answer['text']}  "
             f"(charge {answer['charge']:g}, remaining {answer['remaining']:g}{again})"

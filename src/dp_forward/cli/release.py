@@ -46,6 +46,9 @@ def release(
     resume: Annotated[bool, Option("--resume", help="Continue a release that was killed.")] = False,
     server: _Server = None,
     token_file: Annotated[Path | None, Option(help="The server's token.")] = None,
+    again: Annotated[
+        bool, Option("--again", help="Push what the server has acknowledged, too: it lost its records.")
+    ] = False,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -63,8 +66,9 @@ def release(
     from dp_forward.split.device import pick_device
     from dp_forward.train.regimes import label_mechanism_for
 
-    if server is None and token_file is not None:
-        raise InvalidInput("token-file", "go with --server", "alone", "Say where to push.")
+    for name, given in (("token-file", token_file is not None), ("again", again)):
+        if given and server is None:
+            raise InvalidInput(name, "go with --server", "alone", "Say where to push.")
     to = None if server is None else {"server": server, "token": options.optional_token(token_file)}
     place, user = pick_device(device), load_user_side(front)
     columns = {"text_column": text_column, "label_column": label_column, "header": not no_header}
@@ -81,7 +85,7 @@ def release(
         reading = counter(bars, "reading")
         texts = read_texts(chosen, split, user.tokens, limit=limit, progress=reading)
         more = {"budget": budget, "resume": resume, "device": place}
-        corpus, upload = _store(user, texts, out, bars, to, **settings, **more)
+        corpus, upload = _store(user, texts, out, bars, to, again=again, **settings, **more)
     result, sentences = _report(corpus, upload, out, ledger)
     title, hidden = f"Released {chosen.name} {split}", ("guarantee", "central")
     output.print_result(result, json=json, title=title, sentences=sentences, only_json=hidden)
@@ -112,7 +116,14 @@ def _find_task(
 
 
 def _store(
-    user: UserSide, texts: EncodedTexts, out: Path, bars: Bars, to: dict[str, Any] | None, **settings: Any
+    user: UserSide,
+    texts: EncodedTexts,
+    out: Path,
+    bars: Bars,
+    to: dict[str, Any] | None,
+    *,
+    again: bool,
+    **settings: Any,
 ) -> tuple[ReleasedCorpus, UploadResult | None]:
     """Store the release, and push it where there is a destination; ``settings`` are of `release_corpus`."""
     from dp_forward.corpus.writer import choose_labels, release_corpus
@@ -128,7 +139,7 @@ def _store(
         return corpus, None
     progress = counter(bars, "pushing", len(texts))
     cut, ledger = str(user.front.cut), settings["ledger"]
-    return corpus, push_corpus(out, **to, cut=cut, ledger=ledger, progress=progress)
+    return corpus, push_corpus(out, **to, cut=cut, ledger=ledger, again=again, progress=progress)
 
 
 def _report(

@@ -34,10 +34,11 @@ def shuffle(
 
     Example: dpf shuffle --collector http://127.0.0.1:8765 --collector-token-file word --store box --least 500
     """
+    from dp_forward.service.client.transport import Transport
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.settings import ServerSettings
     from dp_forward.service.server.uvicorn_runner import run_server
-    from dp_forward.service.shuffler.forwarding import CollectorClient, Forwarder
+    from dp_forward.service.shuffler.forwarding import RETRY, Forwarder, fetch_spec
     from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
@@ -47,9 +48,9 @@ def shuffle(
     if word == token:
         rule = "differ from --collector-token-file"
         raise InvalidInput("token-file", rule, "the same word", "Users must not know that one.")
-    with contextlib.closing(CollectorClient(collector, token=word)) as client:
+    with contextlib.closing(Transport(collector, token=word, retry=RETRY)) as client:
         with output.working("asking the collector what it wants"):
-            spec = client.spec()
+            spec = fetch_spec(client)
         with contextlib.closing(ShufflerStore.open_or_create(store, spec, least=least)) as records:
             forwarder = Forwarder(records, client, at_once=spec.body_records)
             app = make_shuffler_app(records, forwarder, spec, settings=settings, most=most)

@@ -58,7 +58,7 @@ def ui(
     """
     from dp_forward.attacks.inversion.nearest_token import NearestTokens
     from dp_forward.service.client.client import Client
-    from dp_forward.service.protocol.sansio import RetryPolicy
+    from dp_forward.service.client.transport import RetryPolicy
     from dp_forward.service.webui.ui_app import run_ui
     from dp_forward.service.webui.ui_service import UiService
     from dp_forward.split.artifacts import load_user_side

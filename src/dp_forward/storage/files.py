@@ -8,6 +8,7 @@ Guarantees:
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -18,7 +19,7 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["draft_of", "make_secret", "read_secret", "write_file"]
+__all__ = ["draft_of", "lock_folder", "make_secret", "read_secret", "write_file"]
 
 SECRET_BYTES: Final = 32
 _OWNER_ONLY: Final = 0o600
@@ -47,6 +48,17 @@ def draft_of(path: Path, *, new: bool = False) -> Iterator[Path]:
         else:
             draft.unlink(missing_ok=True)
     _sync(path.parent)
+
+
+@contextlib.contextmanager
+def lock_folder(path: Path) -> Iterator[None]:
+    """Hold a folder for the block; threads and processes that want to hold it wait. A crash lets it go."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_file(path: Path, content: bytes | str, *, private: bool = False, new: bool = False) -> None:

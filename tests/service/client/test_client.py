@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import email.utils
 import gzip
 import json
 import logging
@@ -19,9 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import anyio.to_thread
 import httpx
 import pytest
 import torch
+from starlette.testclient import TestClient
 
 import tiny_user
 from dp_forward.cli.serve import serve_locally
@@ -30,16 +33,17 @@ from dp_forward.ledger import Ledger
 from dp_forward.noise.released.released_matrix import release
 from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client import session as session_module
-from dp_forward.service.client.client import AsyncClient, Client
+from dp_forward.service.client.client import Client
+from dp_forward.service.client.transport import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.service.protocol.frame import HEADER_BYTES, parse_frame
 from dp_forward.service.protocol.policy import Policy, ProtocolMismatch
-from dp_forward.service.protocol.sansio import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.split.artifacts import UserSide, load_provider_side, load_user_side
 from tiny_user import SERVER, Network, texts
 
 AT_ONCE = RetryPolicy(attempts=4, first=0.0, longest=0.0)
 TEXT = "a lovely warm film"
 BUDGET = 900.0
+CHANGED = {"bad": 0.25, "good": 0.75}
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +66,14 @@ Make = Callable[..., Client]
 
 @pytest.fixture
 def make(tmp_path: Path, user: UserSide, network: Network) -> Make:
-    def made(front: Any = user, kind: Any = Client, **settings: Any) -> Any:
-        usual = {"server": SERVER, "ledger": tmp_path / "ledger", "budget": BUDGET, "retry": AT_ONCE}
-        return kind(front, **{**usual, "transport": network.transport(), **settings})
+    def made(front: Any = user, **settings: Any) -> Client:
+        usual: dict[str, Any] = {
+            "server": SERVER,
+            "ledger": tmp_path / "ledger",
+            "budget": BUDGET,
+            "retry": AT_ONCE,
+        }
+        return Client(front, **{**usual, "transport": network.transport(), **settings})
 
     return made
 
@@ -140,15 +149,59 @@ def test_a_frame_is_the_policys_and_nothing_else(make: Make, network: Network, u
     assert network.seen[-1].headers["authorization"] == "Bearer a-token-of-some-length"
 
 
-def test_the_same_text_again_sends_the_same_bytes_for_free(make: Make, network: Network) -> None:
+def test_the_same_text_again_is_answered_from_the_store_and_nothing_is_sent(
+    make: Make, network: Network
+) -> None:
+    with make() as client:
+        first, seen = client.ask(TEXT), len(network.seen)
+        assert not first.stored
+        found = [client.ask(TEXT)]
+    with make(budget=None) as later:  # which has not even asked for the manifest
+        found += [later.ask(TEXT.upper()), *later.ask_many([TEXT])]  # the same tokens
+    for again in found:
+        assert (again.charge, again.resent, again.stored) == (0.0, True, True)
+        assert (again.label, again.probabilities, again.spent) == (
+            first.label,
+            first.probabilities,
+            first.spent,
+        )
+    assert len(network.seen) == seen
+
+
+def test_resending_sends_the_same_bytes_for_free_and_takes_the_new_answer(
+    make: Make, network: Network
+) -> None:
     with make() as client:
         first = client.ask(TEXT)
-        again = client.ask(TEXT)
-    with make(budget=None) as later:
-        third = later.ask(TEXT.upper())  # the same tokens
-    assert (again.charge, again.resent, again.spent) == (0.0, True, first.spent)
-    assert (third.charge, third.resent, third.label) == (0.0, True, first.label)
-    assert len(network.posted) == 3
+        changed = tiny_user.answer_to(network.posted[0]) | {"label": "good", "probabilities": CHANGED}
+        network.weather = lambda request: (
+            httpx.Response(200, json=changed) if request.method == "POST" else None
+        )
+        assert client.ask(TEXT).probabilities == first.probabilities
+        found = [client.ask(TEXT, resend=True), *client.ask_many([TEXT, TEXT], resend=True)]
+        for again in found:
+            assert (again.charge, again.resent, again.stored) == (0.0, True, False)
+            assert again.probabilities == CHANGED
+        assert client.ask(TEXT).probabilities == CHANGED  # it took the old one's place
+    assert len(network.posted) == 4
+    assert len(set(network.posted)) == 1
+
+
+def test_a_text_that_a_batch_holds_twice_is_sent_once(make: Make, network: Network) -> None:
+    with make() as client:
+        found = list(client.ask_many([TEXT, *texts(3), TEXT.upper(), TEXT]))
+    assert [answer.stored for answer in found] == [False] * 4 + [True] * 2
+    assert len(network.posted) == 4
+
+
+def test_an_answer_that_never_came_is_asked_for_again(make: Make, network: Network) -> None:
+    network.weather = lambda request: httpx.Response(503) if request.method == "POST" else None
+    with make() as client:
+        with pytest.raises(ServerUnavailable):
+            client.ask(TEXT)
+        network.weather = lambda request: None
+        answer = client.ask(TEXT)
+    assert (answer.charge, answer.resent, answer.stored) == (0.0, True, False)
     assert len(set(network.posted)) == 1
 
 
@@ -159,13 +212,88 @@ def test_days_later_the_same_integers_go_under_a_new_header(
         client.ask(TEXT)
         now = session_module.time.time() + 3 * 86400
         monkeypatch.setattr(session_module.time, "time", lambda: now)
-        again = client.ask(TEXT)
+        again = client.ask(TEXT, resend=True)
         assert client.summary().releases == 1
     first, second = (parse_frame(body).header for body in network.posted)
     assert again.charge == 0.0
     assert integers(network.posted[0]) == integers(network.posted[1])
     assert second.time == int(now)
     assert second.request != first.request
+
+
+NOON = 1_800_000_000
+HOUR = 3600
+
+
+class Clocks:
+    """The server's clock stands at noon; the user's is off by so many seconds."""
+
+    def __init__(self, network: Network, patch: pytest.MonkeyPatch) -> None:
+        self.off, self.tells = 0, True
+        patch.setattr(session_module.time, "time", lambda: NOON + self.off)
+        self._manifest, network.weather = network.manifest, self._answer
+
+    def _answer(self, request: httpx.Request) -> httpx.Response | None:
+        if request.method == "GET":
+            told = {"date": email.utils.formatdate(NOON, usegmt=True)} if self.tells else {}
+            return httpx.Response(200, json=self._manifest, headers=told)
+        age = NOON - parse_frame(request.content).header.time
+        return None if -300 <= age <= 24 * HOUR else httpx.Response(400, json={"error": "time"})
+
+
+@pytest.fixture
+def clocks(network: Network, monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    return Clocks(network, monkeypatch)
+
+
+@pytest.mark.parametrize("off", [HOUR, 301, -25 * HOUR])
+def test_a_wrong_clock_is_refused_before_a_charge_and_both_times_are_named(
+    make: Make, network: Network, clocks: Clocks, off: int
+) -> None:
+    clocks.off = off
+    with make() as client:
+        with pytest.raises(InvalidInput, match=r"clock.*2027-01-15 08:00:00 UTC.*got 2027.* UTC") as refused:
+            client.ask(TEXT)
+        assert refused.value.exit_code == 2
+        assert (client.summary().releases, network.posted) == (0, [])
+        clocks.off = 0
+        assert client.ask(TEXT).charge == 2.0
+
+
+@pytest.mark.parametrize("off", [299, -23 * HOUR])
+def test_a_clock_that_the_server_takes_is_taken_here(make: Make, clocks: Clocks, off: int) -> None:
+    clocks.off = off
+    with make() as client:
+        assert client.ask(TEXT).charge == 2.0
+
+
+def test_a_clock_that_is_set_while_a_client_lives_is_noticed_before_a_charge(
+    make: Make, network: Network, clocks: Clocks
+) -> None:
+    with make() as client:
+        client.ask(TEXT)
+        clocks.off = HOUR
+        with pytest.raises(InvalidInput, match="clock"):
+            client.ask("a dull film")
+        assert (client.summary().releases, len(network.posted)) == (1, 1)
+        assert client.ask(TEXT).stored  # which needs no server
+
+
+@pytest.mark.parametrize("off", [HOUR, 5 * HOUR, -25 * HOUR])
+def test_a_text_that_was_drawn_by_a_wrong_clock_is_answered_when_the_clock_is_right(
+    make: Make, network: Network, clocks: Clocks, off: int
+) -> None:
+    clocks.off, clocks.tells = off, False  # a server that tells no time
+    with make() as client:
+        with pytest.raises(ServerRefused, match="time"):
+            client.ask(TEXT)
+        assert client.summary().releases == 1
+        clocks.off = 0
+        answer = client.ask(TEXT)
+        assert (answer.charge, answer.spent, client.summary().releases) == (0.0, 2.0, 1)
+    refused, taken = network.posted
+    assert integers(refused) == integers(taken)
+    assert parse_frame(taken).header.time == NOON
 
 
 def test_texts_that_differ_are_charged_each(make: Make, network: Network) -> None:
@@ -180,7 +308,7 @@ def test_a_long_text_is_cut_silently_towards_the_server(make: Make, network: Net
     exact = " ".join(["film"] * 10)  # with [CLS] and [SEP], the 12 rows
     with make() as client:
         assert not client.ask(exact).truncated
-        assert client.ask(exact + " dull").truncated
+        assert client.ask(exact + " dull", resend=True).truncated
         assert client.summary().releases == 1  # what was cut off was not released
     short, long = network.posted
     assert len(short) == len(long)
@@ -279,23 +407,26 @@ def hostile(honest: dict[str, Any]) -> list[Any]:
 
 
 def test_a_hostile_manifest_gets_nothing(make: Make, network: Network, user: UserSide) -> None:
-    class Untouchable:
-        def __getattr__(self, name: str) -> NoReturn:
-            raise AssertionError("the text was touched")
+    def guarded() -> Client:
+        def untouchable(*_: Any) -> NoReturn:
+            raise AssertionError("the text was used")
 
-    guarded = replace(user, tokens=Untouchable())  # type: ignore[arg-type]
+        client = make()
+        client._session._pay = untouchable  # type: ignore[method-assign]
+        return client
+
     manifests = hostile(network.manifest)
     assert len(manifests) >= 20
     for manifest in manifests:
         network.manifest = manifest
-        with make(guarded) as client:
+        with guarded() as client:
             with pytest.raises(ProtocolMismatch) as refused:
                 client.ask(TEXT)
             assert refused.value.exit_code == 4
             assert client.summary().releases == 0
     assert network.posted == []
     network.manifest = tiny_user.manifest_of(Policy.of(user))
-    with make(guarded) as client, pytest.raises(InvalidInput):  # the control: an honest one gets to the text
+    with guarded() as client, pytest.raises(AssertionError):  # the control: an honest one gets there
         client.ask(TEXT)
 
 
@@ -322,9 +453,9 @@ def test_a_redirect_is_not_followed_and_a_cookie_not_kept(make: Make, network: N
         client.ask(TEXT)
         network.weather = lambda request: httpx.Response(307, headers=away)
         with pytest.raises(ServerRefused):
-            client.ask(TEXT)
+            client.ask(TEXT, resend=True)
         network.weather = lambda request: None
-        client.ask(TEXT)
+        client.ask(TEXT, resend=True)
     assert {request.url.host for request in network.seen} == {"127.0.0.1"}
     assert all("cookie" not in request.headers for request in network.seen)
 
@@ -358,7 +489,7 @@ def test_an_answer_that_makes_no_sense_is_refused_and_costs_nothing_more(
         for response in answers(network.posted[0]):
             network.weather = lambda request, response=response: response  # type: ignore[misc]
             with pytest.raises(ServerRefused):
-                client.ask(TEXT)
+                client.ask(TEXT, resend=True)
         assert client.summary().spent == 2.0
 
 
@@ -456,9 +587,8 @@ def test_a_front_that_protects_another_unit_is_refused_before_a_text_is_read(
         assert (first.summary().releases, len(network.posted)) == (1, 2)
 
 
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_the_policy_that_a_client_shows_is_the_one_it_asks_by(make: Make, kind: Any) -> None:
-    client = make(kind=kind)
+def test_the_policy_that_a_client_shows_is_the_one_it_asks_by(make: Make) -> None:
+    client = make()
     shown, other = repr(client), client.policy.with_epsilon(0.5)
     assert "2.0-LDP per text" in shown
     for owner in (client, client._session):
@@ -472,7 +602,7 @@ def test_the_policy_that_a_client_shows_is_the_one_it_asks_by(make: Make, kind: 
         with pytest.raises(AttributeError):
             setattr(owner, name, value)
     assert repr(client) == shown
-    client._session.close()
+    client.close()
 
 
 def test_what_lies_beside_the_ledger_is_its_owners_and_tells_no_text(make: Make, tmp_path: Path) -> None:
@@ -590,21 +720,23 @@ def test_a_disk_that_fills_up_while_the_server_answers_costs_nothing(
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def fill(request: httpx.Request) -> None:
-        most = 0 if file == "answers" else (tmp_path / "ledger-wal").stat().st_size
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+    def fill(*_: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
 
-    network.storm = fill
     with make() as client:
+        plain = client._session._ledger.delivered
+        if file == "ledger":
+            network.storm = fill
+        else:
+            client._session._ledger.delivered = lambda number: (plain(number), fill())  # type: ignore[method-assign]
         try:
-            with pytest.raises(
-                LedgerUnavailable, match=file if file == "answers" else "The ledger could not"
-            ):
+            with pytest.raises(LedgerUnavailable, match="The release was sent") as refused:
                 client.ask(TEXT)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert "nothing was sent" not in str(refused.value)
         network.storm = lambda request: None
-        assert (client.summary().releases, client.summary().delivered) == (1, 0)
+        assert (client.summary().releases, client.summary().delivered) == (1, int(file == "answers"))
         answer = client.ask(TEXT)
         assert (answer.charge, answer.spent, client.summary().delivered) == (0.0, 2.0, 1)
     assert len(set(network.posted)) == 1
@@ -764,7 +896,7 @@ def test_an_answer_that_drips_is_given_up(make: Make, network: Network) -> None:
     assert len(set(network.posted)) == 1
 
 
-STEPS = ("reserve", "_draw", "_frame", "ready", "send", "receive", "store", "delivered")
+STEPS = ("reserve", "_draw", "_frame", "ready", "send", "receive", "delivered", "store")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -853,40 +985,21 @@ def test_answers_that_were_deleted_or_damaged_cost_nothing(make: Make, tmp_path:
 # Side by side
 
 
-def test_the_async_client_does_the_same(make: Make, network: Network) -> None:
+def test_an_async_program_asks_in_threads(make: Make, network: Network) -> None:
     async def whole() -> list[Any]:
-        lost = iter([True, False, True])
+        with make() as client:
+            asked = (anyio.to_thread.run_sync(client.ask, text) for text in ["a dull film"] * 5 + texts(5))
+            return await asyncio.gather(*asked)
 
-        def weather(request: httpx.Request) -> None:
-            if request.method == "POST" and next(lost, False):
-                raise httpx.ConnectError("lost")
-
-        network.weather = weather  # type: ignore[assignment]
-        async with make(kind=AsyncClient) as client:
-            one = await client.ask(TEXT)
-            told: list[int] = []
-            many = [a async for a in client.ask_many([TEXT, *texts(20)], progress=told.append, at_once=4)]
-            assert told == list(range(1, 22))
-            same = await asyncio.gather(*(client.ask("a dull film") for _ in range(5)))
-            with pytest.raises(InvalidInput):
-                await client.ask(" ")
-            assert client.summary().releases == 22
-            return [one, *many, *same]
-
-    one, again, *rest = asyncio.run(whole())
-    assert (one.charge, again.charge, again.resent) == (2.0, 0.0, True)
-    assert sum(answer.charge for answer in rest) == 42.0
-    assert len(set(network.posted)) == 22
+    assert sum(answer.charge for answer in asyncio.run(whole())) == 12.0
+    assert len(set(network.posted)) == 6
 
 
-def test_a_bad_text_in_a_batch_is_named_by_its_number_and_leaves_no_task_behind(make: Make) -> None:
-    async def whole() -> None:
-        async with make(kind=AsyncClient) as client:
-            with pytest.raises(InvalidInput, match="text 3"):
-                [a async for a in client.ask_many([*texts(2), "", *texts(9)], at_once=3)]
-            assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(whole())
+def test_a_bad_text_in_a_batch_is_named_by_its_number_and_ends_it(make: Make, network: Network) -> None:
+    found = []
+    with make() as client, pytest.raises(InvalidInput, match="text 3"):
+        found.extend(client.ask_many([*texts(2), "", *texts(9)], at_once=3))
+    assert len(network.posted) == 2  # nothing behind it was charged or sent
 
 
 @pytest.mark.slow
@@ -986,6 +1099,19 @@ def test_no_text_or_token_is_told(
 # With the real server
 
 
+@contextlib.contextmanager
+def asgi_transport(app: Any) -> Iterator[httpx.MockTransport]:
+    """A blocking way into an ASGI app."""
+    with TestClient(app) as network:
+
+        def answered(request: httpx.Request) -> httpx.Response:
+            path, body = request.url.path, request.content
+            found = network.request(request.method, path, content=body, headers=dict(request.headers))
+            return httpx.Response(found.status_code, content=found.content)
+
+        yield httpx.MockTransport(answered)
+
+
 def test_a_question_goes_through_the_real_server(make: Make, run: Path, user: UserSide) -> None:
     from dp_forward.service.server.app import make_app
     from dp_forward.service.server.settings import ServerSettings
@@ -994,28 +1120,19 @@ def test_a_question_goes_through_the_real_server(make: Make, run: Path, user: Us
     provider = load_provider_side(run / "back")
     app = make_app(provider, front_digest=user.digest, settings=ServerSettings(token=token))
 
-    async def whole() -> None:
-        through = {"kind": AsyncClient, "transport": httpx.ASGITransport(app)}
-        async with make(**through) as stranger:
+    with asgi_transport(app) as through:
+        with make(transport=through) as stranger:
             with pytest.raises(ServerRefused, match="token"):
-                await stranger.ask(TEXT)
+                stranger.ask(TEXT)
             assert stranger.summary().releases == 0
-        async with make(**through, token=token) as client:
-            first = await client.ask(TEXT)
-            again = await client.ask(TEXT)
+        with make(transport=through, token=token) as client:
+            first, again = client.ask(TEXT), client.ask(TEXT)
             assert (first.charge, again.charge) == (2.0, 0.0)
             assert first.probabilities == again.probabilities
-            many = [a async for a in client.ask_many(texts(20))]
-            assert {a.label for a in many} <= set(tiny_user.LABELS)
+            assert {answer.label for answer in client.ask_many(texts(20))} <= set(tiny_user.LABELS)
             assert client.summary().delivered == 21
-
-    asyncio.run(whole())
     other = make_app(provider, front_digest="00" * 32, settings=ServerSettings())
-
-    async def wrong() -> None:
-        async with make(kind=AsyncClient, transport=httpx.ASGITransport(other)) as client:
-            with pytest.raises(ProtocolMismatch, match="front"):
-                await client.ask("another dull film")
-            assert client.summary().releases == 21
-
-    asyncio.run(wrong())
+    with asgi_transport(other) as through, make(transport=through) as client:
+        with pytest.raises(ProtocolMismatch, match="front"):
+            client.ask("another dull film")
+        assert client.summary().releases == 21

@@ -8,7 +8,9 @@ import random
 import shutil
 import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,12 @@ from dp_forward.errors import InvalidInput
 from dp_forward.ledger import Cap, Ledger
 from dp_forward.privacy import RandomizedResponse
 from dp_forward.service.client import upload as upload_module
+from dp_forward.service.client.transport import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.service.client.upload import check_collector, push_corpus, record_id
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import RecordReader
 from dp_forward.service.collector.corpus_export import export_corpus
 from dp_forward.service.protocol.policy import ProtocolMismatch
-from dp_forward.service.protocol.sansio import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from service.collector.collect_cases import CUT, FRONT, RANDOMIZED, provider, spec, stored
@@ -205,6 +207,25 @@ def test_two_pushes_side_by_side_are_one(out: Path, collection: Collection, serv
     again = pushed(out, served, server="http://localhost:1")  # another line to the same collector
     assert (again.pushed, again.known) == (0, RECORDS)
     assert len(collection) == RECORDS
+
+
+def test_uploads_side_by_side_lose_no_entry_of_the_log(
+    out: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = upload_module.write_json
+
+    def slow(*given: Any, **settings: Any) -> None:
+        time.sleep(0.02)  # between reading and writing, somebody else reads
+        plain(*given, **settings)
+
+    monkeypatch.setattr(upload_module, "write_json", slow)
+    servers = [f"http://127.0.0.1:{port}" for port in range(1, 7)]
+    with ThreadPoolExecutor(len(servers)) as threads:
+        done = list(threads.map(lambda at: pushed(out, _straight(collection.folder), server=at), servers))
+    assert sum(one.pushed for one in done) == RECORDS
+    noted = json.loads((private_folder(out) / "push.json").read_text())
+    assert noted["servers"] == {at: {"records": RECORDS, "least": None} for at in servers}
+    assert not noted["lost"]
 
 
 def test_a_server_that_lost_its_disk_gets_everything_again(out: Path, served: Answer, tmp_path: Path) -> None:

@@ -20,15 +20,15 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput, LedgerUnavailable
+from dp_forward.service.client.transport import RetryPolicy, ServerRefused, Transport
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import RecordReader, collector_routes
 from dp_forward.service.protocol.collection import CollectionSpec
-from dp_forward.service.protocol.sansio import Call, Reply, RetryPolicy, ServerRefused, Steps
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
-from dp_forward.service.shuffler.forwarding import CollectorClient, Forwarder, batch_steps
+from dp_forward.service.shuffler.forwarding import Forwarder, fetch_spec, send_batch
 from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
 from dp_forward.service.shuffler.shuffler_store import Batch, ShufflerStore, fresh_ids
 from service.collector.collect_cases import summary
@@ -62,23 +62,28 @@ def collecting(folder: Path) -> TestClient:
     return TestClient(app, headers={"authorization": f"Bearer {TOKEN}"})
 
 
-def answered(client: TestClient, call: Call) -> Reply:
-    kind = {"content-type": "application/json"} if call.path.endswith("/seal") else OCTETS
-    found = client.post(call.path, content=call.body, headers=kind)
-    return Reply(found.status_code, found.content)
+class Killed(BaseException):
+    """The process ends here."""
 
 
-def finish(steps: Steps[int], client: TestClient, said: list[bytes]) -> None:
-    """Drive the steps to their end, and note what was said."""
-    given = None
-    while True:
-        try:
-            call = steps.send(given)
-        except StopIteration:
-            return
-        assert isinstance(call, Call)
-        said.append(call.body or b"")
-        given = answered(client, call)
+def over(
+    client: TestClient, said: list[bytes], *, calls: int | None = None, arrives: bool = False
+) -> Transport:
+    """A transport into the collector, which notes what is said; killed at call number ``calls``."""
+
+    def answered(request: httpx.Request) -> httpx.Response:
+        last = len(said) == calls
+        if last and not arrives:
+            raise Killed
+        said.append(request.content)
+        kind = {"content-type": request.headers["content-type"]}
+        found = client.post(request.url.path, content=request.content, headers=kind)
+        if last:
+            raise Killed
+        return httpx.Response(found.status_code, content=found.content)
+
+    inner = httpx.MockTransport(answered)
+    return Transport("http://127.0.0.1:1", token=TOKEN, retry=QUICK, transport=inner)
 
 
 def bytes_of(folder: Path) -> bytes:
@@ -93,8 +98,8 @@ def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_pa
     users = [made(20, seed=seed) for seed in range(3)]
     collector = collector_app(tmp_path / "collected", LOCAL)
     with running(collector, LOCAL) as behind:
-        line = CollectorClient(behind, token=TOKEN, retry=QUICK)
-        wanted = line.spec()
+        line = Transport(behind, token=TOKEN, retry=QUICK)
+        wanted = fetch_spec(line)
         with closing(opened(tmp_path / "shuffle")) as store:
             forwarder = Forwarder(store, line, at_once=25)
             app = make_shuffler_app(store, forwarder, wanted, settings=LOCAL, most=MOST)
@@ -145,23 +150,15 @@ def test_a_crash_anywhere_neither_loses_nor_doubles_a_record(
     store.add(read(records), most=MOST)
     assert store.make_batch()
     said: list[bytes] = []
-    steps = batch_steps(store, at_once=20, retry=QUICK)
-    call = next(steps)
-    for _ in range(calls):
-        assert isinstance(call, Call)
-        said.append(call.body or b"")
-        call = steps.send(answered(collector, call))
-    if arrives:
-        assert isinstance(call, Call)
-        said.append(call.body or b"")
-        answered(collector, call)
+    with pytest.raises(Killed):
+        send_batch(store, over(collector, said, calls=calls, arrives=arrives), at_once=20)
     # What a kill leaves is what the files hold at this moment: nothing is flushed or closed.
     shutil.copytree(tmp_path / "first", tmp_path / "second")
     if calls < CALLS - 1:
         assert not summary(Collection.open(tmp_path / "collected"))["records"]  # unsealed: never exported
 
     with closing(opened(tmp_path / "second")) as again:
-        finish(batch_steps(again, at_once=20, retry=QUICK), collector, said)
+        assert send_batch(again, over(collector, said), at_once=20) == 60
         assert (again.waiting, again.batch) == (0, None)
         assert again.add(read(records), most=MOST) == (0, 60)
     store.close()
@@ -211,21 +208,18 @@ def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "shuffle", least=20)) as store:
         store.add(read(made(20)), most=MOST)
         store.make_batch()
-        steps = batch_steps(store, at_once=10, retry=QUICK)
-        call: Any = next(steps)
-        first = collecting(tmp_path / "lost")
-        for _ in range(2):
-            call = steps.send(answered(first, call))
+        with pytest.raises(Killed):  # before the seal
+            send_batch(store, over(collecting(tmp_path / "lost"), [], calls=2), at_once=10)
         restored = collecting(tmp_path / "restored")
         with pytest.raises(ServerRefused):
-            steps.send(answered(restored, call))
-        finish(batch_steps(store, at_once=10, retry=QUICK), restored, [])
+            send_batch(store, over(restored, []), at_once=10)
+        assert send_batch(store, over(restored, []), at_once=10) == 20
     assert summary(Collection.open(tmp_path / "restored")) == {"records": 20, "waiting": 0, "batches": 1}
 
 
 def test_a_collector_that_refuses_or_is_away_costs_nothing(tmp_path: Path) -> None:
     weather: Iterator[int] = iter([401, 503, 503])
-    line = CollectorClient(
+    line = Transport(
         "http://127.0.0.1:1",
         token=TOKEN,
         retry=QUICK,
@@ -395,7 +389,7 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
 )
 def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str, Any], code: str) -> None:
     records = made(3)
-    line = CollectorClient("http://127.0.0.1:1", token=TOKEN, retry=QUICK)
+    line = Transport("http://127.0.0.1:1", token=TOKEN, retry=QUICK)
     with closing(opened(tmp_path)) as store:
         app = make_shuffler_app(
             store, Forwarder(store, line, at_once=5), spec(), settings=ServerSettings(token=TOKEN), most=MOST
@@ -417,13 +411,13 @@ def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str,
 
 def test_a_shuffler_is_not_put_behind_another(tmp_path: Path) -> None:
     page = replace(spec(), shuffler_least=5).as_dict()
-    line = CollectorClient(
+    line = Transport(
         "http://127.0.0.1:1",
         token=TOKEN,
         transport=httpx.MockTransport(lambda _: httpx.Response(200, json=page)),
     )
     with pytest.raises(InvalidInput, match="collect by itself"):
-        line.spec()
+        fetch_spec(line)
 
 
 def test_adding_and_batching_side_by_side_keeps_every_record(tmp_path: Path) -> None:

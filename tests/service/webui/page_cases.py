@@ -18,7 +18,7 @@ from dp_forward.attacks.inversion.nearest_token import NearestTokens
 from dp_forward.cli.ui import TokenReconstructor
 from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client.client import Client
-from dp_forward.service.protocol.sansio import RetryPolicy
+from dp_forward.service.client.transport import RetryPolicy
 from dp_forward.service.server.app import make_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import run_server
@@ -94,8 +94,10 @@ class Page:
         sent = {name: value for name, value in given.items() if value}
         return httpx.post(self.origin + path, content=content, headers=sent, trust_env=False, timeout=30)
 
-    def ask(self, text: str, epsilon: float = EPSILON, **headers: str) -> httpx.Response:
-        return self.post("/api/ask", {"text": text, "epsilon": epsilon}, **headers)
+    def ask(
+        self, text: str, epsilon: float = EPSILON, *, resend: bool = False, **headers: str
+    ) -> httpx.Response:
+        return self.post("/api/ask", {"text": text, "epsilon": epsilon, "resend": resend}, **headers)
 
 
 @contextmanager

@@ -97,7 +97,9 @@ def test_an_answer_comes_with_its_charge_and_its_guess_rate(page: Page) -> None:
 
 def test_the_same_text_again_costs_nothing_and_is_answered_the_same(page: Page) -> None:
     first, again = page.ask(TEXT).json(), page.ask(TEXT).json()
-    assert (first["charge"], again["charge"], again["resent"]) == (EPSILON, 0.0, True)
+    assert (first["charge"], again["charge"], again["stored"]) == (EPSILON, 0.0, True)
+    resent = page.ask(TEXT, resend=True).json()
+    assert (resent["charge"], resent["resent"], resent["stored"]) == (0.0, True, False)
     assert again["probabilities"] == first["probabilities"]
     other = page.ask(TEXT, 4.0).json()
     assert (other["charge"], other["resent"]) == (4.0, False)
@@ -197,7 +199,8 @@ def test_a_server_that_is_away_is_told(run: Path, tmp_path: Path) -> None:
 
 
 BODIES: list[Any] = [b"", b"null", b"[]", b"{", b"\xff", b"[" * 10_000, {"text": "a film"}]
-BODIES += [{"text": 7, "epsilon": 8.0}, {"text": "a film", "epsilon": 8.0, "more": 1}]
+BODIES += [{"text": 7, "epsilon": 8.0, "resend": False}, {"text": "a film", "epsilon": 8.0, "resend": 1}]
+BODIES += [{"text": "a film", "epsilon": 8.0, "resend": False, "more": 1}]
 
 
 @pytest.mark.parametrize("body", BODIES)

@@ -76,7 +76,13 @@ def test_a_question_from_the_first_key_to_the_reconstruction(tab: Tab, page: Pag
 
     ask(tab, TEXT)
     assert tab.text("#charge") == "0"
-    assert "sent again, and cost 0" in tab.text("#resent")
+    assert "Nothing was sent, and it cost 0" in tab.text("#stored")
+    assert tab.text("#resent") == ""
+    tab.click("#resend")
+    tab.until("!document.querySelector('#resent').hidden")
+    assert "learns that the text is the same" in tab.text("#resent")
+    assert tab.text("#stored") == ""
+    assert tab.text("#left") == "12 of 20 left"
 
     tab.click("#offers label:nth-child(2)")
     ask(tab, TEXT)

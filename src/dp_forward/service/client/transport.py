@@ -1,266 +1,221 @@
-"""HTTP transports: drive the steps of `protocol.sansio` over kept-alive connections, blocking or not.
+"""HTTP transport: requests and retries over kept-alive connections.
 
 Guarantees:
     Redirects are not followed, no cookie is kept, no compressed answer is opened, and an answer is read up to
-    a fixed size and time. Without TLS only this machine is spoken to.
+    a fixed size and time. Without TLS only this machine is spoken to. A retry sends identical bytes.
 Edges:
-    A transport may be used on both sides of a fork: no connection is shared between processes.
+    Threads may share a transport, and it may be used on both sides of a fork: no connection is shared between
+    processes.
 """
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
-import sys
+import re
+import secrets
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING, Any
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.protocol.access import is_loopback
-from dp_forward.service.protocol.sansio import Call, NoReply, Reply, RetryPolicy, Steps, advance
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["AsyncTransport"]
-
-T = TypeVar("T")
+__all__ = ["Call", "RetryPolicy", "Transport"]
 
 
-class _Connection:
-    """One address, what is sent with every request, and how long an answer may take."""
+class ServerRefused(DpForwardError):
+    """A server that does not take what was sent, or answers what makes no sense; asking again is no use."""
 
-    def __init__(self, server: str, *, token: str | None, retry: RetryPolicy, transport: Any = None) -> None:
-        import httpx
+    exit_code = 4
 
-        self.address, self._timeout, self._process = _address(server), retry.timeout, os.getpid()
+
+class ServerUnavailable(DpForwardError):
+    """No answer, although it was asked for as often as allowed; asking again later costs nothing."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to make; a reply of more than ``most`` bytes is not read to its end."""
+
+    method: str
+    path: str
+    most: int = 1 << 20
+    body: bytes | None = field(default=None, repr=False)
+    kind: str = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back; ``body`` is None where it was too long or encoded."""
+
+    status: int
+    body: bytes | None = field(repr=False)
+    retry_after: str | None = None
+    date: str | None = None
+
+    def json(self) -> Any:
+        """What a JSON body holds; None for anything else, NaN and infinities included."""
+        try:
+            # int() takes none of the constants: a ValueError.
+            return None if self.body is None else json.loads(self.body, parse_constant=int)
+        except (ValueError, RecursionError):
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often, and after how long, the same bytes are sent again.
+
+    The wait doubles from ``first`` to ``longest`` seconds, less a random part of up to a half. A server that
+    says ``Retry-After`` is obeyed, up to ``longest``. ``timeout`` is for one request from begin to end.
+    """
+
+    attempts: int = 8
+    first: float = 0.25
+    longest: float = 30.0
+    timeout: float = 60.0
+
+    def wait(self, attempt: int, retry_after: str | None = None) -> float:
+        """Seconds before the next attempt, the first one being 0."""
+        if retry_after is not None and retry_after.isascii() and retry_after.isdigit():
+            return min(float(retry_after[:9]), self.longest)
+        full = min(self.first * 2.0 ** min(attempt, 60), self.longest)
+        return full * (1 - secrets.randbelow(1 << 20) / (1 << 21))
+
+
+class Transport:
+    """Connections to one server; ``transport`` is one of httpx. Setting ``stopping`` ends every pause."""
+
+    def __init__(
+        self, server: str, *, token: str | None, retry: RetryPolicy | None = None, transport: Any = None
+    ) -> None:
+        self.address, self._retry = _address(server), retry or RetryPolicy()
         headers = {"user-agent": "dp-forward", "accept-encoding": "identity", "accept": "application/json"}
         if token is not None:
             if not token or not token.isascii() or not token.isprintable() or " " in token:
                 raise InvalidInput("token", "be printable ASCII without blanks", "another", "Check the file.")
             headers["authorization"] = f"Bearer {token}"
-        self._options: dict[str, Any] = {
-            "limits": httpx.Limits(),  # all are kept alive; the caller bounds how many there are
-            "headers": headers,  # they hold the token: never shown
-            "transport": transport,
-            "timeout": retry.timeout,
-            "follow_redirects": False,
-        }
+        self._headers, self._inner = headers, transport  # the headers hold the token: never shown
+        self._connect()
 
-    def _request(self, call: Call) -> dict[str, Any]:
+    def _connect(self) -> None:
+        import httpx
+
+        self._process, self.stopping = os.getpid(), threading.Event()
+        self._http = httpx.Client(
+            limits=httpx.Limits(),  # all are kept alive; the caller bounds how many there are
+            headers=self._headers,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            transport=self._inner,
+            timeout=self._retry.timeout,
+            follow_redirects=False,
+        )
+
+    def send(self, call: Call) -> Reply:
+        """The reply of status 200 to a call that is repeated, byte for byte, while that makes sense.
+
+        Edges:
+            Repeated: network failures, 408, 429, and 5xx. Every other status is `ServerRefused` at once.
+        """
+        problem, wait, attempts = "the transport was closed", 0.0, max(1, self._retry.attempts)
+        for attempt in range(attempts):
+            if self.stopping.wait(wait):
+                break
+            reply = self.call(call)
+            if reply is None:
+                problem, wait = "the network failed", self._retry.wait(attempt)
+                continue
+            if reply.status == 200:
+                return reply
+            # 408 and 429 are too slow and too many: the same bytes may be taken later.
+            if reply.status not in (408, 429) and reply.status < 500:
+                raise _refusal(reply)
+            problem, wait = f"status {reply.status}", self._retry.wait(attempt, reply.retry_after)
+        raise ServerUnavailable(
+            f"The server gave no answer in {attempts} attempts ({problem}). Check its address, and that it "
+            "runs. What was charged is kept: the same text asked again costs nothing."
+        )
+
+    def start(self, call: Call) -> Future[Reply]:
+        """`send` in a thread of its own, which nobody has to wait for."""
+        reply: Future[Reply] = Future()
+
+        def run() -> None:
+            try:
+                reply.set_result(self.send(call))
+            except BaseException as error:
+                reply.set_exception(error)
+
+        threading.Thread(target=run, name="dp-forward-ask", daemon=True).start()
+        return reply
+
+    def call(self, call: Call) -> Reply | None:
+        """Make one request; None where the network failed or took too long: it may have arrived or not."""
+        import httpx
+
+        if self._process != os.getpid():
+            self._connect()
+        url, until = self.address + call.path, time.monotonic() + self._retry.timeout
         kind = {} if call.body is None else {"content-type": call.kind}
-        return {"method": call.method, "url": self.address + call.path, "content": call.body, "headers": kind}
-
-
-class Transport(_Connection):
-    """Blocking transport; ``pause`` waits for so many seconds, and may raise to end the steps."""
-
-    pause: Callable[[float], object] = staticmethod(time.sleep)
-    _http: httpx.Client | None = None
-
-    def drive(self, steps: Steps[T]) -> T:
-        """What the steps return in the end."""
-        request, result = advance(steps, None)
-        while request is not None:
-            given = None
-            if isinstance(request, Call):
-                given = self.call(request)
-            else:
-                self.pause(request)
-            request, result = advance(steps, given)
-        return result  # type: ignore[return-value]
-
-    def call(self, call: Call) -> Reply | NoReply:
-        """Make one request."""
-        import httpx
-
-        if self._http is None or self._process != os.getpid():
-            self._http, self._process = httpx.Client(**self._options), os.getpid()
-        until = time.monotonic() + self._timeout
         try:
-            with self._http.stream(**self._request(call)) as response:
-                body = _Body(response.headers, call.most, until)
-                if body.readable:
-                    for part in response.iter_bytes():
-                        if not body.takes(part):
-                            break
+            with self._http.stream(call.method, url, content=call.body, headers=kind) as response:
+                body = _read_body(response, call.most, until)
         except httpx.TransportError:
-            return NoReply()
-        finally:
-            self._http.cookies.clear()
-        return body.reply(response.status_code, response.headers)
+            return None
+        more = (response.headers.get(name) for name in ("retry-after", "date"))
+        return Reply(response.status_code, body, *more)
 
     def close(self) -> None:
-        """Give the connections back."""
-        if self._http is not None:
+        """Give the connections back, and end every pause. Closing twice is harmless."""
+        if self._process == os.getpid():
+            self.stopping.set()
             self._http.close()
-            self._http = None
 
 
-class AsyncTransport(_Connection):
-    """Transport for asyncio; what lies between two requests runs in a thread, so the loop is free."""
-
-    _http: httpx.AsyncClient | None = None
-
-    async def drive(self, steps: Steps[T], executor: Executor | None = None) -> T:
-        """What the steps return in the end; they run in ``executor``, or in any thread."""
-        run = asyncio.get_running_loop().run_in_executor
-        request, result = await run(executor, advance, steps, None)
-        while request is not None:
-            given = None
-            if isinstance(request, Call):
-                given = await self.call(request)
-            else:
-                await asyncio.sleep(request)
-            request, result = await run(executor, advance, steps, given)
-        return result  # type: ignore[return-value]
-
-    async def call(self, call: Call) -> Reply | NoReply:
-        """Make one request."""
-        import httpx
-
-        if self._http is None or self._process != os.getpid():
-            self._http, self._process = httpx.AsyncClient(**self._options), os.getpid()
-        until = time.monotonic() + self._timeout
-        try:
-            async with self._http.stream(**self._request(call)) as response:
-                body = _Body(response.headers, call.most, until)
-                if body.readable:
-                    async for part in response.aiter_bytes():
-                        if not body.takes(part):
-                            break
-        except httpx.TransportError:
-            return NoReply()
-        finally:
-            self._http.cookies.clear()
-        return body.reply(response.status_code, response.headers)
-
-    async def close(self) -> None:
-        """Give the connections back."""
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+def send_records(transport: Transport, path: str, body: bytes, records: int) -> int:
+    """Send a body of so many records, until it is stored; how many of them are new to the server."""
+    match transport.send(Call("POST", path, 1 << 12, body)).json():
+        case {"stored": int(stored), "known": int(known), **rest} if (
+            not rest and stored >= 0 and known >= 0 and stored + known == records
+        ):
+            return stored
+    raise ServerRefused("The server's answer to records makes no sense. It is not asked again.")
 
 
-class OrderedPool(Generic[T]):
-    """Drives up to ``at_once`` steps at a time; their results come in the order in which they were added.
+def _read_body(response: httpx.Response, most: int, until: float) -> bytes | None:
+    """The body, if it is plain bytes and not too many; one that takes too long is a `ReadTimeout`."""
+    import httpx
 
-    All methods belong to one event loop.
-
-    Guarantees:
-        Whatever steps do between two requests is done in one thread: texts are charged in their order.
-    Edges:
-        Up to ``at_once`` texts are charged ahead of the answer that is waited for (with 1, none is).
-    """
-
-    def __init__(self, transport: AsyncTransport, *, at_once: int) -> None:
-        if at_once < 1:
-            raise InvalidInput("at_once", "be at least 1", at_once, "Leave it out.")
-        self._transport, self._at_once = transport, at_once
-        self._waiting: deque[asyncio.Task[T]] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dp-forward-ask")
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def full(self) -> bool:
-        """Whether a result must be taken before more steps are added."""
-        return len(self) >= self._at_once
-
-    async def add(self, steps: Steps[T]) -> None:
-        """Begin some more steps."""
-        self._waiting.append(asyncio.create_task(self._transport.drive(steps, self._thread)))
-
-    async def next(self) -> T:
-        """The result of the steps that were added first, or their error."""
-        result = await self._waiting[0]
-        self._waiting.popleft()
-        return result
-
-    async def close(self) -> None:
-        """Give up what is on its way; when this returns, no steps run any more."""
-        for task in self._waiting:
-            task.cancel()
-        await asyncio.gather(*self._waiting, return_exceptions=True)
-        self._waiting.clear()
-        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+    if response.headers.get("content-encoding", "identity") != "identity":
+        return None
+    body = bytearray()
+    for part in response.iter_bytes():
+        if time.monotonic() > until:
+            raise httpx.ReadTimeout("too late")
+        body += part
+        if len(body) > most:
+            return None
+    return bytes(body)
 
 
-class BlockingPool(Generic[T]):
-    """An `OrderedPool` for callers that block; its event loop runs in a thread of its own.
-
-    Edges:
-        It works where another event loop is running. In a fork it is refused, and closing it there, or while
-        the interpreter ends, does nothing: its thread is gone.
-    """
-
-    def __init__(self, transport: AsyncTransport, *, at_once: int) -> None:
-        import anyio
-        from anyio.from_thread import BlockingPortal
-
-        self._pool, self._transport = OrderedPool[T](transport, at_once=at_once), transport
-        self._process = os.getpid()
-        started: Future[BlockingPortal] = Future()
-
-        async def run() -> None:
-            async with BlockingPortal() as portal:
-                started.set_result(portal)
-                await portal.sleep_until_stopped()
-
-        # Not start_blocking_portal(): in a fork its end would wait for a thread of the other process.
-        self._thread = threading.Thread(target=anyio.run, args=(run,), name="dp-forward-loop", daemon=True)
-        self._thread.start()
-        self._portal = started.result()
-
-    def results(self, source: Iterator[Steps[T]]) -> Iterator[T]:
-        """The results of these steps, in their order; ``source`` is read in the caller's thread."""
-        while True:
-            if self._process != os.getpid():
-                remedy = "Ask again in it."
-                raise InvalidInput("answers", "be taken by the process that asked", "a fork", remedy)
-            while not self._pool.full and (steps := next(source, None)) is not None:
-                self._portal.call(self._pool.add, steps)
-            if not self._pool:
-                return
-            yield self._portal.call(self._pool.next)
-
-    def close(self) -> None:
-        """Give up what is on its way, and the connections. Closing twice is harmless."""
-        if self._process != os.getpid() or sys.is_finalizing() or not self._thread.is_alive():
-            return
-        self._portal.call(self._pool.close)
-        self._portal.call(self._transport.close)
-        self._portal.call(self._portal.stop)
-        self._thread.join()
-
-
-class _Body:
-    """The body of a reply, as far as it may be read: plain bytes, not too many, in time."""
-
-    def __init__(self, headers: Any, most: int, until: float) -> None:
-        self.readable = headers.get("content-encoding", "identity") == "identity"
-        self._parts: list[bytes] | None = [] if self.readable else None
-        self._left, self._until, self._late = most, until, False
-
-    def takes(self, part: bytes) -> bool:
-        self._left -= len(part)
-        self._late = time.monotonic() > self._until
-        if self._parts is None or self._left < 0 or self._late:
-            self._parts = None
-            return False
-        self._parts.append(part)
-        return True
-
-    def reply(self, status: int, headers: Any) -> Reply | NoReply:
-        if self._late:
-            return NoReply()
-        body = None if self._parts is None else b"".join(self._parts)
-        return Reply(status, body, headers.get("retry-after"))
+def _refusal(reply: Reply) -> ServerRefused:
+    """Of the server's words only a code is repeated."""
+    if reply.status in (401, 403):
+        return ServerRefused("The server does not take the token, or wants one. Check it, or get a new one.")
+    found = reply.json()
+    word = found.get("code", found.get("error")) if isinstance(found, dict) else None
+    known = isinstance(word, str) and re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", word)
+    reason = f": {word}" if known else ""
+    return ServerRefused(f"The server refused with status {reply.status}{reason}. It is not asked again.")
 
 
 def _address(server: str) -> str:

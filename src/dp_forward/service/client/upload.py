@@ -39,20 +39,19 @@ from dp_forward.corpus.writer import ledger_of, private_folder
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.ledger import Ledger, State
 from dp_forward.progress import Count
-from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol.collection import (
-    ID_BYTES,
-    CollectionSpec,
-    fetch_collection,
-    pack_record,
+from dp_forward.service.client.transport import (
+    Call,
+    RetryPolicy,
+    ServerUnavailable,
+    Transport,
     send_records,
 )
+from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, pack_record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.protocol.policy import ProtocolMismatch, shown
-from dp_forward.service.protocol.sansio import RetryPolicy, ServerUnavailable, Steps
 from dp_forward.split.artifacts import UserSide
-from dp_forward.storage.files import make_secret, read_secret
+from dp_forward.storage.files import lock_folder, make_secret, read_secret
 from dp_forward.storage.json_files import write_json
 
 __all__ = ["UploadResult", "check_collector", "push_corpus"]
@@ -101,13 +100,12 @@ def push_corpus(
         that collects something else, `ServerRefused` and `ServerUnavailable` as in asking. After any of them,
         and after a crash, the same call resumes.
     """
-    retry = retry or RetryPolicy()
-    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as line:
+    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as collector:
         corpus = _charged_corpus(Path(out).absolute(), ledger)
         manifest = Manifest(release=replace(corpus.release, cut=cut))
-        own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, line.address)
+        own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, collector.address)
         try:
-            return line.drive(_steps(corpus, own, log, retry, again=again, progress=progress))
+            return _push(collector, corpus, own, log, again=again, progress=progress)
         except ServerUnavailable as error:
             reason = str(error).partition(" What was charged")[0]
             raise ServerUnavailable(f"{reason} What it has is kept: push again to go on.") from None
@@ -130,9 +128,9 @@ def check_collector(
     """
     user.spec.required_noise()
     manifest = Manifest(release=replace(user.spec, bits=bits))
-    own, retry = CollectionSpec.of(manifest, labels), retry or RetryPolicy()
-    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as line:
-        return line.drive(_agreed_spec(own, retry))
+    own = CollectionSpec.of(manifest, labels)
+    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as collector:
+        return _agreed_spec(collector, own)
 
 
 def record_id(secret: bytes, number: int) -> bytes:
@@ -162,9 +160,9 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
     return corpus
 
 
-def _agreed_spec(own: CollectionSpec, retry: RetryPolicy) -> Steps[CollectionSpec]:
+def _agreed_spec(collector: Transport, own: CollectionSpec) -> CollectionSpec:
     """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
-    theirs = yield from fetch_collection(retry)
+    theirs = collector.send(Call("GET", "/v1/collection")).json()
     if isinstance(theirs, dict) and isinstance(theirs.get("manifest"), dict):
         mine = own.as_dict()
         for name in mine["manifest"]:
@@ -193,16 +191,16 @@ def _compare(name: str, mine: Any, theirs: Any) -> None:
         )
 
 
-def _steps(
+def _push(
+    collector: Transport,
     corpus: ReleasedCorpus,
     own: CollectionSpec,
     log: _UploadLog,
-    retry: RetryPolicy,
     *,
     again: bool,
     progress: Count | None,
-) -> Steps[UploadResult]:
-    spec = yield from _agreed_spec(own, retry)
+) -> UploadResult:
+    spec = _agreed_spec(collector, own)
     done = 0 if again else log.here()[0]
     log.begin(done, spec.shuffler_least)  # before the first byte leaves
     pushed, at_once = 0, max(1, min(own.body_records, _BODY_BYTES // own.record_bytes))
@@ -211,9 +209,9 @@ def _steps(
     while done < len(corpus):
         span = range(done, min(done + at_once, len(corpus)))
         body = _body(corpus, own.manifest, log.secret, span)
-        pushed += yield from send_records("/v1/records", body, len(span), retry)
+        pushed += send_records(collector, "/v1/records", body, len(span))
         done = span.stop
-        log.write(done, log.here()[1])  # a crash before that costs the sending of one body, and nothing else
+        log.advance(done)  # a crash before that costs the sending of one body, and nothing else
         if progress is not None:
             progress(done)
     return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere(), log.here()[1])
@@ -236,27 +234,23 @@ class _UploadLog:
     """Upload log in the private folder: the secret of the ids, and how far each server has come.
 
     The secret is made before the first record leaves. Without it every record would go out under a second id,
-    so where there is a log and no secret, nothing is sent.
+    so where there is a log and no secret, nothing is sent. Uploads side by side take turns at the log.
     """
 
     def __init__(self, corpus: ReleasedCorpus, server: str) -> None:
-        folder = private_folder(corpus.folder)
-        self._path, self._corpus, self.server = folder / "push.json", corpus.key, server
-        secret = folder / "push.secret"
-        self._first = not secret.exists()
-        if self._first and not self._path.exists():
-            with _writable(), contextlib.suppress(FileExistsError):
+        self._folder, self._corpus, self.server = private_folder(corpus.folder), corpus.key, server
+        self._path, secret = self._folder / "push.json", self._folder / "push.secret"
+        with _writable(), lock_folder(self._folder):
+            if not secret.exists() and not self._path.exists():
                 make_secret(secret)
+                self._write({}, lost=False)
         remedy = "Bring it back: without it every record would be sent as a second one."
         self.secret = read_secret(secret, remedy=remedy)
 
     def here(self) -> tuple[int, int | None]:
         """How many records, from the first, are on the server's disk, and the smallest batch that it promised
         at any time of sending."""
-        match self._read()[0].get(self.server):
-            case {"records": int(records), "least": least} if records >= 0:
-                return records, least if type(least) is int else None
-        return 0, None
+        return self._entry(self._read()[0])
 
     def elsewhere(self) -> bool:
         """Whether another server was sent to, or may have been: a log that is lost says nothing."""
@@ -265,10 +259,30 @@ class _UploadLog:
 
     def begin(self, records: int, least: int | None) -> None:
         """Store a server, and what it promises, before it gets a byte."""
-        if self.server in self._read()[0]:
-            before = self.here()[1]
-            least = None if before is None or least is None else min(before, least)
-        self.write(records, least)
+        with self._update() as servers:
+            if self.server in servers:
+                before = self._entry(servers)[1]
+                least = None if before is None or least is None else min(before, least)
+            servers[self.server] = {"records": records, "least": least}
+
+    def advance(self, records: int) -> None:
+        """Store how far this server has come."""
+        with self._update() as servers:
+            servers[self.server] = {"records": records, "least": self._entry(servers)[1]}
+
+    @contextlib.contextmanager
+    def _update(self) -> Iterator[dict[str, Any]]:
+        """What each server has, to be changed in the block; stored at its end."""
+        with _writable(), lock_folder(self._folder):
+            servers, lost = self._read()
+            yield servers
+            self._write(servers, lost=lost)
+
+    def _entry(self, servers: dict[str, Any]) -> tuple[int, int | None]:
+        match servers.get(self.server):
+            case {"records": int(records), "least": least} if records >= 0:
+                return records, least if type(least) is int else None
+        return 0, None
 
     def _read(self) -> tuple[dict[str, Any], bool]:
         """What each server has, and whether a log was lost: damaged, of another corpus, or deleted."""
@@ -276,14 +290,11 @@ class _UploadLog:
             match json.loads(self._path.read_text(encoding="utf-8")):
                 case {"format": 2, "corpus": self._corpus, "servers": dict(servers), "lost": bool(lost)}:
                     return servers, lost
-        return {}, not self._first
+        return {}, True
 
-    def write(self, records: int, least: int | None) -> None:
-        """Store how far this server has come, and its smallest promise."""
-        servers, lost = self._read()
-        content = {"servers": {**servers, self.server: {"records": records, "least": least}}, "lost": lost}
-        with _writable():
-            write_json(self._path, {"format": 2, "corpus": self._corpus, **content}, private=True)
+    def _write(self, servers: dict[str, Any], *, lost: bool) -> None:
+        content = {"format": 2, "corpus": self._corpus, "servers": servers, "lost": lost}
+        write_json(self._path, content, private=True)
 
 
 @contextlib.contextmanager

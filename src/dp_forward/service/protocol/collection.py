@@ -30,7 +30,6 @@ from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.frame import HEADER_BYTES, Frame, WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
-from dp_forward.service.protocol.sansio import Call, RetryPolicy, ServerRefused, Steps, parse_json, send
 
 __all__ = ["CollectionSpec"]
 
@@ -190,21 +189,6 @@ def with_new_id(data: bytes, request: bytes) -> bytes:
         raise WireError("request", f"The id of a record has {ID_BYTES} bytes")
     _frame(data)
     return data[: ID_AT.start] + request + data[ID_AT.stop :]
-
-
-def fetch_collection(retry: RetryPolicy) -> Steps[Any]:
-    """What a server says that it collects, as JSON reads it; None where it says no JSON."""
-    return parse_json((yield from send(Call("GET", "/v1/collection", 1 << 20), retry)))
-
-
-def send_records(path: str, body: bytes, records: int, retry: RetryPolicy) -> Steps[int]:
-    """Send a body of so many records, until it is stored; how many of them are new to the server."""
-    match parse_json((yield from send(Call("POST", path, 1 << 12, body), retry))):
-        case {"stored": int(stored), "known": int(known), **rest} if (
-            not rest and stored >= 0 and known >= 0 and stored + known == records
-        ):
-            return stored
-    raise ServerRefused("The server's answer to records makes no sense. It is not asked again.")
 
 
 def _label_bytes(label: int | None) -> bytes:

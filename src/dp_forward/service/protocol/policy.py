@@ -1,7 +1,7 @@
 """What a user allows: the noise, the shape and the front, taken from the user's own folder.
 
 A server says what it wants in its manifest. Nothing of that is believed or taken over: the manifest is held
-against the policy, field by field, before a text is touched. Either they agree, and the release is made as
+against the policy, field by field, before a text is charged. Either they agree, and the release is made as
 the *policy* says, or the server is refused.
 
 A user may want more noise than the front was trained with (`Policy.with_epsilon`); a server answers that if
@@ -98,7 +98,7 @@ class Policy:
                 return Manifest.from_dict(found)
         raise ProtocolMismatch(
             "The server's manifest is not one of this version of dp-forward. "
-            "Nothing was read, drawn or charged."
+            "Nothing was drawn, charged or sent."
         )
 
     def read(self, found: object) -> Offer:
@@ -115,7 +115,7 @@ class Policy:
             if not theirs <= mine:  # also a NaN
                 raise ProtocolMismatch(
                     f"The server wants less noise: {name} {shown(theirs)} where the front allows {mine}. "
-                    "Nothing was read, drawn or charged."
+                    "Nothing was drawn, charged or sent."
                 )
         name, (mine, theirs) = next((n, pair) for n, pair in budgets.items() if pair[0] != pair[1])
         raise ProtocolMismatch(
@@ -127,7 +127,7 @@ class Policy:
 def _refused(name: str, mine: object, theirs: object) -> ProtocolMismatch:
     return ProtocolMismatch(
         f"The server wants another release: {name} {shown(theirs)} where the front has {shown(mine)}. "
-        "Nothing was read, drawn or charged; check that the server belongs to this front."
+        "Nothing was drawn, charged or sent; check that the server belongs to this front."
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.service.protocol.access import check_token, is_loopback
+from dp_forward.service.protocol.frame import MOST_AHEAD_S, MOST_BEHIND_S
 
 __all__ = ["ServerSettings"]
 
@@ -40,8 +41,8 @@ class ServerSettings:
     max_wait_ms: float = 2.0
     queue: int = 256
     body_seconds: float = 10.0
-    oldest_s: int = 24 * 3600
-    newest_s: int = 300
+    oldest_s: int = MOST_BEHIND_S
+    newest_s: int = MOST_AHEAD_S
     remembered: int = 1 << 16
     remembered_mib: int = 64
     connections: int = 1024

@@ -19,36 +19,43 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from typing import Any, Final
+from typing import Final
 
 from dp_forward.errors import DpForwardError, InvalidInput
-from dp_forward.service.client.transport import Transport
-from dp_forward.service.protocol import sansio
-from dp_forward.service.protocol.collection import ID_AT, CollectionSpec, fetch_collection, send_records
-from dp_forward.service.protocol.sansio import RetryPolicy, ServerRefused, ServerUnavailable, Steps
+from dp_forward.service.client.transport import (
+    Call,
+    RetryPolicy,
+    ServerRefused,
+    ServerUnavailable,
+    Transport,
+    send_records,
+)
+from dp_forward.service.protocol.collection import ID_AT, CollectionSpec
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
-__all__ = ["CollectorClient", "Forwarder"]
+__all__ = ["RETRY", "Forwarder", "fetch_spec"]
 
 _log = logging.getLogger("dp_forward.service")
 
+RETRY: Final = RetryPolicy(longest=10.0, timeout=30.0)
+"""For the transport to a collector."""
 _RETRY_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
 
 
-def batch_steps(store: ShufflerStore, *, at_once: int, retry: RetryPolicy) -> Steps[int]:
+def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> int:
     """Send the batch that was made, if there is one; how many records it had."""
     batch = store.batch
     if batch is None:
         return 0
     place = f"/v1/batches/{batch.name.hex()}"
     while piece := store.piece(most=at_once):
-        yield from send_records(f"{place}/records", b"".join(piece), len(piece), retry)
+        send_records(collector, f"{place}/records", b"".join(piece), len(piece))
         store.acknowledge(piece[-1][ID_AT])
     seal = json.dumps({"records": batch.records}).encode()
     try:
-        call = sansio.Call("POST", f"{place}/seal", 1 << 12, seal, "application/json")
-        if sansio.parse_json((yield from sansio.send(call, retry))) != {"sealed": True}:
+        call = Call("POST", f"{place}/seal", 1 << 12, seal, "application/json")
+        if collector.send(call).json() != {"sealed": True}:
             raise ServerRefused("The collector's answer to a seal makes no sense.")
     except ServerRefused:
         store.acknowledge(b"")
@@ -57,44 +64,27 @@ def batch_steps(store: ShufflerStore, *, at_once: int, retry: RetryPolicy) -> St
     return batch.records
 
 
-class CollectorClient:
-    """Client of one collector; ``stopping`` ends its pauses at once."""
+def fetch_spec(collector: Transport) -> CollectionSpec:
+    """What the collector wants.
 
-    def __init__(
-        self, address: str, *, token: str, retry: RetryPolicy | None = None, transport: Any = None
-    ) -> None:
-        self.retry = retry or RetryPolicy(longest=10.0, timeout=30.0)
-        self.stopping = threading.Event()
-        own = Transport(address, token=token, retry=self.retry, transport=transport)
-        own.pause = self._wait
-        self.drive, self.close = own.drive, own.close
-
-    def spec(self) -> CollectionSpec:
-        """What the collector wants.
-
-        Edges:
-            `WireError` for a spec that makes no sense, `InvalidInput` for that of another shuffler,
-            `ServerUnavailable` where there is no answer for a while.
-        """
-        try:
-            found = self.drive(fetch_collection(self.retry))
-        except ServerUnavailable:
-            raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
-        spec = CollectionSpec.from_dict(found)
-        if spec.shuffler_least is not None:
-            remedy = "Name the collector behind it."
-            raise InvalidInput("collector", "collect by itself", "a shuffler", remedy)
-        return spec
-
-    def _wait(self, seconds: float) -> None:
-        if self.stopping.wait(seconds):
-            raise ServerRefused("The shuffler stops.")
+    Edges:
+        `WireError` for a spec that makes no sense, `InvalidInput` for that of another shuffler,
+        `ServerUnavailable` where there is no answer for a while.
+    """
+    try:
+        found = collector.send(Call("GET", "/v1/collection")).json()
+    except ServerUnavailable:
+        raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
+    spec = CollectionSpec.from_dict(found)
+    if spec.shuffler_least is not None:
+        raise InvalidInput("collector", "collect by itself", "a shuffler", "Name the collector behind it.")
+    return spec
 
 
 class Forwarder:
     """Thread that makes batches and sends them."""
 
-    def __init__(self, store: ShufflerStore, collector: CollectorClient, *, at_once: int) -> None:
+    def __init__(self, store: ShufflerStore, collector: Transport, *, at_once: int) -> None:
         self._store, self._collector, self._at_once = store, collector, at_once
         self._due = threading.Event()
         self.wake = self._due.set
@@ -118,8 +108,7 @@ class Forwarder:
     def once(self) -> None:
         """Send the batch that was begun, then what is due."""
         while self._store.batch is not None or self._store.make_batch():
-            steps = batch_steps(self._store, at_once=self._at_once, retry=self._collector.retry)
-            self.records += self._collector.drive(steps)
+            self.records += send_batch(self._store, self._collector, at_once=self._at_once)
             self.batches += 1
             if self._collector.stopping.is_set():
                 break

@@ -6,6 +6,7 @@ const byId = (id) => document.getElementById(id);
 const key = takeKey();
 let state = null;
 let latest = 0;
+let asked = null;
 
 // The key is in the fragment, which no server sees. It is kept for reloads of this tab, and taken out of the
 // address, so that it is not copied or marked along with it.
@@ -102,7 +103,8 @@ function showAnswer(text, answer) {
   byId("probabilities").replaceChildren(...rows);
   byId("charge").textContent = answer.charge === 0 ? "0" : `epsilon ${answer.shown_charge}`;
   byId("promise").textContent = answer.promise;
-  byId("resent").hidden = !(answer.resent && answer.charge === 0);
+  byId("resent").hidden = answer.stored || !answer.resent;
+  byId("stored").hidden = !answer.stored;
   byId("truncated").hidden = !answer.truncated;
   byId("truncated").textContent =
     `The text is longer than the front reads: it was cut to its first ${state.rows} tokens.`;
@@ -150,8 +152,8 @@ async function showReading(text, epsilon, turn) {
   }
 }
 
-async function ask() {
-  const text = byId("text").value;
+async function ask(resend) {
+  const text = resend ? asked.text : byId("text").value;
   if (!text.trim()) { tell("There is nothing here that the model can read. Type a few words."); return; }
   const button = byId("ask");
   const turn = ++latest;
@@ -161,8 +163,9 @@ async function ask() {
   byId("result").hidden = byId("reading").hidden = true;
   try {
     if (state === null) await load();
-    const epsilon = Number(document.querySelector("input[name=epsilon]:checked").value);
-    showAnswer(text, await call("/api/ask", { text, epsilon }));
+    const epsilon = resend ? asked.epsilon : Number(document.querySelector("input[name=epsilon]:checked").value);
+    showAnswer(text, await call("/api/ask", { text, epsilon, resend }));
+    asked = { text, epsilon };
     button.disabled = false;
     button.textContent = "Ask";
     await showReading(text, epsilon, turn);
@@ -175,8 +178,9 @@ async function ask() {
 
 byId("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (!byId("ask").disabled) ask();
+  if (!byId("ask").disabled) ask(false);
 });
+byId("resend").addEventListener("click", () => { if (!byId("ask").disabled) ask(true); });
 byId("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();

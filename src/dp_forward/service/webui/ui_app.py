@@ -2,7 +2,7 @@
 
     GET  /            the page, /page.css, /page.js; hold nothing of the user
     POST /api/state   budget, offered epsilons, reconstruction
-    POST /api/ask     {"text", "epsilon"} -> the answer, the charge, the guess rate
+    POST /api/ask     {"text", "epsilon", "resend"} -> the answer, the charge, the guess rate
     POST /api/look    {"text", "epsilon"} -> what could be read from the release; charges and sends nothing
 
 A refusal is ``{"error": code, "message": plain words}``. Who is answered at all is decided in `ui_security`.
@@ -35,8 +35,8 @@ from dp_forward.errors import (
     LedgerCorrupt,
     LedgerUnavailable,
 )
+from dp_forward.service.client.transport import ServerRefused, ServerUnavailable
 from dp_forward.service.protocol.policy import ProtocolMismatch
-from dp_forward.service.protocol.sansio import ServerRefused, ServerUnavailable
 from dp_forward.service.server.request_limits import Refused, json_response, parse_object, read_body
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
@@ -52,6 +52,8 @@ _STATIC: Final = {
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
+_LOOKED: Final = frozenset(("epsilon", "text"))
+_ASKED: Final = _LOOKED | {"resend"}
 _BODY_MESSAGES: Final = {
     "too_long": "This text is far too long. Ask about a shorter one.",
     "slow": "The question took too long to arrive.",
@@ -102,8 +104,8 @@ def make_ui_app(service: UiService, *, key: str, port: int) -> AccessControl:
     """Make the app behind its access control; ``port`` is the one it listens on."""
     routes = [
         Route("/api/state", _call(lambda body: service.state(), keys=frozenset()), methods=["POST"]),
-        Route("/api/ask", _call(lambda body: service.ask(*_question(body))), methods=["POST"]),
-        Route("/api/look", _call(lambda body: service.preview(*_question(body))), methods=["POST"]),
+        Route("/api/ask", _call(lambda body: service.ask(**_question(body)), keys=_ASKED), methods=["POST"]),
+        Route("/api/look", _call(lambda body: service.preview(**_question(body))), methods=["POST"]),
     ]
     for path, (name, kind) in _STATIC.items():
         page = Response(files(__package__).joinpath(name).read_bytes(), headers={"content-type": kind})
@@ -114,7 +116,7 @@ def make_ui_app(service: UiService, *, key: str, port: int) -> AccessControl:
 
 
 def _call(
-    work: Callable[[dict[str, Any]], dict[str, Any]], *, keys: Set[str] = frozenset(("epsilon", "text"))
+    work: Callable[[dict[str, Any]], dict[str, Any]], *, keys: Set[str] = _LOOKED
 ) -> Callable[[Request], Awaitable[Response]]:
     """Read a body, work in a thread, answer. Nothing is raised further: a traceback may hold a text."""
 
@@ -133,11 +135,11 @@ def _call(
     return post
 
 
-def _question(body: dict[str, Any]) -> tuple[str, float]:
-    text, epsilon = body["text"], body["epsilon"]
-    if not isinstance(text, str) or type(epsilon) not in (int, float):
+def _question(body: dict[str, Any]) -> dict[str, Any]:
+    numbers = type(body["epsilon"]) in (int, float) and type(body.get("resend", False)) is bool
+    if not numbers or not isinstance(body["text"], str):
         raise Refused("body", "This is not a question of this page. Reload it.")
-    return text, float(epsilon)
+    return {**body, "epsilon": float(body["epsilon"])}
 
 
 def _explain(error: DpForwardError) -> tuple[str, int, str]:

@@ -72,13 +72,13 @@ class UiService:
             },
         }
 
-    def ask(self, text: str, epsilon: float) -> dict[str, Any]:
-        """One answer, and what it cost."""
+    def ask(self, text: str, epsilon: float, resend: bool) -> dict[str, Any]:
+        """One answer, and what it cost; see `Client.ask`."""
         if not self._asking.acquire(blocking=False):
             raise Refused("busy", "Another question is on its way. Ask again when it is answered.")
         try:
             offer = self._offer(self._offered(epsilon))
-            answer = self._client.ask(text, epsilon=epsilon)
+            answer = self._client.ask(text, epsilon=epsilon, resend=resend)
         except BudgetExhausted:
             left = _number(shown_down(self._client.summary().usable))
             raise BudgetExhausted(
@@ -94,6 +94,7 @@ class UiService:
             "charge": answer.charge,
             "shown_charge": _number(shown_up(answer.charge)),
             "resent": answer.resent,
+            "stored": answer.stored,
             "truncated": answer.truncated,
             "budget": _budget(self._client.summary()),
             **offer,
