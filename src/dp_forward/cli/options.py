@@ -49,7 +49,7 @@ Port = Annotated[int, Option(help="0 takes a free one.")]
 TlsCert = Annotated[Path | None, Option(help="The certificate, PEM.")]
 TlsKey = Annotated[Path | None, Option(help="Its key, PEM.")]
 
-UserFront = Annotated[Path, Argument(help="The user's folder of a run: RUN/front.")]
+UserFront = Annotated[Path, Argument(help="The user's folder of a run: RUN/front, or RUN.")]
 Server = Annotated[str, Option(help="The provider's address.")]
 LedgerFile = Annotated[Path, Option(help="What you have been charged; made if there is none.")]
 Budget = Annotated[

@@ -61,7 +61,7 @@ def ui(
     from dp_forward.service.client.transport import RetryPolicy
     from dp_forward.service.webui.ui_app import run_ui
     from dp_forward.service.webui.ui_service import UiService
-    from dp_forward.split.artifacts import load_user_side
+    from dp_forward.split.artifacts import front_of, load_user_side
 
     def say(line: str) -> None:
         typer.echo(line)
@@ -70,7 +70,7 @@ def ui(
             typer.echo(f"Open {json_text.loads(line)['address']} in your browser. Ctrl-C ends it.", err=True)
 
     token = options.optional_token(token_file)
-    user = load_user_side(front)
+    user = load_user_side(front_of(front))
     if vocabulary is None and not user.front.row_local:
         vocabulary = _INNER_VOCABULARY
     nearest = NearestTokens(user, vocabulary=vocabulary)

@@ -51,6 +51,7 @@ from dp_forward.storage.json_files import read_json, write_json
 __all__ = [
     "ProviderSide",
     "UserSide",
+    "front_of",
     "half_digest",
     "load_back",
     "load_front",
@@ -232,6 +233,13 @@ def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None)
     spec = replace(_read_spec(place, front), front=half_digest(place))
     tokens = FixedLength(tokenizer, spec.rows, causal=front.pads_left, most_positions=front.max_rows)
     return UserSide(front, tokens, spec)
+
+
+def front_of(folder: str | os.PathLike[str]) -> Path:
+    """The front of a run, where a whole run is named; otherwise the folder itself."""
+    place = Path(folder)
+    inside = place / "front"
+    return inside if (inside / _SPEC).is_file() and not (place / _SPEC).is_file() else place
 
 
 def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> ProviderSide:

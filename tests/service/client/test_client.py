@@ -37,7 +37,7 @@ from dp_forward.service.client.client import Client
 from dp_forward.service.client.transport import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.service.protocol.frame import HEADER_BYTES, parse_frame
 from dp_forward.service.protocol.policy import Policy, ProtocolMismatch
-from dp_forward.split.artifacts import UserSide, load_provider_side, load_user_side
+from dp_forward.split.artifacts import UserSide, front_of, load_provider_side, load_user_side
 from tiny_user import SERVER, Network, texts
 
 AT_ONCE = RetryPolicy(attempts=4, first=0.0, longest=0.0)
@@ -1136,3 +1136,11 @@ def test_a_question_goes_through_the_real_server(make: Make, run: Path, user: Us
         with pytest.raises(ProtocolMismatch, match="front"):
             client.ask("another dull film")
         assert client.summary().releases == 21
+
+
+def test_a_whole_run_stands_for_its_front(tmp_path: Path) -> None:
+    (tmp_path / "run" / "front").mkdir(parents=True)
+    (tmp_path / "run" / "front" / "release.json").touch()
+    assert front_of(tmp_path / "run") == tmp_path / "run" / "front"
+    assert front_of(tmp_path / "run" / "front") == tmp_path / "run" / "front"
+    assert front_of(tmp_path) == tmp_path

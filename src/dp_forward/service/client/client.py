@@ -28,7 +28,7 @@ from dp_forward.progress import Count
 from dp_forward.service.client.session import Answer, Preview, Question, Session, Text
 from dp_forward.service.client.transport import Reply, RetryPolicy, Transport
 from dp_forward.service.protocol.policy import Policy
-from dp_forward.split.artifacts import UserSide, load_user_side
+from dp_forward.split.artifacts import UserSide, front_of, load_user_side
 
 __all__ = ["Client"]
 
@@ -62,7 +62,7 @@ class Client:
         self._connection: dict[str, Any] = {"token": token, "retry": retry, "transport": transport}
         self._transport = Transport(server, **self._connection)
         self._more: list[Transport] = []
-        user = front if isinstance(front, UserSide) else load_user_side(Path(front))
+        user = front if isinstance(front, UserSide) else load_user_side(front_of(front))
         policy = Policy.of(user, bits=bits)
         if epsilon is not None:
             policy = policy.with_epsilon(epsilon)
