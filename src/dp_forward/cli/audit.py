@@ -14,6 +14,7 @@ from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec
+from dp_forward.privacy.rounding import shown_down, shown_up
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
@@ -165,9 +166,9 @@ def _print(result: dict[str, Any]) -> None:
     print_findings(f"{result['mechanism']}: {result['promise']}", found, "audit")
     for name, one in result["audits"].items():
         typer.echo(
-            f"{name}: epsilon is at least {one['epsilon_lower_bound']:.3f} (95 %), claimed is "
-            f"{one['claimed_epsilon']:.3f}; {one['draws']} releases of each input can show at most "
-            f"{one['epsilon_most_shown']:.3f}."
+            f"{name}: epsilon is at least {shown_down(one['epsilon_lower_bound'], 4)} (95 %), claimed is "
+            f"{shown_up(one['claimed_epsilon'], 4)}; {one['draws']} releases of each input can show at most "
+            f"{shown_up(one['epsilon_most_shown'], 4)}."
         )
     by = (
         f"{one['what']} (claimed {output.number(one['claimed'])}, found {output.number(one['measured'])})"

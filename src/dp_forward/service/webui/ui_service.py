@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Summary
-from dp_forward.privacy.guarantee import Guarantee, percent_up
-from dp_forward.privacy.rounding import shown_down, shown_up
+from dp_forward.privacy.guarantee import Guarantee
+from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
 from dp_forward.service.client.client import Client
 from dp_forward.service.client.session import Preview
 from dp_forward.service.server.request_limits import Refused
@@ -79,11 +79,11 @@ class UiService:
             offer = self._offer(self._offered(epsilon))
             answer = self._client.ask(text, epsilon=epsilon)
         except BudgetExhausted:
-            left = _number(shown_down(self._client.summary().usable))
+            left = brief(shown_down(self._client.summary().usable))
             raise BudgetExhausted(
-                f"The budget is used up: {left} is left, too little for a release of epsilon {epsilon:g}. "
-                "Nothing was sent or charged. A smaller epsilon may fit, and a text that was asked before is "
-                "free."
+                f"The budget is used up: {left} is left, too little for a release of epsilon "
+                f"{brief(shown_up(epsilon))}. Nothing was sent or charged. A smaller epsilon may fit, and a "
+                "text that was asked before is free."
             ) from None
         finally:
             self._asking.release()
@@ -91,7 +91,7 @@ class UiService:
             "label": answer.label,
             "probabilities": answer.probabilities,
             "charge": answer.charge,
-            "shown_charge": _number(shown_up(answer.charge)),
+            "shown_charge": brief(shown_up(answer.charge)),
             "resent": answer.resent,
             "truncated": answer.truncated,
             "budget": _budget(self._client.summary()),
@@ -110,7 +110,7 @@ class UiService:
     def _offered(self, epsilon: float) -> float:
         offered = self._client.offered_epsilons()
         if epsilon not in offered:
-            rule = f"be one of {', '.join(f'{one:g}' for one in offered)}"
+            rule = f"be one of {', '.join(brief(shown_up(one)) for one in offered)}"
             raise InvalidInput("epsilon", rule, "another", "Reload the page.")
         return epsilon
 
@@ -136,14 +136,10 @@ def _budget(summary: Summary) -> dict[str, Any]:
         "spent": summary.spent,
         "remaining": summary.remaining,
         "cap": summary.cap,
-        "shown_today": None if today is None else _number(shown_down(today)),
+        "shown_today": None if today is None else brief(shown_down(today)),
         "shown": {
-            "spent": _number(shown_up(summary.spent)),
-            "remaining": _number(shown_down(summary.remaining)),
-            "cap": _number(shown_down(summary.cap)),
+            "spent": brief(shown_up(summary.spent)),
+            "remaining": brief(shown_down(summary.remaining)),
+            "cap": brief(shown_up(summary.cap)),
         },
     }
-
-
-def _number(shown: str) -> str:
-    return shown.removesuffix(".0")
