@@ -9,8 +9,7 @@ import typer
 
 from dp_forward.cli import demo
 from dp_forward.cli import main as cli
-from dp_forward.privacy.guarantee import percent_up
-from dp_forward.privacy.rounding import shown_up
+from dp_forward.privacy.rounding import percent_up, shown_up
 from dp_forward.split import FAMILIES
 from reproduction import __main__ as reproduction
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from dp_forward.privacy import NoiseSpec, PrivUnit
-from dp_forward.privacy.guarantee import percent_up
+from dp_forward.privacy.rounding import percent_up
 from dp_forward.train.defaults import recipe
 from reproduction.render.markdown import NOT_RUN, grid, number, points
 from reproduction.tables.paper_sensitivity import DELTA, gaussian_ceiling, pure_ceiling

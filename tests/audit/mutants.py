@@ -185,7 +185,7 @@ def seeded() -> contextlib.AbstractContextManager[Any]:
 
 
 def padding_kept() -> contextlib.AbstractContextManager[Any]:
-    return _patch(halves, "_without_pad", lambda rows, mask: rows)
+    return _patch(torch.Tensor, "masked_fill", lambda rows, mask, value: rows)
 
 
 @contextlib.contextmanager

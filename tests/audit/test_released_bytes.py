@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from audit.mutants import reused, seeded
+from dp_forward.audit import draw_checks
 from dp_forward.audit.claims import bounded_vectors, claim_of
 from dp_forward.audit.draw_checks import audit_draws
 from dp_forward.audit.epsilon_floor import epsilon_floor, largest_floor
@@ -118,6 +119,12 @@ def test_the_draws_of_a_decision_are_looked_at_as_others_are() -> None:
         with broken():
             refuted = [one.what for one in audit_draws(response) if one.refuted]
         assert refuted == ["noise shared by threads or forks"]
+
+
+def test_forks_that_gave_nothing_in_time_share_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draw_checks, "_in_fork", lambda work: b"")
+    for choice in (_decision(8.0, 3), CHOICES[3]):
+        assert not [one for one in audit_draws(choice.build()) if one.refuted]
 
 
 @pytest.mark.parametrize("bits", [8, 16])

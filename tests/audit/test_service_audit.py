@@ -7,6 +7,7 @@ import pytest
 
 from audit.mutants import World, world
 from dp_forward.audit.claims import bounded_vectors
+from dp_forward.audit.recording_proxy import RecordingProxy
 from dp_forward.audit.service_audit import (
     CANDIDATES,
     Sent,
@@ -85,6 +86,23 @@ def test_lost_answers_are_really_lost_and_the_same_bytes_come_again(served: Worl
     assert charged == 1
     fresh = [served.wire.fresh(CANDIDATES[2]).body for _ in range(2)]
     assert fresh[0] != fresh[1], "the control: another ledger draws anew"
+
+
+def _posted(body: bytes, size: int) -> bytearray:
+    return bytearray(b"POST /v1/answer HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size + body)
+
+
+def test_a_request_that_was_cut_short_and_sent_again_is_one_release() -> None:
+    """A server may close an idle connection just as the next question is on its way, on a busy machine."""
+    frame = bytes(range(200))
+    proxy = RecordingProxy("http://127.0.0.1:1")
+    try:
+        proxy._recorded = [_posted(cut, 200) for cut in (b"", frame[:150], frame, frame)]
+        assert [one.body for one in proxy.take()] == [frame, frame]
+        proxy._recorded = [_posted(b"x" + frame[1:150], 200), _posted(frame, 200)]
+        assert len(proxy.take()) == 2, "the control: the beginning of another release"
+    finally:
+        proxy.close()
 
 
 def test_far_apart_texts_are_the_farthest(served: World) -> None:

@@ -212,6 +212,7 @@ def test_genres_are_found_by_keywords(
         (["inversion", "RUN", "--limit", "10"], "texts"),
         (["inversion", "RUN", "--split", "train"], "public"),
         (["inversion", "FRONT", "--task", "sst2", "--steps", "5"], "steps"),
+        (["inversion", "FRONT", "--task", "sst2", "--how", "gradient", "--steps", "0"], "steps"),
         (["inversion", "RUN", "--figure", "x.doc"], "figure"),
         (["inversion", "RUN", "--device", "nonsense"], "device"),
         (["attribute", "RUN"], "attribute"),

@@ -43,7 +43,7 @@ def test_a_mechanism_alone_is_audited(dpf: Callable[..., Any], name: str) -> Non
     assert 0 < done.json["epsilon_lower_bound"] < done.json["claimed_epsilon"]
     assert "releasing" in done.err
     shown = dpf(*words)
-    assert "Not refuted" in shown.out
+    assert "Not refuted. An honest system is refuted in at most one of " in shown.out
 
 
 @pytest.mark.slow
@@ -53,6 +53,9 @@ def test_a_mutant_is_refuted_with_exit_code_1(dpf: Callable[..., Any]) -> None:
     assert done.code == 1
     assert done.json["refuted"] is True
     assert any("variance" in what for what in done.json["refuted_by"])
+    found = next(one for one in done.json["refuting"] if "variance across" in one["what"])
+    assert (found["claimed"], found["measured"]) == (1.0, pytest.approx(0.81, abs=0.01))
+    assert done.json["false_alarm_rate"] < 1e-4
     with kept_too_often():
         other = dpf("audit", "-m", "matrix-gaussian", "-e", "8", "--draws", "1500")
     assert other.code == 0, "the control: a mutant elsewhere"
@@ -109,7 +112,7 @@ def test_a_broken_service_is_refuted(dpf: Callable[..., Any], run: Path) -> None
         done = dpf("audit", str(run), "--draws", "16")
     assert done.code == 1
     assert "REFUTED by" in done.out
-    assert "leans" in done.out
+    assert "leans most (claimed 0.5, found 1)" in done.out
 
 
 @pytest.mark.parametrize(

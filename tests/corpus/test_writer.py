@@ -625,3 +625,9 @@ def wait_to_be_killed(done: int) -> None:
 if __name__ == "__main__":  # the process that is killed from outside
     module._PIECE_RECORDS = PIECE
     release(Path(sys.argv[1]), progress=wait_to_be_killed)
+
+
+def test_shards_of_no_records_are_refused_and_not_the_default(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="shard_records"):
+        release(tmp_path / "out", shard_records=0)
+    assert not list(tmp_path.rglob("*.ledger"))

@@ -326,7 +326,9 @@ def test_lists_arrays_columns_and_data_sets_give_the_same(tokens: FixedLength) -
     [
         (["a", "b"], ["x"], "1 for 2 texts"),
         (["a", ""] * 5, ["x", "y"] * 5, "an empty one at record 1"),
-        (["a", None] * 5, ["x", "y"] * 5, "a NoneType at record 1"),
+        (["a", None] * 5, ["x", "y"] * 5, "an empty one at record 1"),
+        (["a", 7] * 5, ["x", "y"] * 5, "`texts` must hold a text in `text`; got a int at record 1"),
+        (["a", "half \ud800"] * 5, ["x", "y"] * 5, "valid Unicode; got half a character at record 1"),
         (["a", "b"] * 5, ["x", None] * 5, "none at record 1"),
         (["a"] * 6, ["x"] * 6, "two labels"),
         (["a"] * 9, ["x"] * 6 + ["y"] * 3, "5 records of every label; got 3 of a label, first at record 6"),

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from dp_forward.data.public_text import (
     read_public_records,
     read_public_texts,
 )
-from dp_forward.data.tasks import Task
+from dp_forward.data.tasks import TASKS, Task
 from dp_forward.errors import InvalidInput
 from dp_forward.split.pretrained import model_folder
 
@@ -102,7 +103,7 @@ def test_blocks_of_unknown_tokens_are_dropped(words) -> None:
         ("a.txt", b"fine\nsecret \xff\xfe\n", r"UTF-8; got other bytes at a.txt, line 2"),
         ("a.jsonl", b'{"text": "fine"}\nsecret\n', r"JSON object in every line.*a.jsonl, line 2"),
         ("a.jsonl", b'{"bodies": "secret"}\n', r"name of a text .*got 1 columns without.* a.jsonl, line 1"),
-        ("a.jsonl", b'{"text": 7}\n', r"texts only; got int at a.jsonl, line 1"),
+        ("a.jsonl", b'{"text": 7}\n', r"hold a text in `text`; got a int at a.jsonl, line 1"),
         ("a.csv", b"body,review\nsecret,1\n", r"name of a text .*got body, review at a.csv, line 2"),
         ("a.txt.gz", b"secret, not gzip", r"whole, readable file; got BadGzipFile in a.txt.gz"),
         (
@@ -189,12 +190,42 @@ def test_labels_of_the_task_are_read_where_they_are_asked_for(tmp_path: Path) ->
     assert [record.label for record in read_public_records(path, task)] == [1, 0]
     path.write_text("comment,class\nfine,b\nbad,secret\n")
     with pytest.raises(
-        InvalidInput, match=r"`public` must have the labels of mine; got another at public.csv, line 3"
+        InvalidInput,
+        match=r"`public` must have one of the 2 labels of the task; got another at public.csv, line 3",
     ):
         list(read_public_records(path, task, name="public"))
     (tmp_path / "a.txt").write_text("fine\n")
     with pytest.raises(InvalidInput, match=r"have labels; got plain text in a\.txt"):
         list(read_public_records(tmp_path / "a.txt", task))
+
+
+@pytest.mark.parametrize(
+    ("names", "own", "expected"),
+    [
+        (["positive", "negative"], False, [1, 0, 1]),  # another order than the task's
+        (["good", "poor"], False, [0, 1, 0]),  # words that the task does not know: its own numbers
+        (["2", "1"], True, [1, 0, 1]),
+    ],
+)
+def test_declared_labels_of_public_text_become_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: list[str], own: bool, expected: list[int]
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    data = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "sentiment": [0, 1, 0]})
+    data = data.cast_column("sentiment", datasets.ClassLabel(names=names))
+    data.to_parquet(tmp_path / "train.parquet")
+    task = replace(TASKS["sst2"], labels=("1", "2"), own=True) if own else TASKS["sst2"]
+    found = [record.label for record in read_public_records(f"hf:{tmp_path}", task, name="public")]
+    assert found == expected
+
+
+def test_half_a_character_is_refused_in_public_text_as_in_any(tmp_path: Path) -> None:
+    path = tmp_path / "public.jsonl"
+    path.write_text('{"text": "fine"}\n{"text": " "}\n{"text": "half \\ud800"}\n')
+    with pytest.raises(InvalidInput, match=r"`public` must be valid Unicode; .*public.jsonl, line 3"):
+        list(read_public_records(path, name="public"))
 
 
 def test_texts_in_both_are_counted_without_case_and_marks() -> None:

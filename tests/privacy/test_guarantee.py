@@ -23,8 +23,7 @@ from dp_forward.privacy import (
     normalise_rows,
     phrase,
 )
-from dp_forward.privacy.guarantee import percent_up
-from dp_forward.privacy.rounding import nudge_up, shown_down, shown_up
+from dp_forward.privacy.rounding import nudge_up, percent_up, shown_down, shown_up
 
 GAUSSIAN = calibrate(MatrixGaussian, Budget(8.0, 1e-5), bound=normalise(1.0), unit=TEXT)
 

@@ -1,5 +1,6 @@
 """Two artefacts, each loadable without the other, and refused when touched."""
 
+import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -7,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from corpus.release_cases import ROWS, Numbers
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
+from dp_forward.service.client.client import Client
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import (
     ProviderSide,
@@ -20,9 +23,12 @@ from dp_forward.split.artifacts import (
     half_digest,
     load_back,
     load_front,
+    load_user_side,
     save_split,
+    save_user_side,
 )
 from tiny_models import SETTINGS, tiny, tiny_inputs
+from tiny_user import SERVER, write_user
 
 
 @pytest.mark.parametrize("family", SETTINGS)
@@ -149,3 +155,85 @@ def test_a_spec_of_another_cut_or_width_than_its_half_is_refused(
     for side in (user, provider):
         with pytest.raises(InvalidInput, match=rule):
             replace(side, spec=replace(spec, **changes))
+
+
+def _delete(front: Path) -> None:
+    (front / "tokenizer" / "tokenizer.json").unlink()
+
+
+def _swap(front: Path) -> None:
+    """The same words in another order: every text becomes others."""
+    path = front / "tokenizer" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    words = list(content["model"]["vocab"])
+    content["model"]["vocab"] = dict(zip(reversed(words), range(len(words)), strict=True))
+    path.write_text(json.dumps(content))
+
+
+def _add(front: Path) -> None:
+    (front / "tokenizer" / "added_tokens.json").write_text('{"parcel": 3}')
+
+
+def _shorten(front: Path) -> None:
+    spec = json.loads((front / "release.json").read_text())
+    (front / "release.json").write_text(json.dumps(spec | {"rows": 5}))
+
+
+def _of_an_earlier_version(front: Path) -> None:
+    settings = json.loads((front / "half.json").read_text())
+    old = {name: value for name, value in settings.items() if name not in ("rows", "tokenizer")}
+    (front / "half.json").write_text(json.dumps(old))
+    (front / "digest.json").write_text(json.dumps({"sha256": half_digest(front)}))
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (_delete, "hold the tokenizer that its digest names"),
+        (lambda front: shutil.rmtree(front / "tokenizer"), "hold the tokenizer that its digest names"),
+        (_swap, "hold the tokenizer that its digest names"),
+        (_add, "hold the tokenizer that its digest names"),
+        (_shorten, "have 12 rows"),
+        (_of_an_earlier_version, "an earlier version. Make it again"),
+    ],
+)
+def test_a_front_whose_texts_would_become_others_is_refused_before_anything_is_charged(
+    tmp_path: Path, change, rule: str
+) -> None:
+    write_user(tmp_path, noise=NoiseSpec())
+    load_user_side(tmp_path / "front")
+    change(tmp_path / "front")
+    with pytest.raises(InvalidInput, match=rule):
+        Client(tmp_path / "front", server=SERVER, ledger=tmp_path / "ledger", budget=50)
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_the_digest_of_a_front_tells_tokenizers_and_lengths_apart_and_is_the_same_for_the_same(
+    tmp_path: Path,
+) -> None:
+    write_user(tmp_path / "a", noise=NoiseSpec())
+    user = load_user_side(tmp_path / "a" / "front")
+    assert half_digest(tmp_path / "a" / "front") == user.digest
+
+    def digest_of(tokenizer, **changes) -> str:
+        return save_user_side(user.front, replace(user.spec, **changes), tokenizer, tmp_path / "b")
+
+    tokenizer = user.tokens.tokenizer
+    again = digest_of(tokenizer)
+    user.tokens.encode(["a quiet film"])
+    assert digest_of(tokenizer) == again, "what a tokenizer was used for is not part of it"
+    assert digest_of(tokenizer, rows=11) != again
+    assert digest_of(transformers.BertTokenizerFast(vocab={"[UNK]": 0, "[PAD]": 1})) != again
+
+
+def test_the_digest_follows_the_recipe_of_the_wire_format(tmp_path: Path) -> None:
+    front = write_user(tmp_path, noise=NoiseSpec()) / "front"
+    parts = [(name, (front / name).read_bytes()) for name in ("half.json", "model.safetensors")]
+    recipe = b"".join(f"{name}:{len(data)}\n".encode() + data for name, data in parts)
+    assert load_user_side(front).digest == hashlib.sha256(recipe).hexdigest()
+    files = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (front / "tokenizer").iterdir()
+    }
+    settings = json.loads(parts[0][1])
+    assert (settings["rows"], settings["tokenizer"]) == (12, files)
+    assert "tokenizer.json" in files

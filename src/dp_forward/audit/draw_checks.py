@@ -99,7 +99,7 @@ def _everywhere(mechanism: Mechanism, hidden: Matrix, bits: int, *, times: int) 
 
     parts = [some()]
     if hasattr(os, "fork"):
-        parts += [_in_fork(some) for _ in range(3)]
+        parts += filter(None, (_in_fork(some) for _ in range(3)))  # two that gave nothing share no noise
     with ThreadPoolExecutor(4) as threads:
         parts += threads.map(some, range(4))
     return parts

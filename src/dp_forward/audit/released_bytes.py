@@ -14,23 +14,29 @@ are read back as whoever receives them reads them, and held against the claim:
   it. A residual that was kept, or a bound that was not applied, shows here. (An answer of K-ary response has
   neither noise nor mean: there the shares of all answers are compared, and the form of each release.)
 
-What refutes. A floor above the claimed epsilon at 99.99 % confidence, or a finding that chance explains no
-better than 4 standard errors of a normal variable, by the exact law of its statistic (`findings`): with 16
-draws as with 4000. So an honest system fails one audit in about three thousand (six findings at 3.2e-5 each,
-and the floor at 1e-4). The floor that is *reported* has 95 % confidence; for PrivUnit, whose ratio is
-e^epsilon exactly, it would by itself refute an honest mechanism once in forty audits.
+What refutes. A floor above the claimed epsilon at 99.999 % confidence, or a finding that chance explains no
+better than 5 standard errors of a normal variable, by the exact law of its statistic (`findings`): with 16
+draws as with 4000. The floor that is *reported* has 95 % confidence; for PrivUnit, whose ratio is e^epsilon
+exactly, it would by itself refute an honest mechanism once in forty audits.
+
+Guarantees:
+    An honest system is refuted in at most 1 of 10,000 audits, loaded machine or not (`false_alarm_rate`).
+    Proof: a finding with a chance refutes an honest system with at most Phi(-5) = 2.9e-7, a floor with at
+    most 1e-5. The audit of a run has three floors and 20 such findings, that of a mechanism one and seven: by
+    the union bound at most 3.6e-5. A finding without a chance compares what is the same for an honest system
+    however slow it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, chi2
+from scipy.stats import beta, chi2, norm
 
 from dp_forward.audit.claims import (
     GaussianClaim,
@@ -42,7 +48,7 @@ from dp_forward.audit.claims import (
     claim_of,
 )
 from dp_forward.audit.epsilon_floor import epsilon_floor, largest_floor
-from dp_forward.audit.findings import Finding, Floats, unlike_noise_z, weak_noise_z, z_of
+from dp_forward.audit.findings import REFUTED_FROM, Finding, Floats, unlike_noise_z, weak_noise_z, z_of
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released import released_matrix as released
 from dp_forward.privacy import KaryResponse, Mechanism
@@ -50,10 +56,10 @@ from dp_forward.privacy.checks import count
 from dp_forward.privacy.response import keep_probability
 from dp_forward.progress import Count
 
-__all__ = ["REPORTED", "ReleasedAudit", "audit_released", "usual_draws"]
+__all__ = ["REPORTED", "ReleasedAudit", "audit_released", "false_alarm_rate", "usual_draws"]
 
 REPORTED: Final = 0.95
-REFUTING: Final = 0.9999
+REFUTING: Final = 0.99999
 _DRAWS: Final = 4000
 _MOST_DRAWS: Final = 300_000
 
@@ -64,9 +70,10 @@ Matrix = NDArray[Any]
 class ReleasedAudit:
     """What was claimed about the releases of two inputs, and what was found.
 
-    ``epsilon_lower_bound`` holds with 95 % confidence; ``epsilon_refuting_bound`` with 99.99 %, and only that
-    one refutes. ``epsilon_most_shown`` is the greatest floor that so many draws could show. ``z`` is that of
-    mu, or of the cap share: how many releases lie on the side of their input, or are the decision about it.
+    ``epsilon_lower_bound`` holds with 95 % confidence; ``epsilon_refuting_bound`` with 99.999 %, and only
+    that one refutes. ``epsilon_most_shown`` is the greatest floor that so many draws could show. ``z`` is
+    that of mu, or of the cap share: how many releases lie on the side of their input, or are the decision
+    about it.
     """
 
     mechanism: str
@@ -87,13 +94,19 @@ class ReleasedAudit:
     @property
     def refuted(self) -> bool:
         """Whether the promise is broken beyond chance; see the module for how often that is wrong."""
-        return bool(self.refuted_by)
+        return bool(self.refuting)
+
+    @property
+    def refuting(self) -> tuple[Finding, ...]:
+        """What refutes it: findings, and the floor where it lies above the claim."""
+        floor = Finding("epsilon floor", self.claimed_epsilon, self.epsilon_refuting_bound)
+        refuted = tuple(finding for finding in self.findings if finding.refuted)
+        return (floor, *refuted) if floor.measured > floor.claimed else refuted
 
     @property
     def refuted_by(self) -> tuple[str, ...]:
         """The names of what refutes it."""
-        floor = ("epsilon floor",) if self.epsilon_refuting_bound > self.claimed_epsilon else ()
-        return floor + tuple(finding.what for finding in self.findings if finding.refuted)
+        return tuple(finding.what for finding in self.refuting)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -106,6 +119,13 @@ class ReleasedAudit:
         }
 
 
+def false_alarm_rate(audits: Iterable[ReleasedAudit], findings: Iterable[Finding]) -> float:
+    """How often an honest system is refuted by any of these, at most; see the module."""
+    audits = tuple(audits)
+    by_chance = [one.z is not None for some in (findings, *(one.findings for one in audits)) for one in some]
+    return sum(by_chance) * float(norm.sf(REFUTED_FROM)) + len(audits) * (1 - REFUTING)
+
+
 def usual_draws(mechanism: Mechanism) -> int:
     """So many releases of each input: 4000, and for K-ary response as many as show 0.9 of its noise.
 
@@ -116,7 +136,7 @@ def usual_draws(mechanism: Mechanism) -> int:
         return _DRAWS
     claimed = mechanism.keep
     drawn = keep_probability(mechanism.label_epsilon / 0.9, mechanism.labels)
-    spread = 4 * math.sqrt(claimed * (1 - claimed)) + 3 * math.sqrt(drawn * (1 - drawn))
+    spread = REFUTED_FROM * math.sqrt(claimed * (1 - claimed)) + 3 * math.sqrt(drawn * (1 - drawn))
     return min(_MOST_DRAWS, max(_DRAWS, math.ceil((spread / max(drawn - claimed, 1e-9)) ** 2 / 2)))
 
 

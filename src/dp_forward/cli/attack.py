@@ -12,6 +12,7 @@ from typer import Option
 from dp_forward.cli.attack_membership import membership
 from dp_forward.cli.attack_target import Outcome, Target, attack_verb
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy.checks import count
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def inversion(
     chosen = how or ("nearest" if target.front.row_local else "decoder")
     if steps is not None and chosen == "nearest":
         raise InvalidInput("steps", "go with gradient or decoder", steps, "nearest takes none.")
+    steps = count("steps", _STEPS.get(chosen, 1) if steps is None else steps, remedy="Leave it out.")
     if with_prior and chosen != "nearest":
         raise InvalidInput("with-prior", "go with nearest", chosen, "A decoder learns it anyway.")
     attacked, known, part = target.task(), target.task(public), target.split(split)
@@ -81,9 +83,9 @@ def inversion(
     if chosen == "nearest":
         found = invert_nearest(seen, use_prior=with_prior)
     elif chosen == "gradient":
-        found = invert_by_gradient(seen, steps=steps or _STEPS[chosen])
+        found = invert_by_gradient(seen, steps=steps)
     else:
-        found = _invert_by_decoder(target, seen, own, steps or _STEPS[chosen])
+        found = _invert_by_decoder(target, seen, own, steps)
     facts = {
         "task": attacked.name,
         "split": part,

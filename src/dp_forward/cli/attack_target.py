@@ -16,6 +16,7 @@ from dp_forward.cli.evaluate import task_of_run
 from dp_forward.cli.plan_options import Data, data_paths
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import counter
 from dp_forward.storage.json_files import read_json
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
     from dp_forward.data import EncodedTexts, Record
     from dp_forward.data.tasks import Task
-    from dp_forward.privacy import Mechanism
+from dp_forward.privacy import Mechanism
 
 _SHARED: Final[Mapping[str, tuple[Any, Any]]] = {
     "run": (Annotated[Path, Argument(help="The folder of a run.")], inspect.Parameter.empty),
@@ -41,7 +42,7 @@ _COLUMNS: Final[Mapping[str, Callable[[Any], str]]] = {
     "success": lambda row: f"{row['success']:.3f}",
     "95 %": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
     "chance": lambda row: f"{row['chance']:.3f}",
-    "ceiling": lambda row: "nothing promised" if row["ceiling"] is None else f"{row['ceiling']:.4f}",
+    "ceiling": lambda row: "nothing promised" if row["ceiling"] is None else shown_up(row["ceiling"], 4),
     "trials": lambda row: str(row["trials"]),
 }
 

@@ -14,6 +14,7 @@ from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec
+from dp_forward.privacy.rounding import shown_down, shown_up
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def audit(
     """Try to refute the promise: release two inputs many times and see how far apart the bytes are.
 
     With a run, its back is served on this machine, its front asks, and every byte between them is read. Exit
-    code 1 if the promise is refuted. An honest system is refuted in about one audit of a thousand.
+    code 1 if the promise is refuted. An honest system is refuted in at most one audit of 10,000.
 
     Example: dpf audit --mechanism matrix-gaussian --epsilon 8
     """
@@ -141,14 +142,18 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
 
 def _result(made: Mechanism, audits: dict[str, ReleasedAudit], findings: Sequence[Finding]) -> dict[str, Any]:
     """On top the first audit, whose inputs are the hardest to hide; whatever refutes, refutes all."""
-    refuted_by = [f"{name}: {what}" for name, one in audits.items() for what in one.refuted_by]
-    refuted_by += [finding.what for finding in findings if finding.refuted]
+    from dp_forward.audit.released_bytes import false_alarm_rate
+
+    refuting = [(f"{name}: {found.what}", found) for name, one in audits.items() for found in one.refuting]
+    refuting += [(finding.what, finding) for finding in findings if finding.refuted]
     return {
         **next(iter(audits.values())).as_dict(),
         "promise": made.promise(),
         "epsilon_lower_bound": max(one.epsilon_lower_bound for one in audits.values()),
-        "refuted": bool(refuted_by),
-        "refuted_by": refuted_by,
+        "refuted": bool(refuting),
+        "refuted_by": [name for name, _ in refuting],
+        "refuting": [{**found.as_dict(), "what": name} for name, found in refuting],
+        "false_alarm_rate": false_alarm_rate(audits.values(), findings),
         "audits": {name: one.as_dict() for name, one in audits.items()},
         "findings": [finding.as_dict() for finding in findings],
     }
@@ -161,12 +166,17 @@ def _print(result: dict[str, Any]) -> None:
     print_findings(f"{result['mechanism']}: {result['promise']}", found, "audit")
     for name, one in result["audits"].items():
         typer.echo(
-            f"{name}: epsilon is at least {one['epsilon_lower_bound']:.3f} (95 %), claimed is "
-            f"{one['claimed_epsilon']:.3f}; {one['draws']} releases of each input can show at most "
-            f"{one['epsilon_most_shown']:.3f}."
+            f"{name}: epsilon is at least {shown_down(one['epsilon_lower_bound'], 4)} (95 %), claimed is "
+            f"{shown_up(one['claimed_epsilon'], 4)}; {one['draws']} releases of each input can show at most "
+            f"{shown_up(one['epsilon_most_shown'], 4)}."
         )
-    verdict = f"REFUTED by {'; '.join(result['refuted_by'])}" if result["refuted"] else "Not refuted"
-    typer.echo(f"{verdict}. ({result['seconds']:.1f} s)")
+    by = (
+        f"{one['what']} (claimed {output.number(one['claimed'])}, found {output.number(one['measured'])})"
+        for one in result["refuting"]
+    )
+    verdict = f"REFUTED by {'; '.join(by)}" if result["refuted"] else "Not refuted"
+    rate = f"An honest system is refuted in at most one of {int(1 / result['false_alarm_rate']):,} audits."
+    typer.echo(f"{verdict}. {rate} ({result['seconds']:.1f} s)")
 
 
 def print_findings(title: str, rows: Sequence[Mapping[str, Any]], first: str) -> None:

@@ -52,7 +52,7 @@ def calibrate(
         result["paper"] = reading.as_dict()
         sentences.append(reading.statement)
     if not made.guaranteed:
-        output.warn(f"{made.name} at epsilon {epsilon:g} is a baseline and carries no guarantee.")
+        output.warn(f"{made.name} at epsilon {epsilon} is a baseline and carries no guarantee.")
     hidden = ("statement", "assumptions", "against", "paper")
     output.print_result(result, json=json, title=repr(made), sentences=sentences, only_json=hidden)
 
@@ -94,7 +94,7 @@ def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -
             "analytic_epsilon": exact.epsilon(made.at_delta),
             "statement": (
                 f"No guarantee: the classical formula is proved for epsilon below 1 only, not for "
-                f"{made.wanted.epsilon:g}. By the analytic curve this sigma is worth {exact.promise()}."
+                f"{made.wanted.epsilon}. By the analytic curve this sigma is worth {exact.promise()}."
             ),
         }
     guarantee = privacy.Deployment(made).guarantee(delta=result["delta"])

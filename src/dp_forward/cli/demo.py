@@ -29,8 +29,7 @@ from dp_forward.privacy import (
     calibrate,
     normalise,
 )
-from dp_forward.privacy.guarantee import percent_up
-from dp_forward.privacy.rounding import shown_up
+from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
 from dp_forward.privacy.shuffling import shuffled_pure
 from dp_forward.storage.json_files import read_json, write_json
 
@@ -132,7 +131,7 @@ def _result(private: Run, epsilon: float, out: Path) -> dict[str, Any]:
         ("matrix Gaussian", gaussian, *wilson(gaussian, texts)),
         ("PrivUnit", report["accuracy"], report["accuracy_low"], report["accuracy_high"]),
     ]
-    title = f"Film reviews, epsilon {epsilon:g} for text and label"
+    title = f"Film reviews, epsilon {brief(shown_up(epsilon))} for text and label"
     measure = "accuracy on held-out texts"
     drawn = draw_bars(rows, out / "accuracy.png", title=title, measure=measure, chance=0.5)
     with Ledger.open(ledger_of(out / "run" / "releases")) as ledger:
@@ -161,10 +160,10 @@ def _result(private: Run, epsilon: float, out: Path) -> dict[str, Any]:
 def _print(result: dict[str, Any]) -> None:
     from dp_forward.train.regimes import with_subjects
 
-    epsilon = f"{result['epsilon']:g}"
+    epsilon = brief(shown_up(result["epsilon"]))
     promises = {
         "no noise": "none",
-        "matrix Gaussian": f"({epsilon}, {_DELTA:g})-LDP per record",
+        "matrix Gaussian": f"({epsilon}, {shown_up(_DELTA)})-LDP per record",
         "PrivUnit": f"{epsilon}-LDP per record, and per question",
     }
     title = f"Film reviews, good or bad? {result['texts']} held-out sentences, {result['draws']} draws each"
@@ -179,8 +178,8 @@ def _print(result: dict[str, Any]) -> None:
     said = "\n".join(with_subjects(result["guarantee"]["statements"]))
     typer.echo(
         f"Privacy cost {points:.1f} points. {result['records']} private sentences were released once each, "
-        f"text and label under one epsilon of {result['ledger']['spent_per_record']:g}; training took "
-        f"{result['training_seconds']:.0f} s.\n{said}\n"
+        f"text and label under one epsilon of {brief(shown_up(result['ledger']['spent_per_record']))}; "
+        f"training took {result['training_seconds']:.0f} s.\n{said}\n"
         f"The same releases, mixed: {result['central_statement']}\n"
         "Asked over loopback: the front and the noise run here, the back behind a server:"
     )
@@ -189,7 +188,8 @@ def _print(result: dict[str, Any]) -> None:
         again = ", stored" if answer["stored"] else ", sent before" if answer["resent"] else ""
         typer.echo(
             f"  {answer['label']:8} {sure:.2f}  {answer['text']}  "
-            f"(charge {answer['charge']:g}, remaining {answer['remaining']:g}{again})"
+            f"(charge {brief(shown_up(answer['charge']))}, "
+            f"remaining {brief(shown_down(answer['remaining']))}{again})"
         )
     typer.echo(f"Figure: {result['figure'] or 'none (matplotlib is missing)'}   ({result['seconds']:.0f} s)")
 
@@ -208,7 +208,7 @@ def _show_proof(*, json: bool) -> None:
         output.print_json({**found, "guarantee": guarantee.as_dict()})
         return
     columns: dict[str, Callable[[Any], str]] = {
-        "epsilon": lambda row: f"{row['epsilon']:g}",
+        "epsilon": lambda row: brief(shown_up(row["epsilon"])),
         "Gaussian sigma": lambda row: shown_up(row["gaussian_sigma"], 5),
         "PrivUnit 1/m": lambda row: shown_up(row["privunit_sigma"], 5),
         "ratio": lambda row: f"{row['gaussian_sigma'] / row['privunit_sigma']:.2f}",
@@ -222,8 +222,9 @@ def _show_proof(*, json: bool) -> None:
     title = "2. Is the promise kept? 4,000 releases of two opposed inputs at a claimed epsilon of 8"
     print_findings(title, [{**row, "what": row["measures"]} for row in audits], "sampler")
     typer.echo(
-        f"3. A ledger with a cap of {spending['cap']:g}: {spending['releases']} releases at epsilon 2 "
-        f"spent {shown_up(spending['spent'])}; the next one was refused:\n   {spending['refused']}\n\n"
+        f"3. A ledger with a cap of {brief(shown_up(spending['cap']))}: {spending['releases']} releases at "
+        f"epsilon 2 spent {shown_up(spending['spent'])}; the next one was refused:\n"
+        f"   {spending['refused']}\n\n"
         f"4. In words: {guarantee.statement}\n"
         "   (That is the ceiling of every pure mechanism at epsilon 4. Table 1 shows what the best attacker\n"
         "   reaches against this one: at the same epsilon PrivUnit keeps more usable, for guessing too.)"

@@ -11,8 +11,7 @@ from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
 from dp_forward.errors import Unproved
 from dp_forward.privacy import Budget, Deployment
-from dp_forward.privacy.guarantee import percent_up
-from dp_forward.privacy.rounding import shown_up
+from dp_forward.privacy.rounding import percent_up, shown_up
 
 
 def explain(
@@ -36,7 +35,7 @@ def explain(
     if not made.guaranteed:
         raise Unproved(
             f"`mechanism` must carry a guarantee to be explained; {made.name} at epsilon "
-            f"{epsilon:g} has none. Use gaussian."
+            f"{epsilon} has none. Use gaussian."
         )
     guarantee = Deployment(made).guarantee(delta=0.0 if made.shown_delta == 0 else delta)
     table: list[dict[str, Any]] = []

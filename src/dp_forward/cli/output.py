@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_forward.errors import DpForwardError, LedgerRestated
+from dp_forward.privacy.rounding import brief, shown_down, shown_up
 
 __all__ = ["print_fields", "print_json", "print_table", "run_app", "warn", "working"]
 
@@ -35,8 +36,16 @@ def _plain(value: Any) -> Any:
 
 
 def number(value: float | None, digits: int = 6) -> str:
-    """A number for people."""
+    """A number for people that is no promise: an accuracy, seconds, a size."""
     return "none" if value is None else f"{value:.{digits}g}"
+
+
+def _rounded(name: str, value: float) -> str:
+    """A number on the safe side of what its name says it is: a promise or cost up, what is left down."""
+    if any(word in name for word in ("lower", "remaining", "left")):
+        return brief(shown_down(value))
+    costs = ("epsilon", "delta", "guess", "sigma", "charge", "spent", "probability", "sensitivity", "upper")
+    return brief(shown_up(value)) if name == "mu" or any(word in name for word in costs) else number(value)
 
 
 def print_fields(title: str, fields: Mapping[str, object], sentences: Sequence[str] = ()) -> None:
@@ -44,7 +53,7 @@ def print_fields(title: str, fields: Mapping[str, object], sentences: Sequence[s
     typer.echo(title)
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
-        shown = number(value) if isinstance(value, float) else value
+        shown = _rounded(name, value) if isinstance(value, float) else value
         typer.echo(f"  {name:<{width}}  {'none' if shown is None else shown}")
     for sentence in sentences:
         typer.echo(f"\n{sentence}")

@@ -116,7 +116,7 @@ def release_corpus(
     with contextlib.ExitStack() as open_things:
         log = open_things.enter_context(DrawLog(path)) if path.exists() else None
         begun = None if log is None else int(log.settings["shard_records"])
-        spec = _make_spec(user, texts, labels, bits, shard_records or begun)
+        spec = _make_spec(user, texts, labels, bits, begun if shard_records is None else shard_records)
         # Corpus, front, noise, label mechanism and bits; never leaves memory but under a key.
         identity = f"{texts.fingerprint()}\n{json.dumps(spec.as_dict(), sort_keys=True)}".encode()
         if log is None or not log.is_of(identity):

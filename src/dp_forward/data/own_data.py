@@ -29,7 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_forward.data.encoded_texts import EncodedTexts
-from dp_forward.data.records import Record, columns_shown, field_of, find_column, label_of, text_of
+from dp_forward.data.records import (
+    Record,
+    check_label,
+    check_text,
+    columns_shown,
+    field_of,
+    find_column,
+    text_of,
+)
 from dp_forward.data.row_files import Row, is_data_file, suffix_of
 from dp_forward.data.sources import absolute_source, is_path, open_source, source_name, splits_of
 from dp_forward.data.tasks import SPLITS, TASKS, Task, find_task, label_word, suggest_task, task_name
@@ -276,8 +284,6 @@ def columns_of(texts: Any, labels: Any = None) -> tuple[list[Any], list[Any] | N
 
 def _records(task: Task, texts: list[Any], labels: list[Any] | None) -> Iterator[Record]:
     for number, text in enumerate(texts):
-        row = Row(f"record {number}", {} if labels is None else {task.label_field: labels[number]})
-        if not isinstance(text, str) or not text.strip():
-            found = "an empty one" if isinstance(text, str) else f"a {type(text).__name__}"
-            raise row.wrong("be strings that are not blank", found, "Fill in or remove it.", name="texts")
-        yield Record(str(text), None, None if labels is None else label_of(task, row))
+        row = Row(f"record {number}", {})
+        label = None if labels is None else check_label(task, row, labels[number], name="labels")
+        yield Record(check_text(row, text, "text", name="texts"), None, label)

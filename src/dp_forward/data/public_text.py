@@ -21,17 +21,18 @@ from __future__ import annotations
 import os
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice, pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.data.records import Record, find_column
+from dp_forward.data.records import Record, check_label, check_text, find_column, is_blank
 from dp_forward.data.row_files import Row, is_data_file, read_lines, read_rows, suffix_of
-from dp_forward.data.sources import read_reviews, sentence_digest, stream_hub
+from dp_forward.data.sources import name_labels, read_reviews, sentence_digest, stream_hub
 from dp_forward.data.tasks import Task
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
@@ -93,8 +94,8 @@ def read_public_records(
         records = _records(rows, task, name=name)
         return (record._replace(text=record.text.replace("<br />", " ")) for record in records)
     if place.startswith("hf:"):
-        _, rows = stream_hub(place, split="train", name=name, otherwise="check the spelling.")
-        return _records(rows, task, name=name)
+        features, rows = stream_hub(place, split="train", name=name, otherwise="check the spelling.")
+        return _records(rows, task, name=name, features=features)
     return chain.from_iterable(_read_file(file, task, name) for file in _find_files(Path(place), name))
 
 
@@ -193,7 +194,9 @@ def _read_file(path: Path, task: Task | None, name: str) -> Iterator[Record]:
     return (Record(line.strip()) for line in read_lines(path, name=name) if line.strip())
 
 
-def _records(rows: Iterator[Row], task: Task | None, *, name: str) -> Iterator[Record]:
+def _records(
+    rows: Iterator[Row], task: Task | None, *, name: str, features: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[Record]:
     first = next(rows, None)
     if first is None:
         return
@@ -201,13 +204,10 @@ def _records(rows: Iterator[Row], task: Task | None, *, name: str) -> Iterator[R
     label_column = "" if task is None else task.label_field
     if task is not None and label_column not in first.fields:
         label_column = find_column(first, "label", name=name, known=(column,))
-    for row in chain([first], rows):
+    rows = chain([first], rows)
+    for row in rows if task is None else name_labels(task, features, rows, column=label_column):
         text = row.fields.get(column)
-        if not isinstance(text, str):
-            raise row.wrong("hold texts only", type(text).__name__, f"Give each a `{column}`.", name=name)
-        label = None if task is None else task.label_of(row.fields.get(label_column))
-        if task is not None and label is None:
-            rule = f"have the labels of {task.name}"
-            raise row.wrong(rule, "another", "Its records train the same head.", name=name)
-        if text.strip():
-            yield Record(text, None, label)
+        if not (isinstance(text, str) and is_blank(text)):
+            found = row.fields.get(label_column)
+            label = None if task is None else check_label(task, row, found, name=name)
+            yield Record(check_text(row, text, column, name=name), None, label)

@@ -185,18 +185,28 @@ def field_of(task: Task, row: Row, name: str) -> object:
 def text_of(task: Task, row: Row, name: str) -> str | None:
     """The text; None if it is empty and the task leaves such rows out."""
     value = field_of(task, row, name)
-    if value is None or (isinstance(value, str) and not value.strip()):
-        if task.skip_empty:
-            return None
-        raise row.wrong(f"hold a text in `{name}`", "an empty one", "Fill in or remove the row.")
+    return None if task.skip_empty and is_blank(value) else check_text(row, value, name)
+
+
+def is_blank(value: object) -> bool:
+    """Whether there is no text, or nothing to read in it."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def check_text(row: Row, value: object, column: str, *, name: str = "data") -> str:
+    """The text that stands in a column of a row, of a file or in memory: not blank, and valid Unicode."""
+    if is_blank(value):
+        remedy = "Fill in or remove the row."
+        raise row.wrong(f"hold a text in `{column}`", "an empty one", remedy, name=name)
     if not isinstance(value, str):
-        raise row.wrong(f"hold a text in `{name}`", f"a {type(value).__name__}", "Write it as text.")
+        found = f"a {type(value).__name__}"
+        raise row.wrong(f"hold a text in `{column}`", found, "Write it as text.", name=name)
     try:
         value.encode()
     except UnicodeEncodeError:
         # Half of a surrogate pair, as in the JSON escape \ud800.
-        raise row.wrong("be valid Unicode", "half a character", "Write the file as UTF-8.") from None
-    return value
+        raise row.wrong("be valid Unicode", "half a character", "Write it as UTF-8.", name=name) from None
+    return str(value)
 
 
 def label_of(task: Task, row: Row, *, may_lack: bool = False) -> int | None:
@@ -206,6 +216,11 @@ def label_of(task: Task, row: Row, *, may_lack: bool = False) -> int | None:
     value = field_of(task, row, task.label_field)
     if may_lack and (value is None or str(value).strip() in {"", "-1"}):
         return None
+    return check_label(task, row, value)
+
+
+def check_label(task: Task, row: Row, value: object, *, name: str = "data") -> int:
+    """The number of a label of the task, of a row of a file or in memory."""
     label = task.label_of(value)
     if label is None:
         # A misplaced column may hold the text, so only a short number is shown.
@@ -213,5 +228,5 @@ def label_of(task: Task, row: Row, *, may_lack: bool = False) -> int | None:
         rule = f"have a label of {', '.join(task.labels)} or 0 to {len(task.labels) - 1}"
         if task.own:
             rule, shown = f"have one of the {len(task.labels)} labels of the task", "another"
-        raise row.wrong(rule, shown, "Mend the label.")
+        raise row.wrong(rule, shown, "Mend the label.", name=name)
     return label

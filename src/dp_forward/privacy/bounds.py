@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.rounding import nudge_up
+from dp_forward.privacy.rounding import brief, nudge_up, shown_up
 from dp_forward.privacy.spectral import spectral_norm_upper
 from dp_forward.privacy.units import Unit
 
@@ -113,7 +113,8 @@ class Sensitivity:
         return None if self.bound is None or self.unit is None else self.bound.changed_rows(self.unit)
 
     def __str__(self) -> str:
-        return f"{self.value:g}" if self.unit is None else f"{self.value:g} per {self.unit}"
+        shown = brief(shown_up(self.value))
+        return shown if self.unit is None else f"{shown} per {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,8 @@ class NormBound(Bound):
         return (common, "the front computes each row from its own token alone")
 
     def __str__(self) -> str:
-        return f"{self.how} {'each row' if self.over == 'row' else 'the matrix'} to {self.norm:g}"
+        over = "each row" if self.over == "row" else "the matrix"
+        return f"{self.how} {over} to {brief(shown_up(self.norm))}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,8 +244,8 @@ class LinearImage(Bound):
         return (*self.base.assumptions, "the linear map after the bound is public")
 
     def __str__(self) -> str:
-        rows, columns = self.weight.shape
-        return f"{self.base}, then a public {rows} x {columns} map of norm {self.spectral_norm:g}"
+        (rows, columns), norm = self.weight.shape, brief(shown_up(self.spectral_norm))
+        return f"{self.base}, then a public {rows} x {columns} map of norm {norm}"
 
 
 def normalise(norm: float = 1.0) -> NormBound:

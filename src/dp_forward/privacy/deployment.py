@@ -39,6 +39,7 @@ from dp_forward.privacy.compose import compose
 from dp_forward.privacy.guarantee import Guarantee, Notion
 from dp_forward.privacy.mechanism import Mechanism
 from dp_forward.privacy.response import RandomizedResponse
+from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.shuffling import (
     CentralBounds,
     sampled_gaussian,
@@ -142,7 +143,7 @@ class SampledReleases(Mechanism):
         return most.pure_losses
 
     def __repr__(self) -> str:
-        return f"SampledReleases(mu={self.mu:g}, users={self.users}) -> {self.promise()}"
+        return f"SampledReleases(mu={shown_up(self.mu)}, users={self.users}) -> {self.promise()}"
 
 
 def _label_options(label: RandomizedResponse) -> dict[str, Any]:

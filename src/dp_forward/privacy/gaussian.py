@@ -163,7 +163,7 @@ class ClassicalGaussian(GaussianNoise):
         if not self.unproved and self.wanted.epsilon >= 1:
             raise Unproved(
                 "`epsilon` must lie below 1 for the classical Gaussian formula; got "
-                f"{self.wanted.epsilon:g}. Use the analytic Gaussian, or ClassicalGaussian.baseline() "
+                f"{self.wanted.epsilon}. Use the analytic Gaussian, or ClassicalGaussian.baseline() "
                 "for the number without a guarantee."
             )
 

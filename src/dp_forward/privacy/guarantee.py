@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.privacy import checks
 from dp_forward.privacy.mechanism import Mechanism
-from dp_forward.privacy.rounding import shown_up
+from dp_forward.privacy.rounding import percent_up
 from dp_forward.privacy.units import Unit
 
 if TYPE_CHECKING:
     from dp_forward.privacy.deployment import Deployment
 
-__all__ = ["Guarantee", "percent_up"]
+__all__ = ["Guarantee"]
 
 
 class Notion(StrEnum):
@@ -144,9 +144,3 @@ class Guarantee:
 
     def __repr__(self) -> str:
         return f"Guarantee({self.promise})"
-
-
-def percent_up(rate: float) -> str:
-    """A rate as a percentage, rounded up: '79.8 %', '99.97 %'."""
-    digits = 3 if rate < 0.999 else 4
-    return f"{float(shown_up(min(rate * 100, 100.0), digits)):g} %"

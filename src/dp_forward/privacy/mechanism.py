@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.rounding import shown_up
+from dp_forward.privacy.rounding import brief, shown_down, shown_up
 from dp_forward.privacy.units import Unit
 
 if TYPE_CHECKING:
@@ -112,11 +112,11 @@ class Mechanism(ABC):
             return "no guarantee"
         delta = self.shown_delta if delta is None else delta
         epsilon = shown_up(self.epsilon(delta))
-        numbers = f"({epsilon}, {delta:g})" if delta else epsilon
+        numbers = f"({epsilon}, {shown_up(delta)})" if delta else epsilon
         return f"{numbers}-{'DP' if self.unit is None else 'LDP'} {self.scope}"
 
 
 def scope_of(unit: Unit | None, *, distance: float | None = None, releases: int = 1) -> str:
     """The words behind a promise."""
-    what = f"for inputs at distance {distance:g}" if unit is None else f"per {unit}"
+    what = f"for inputs at distance {brief(shown_down(distance or 0.0))}" if unit is None else f"per {unit}"
     return what if releases == 1 else f"{what} over {releases} releases"

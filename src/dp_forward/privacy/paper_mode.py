@@ -71,7 +71,7 @@ class PaperReading:
         return (
             f"The paper's convention (sensitivity C) calls sigma {shown_up(self.sigma)} epsilon "
             f"{shown_up(self.paper_epsilon)}. Two bounded matrices can lie 2C apart, so the proved "
-            f"epsilon is {shown_up(self.real.epsilon)} at delta {self.delta:g}{over}: {self.real}"
+            f"epsilon is {shown_up(self.real.epsilon)} at delta {shown_up(self.delta)}{over}: {self.real}"
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound
 from dp_forward.privacy.mechanism import Budget, scope_of
 from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
+from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.units import LABEL, TEXT, Unit
 
 __all__ = ["keep_probability"]
@@ -116,7 +117,7 @@ class _Uniform(_Response):
         return matrix
 
     def __repr__(self) -> str:
-        keep = f"{self.keep:.6g}"
+        keep = shown_up(self.keep)
         return f"{type(self).__name__}(labels={self.labels}, keep={keep}) -> {self.promise()}"
 
 
@@ -266,4 +267,4 @@ class ResponseWithPrior(_Response):
 
     def __repr__(self) -> str:
         size = f"{len(self.top)} of {self.labels}"
-        return f"ResponseWithPrior(top={size}, keep={self.keep:.6g}) -> {self.promise()}"
+        return f"ResponseWithPrior(top={size}, keep={shown_up(self.keep)}) -> {self.promise()}"

@@ -1,4 +1,9 @@
-"""Directed rounding: what is promised, charged or printed is never better than the truth."""
+"""Directed rounding: what is promised, charged or printed is never better than the truth.
+
+Whatever is a promise or a cost is printed by `shown_up` or `percent_up` (epsilon, delta, mu, sigma, a guess
+rate, a charge), whatever an attack has shown or a budget leaves by `shown_down`. No other format touches such
+a number: a test looks for them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from fractions import Fraction
 
-__all__ = ["nudge_up", "shown_down", "shown_up"]
+__all__ = ["brief", "nudge_up", "percent_up", "shown_down", "shown_up"]
 
 _ULPS = 4
 
@@ -33,6 +38,16 @@ def shown_down(value: float, digits: int = 6) -> str:
     if not math.isfinite(value):
         return str(value)
     return repr(float(Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(repr(float(value)))))
+
+
+def brief(shown: str) -> str:
+    """A number that `shown_up` or `shown_down` gave, without a zero behind the point: '8' for '8.0'."""
+    return shown.removesuffix(".0")
+
+
+def percent_up(rate: float) -> str:
+    """A rate as a percentage, rounded up: '79.8 %', '99.97 %'."""
+    return f"{brief(shown_up(min(rate * 100, 100.0), 3 if rate < 0.999 else 4))} %"
 
 
 def decimal_up(exact: Fraction) -> float:

@@ -14,8 +14,13 @@ filled in; nothing is unpickled, no code is loaded. A side (`save_sides`, `load_
 never a sigma: whoever loads it calibrates anew.
 
 Guarantees:
-    The digest is SHA-256 over the bytes of the weights and settings of a half. A half whose files do not
-    match its digest, or that is asked to be the other one, is refused before anything is built.
+    The digest is SHA-256 over the bytes of the weights and settings of a half. The settings of a user's front
+    name the number of rows and every file of the tokenizer by its SHA-256, so the digest covers all that
+    decides the hidden matrix of a text. A half whose files do not match its digest, a front whose tokenizer
+    is missing, changed or has one file more, and a half that is asked to be the other one are refused before
+    anything is built.
+Edges:
+    The front of a user's side that an earlier version saved names no tokenizer. `load_user_side` refuses it.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -45,6 +51,7 @@ from dp_forward.split.halves import (
     Split,
 )
 from dp_forward.split.surgery import split_model
+from dp_forward.storage.digests import file_digest
 from dp_forward.storage.files import draft_of, write_file
 from dp_forward.storage.json_files import read_json, write_json
 
@@ -124,13 +131,14 @@ def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
     return {"front": front, "back": _save_back(pair.back, root, front)}
 
 
-def _save_half(side: str, half: Half, root: Path) -> str:
+def _save_half(side: str, half: Half, root: Path, **more: Any) -> str:
+    """Write a half, with ``more`` in its settings."""
     folder = root / side
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().contiguous().clone() for name, value in half.state_dict().items()}
     with draft_of(folder / _WEIGHTS) as draft:
         save_file(tensors, draft)
-    write_json(folder / _SETTINGS, _settings(side, half), sort_keys=True)
+    write_json(folder / _SETTINGS, _settings(side, half) | more, sort_keys=True)
     digest = half_digest(folder)
     write_file(folder / _DIGEST, json.dumps({"sha256": digest}) + "\n")
     return digest
@@ -183,7 +191,11 @@ def load_back(folder: str | os.PathLike[str], *, digest: str | None = None) -> A
 
 
 def _load(folder: Path, side: str, digest: str | None) -> Half:
-    half = _rebuild(_check(folder, side, digest), side)
+    return _build(folder, side, _check(folder, side, digest))
+
+
+def _build(folder: Path, side: str, settings: dict[str, Any]) -> Half:
+    half = _rebuild(settings, side)
     weights, wanted = load_file(folder / _WEIGHTS), half.state_dict()
     if weights.keys() != wanted.keys() or any(weights[k].shape != wanted[k].shape for k in wanted):
         rule = "hold the weights that its settings ask for"
@@ -204,10 +216,22 @@ def save_sides(
 def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]) -> str:
     """Write ``front/`` alone; returns the digest of the front."""
     root = Path(folder)
-    digest = _save_half("front", front, root)
-    tokenizer.save_pretrained(root / "front" / _TOKENIZER)
+    files = root / "front" / _TOKENIZER
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:  # what the last call left there; every call sets it anew
+        backend.no_truncation()
+        backend.no_padding()
+    shutil.rmtree(files, ignore_errors=True)
+    tokenizer.save_pretrained(files)
+    digest = _save_half("front", front, root, rows=spec.rows, tokenizer=_digests_below(files))
     write_json(root / "front" / _SPEC, spec.as_dict(), sort_keys=True)
     return digest
+
+
+def _digests_below(folder: Path) -> dict[str, str]:
+    """The digest of every file below a folder, by its path."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): file_digest(path) for path in files}
 
 
 def save_provider_side(
@@ -224,13 +248,20 @@ def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None)
     """The front, its tokenizer and the spec of a release; ``digest`` pins the front to a known one."""
     place = Path(folder)
     _require(place, "front", _SPEC, otherwise=_NO_SPEC)
-    front = load_front(place, digest=digest)
+    settings = _check(place, "front", digest)
+    if "tokenizer" not in settings:
+        rule, found = f"name its {_TOKENIZER} in {_SETTINGS}", "a front of an earlier version"
+        raise InvalidInput("front", rule, found, "Make it again: its digest does not cover its tokenizer.")
+    front = cast(AnyFront, _build(place, "front", settings))
+    spec = replace(_read_spec(place, front), front=half_digest(place))
+    if spec.rows != settings["rows"]:
+        rule = f"have {settings['rows']} rows in {_SPEC}, as in {_SETTINGS}"
+        raise InvalidInput("front", rule, spec.rows, "Get it again.")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place / _TOKENIZER)
     except (OSError, ValueError):
         rule, remedy = f"hold a {_TOKENIZER}", "Hand it over again."
         raise InvalidInput("front", rule, "none that loads", remedy) from None
-    spec = replace(_read_spec(place, front), front=half_digest(place))
     tokens = FixedLength(tokenizer, spec.rows, causal=front.pads_left, most_positions=front.max_rows)
     return UserSide(front, tokens, spec)
 
@@ -278,6 +309,9 @@ def _check(folder: Path, side: str, digest: str | None) -> dict[str, Any]:
         raise InvalidInput("folder", f"be of format {_FORMAT}", settings.get("format"), "Update dp-forward.")
     if settings.get("half") != side:
         raise InvalidInput("folder", f"hold a {side}", f"a {settings.get('half')}", "Name the other folder.")
+    if "tokenizer" in settings and settings["tokenizer"] != _digests_below(folder / _TOKENIZER):
+        rule, found = f"hold the {_TOKENIZER} that its digest names", "another one, or none"
+        raise InvalidInput("folder", rule, found, "Get it again, as it was saved.")
     return settings
 
 

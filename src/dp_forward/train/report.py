@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from dp_forward.privacy.rounding import brief, shown_up
 from dp_forward.storage.files import draft_of
 from dp_forward.train.evaluation import Accuracy
 from dp_forward.train.plan_base import PlanBase
@@ -133,7 +134,9 @@ def _title(report: Mapping[str, Any]) -> str:
         return f"{report['records']} releases"
     plan = report["plan"]
     noise = (
-        "no noise" if plan.get("mechanism") == "none" else f"{plan['mechanism']}, epsilon {plan['epsilon']:g}"
+        "no noise"
+        if plan.get("mechanism") == "none"
+        else f"{plan['mechanism']}, epsilon {brief(shown_up(plan['epsilon']))}"
     )
     return f"{plan['task']}, {noise}"
 

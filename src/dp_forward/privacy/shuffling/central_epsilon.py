@@ -112,7 +112,8 @@ class CentralBounds:
 
 
 def _proved(epsilon: float, delta: float, trusted: str, remark: str = "") -> CentralBound:
-    statement = f"Through {trusted}, epsilon {shown_up(epsilon, 4)} at delta {delta:.4g} is proved.{remark}"
+    proved = f"epsilon {shown_up(epsilon, 4)} at delta {shown_up(delta, 4)} is proved"
+    statement = f"Through {trusted}, {proved}.{remark}"
     return CentralBound("proved", epsilon, delta, trusted, statement)
 
 
@@ -130,7 +131,7 @@ def _estimated(
         statement = "The paper's estimate was not asked for."
         return CentralBound("estimate", None, delta, NOBODY, statement)
     epsilon = paper_estimate(delta, mu=mu, users=users, epochs=epochs)
-    statement = f"The paper would print {epsilon:.4g} here; it is an estimate without a theorem"
+    statement = f"The paper would print {shown_up(epsilon, 4)} here; it is an estimate without a theorem"
     statement += "." if label_epsilon is None else ", and it leaves the labels out."
     return CentralBound("estimate", epsilon, delta, NOBODY, statement)
 
@@ -142,7 +143,7 @@ def _amplified(delta: float, users: int, bundle: Curve) -> CentralBound:
         return _proved(epsilon, delta, SHUFFLER)
     epsilon = curve_epsilon(delta, bundle)
     statement = (
-        f"No amplification is proved; the local epsilon {shown_up(epsilon, 4)} at delta {delta:.4g} "
+        f"No amplification is proved; the local epsilon {shown_up(epsilon, 4)} at delta {shown_up(delta, 4)} "
         "holds with or without a shuffler."
     )
     return CentralBound("proved", epsilon, delta, NOBODY, statement)
@@ -260,7 +261,7 @@ def sampled_gaussian(
     if math.isfinite(epsilon):
         upper = _proved(epsilon, delta, SAMPLER)
     else:
-        none = f"No finite epsilon is proved at delta {delta:.4g}."
+        none = f"No finite epsilon is proved at delta {shown_up(delta, 4)}."
         upper = CentralBound("proved", None, delta, NOBODY, none)
     estimate = _estimated(delta, label_epsilon, wanted=with_estimate, mu=mu, users=users, epochs=epochs)
     return CentralBounds(

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.privacy.rounding import brief, shown_up
 
 if TYPE_CHECKING:
     from dp_forward.noise.released.released_matrix import Released
@@ -149,7 +150,7 @@ class Header:
         return cls(**found)
 
     def __repr__(self) -> str:
-        budget = f"epsilon={self.epsilon:g}, delta={self.delta:g}"
+        budget = f"epsilon={brief(shown_up(self.epsilon))}, delta={brief(shown_up(self.delta))}"
         return f"Header({self.rows} x {self.width} int{self.bits} at {self.cut}, {self.mechanism}, {budget})"
 
 

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Summary
 from dp_forward.privacy import Deployment
-from dp_forward.privacy.guarantee import percent_up
-from dp_forward.privacy.rounding import shown_down, shown_up
+from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
 from dp_forward.service.client.client import Client
 from dp_forward.service.client.session import Preview
 from dp_forward.service.server.request_limits import Refused
@@ -80,11 +79,11 @@ class UiService:
             offer = self._offer(self._offered(epsilon))
             answer = self._client.ask(text, epsilon=epsilon, resend=resend)
         except BudgetExhausted:
-            left = _number(shown_down(self._client.summary().usable))
+            left = brief(shown_down(self._client.summary().usable))
             raise BudgetExhausted(
-                f"The budget is used up: {left} is left, too little for a release of epsilon {epsilon:g}. "
-                "Nothing was sent or charged. A smaller epsilon may fit, and a text that was asked before is "
-                "free."
+                f"The budget is used up: {left} is left, too little for a release of epsilon "
+                f"{brief(shown_up(epsilon))}. Nothing was sent or charged. A smaller epsilon may fit, and a "
+                "text that was asked before is free."
             ) from None
         finally:
             self._asking.release()
@@ -92,7 +91,7 @@ class UiService:
             "label": answer.label,
             "probabilities": answer.probabilities,
             "charge": answer.charge,
-            "shown_charge": _number(shown_up(answer.charge)),
+            "shown_charge": brief(shown_up(answer.charge)),
             "resent": answer.resent,
             "stored": answer.stored,
             "truncated": answer.truncated,
@@ -112,7 +111,7 @@ class UiService:
     def _offered(self, epsilon: float) -> float:
         offered = self._client.offered_epsilons()
         if epsilon not in offered:
-            rule = f"be one of {', '.join(f'{one:g}' for one in offered)}"
+            rule = f"be one of {', '.join(brief(shown_up(one)) for one in offered)}"
             raise InvalidInput("epsilon", rule, "another", "Reload the page.")
         return epsilon
 
@@ -146,10 +145,6 @@ def _budget(summary: Summary) -> dict[str, Any]:
         **full,
         "share": min(1 - of_it / share for of_it, share in used if share),
         "by_day": summary.cap is None,
-        "shown_today": None if today is None else _number(shown_down(today)),
-        "shown": {name: _number(shown_down(value or 0.0)) for name, value in full.items()},
+        "shown_today": None if today is None else brief(shown_down(today)),
+        "shown": {name: brief(shown_down(value or 0.0)) for name, value in full.items()},
     }
-
-
-def _number(shown: str) -> str:
-    return shown.removesuffix(".0")

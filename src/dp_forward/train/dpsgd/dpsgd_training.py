@@ -35,7 +35,7 @@ from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.data.tasks import Task
 from dp_forward.data.tokens import check_vocabulary
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy.rounding import shown_up
+from dp_forward.privacy.rounding import brief, shown_down, shown_up
 from dp_forward.progress import Progress
 from dp_forward.split.device import pick_device
 from dp_forward.split.pretrained import load_model, load_tokenizer
@@ -81,8 +81,8 @@ class DpSgdOutcome:
             f"Central DP of one training record (its text and label together) against whoever sees the "
             f"trained weights: ({shown_up(self.epsilon)}, {shown_up(delta)}) when one record is added or "
             f"removed, by Opacus's prv accountant for {self.steps} steps at sampling rate "
-            f"{self.sample_rate:.6g} with noise multiplier {self.noise_multiplier:.6g} and clipping at "
-            f"{self.plan.clip_norm:g}.",
+            f"{shown_up(self.sample_rate)} with noise multiplier {shown_down(self.noise_multiplier)} and "
+            f"clipping at {brief(shown_up(self.plan.clip_norm))}.",
             f"For one record replaced by another, the relation of our other central numbers, this proves "
             f"({shown_up(twice)}, {shown_up(more, 3)}).",
             "Not protected: whoever trains sees every text and label raw. A query at inference is sent raw, "
