@@ -11,6 +11,7 @@ from typer import Argument, Option
 from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import BudgetExhausted, InvalidInput
+from dp_forward.privacy.rounding import brief, shown_down, shown_up
 from dp_forward.progress import counter
 
 _STILL_FREE = (
@@ -109,14 +110,17 @@ def _print_all(answers: list[dict[str, Any]], *, asked: int, json: bool) -> None
         notes = ", ".join(note for flag, note in flags.items() if given[flag])
         typer.echo(
             f"{number}. {answer['label']} {sure:.3f}{f' ({notes})' if notes else ''}; "
-            f"charge {answer['charge']:g}, {_spent(answer)}, remaining {answer['remaining']:g}"
+            f"charge {brief(shown_up(answer['charge']))}, {_spent(answer)}, "
+            f"remaining {brief(shown_down(answer['remaining']))}"
         )
 
 
 def _spent(answer: dict[str, Any]) -> str:
     """The sum in the ledger; only in a pure one is it an epsilon."""
     spent, charged = answer["spent"], answer["charged"]
-    return f"charged mu {charged['mu']:g}" if spent is None else f"spent {spent:g}"
+    if spent is None:
+        return f"charged mu {shown_up(charged['mu'])}"
+    return f"spent {brief(shown_up(spent))}"
 
 
 def _pairs(given: list[str], *, lines: bool) -> list[tuple[str, str]]:

@@ -47,7 +47,7 @@ class Terms:
             return cls(cap, shares, shares)
         per_day = checks.epsilon(per_day, name="per_day")
         if cap is not None and per_day > cap.epsilon:
-            rule = f"be at most the cap, {cap.epsilon:g}"
+            rule = f"be at most the cap, {cap.epsilon}"
             raise InvalidInput("per_day", rule, per_day, "Use less, or leave it out.")
         day = Cap.like(shares, Budget(per_day, 0.0 if cap is None else cap.delta))
         return cls(cap, shares, day.shares, per_day)

@@ -66,9 +66,9 @@ class Cap:
         if not self.shares:
             raise InvalidInput("shares", "hold something", "nothing", "Use an epsilon of 1e-9 or more.")
         if gaussian and not budget.positive_delta("a Gaussian share") >= SMALLEST_DELTA:
-            raise InvalidInput("delta", f"be at least {SMALLEST_DELTA:g}", self.delta, "Use 1e-5.")
+            raise InvalidInput("delta", f"be at least {SMALLEST_DELTA}", self.delta, "Use 1e-5.")
         if gaussian and gaussian.delta(LARGEST_GAUSSIAN_EPSILON) > self.delta:
-            rule = f"be at most {LARGEST_GAUSSIAN_EPSILON:g} for a Gaussian share"
+            rule = f"be at most {LARGEST_GAUSSIAN_EPSILON} for a Gaussian share"
             raise InvalidInput("epsilon", rule, self.epsilon, "Beyond that its curve is not proved.")
         if self.delta and not gaussian:
             raise InvalidInput("delta", "be 0 without a Gaussian share", self.delta, "Leave it out.")
@@ -139,7 +139,7 @@ def _holds(epsilon_units: int, mu2_units: int, budget: Budget) -> bool:
 def _check_gaussian(budget: Budget) -> None:
     budget.positive_delta("a Gaussian share")
     if budget.epsilon > LARGEST_GAUSSIAN_EPSILON:
-        rule = f"be at most {LARGEST_GAUSSIAN_EPSILON:g} where there are Gaussian releases"
+        rule = f"be at most {LARGEST_GAUSSIAN_EPSILON} where there are Gaussian releases"
         raise InvalidInput("epsilon", rule, budget.epsilon, "Beyond that the curve is not proved.")
 
 
