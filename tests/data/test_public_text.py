@@ -3,7 +3,6 @@
 import gzip
 import itertools
 import json
-from array import array
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,7 @@ from transformers import AutoTokenizer, BertTokenizer
 
 from dp_forward.data import Record
 from dp_forward.data.public_text import (
-    count_common,
     cut_into_sentences,
-    note_texts,
     pack_blocks,
     read_public_records,
     read_public_texts,
@@ -195,15 +192,3 @@ def test_labels_of_the_task_are_read_where_they_are_asked_for(tmp_path: Path) ->
     (tmp_path / "a.txt").write_text("fine\n")
     with pytest.raises(InvalidInput, match=r"have labels; got plain text in a\.txt"):
         list(read_public_records(tmp_path / "a.txt", task))
-
-
-def test_texts_in_both_are_counted_without_case_and_marks() -> None:
-    def noted(*texts: str) -> array:
-        seen = array("Q")
-        assert [record.text for record in note_texts(map(Record, texts), seen)] == list(texts)
-        return seen
-
-    private = noted("A pretentious mess!", "fine", "fine", "other")
-    assert count_common(private, noted("a pretentious MESS", "Fine.")) == 3
-    assert count_common(private, noted("pretentious mess")) == 0
-    assert count_common(private, noted()) == 0

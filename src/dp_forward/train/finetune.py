@@ -34,6 +34,7 @@ from dp_forward.progress import Progress, counter
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
+from dp_forward.split.halves import note_seen_texts
 from dp_forward.train.closed_form import Discriminant
 from dp_forward.train.closed_form_training import PROJECTION, Projected, outlook, project_records, read_rows
 from dp_forward.train.defaults import effective_plan
@@ -46,7 +47,7 @@ from dp_forward.train.evaluation import (
 )
 from dp_forward.train.inputs import Inputs, describe_data, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
-from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
+from dp_forward.train.lineage import PUBLIC, enter_texts, raw_texts_of, refuse_seen_texts, releases_learnt
 from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
 from dp_forward.train.plan import Plan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
@@ -72,6 +73,7 @@ def finetune(
     checkpoints: bool = True,
     ledger: Path | None = None,
     budget: float | None = None,
+    register: Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Run:
     """Carry out a plan. With a ``folder``, everything is stored there and a killed run can be resumed.
@@ -79,9 +81,10 @@ def finetune(
     Args:
         inputs: what `load_inputs` would make of the plan, for a caller that has it already.
         checkpoints: False stores finished stages only: quicker, and a kill costs the stage that it met.
-        ledger: where the release of the training records is charged; it may be shared with other releases
-            of them. By default, one of its own, which knows of no other.
-        budget: the cap of a new ledger.
+        ledger: where the release of the training records is charged, and which then bounds it alone. By
+            default one of its own, and the register bounds what each text spends in all releases.
+        budget: the cap of a new ledger, and of what a text spends in all.
+        register: of the owner's texts (`ledger.text_register`); by default the owner's.
         say: called, before anything is charged, with what will be and whether it is likely enough.
 
     Edges:
@@ -93,7 +96,7 @@ def finetune(
         if value is not None and not plan.regime.protects_training:
             remedy = "No training record is released there."
             raise InvalidInput(name, f"be left out in {plan.regime}", value, remedy)
-    refuse_seen_texts(plan)
+    refuse_seen_texts(plan, register)
     with (
         tempfile.TemporaryDirectory() as temporary,
         RunFolder.opened(
@@ -105,7 +108,10 @@ def finetune(
         started = time.perf_counter()
         inputs = load_inputs(plan, progress=progress) if inputs is None else inputs
         keeps = checkpoints and folder is not None
-        training = _Training(plan, inputs, place, progress, keeps, ledger, budget, say)
+        with place.dropped_if_refused():
+            said = _enter_texts(plan, inputs, register) if is_first_process() else []
+        release = {"ledger": ledger, "budget": budget, "register": register, "say": say}
+        training = _Training(plan, inputs, place, progress, keeps, release, said)
         report = training.report(training.run(), started=started)
         if is_first_process():
             save_sides(training.pair, training.spec, inputs.tokens.tokenizer, place.path)
@@ -122,6 +128,26 @@ def preview(plan: Plan, *, progress: Progress | None = None) -> tuple[dict[str, 
         return outlook(_project(plan, inputs, progress), len(inputs.train))
     found = {"records": len(inputs.train), "labels": len(inputs.task.labels), "epsilon": plan.epsilon}
     return found, with_subjects(promises_of(plan, inputs.spec).statements)
+
+
+def _enter_texts(plan: Plan, inputs: Inputs, register: Path | None) -> list[str]:
+    """Enter the texts of a run before it begins; its front carries the commitments from here on."""
+    front, rule = inputs.pair.front.plain, ""
+    if plan.regime.protects_training:
+        rule = f"not have been trained on the raw texts of {plan.task}"
+    elif plan.label_epsilon is not None:
+        rule = f"be one that has not learnt labels of {plan.task}"
+    entered, said = enter_texts(
+        inputs.train,
+        evaluation=inputs.evaluation,
+        public=inputs.public,
+        seen=front.seen_texts,
+        protected=plan.regime.protects_training,
+        rule=rule,
+        register=register,
+    )
+    note_seen_texts(front.settings, entered)
+    return said
 
 
 def _project(plan: Plan, inputs: Inputs, progress: Progress | None) -> Projected:
@@ -141,9 +167,10 @@ class _Training:
     place: RunFolder
     progress: Progress | None
     checkpoints: bool
-    ledger: Path | None
-    budget: float | None
-    say: Callable[[str], None] | None = None
+    release: dict[str, Any]
+    """Settings of `release_corpus`."""
+    said: list[str]
+    """What the register says of the texts."""
 
     def __post_init__(self) -> None:
         plan, self.pair, texts = self.plan, self.inputs.pair, self.inputs.evaluation or self.inputs.public
@@ -248,9 +275,9 @@ class _Training:
             _project(plan, inputs, self.progress).save(folder)
         wait_for_everyone()
         projected = Projected.load(folder)
-        if self.say is not None:
+        if (say := self.release["say"]) is not None:
             for sentence in outlook(projected, len(inputs.train))[1]:
-                self.say(sentence)
+                say(sentence)
         corpus = self._release(projected.user)
         assert plan.noise is not None
         refined = projected.refine(corpus, query=plan.noise)
@@ -302,8 +329,7 @@ class _Training:
             texts,
             place,
             label_mechanism=self.labels,
-            ledger=self.ledger,
-            budget=self.budget,
+            **self.release,
             resume=True,  # the run's folder was claimed for this plan
             progress=counter(self.progress, "releasing", len(texts)),
             device=pick_device(),
@@ -328,7 +354,7 @@ class _Training:
             started=started,
             accuracy_by_draw=[] if noisy is None else list(noisy.by_draw),
             accuracy_of_commonest_label=None if texts is None else commonest_share(texts.labels),
-            data=describe_data(inputs),
+            data=[*describe_data(inputs), *self.said],
             front_has_seen_raw_texts_of=raw_texts_of(plan),
             **releases_learnt(plan),
             **self.learnt,

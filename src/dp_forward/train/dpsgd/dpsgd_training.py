@@ -38,12 +38,14 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import Progress
 from dp_forward.split.device import pick_device
+from dp_forward.split.halves import note_seen_texts
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.dpsgd.accounting import as_replace_one, epsilon_of, noise_multiplier_for, sampling
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, set_trainable
 from dp_forward.train.evaluation import accuracy_without_noise, commonest_share
 from dp_forward.train.inputs import read_splits
+from dp_forward.train.lineage import enter_texts
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 from dp_forward.train.regimes import as_guarantee
 from dp_forward.train.report import build_report, write_report
@@ -99,7 +101,12 @@ class DpSgdOutcome:
 
 
 def run_dpsgd(
-    plan: DpSgdPlan, *, folder: Path, resume: bool = False, progress: Progress | None = None
+    plan: DpSgdPlan,
+    *,
+    folder: Path,
+    resume: bool = False,
+    progress: Progress | None = None,
+    register: Path | None = None,
 ) -> dict[str, Any]:
     """Train with DP-SGD, write RUN/model (an ordinary checkpoint) and the report; returns the report."""
     plan = plan.with_data()
@@ -114,6 +121,8 @@ def run_dpsgd(
         train, evaluation = read_splits(plan, FixedLength(tokenizer, plan.rows), progress=progress)
         if evaluation is None:
             raise InvalidInput("evaluation_split", "be given for DP-SGD", "nothing", "Use validation.")
+        entered, _ = enter_texts(train, evaluation=evaluation, register=register)
+        note_seen_texts(model.config, entered)
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
         model.to(pick_device(), torch.float32)
         outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)

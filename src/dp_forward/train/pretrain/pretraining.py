@@ -34,12 +34,15 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import DataLoader
 
-from dp_forward.data.public_text import pack_blocks, read_public_texts
+from dp_forward.data.fingerprints import note_prints
+from dp_forward.data.public_text import pack_blocks, read_public_records
 from dp_forward.errors import InvalidInput
+from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise import Sanitizer
 from dp_forward.progress import Progress
 from dp_forward.split import Split
 from dp_forward.split.device import pick_device
+from dp_forward.split.halves import note_seen_texts
 from dp_forward.split.legal_cuts import check_cut
 from dp_forward.split.private_model import join
 from dp_forward.train.pretrain.masked_lm import (
@@ -65,12 +68,18 @@ from dp_forward.train.training_loop import FitSettings, fit, last_checkpoint, st
 
 __all__ = ["pretrain"]
 
+_SEEN = "stages/seen.npy"
 _MOST_HELD_OUT = 256
 """Blocks: at n = 128 about 5,000 masked tokens, which pins the mean loss to about 0.04."""
 
 
 def pretrain(
-    plan: PretrainPlan, *, folder: Path, resume: bool = False, progress: Progress | None = None
+    plan: PretrainPlan,
+    *,
+    folder: Path,
+    resume: bool = False,
+    progress: Progress | None = None,
+    register: Path | None = None,
 ) -> dict[str, Any]:
     """Train on public text with the noise at the cut; ``folder`` becomes an ordinary checkpoint.
 
@@ -87,7 +96,7 @@ def pretrain(
     began = time.monotonic()
     start_counting_memory()
     transformers.set_seed(plan.seed)
-    job = _Job(plan, progress)
+    job = _Job(plan, progress, register)
     job.check(corpus=not folder.exists())
     with RunFolder.opened(folder, plan, resume=resume) as place:
         if place.complete:
@@ -115,8 +124,8 @@ def pretrain(
 class _Job:
     """One run in progress: the loaded model, the noise, and the rule of masking."""
 
-    def __init__(self, plan: PretrainPlan, progress: Progress | None) -> None:
-        self.plan, self.progress, self.peak_memory_mib = plan, progress, 0.0
+    def __init__(self, plan: PretrainPlan, progress: Progress | None, register: Path | None) -> None:
+        self.plan, self.progress, self.register, self.peak_memory_mib = plan, progress, register, 0.0
         self.mechanism = None if plan.noise is None else plan.noise.build()
         self.start = MaskedLM(plan.model)
         check_cut(self.start.model, plan.cut)
@@ -135,7 +144,7 @@ class _Job:
         with torch.no_grad():
             noisy.eval()(input_ids=ids)
         if corpus:
-            self._pack(most=2)
+            self._pack(most=2, prints=[])
 
     def train(self, place: RunFolder) -> dict[str, Any]:
         """Train the loaded model in both phases; the numbers of the report."""
@@ -214,7 +223,18 @@ class _Job:
         plan, steps = self.plan, self.plan.steps
         # No more text is read than is used: a corpus may be far larger than the run.
         most = None if steps is None else (steps + plan.head_steps) * plan.batch + _MOST_HELD_OUT
-        blocks = place.stored_array("stages/blocks.npy", lambda: self._pack(most=most))
+
+        def pack() -> NDArray[np.int32]:
+            prints: list[NDArray[np.uint64]] = []
+            blocks = self._pack(most=most, prints=prints)
+            with TextRegister(self.register) as known:
+                entered = bytes.fromhex(known.declare("public", np.concatenate(prints)))
+            place.stored_array(_SEEN, lambda: np.frombuffer(entered, dtype=np.uint8))
+            return blocks
+
+        blocks = place.stored_array("stages/blocks.npy", pack)
+        seen = place.stored_array(_SEEN, lambda: np.zeros(0, dtype=np.uint8)).tobytes().hex()
+        note_seen_texts(self.start.model.config, [seen] if seen else [])
         held_out = min(_MOST_HELD_OUT, max(1, len(blocks) // 50))
         blocks, kept = blocks[:-held_out], blocks[-held_out:]
         if steps is None:
@@ -222,8 +242,9 @@ class _Job:
             steps = -(-plan.epochs * len(blocks) // plan.batch)
         return blocks, kept, steps
 
-    def _pack(self, *, most: int | None) -> NDArray[np.int32]:
-        texts, length = read_public_texts(self.plan.corpus), self.plan.length
+    def _pack(self, *, most: int | None, prints: list[NDArray[np.uint64]]) -> NDArray[np.int32]:
+        records, length = note_prints(read_public_records(self.plan.corpus), prints), self.plan.length
+        texts = (record.text for record in records)
         blocks = pack_blocks(texts, self.start.tokenizer, length=length, most=most)
         if len(blocks) < 2:
             rule = f"fill two blocks of {length} tokens, one to train on and one held out"
