@@ -74,8 +74,8 @@ def demo(
     plan = _plan(epsilon)
     with Bars() as bars:
         # A register of its own: these texts are nobody's secret, and a demo may be repeated.
-        begun, own = (run / "plan.json").exists(), out / "register"
-        private = finetune(plan, folder=run, resume=begun, progress=bars, register=own)
+        begun, register = (run / "plan.json").exists(), out / "register"
+        private = finetune(plan, folder=run, resume=begun, progress=bars, register=register)
         if not (out / _COMPARED).is_file():
             projection = run / "projection"
             others = compare_noise(private.plan, projection, gaussian_delta=_DELTA, progress=bars)

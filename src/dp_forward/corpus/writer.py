@@ -130,7 +130,7 @@ def release_corpus(
         try:
             book_path = ledger_of(place) if ledger is None else Path(ledger).absolute()
             bounds = {"ledger": str(book_path), "budget": budget, "bounded": ledger is None}
-            said = _enter(known, user, texts, spec, log, **bounds)
+            said = [] if log.charged else _enter(known, user, texts, spec, log.key, **bounds)
             book = open_things.enter_context(_open_ledger(place, book_path, spec, budget))
             reserved = _charge(book, spec, log, resume)
         except DpForwardError:  # refused, so nothing was charged now
@@ -223,37 +223,18 @@ def _begin(place: Path, path: Path, spec: CorpusSpec, identity: bytes, other: Dr
 
 
 def _enter(
-    known: TextRegister, user: UserSide, texts: EncodedTexts, spec: CorpusSpec, log: DrawLog, **settings: Any
+    known: TextRegister, user: UserSide, texts: EncodedTexts, spec: CorpusSpec, key: bytes, **settings: Any
 ) -> list[str]:
-    """This release in the register; what to say of its texts and its front.
-
-    Refused for texts that the front has seen raw or that were declared public, or beyond the budget.
-    """
-    charge, promised, prints, seen = (
-        spec.charge(),
-        spec.guarantee(),
-        texts.prints,
-        user.front.plain.seen_texts,
-    )
+    """This release in the register, unless its front or its texts forbid it; what to say of them."""
+    promised, prints, seen = spec.guarantee(), texts.prints, user.front.plain.seen_texts
     said = [FROM_ELSEWHERE] if known.unknown(seen) else []
-    if not log.charged:
-        rule = "not have been trained on the raw texts"
-        known.refuse_seen(prints, seen, name="front", rule=rule)
-    kinds = {"pure": charge.epsilon_units, "Gaussian": charge.mu2_units}
-    noise = " and ".join(name for name, units in kinds.items() if units)
-    found = known.charge(
-        log.key,
-        prints,
-        charge,
-        protects=f"{noise} per {promised.mechanism.unit}",
-        delta=promised.delta,
-        settled=log.charged,
-        **settings,
-    )
-    if found.before or found.near:
+    known.refuse_seen(prints, seen, name="front", rule="not have been trained on the raw texts")
+    settings |= {"unit": str(promised.mechanism.unit), "delta": promised.delta}
+    epsilon, before, near = known.charge(key, prints, spec.charge(), **settings)
+    if before or near:
         said.append(
-            f"{found.before} of {len(prints)} texts were released before, {found.near} more nearly; with "
-            f"this one up to epsilon {found.epsilon} is charged to one of them in all ledgers."
+            f"{before} of {len(prints)} texts were released before, {near} more nearly; with this one up to "
+            f"epsilon {epsilon} is charged to one of them in all ledgers."
         )
     return said
 

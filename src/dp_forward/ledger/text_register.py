@@ -73,17 +73,8 @@ _TABLES: Final = (
 
 class _Entry(NamedTuple):
     number: int
-    kind: str
     charge: Charge
     protects: str
-
-
-class Charged(NamedTuple):
-    """What a release came to: epsilon of the text that has spent most, texts released before, and nearly."""
-
-    epsilon: float
-    before: int
-    near: int
 
 
 class TextRegister:
@@ -130,12 +121,7 @@ class TextRegister:
             return [name for name in commitments if not _entries(connection, "id", name)]
 
     def refuse_seen(self, prints: Prints, commitments: Iterable[str], *, name: str, rule: str) -> int:
-        """Refuse texts that a front has seen raw, by its commitments; the number of near-duplicates of such.
-
-        Edges:
-            Of texts that were declared public one in ten is accepted: a short phrase may be in both by
-            accident, and the front depends on fixed public texts alone.
-        """
+        """Refuse texts that a front has seen raw, by its commitments; how many are nearly such."""
         keyed = self._keyed(prints)
         near, _ = _nothing(keyed)
         with self._database.transaction(write=False) as connection:
@@ -143,8 +129,7 @@ class TextRegister:
                 for entry in _entries(connection, "id", commitment):
                     exact, close = _compare(connection, entry, keyed)
                     near |= close
-                    most = 0.0 if entry.kind == "raw" else 0.1
-                    _refuse_many(exact, name, rule, "texts that it has seen raw", most=most)
+                    _refuse_many(exact, name, rule, "texts that it has seen raw", most=0.0)
         return int(near.sum())
 
     def charge(
@@ -153,34 +138,36 @@ class TextRegister:
         prints: Prints,
         charge: Charge,
         *,
-        protects: str,
+        unit: str,
         ledger: str,
         delta: float,
         budget: float | None = None,
         bounded: bool = True,
-        settled: bool = False,
-    ) -> Charged:
-        """Charge a release to its texts, before anything is drawn.
+    ) -> tuple[float, int, int]:
+        """Charge a release to its texts, before anything is drawn; the same ``key`` is charged once.
 
         Args:
-            key: of the release; a known one is not charged again.
-            protects: unit and kind of noise. Only charges of the same add up.
             ledger: where the release is charged too.
             budget: what a text may spend in all; by default this release, so nothing that was released.
             bounded: False where a ledger that was asked for bounds it: then the total is only told.
-            settled: whether it was charged in its ledger before: then nothing is refused any more.
+
+        Returns:
+            The epsilon of the text that has spent most, how many were released before, how many more nearly.
 
         Raises:
             BudgetExhausted: a text would pass the budget; nothing was entered.
+            InvalidInput: one was released per another unit, or with another kind of noise; or more than one
+                in ten were declared public (fewer may be so by accident).
         """
         keyed, cost = self._keyed(prints), (charge.epsilon_units, charge.mu2_units)
-        (before, near), spent = _nothing(keyed), np.zeros((len(keyed), 2), dtype=object)
+        noise = {(True, False): "pure", (False, True): "Gaussian"}.get((cost[0] > 0, cost[1] > 0), "mixed")
+        protects, spent = f"{noise} per {unit}", np.zeros((len(keyed), 2), dtype=object)
+        before, near = _nothing(keyed)
         with self._database.transaction(write=True) as connection:
-            known = _entries(connection, "id", key.hex())
-            settled = settled or bool(known)
-            for entry in [one for one in _entries(connection, "kind", "released") if one not in known]:
+            new = not _entries(connection, "id", key.hex())
+            for entry in _entries(connection, "kind", "released") if new else ():
                 exact, close = _compare(connection, entry, keyed)
-                if bounded and not settled and exact.any() and entry.protects != protects:
+                if bounded and exact.any() and entry.protects != protects:
                     rule = f"be {entry.protects}, as before for some of these texts"
                     remedy = "Epsilons of two kinds do not add up: name a --ledger for this one."
                     raise InvalidInput("release", rule, protects, remedy)
@@ -189,17 +176,16 @@ class TextRegister:
             # The shares of both kinds of noise in the proportion of this release: so they are a filter.
             most = [part + max(spent[:, place]) for place, part in enumerate(cost)]
             parts = max(Fraction(total, part) for total, part in zip(most, cost, strict=True) if part)
-            total = Charge(*(math.ceil(parts * part) for part in cost)).epsilon(delta)
-            if not settled:
+            epsilon = Charge(*(math.ceil(parts * part) for part in cost)).epsilon(delta)
+            if new:
                 if bounded:
-                    _refuse_beyond(before, total, budget)
+                    _refuse_beyond(before, epsilon, budget)
                 declared, _ = _nothing(keyed)
                 for entry in _entries(connection, "kind", "public"):
                     declared |= _compare(connection, entry, keyed)[0]
                 _refuse_many(declared, "texts", "be private", "texts that were declared public")
-            if not known:
                 _insert(connection, key.hex(), "released", keyed, cost=(*cost, protects, ledger))
-        return Charged(total, int(before.sum()), int((near & ~before).sum()))
+        return epsilon, int(before.sum()), int((near & ~before).sum())
 
     def withdraw(self, key: bytes) -> None:
         """Forget a release that was refused elsewhere, so that nothing was drawn."""
@@ -297,9 +283,9 @@ def _refuse_beyond(before: Mask, spent: float, budget: float | None) -> None:
 
 
 def _entries(connection: sqlite3.Connection, column: str, value: str) -> list[_Entry]:
-    query = f"SELECT number, kind, epsilon_units, mu2_units, protects FROM entries WHERE {column} = ?"  # noqa: S608
+    query = f"SELECT number, epsilon_units, mu2_units, protects FROM entries WHERE {column} = ?"  # noqa: S608
     rows = connection.execute(query, (value,)).fetchall()
-    return [_Entry(number, kind, Charge(pure, mu2), protects) for number, kind, pure, mu2, protects in rows]
+    return [_Entry(number, Charge(pure, mu2), protects) for number, pure, mu2, protects in rows]
 
 
 def _pieces(connection: sqlite3.Connection, entry: int) -> Iterator[tuple[Prints, Prints]]:

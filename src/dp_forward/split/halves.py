@@ -15,7 +15,6 @@ Paper: the dimension reduction of the embedding matrix.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Self
 
 import torch
@@ -46,11 +45,9 @@ __all__ = [
 SEEN_TEXTS: Final = "seen_texts"
 
 
-def note_seen_texts(settings: Any, commitments: Iterable[str]) -> None:
-    """Add commitments to a model's settings (of Hugging Face, or of a half), before it sees the texts."""
-    own = settings if isinstance(settings, dict) else vars(settings)
-    if seen := {*own.get(SEEN_TEXTS, ()), *commitments}:
-        own[SEEN_TEXTS] = sorted(seen)
+def note_seen_texts(settings: dict[str, Any], commitment: str) -> None:
+    """Add a commitment to the settings of a model or a half, before it sees the texts."""
+    settings[SEEN_TEXTS] = sorted({*settings.get(SEEN_TEXTS, ()), commitment})
 
 
 class _Half(nn.Module):

@@ -49,7 +49,7 @@ from dp_forward.split.front_statistics import (
     rows_of,
     statistics_of_rows,
 )
-from dp_forward.split.halves import AnswerBack, AnyFront, Front, ReadoutFront, note_seen_texts
+from dp_forward.split.halves import AnswerBack, AnyFront, Front, ReadoutFront
 from dp_forward.storage.files import draft_of
 from dp_forward.train.closed_form import (
     Discriminant,
@@ -163,7 +163,7 @@ def prepare_projection(
     if texts is not None:
         texts.check_known(tokens.tokenizer)
         with TextRegister() as known:
-            note_seen_texts(pair.front.plain.settings, [known.declare("public", texts.all_prints)])
+            known.declare("public", texts.all_prints)
     source = PurePath(public or "").name
     return project_records(
         plan, pair.front, tokens, records=records, public=texts, source=source, progress=progress

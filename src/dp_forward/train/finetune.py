@@ -34,7 +34,6 @@ from dp_forward.progress import Progress, counter
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
-from dp_forward.split.halves import note_seen_texts
 from dp_forward.train.closed_form import Discriminant
 from dp_forward.train.closed_form_training import PROJECTION, Projected, outlook, project_records, read_rows
 from dp_forward.train.defaults import effective_plan
@@ -45,9 +44,9 @@ from dp_forward.train.evaluation import (
     answers_of,
     commonest_share,
 )
-from dp_forward.train.inputs import Inputs, describe_data, load_inputs
+from dp_forward.train.inputs import Inputs, describe_data, enter_texts, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
-from dp_forward.train.lineage import PUBLIC, enter_texts, raw_texts_of, refuse_seen_texts, releases_learnt
+from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
 from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
 from dp_forward.train.plan import Plan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
@@ -109,7 +108,7 @@ def finetune(
         inputs = load_inputs(plan, progress=progress) if inputs is None else inputs
         keeps = checkpoints and folder is not None
         with place.dropped_if_refused():
-            said = _enter_texts(plan, inputs, register) if is_first_process() else []
+            said = enter_texts(plan, inputs, register) if is_first_process() else []
         release = {"ledger": ledger, "budget": budget, "register": register, "say": say}
         training = _Training(plan, inputs, place, progress, keeps, release, said)
         report = training.report(training.run(), started=started)
@@ -128,26 +127,6 @@ def preview(plan: Plan, *, progress: Progress | None = None) -> tuple[dict[str, 
         return outlook(_project(plan, inputs, progress), len(inputs.train))
     found = {"records": len(inputs.train), "labels": len(inputs.task.labels), "epsilon": plan.epsilon}
     return found, with_subjects(promises_of(plan, inputs.spec).statements)
-
-
-def _enter_texts(plan: Plan, inputs: Inputs, register: Path | None) -> list[str]:
-    """Enter the texts of a run before it begins; its front carries the commitments from here on."""
-    front, rule = inputs.pair.front.plain, ""
-    if plan.regime.protects_training:
-        rule = f"not have been trained on the raw texts of {plan.task}"
-    elif plan.label_epsilon is not None:
-        rule = f"be one that has not learnt labels of {plan.task}"
-    entered, said = enter_texts(
-        inputs.train,
-        evaluation=inputs.evaluation,
-        public=inputs.public,
-        seen=front.seen_texts,
-        protected=plan.regime.protects_training,
-        rule=rule,
-        register=register,
-    )
-    note_seen_texts(front.settings, entered)
-    return said
 
 
 def _project(plan: Plan, inputs: Inputs, progress: Progress | None) -> Projected:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,11 +16,11 @@ from dp_forward.data.public_text import has_labels, read_public_records
 from dp_forward.data.tasks import Task, find_task
 from dp_forward.data.tokens import check_vocabulary
 from dp_forward.errors import InvalidInput
-from dp_forward.ledger.text_register import compare_texts
+from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister, compare_texts
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.split.halves import Front
+from dp_forward.split.halves import Front, note_seen_texts
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.lineage import load_published
 from dp_forward.train.plan import Plan
@@ -81,6 +82,30 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
     train, evaluation = read_splits(plan, tokens, progress=progress)
     public = public_texts(plan, tokens, progress=progress)
     return Inputs(task, pair, tokens, spec, train, evaluation, public)
+
+
+def enter_texts(plan: Plan, inputs: Inputs, register: Path | None) -> list[str]:
+    """Ask the register about the texts of a run, and enter what it will use as it is, before it does.
+
+    The front carries the commitments to what it will have seen raw. Returns what a report says of it.
+    """
+    front, train, said, rule = inputs.pair.front.plain, inputs.train, list[str](), ""
+    if plan.regime.protects_training:
+        rule = f"not have been trained on the raw texts of {plan.task}"
+    elif plan.label_epsilon is not None:
+        rule = f"be one that has not learnt labels of {plan.task}"
+    with TextRegister(register) as known:
+        if known.unknown(front.seen_texts):
+            said.append(FROM_ELSEWHERE)
+        near = known.refuse_seen(train.prints, front.seen_texts, name="model", rule=rule) if rule else 0
+        if near:
+            said.append(f"{near} of {len(train)} texts are nearly such that the model was trained on raw.")
+        for texts in (inputs.evaluation, inputs.public):
+            if texts is not None:
+                known.declare("public", texts.all_prints)
+        if not plan.regime.protects_training:
+            note_seen_texts(front.settings, known.declare("raw", train.prints))
+    return said
 
 
 def public_texts(plan: Plan, tokens: FixedLength, *, progress: Progress | None = None) -> EncodedTexts | None:

@@ -4,11 +4,11 @@ A front that was trained on public data can be given to everybody: `--model RUN`
 `release-once` with the front as it is. So one public step serves many private tasks and mechanisms.
 
 A front that was trained on raw texts (`end-to-end`) may hold anything about them. So these are entered in the
-owner's register before the training (`enter_texts`), and the front carries the commitments to its entries,
-from model to model: a regime that protects training texts refuses a front that has seen one of them, whatever
-the task is called. A back that was trained from releases holds those: a second release of the same texts adds
-to the first. So every report names the tasks of both, and a back that has learnt from the task is refused,
-but for the one that `public-front` kept from before its releases (RUN/public).
+owner's register before the training (`inputs.enter_texts`), and the front carries the commitments to its
+entries, from model to model: a regime that protects training texts refuses a front that has seen one of them,
+whatever the task is called. A back that was trained from releases holds those: a second release of the same
+texts adds to the first. So every report names the tasks of both, and a back that has learnt from the task is
+refused, but for the one that `public-front` kept from before its releases (RUN/public).
 
 A provider starts from a back (`StartingPoint`), which `check_fits` compares with the corpus before anything
 trains: on releases of another front, or of another noise, it would learn nothing that it could be asked.
@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,10 +30,9 @@ from typing import Any, NamedTuple
 import torch
 
 from dp_forward.corpus.reader import ReleasedCorpus
-from dp_forward.data import EncodedTexts
 from dp_forward.data.own_data import name_of_source
 from dp_forward.errors import InvalidInput
-from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister
+from dp_forward.ledger.text_register import TextRegister
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import half_digest, load_back, load_provider_side, load_user_side
@@ -135,7 +133,7 @@ def refuse_seen_texts(plan: Plan, register: Path | None = None) -> None:
 
     Where only labels are randomized, a label that the model has learnt, raw or by an answer, is refused: it
     is not answered for the first time. By the name of the task, before anything is read: what a register
-    knows by its content is asked there (`enter_texts`).
+    knows by its content is asked there (`inputs.enter_texts`).
     """
     task, model = plan.task, plan.model
     front = Path(model) / "front" if published_shape(model) is not None else Path(model)
@@ -163,38 +161,6 @@ def _is_registered(folder: Path, register: Path | None) -> bool:
         return False
     with TextRegister(register) as known:
         return not known.unknown(seen)
-
-
-def enter_texts(
-    private: EncodedTexts,
-    *,
-    evaluation: EncodedTexts | None,
-    public: EncodedTexts | None = None,
-    seen: Sequence[str] = (),
-    protected: bool = False,
-    rule: str = "",
-    register: Path | None = None,
-) -> tuple[list[str], list[str]]:
-    """Ask the register about the texts of a run, and enter what it will use as it is, before it does.
-
-    Args:
-        evaluation: thereby declared public, as ``public`` are, which the front may see.
-        seen: the commitments that the model comes with.
-        protected: whether the private texts are; otherwise they are entered as seen raw.
-        rule: what to say where they are refused because the model has seen them.
-
-    Returns:
-        The commitments to what the front will have seen, and what a report says of it.
-    """
-    with TextRegister(register) as known:
-        said = [FROM_ELSEWHERE] if known.unknown(seen) else []
-        near = known.refuse_seen(private.prints, seen, name="model", rule=rule) if rule else 0
-        if near:
-            said.append(f"{near} of {len(private)} texts are nearly such that the model was trained on raw.")
-        if evaluation is not None:
-            known.declare("public", evaluation.all_prints)
-        entered = [] if public is None else [known.declare("public", public.all_prints)]
-        return entered + ([] if protected else [known.declare("raw", private.prints)]), said
 
 
 def refuse_front_that_saw(task: str, front: Path) -> None:

@@ -35,6 +35,7 @@ from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.data.tasks import Task
 from dp_forward.data.tokens import check_vocabulary
 from dp_forward.errors import InvalidInput
+from dp_forward.ledger.text_register import TextRegister
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import Progress
 from dp_forward.split.device import pick_device
@@ -45,7 +46,6 @@ from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, set_trainable
 from dp_forward.train.evaluation import accuracy_without_noise, commonest_share
 from dp_forward.train.inputs import read_splits
-from dp_forward.train.lineage import enter_texts
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 from dp_forward.train.regimes import as_guarantee
 from dp_forward.train.report import build_report, write_report
@@ -121,8 +121,9 @@ def run_dpsgd(
         train, evaluation = read_splits(plan, FixedLength(tokenizer, plan.rows), progress=progress)
         if evaluation is None:
             raise InvalidInput("evaluation_split", "be given for DP-SGD", "nothing", "Use validation.")
-        entered, _ = enter_texts(train, evaluation=evaluation, register=register)
-        note_seen_texts(model.config, entered)
+        with TextRegister(register) as known:
+            known.declare("public", evaluation.prints)
+            note_seen_texts(vars(model.config), known.declare("raw", train.prints))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
         model.to(pick_device(), torch.float32)
         outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)

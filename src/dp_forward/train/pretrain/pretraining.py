@@ -42,7 +42,6 @@ from dp_forward.noise import Sanitizer
 from dp_forward.progress import Progress
 from dp_forward.split import Split
 from dp_forward.split.device import pick_device
-from dp_forward.split.halves import note_seen_texts
 from dp_forward.split.legal_cuts import check_cut
 from dp_forward.split.private_model import join
 from dp_forward.train.pretrain.masked_lm import (
@@ -68,18 +67,12 @@ from dp_forward.train.training_loop import FitSettings, fit, last_checkpoint, st
 
 __all__ = ["pretrain"]
 
-_SEEN = "stages/seen.npy"
 _MOST_HELD_OUT = 256
 """Blocks: at n = 128 about 5,000 masked tokens, which pins the mean loss to about 0.04."""
 
 
 def pretrain(
-    plan: PretrainPlan,
-    *,
-    folder: Path,
-    resume: bool = False,
-    progress: Progress | None = None,
-    register: Path | None = None,
+    plan: PretrainPlan, *, folder: Path, resume: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Train on public text with the noise at the cut; ``folder`` becomes an ordinary checkpoint.
 
@@ -96,7 +89,7 @@ def pretrain(
     began = time.monotonic()
     start_counting_memory()
     transformers.set_seed(plan.seed)
-    job = _Job(plan, progress, register)
+    job = _Job(plan, progress)
     job.check(corpus=not folder.exists())
     with RunFolder.opened(folder, plan, resume=resume) as place:
         if place.complete:
@@ -124,8 +117,8 @@ def pretrain(
 class _Job:
     """One run in progress: the loaded model, the noise, and the rule of masking."""
 
-    def __init__(self, plan: PretrainPlan, progress: Progress | None, register: Path | None) -> None:
-        self.plan, self.progress, self.register, self.peak_memory_mib = plan, progress, register, 0.0
+    def __init__(self, plan: PretrainPlan, progress: Progress | None) -> None:
+        self.plan, self.progress, self.peak_memory_mib = plan, progress, 0.0
         self.mechanism = None if plan.noise is None else plan.noise.build()
         self.start = MaskedLM(plan.model)
         check_cut(self.start.model, plan.cut)
@@ -227,14 +220,11 @@ class _Job:
         def pack() -> NDArray[np.int32]:
             prints: list[NDArray[np.uint64]] = []
             blocks = self._pack(most=most, prints=prints)
-            with TextRegister(self.register) as known:
-                entered = bytes.fromhex(known.declare("public", np.concatenate(prints)))
-            place.stored_array(_SEEN, lambda: np.frombuffer(entered, dtype=np.uint8))
+            with TextRegister() as known:
+                known.declare("public", np.concatenate(prints))
             return blocks
 
         blocks = place.stored_array("stages/blocks.npy", pack)
-        seen = place.stored_array(_SEEN, lambda: np.zeros(0, dtype=np.uint8)).tobytes().hex()
-        note_seen_texts(self.start.model.config, [seen] if seen else [])
         held_out = min(_MOST_HELD_OUT, max(1, len(blocks) // 50))
         blocks, kept = blocks[:-held_out], blocks[-held_out:]
         if steps is None:
