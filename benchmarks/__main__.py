@@ -25,7 +25,7 @@ from benchmarks.report import ROOT, provenance
 
 RESULT = ROOT / "results" / "bench.json"
 FIGURE = ROOT / "docs" / "figures" / "bench.png"
-WHOLE = ("proof", "released", "growth", "corpus", "reading", "steps", "service")
+WHOLE = ("proof", "released", "growth", "corpus", "register", "reading", "steps", "service")
 """What a whole run is made of."""
 NAMES = (*WHOLE, "speed")
 LIBRARIES = ("numpy", "scipy", "torch", "transformers", "opacus", "dp-accounting", "starlette", "uvicorn")

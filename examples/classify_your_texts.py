@@ -6,8 +6,14 @@ learnt from the releases decides on your machine; saved, it is a run that `dpf s
     python examples/classify_your_texts.py
 """
 
+import os
+import tempfile
+
 import dp_forward as dpf
 from dp_forward.errors import BudgetExhausted
+
+# An example has a register of its own; yours, in ~/.local/share/dp-forward, knows every text you released.
+os.environ["DPF_HOME"] = tempfile.mkdtemp()
 
 # Yours: lists, numpy arrays, pandas columns, or a datasets.Dataset. Here, 120 records of three labels.
 said = {

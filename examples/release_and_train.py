@@ -38,15 +38,14 @@ with tempfile.TemporaryDirectory() as folder:
     user = load_user_side(root / "run" / "front")
     records = EncodedTexts.from_records(islice(read_records(task, "train"), 200), user.tokens)
     labels = calibrate(RandomizedResponse, Budget(epsilon=2.0), labels=2)
-    corpus = release_corpus(user, records, root / "shards", label_mechanism=labels)
+    own = {"label_mechanism": labels, "register": root / "register"}  # yours is in ~/.local/share/dp-forward
+    corpus = release_corpus(user, records, root / "shards", **own)
     print(f"released {len(corpus)} records in {corpus.bytes} bytes")
     print(corpus.guarantee.statement)
     with Ledger.open(ledger_of(root / "shards")) as ledger:
         print(ledger)
     try:
-        release_corpus(
-            user, records, root / "again", label_mechanism=labels, ledger=ledger_of(root / "shards")
-        )
+        release_corpus(user, records, root / "again", **own)
     except BudgetExhausted as refusal:
         print(f"a second release is refused: {refusal}")
 

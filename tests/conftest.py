@@ -2,7 +2,9 @@
 
 import gc
 import os
+import tempfile
 
+import pytest
 from hypothesis import settings
 
 # A busy machine is no bug, so there is no deadline; in CI the examples are the same every time.
@@ -15,3 +17,12 @@ def pytest_collection_finish() -> None:
     """What was imported stays: nobody who collects garbage, as every Trainer does, looks through it again."""
     gc.collect()
     gc.freeze()
+
+
+# Nobody's own register of texts is touched, and no test knows what another one released.
+os.environ["DPF_HOME"] = tempfile.mkdtemp(prefix="dpf-home-")
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPF_HOME", str(tmp_path_factory.mktemp("home")))

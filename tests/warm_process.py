@@ -46,6 +46,7 @@ class Script:
         **variables: str,
     ):
         self._output, self._errors = log.with_suffix(".out"), log.with_suffix(".err")
+        variables = {"DPF_HOME": os.environ["DPF_HOME"], **variables}
         settings = (path, list(words), str(cwd or Path.cwd()), variables, (self._output, self._errors))
         self.process: BaseProcess = _CONTEXT.Process(target=_run, args=settings)
         self.process.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.board import Part
-from benchmarks.parts import corpus, growth, proof, reading, released, service, speed, steps
+from benchmarks.parts import corpus, growth, proof, reading, register, released, service, speed, steps
 
 PARTS: dict[str, Part] = {
     part.name: part
@@ -12,6 +12,7 @@ PARTS: dict[str, Part] = {
         released.PART,
         growth.PART,
         corpus.PART,
+        register.PART,
         reading.PART,
         steps.PART,
         service.PART,

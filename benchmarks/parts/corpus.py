@@ -88,10 +88,11 @@ def release_one(front: str, records: int, out: str) -> tuple[float, float, float
     chosen = np.random.default_rng(0).integers(len(words), size=(records, 12))
     texts = EncodedTexts.from_records((Record(" ".join(words[row])) for row in chosen), user.tokens)
     small = EncodedTexts.from_records([Record("a quiet film")] * 64, user.tokens)
-    release_corpus(user, small, out + "-first", shard_records=SHARD)
+    own = {"shard_records": SHARD, "register": Path(out + ".register")}
+    release_corpus(user, small, out + "-first", **own)
     peak = Peak()
     began, worked = time.perf_counter(), time.process_time()
-    release_corpus(user, texts, out, shard_records=SHARD)
+    release_corpus(user, texts, out, **own)
     return time.perf_counter() - began, time.process_time() - worked, peak.mib()
 
 

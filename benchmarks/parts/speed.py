@@ -86,7 +86,9 @@ def trainings(board: Board, *, records: int) -> None:
     few = {"evaluation_limit": 50} if board.smoke else {}
     say("speed: the closed form ...")
     start = time.perf_counter()
-    ours = finetune(Plan(task="rotten-tomatoes", epsilon=EPSILON, train_limit=records, **few)).report
+    plan = Plan(task="rotten-tomatoes", epsilon=EPSILON, train_limit=records, **few)
+    with tempfile.TemporaryDirectory() as folder:
+        ours = finetune(plan, register=Path(folder) / "register").report
     closed = time.perf_counter() - start
     say("speed: DP-SGD ...")
     theirs = DpSgdPlan(
@@ -101,7 +103,7 @@ def trainings(board: Board, *, records: int) -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        baseline = run_dpsgd(theirs, folder=Path(folder) / "run")
+        baseline = run_dpsgd(theirs, folder=Path(folder) / "run", register=Path(folder) / "register")
         dpsgd = time.perf_counter() - start
     board.put("closed_form_seconds", closed, "s")
     board.put("dpsgd_seconds", dpsgd, "s")

@@ -88,12 +88,18 @@ def _kept(report: Mapping[str, Any]) -> dict[str, Any]:
 def _finetune(work: _Work) -> dict[str, Any]:
     plan = plan_of(work.settings)
     inputs = work.cache.inputs(plan, tokenizer_model(work.job))
-    return _kept(finetune(plan, folder=work.folder, inputs=inputs, checkpoints=False).report)
+    run = finetune(plan, folder=work.folder, inputs=inputs, checkpoints=False, register=_register(work))
+    return _kept(run.report)
+
+
+def _register(work: _Work) -> Path:
+    """Of this job alone: the texts of a table are public, and every cell releases them again."""
+    return work.folder.with_name(f"{work.folder.name}.register")
 
 
 def _baseline(work: _Work) -> dict[str, Any]:
     plan = DpSgdPlan.from_dict({**work.settings, "data": work.cache.data})
-    report = run_dpsgd(plan, folder=work.folder)
+    report = run_dpsgd(plan, folder=work.folder, register=_register(work))
     return {**_kept(report), "proved": report["guarantee"]["training"]}
 
 

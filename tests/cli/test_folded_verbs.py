@@ -182,7 +182,7 @@ def test_through_a_shuffler_a_central_epsilon_is_printed(world: Path, dpf: Dpf, 
             past = dpf(*words(world, tmp_path / "past", "--server", behind, start="careful"))
             assert past.code != 0, "records come through the shuffler alone"
             out = tmp_path / "out"
-            pushed = dpf(*words(world, out, "--server", address, "--json", start="careful"))
+            pushed = dpf(*words(world, out, "--server", address, "--json", "--budget", "2", start="careful"))
             assert pushed.code == 0, pushed.err
             until = time.monotonic() + 30
             while summary(Collection.open(folder))["records"] < RECORDS and time.monotonic() < until:

@@ -60,24 +60,36 @@ def test_finetune_evaluate_and_release_work_on_one_run(
     assert "30.0-LDP" in found.json["promise"]
 
     release = ["release", str(run / "front"), "--task", "sst2", "--data", f"sst2={world.task}"]
+    ledger = str(tmp_path / "shards.ledger")
     first = dpf(
-        *release, "--limit", "20", "--label-epsilon", "2", "--out", str(tmp_path / "shards"), "--json"
+        *release,
+        "--limit",
+        "20",
+        "--label-epsilon",
+        "2",
+        "--out",
+        str(tmp_path / "shards"),
+        "--json",
+        "--ledger",
+        ledger,
     )
     assert first.code == 0, first.err
     assert first.json["records"] == 20
     assert first.json["guarantee"]["epsilon"] == pytest.approx(10.0)
     assert first.json["spent_per_record"] == pytest.approx(10.0)
-    ledger = str(tmp_path / "shards.private" / "ledger")
     again = dpf(
         *release, "--limit", "20", "--label-epsilon", "2", "--out", str(tmp_path / "more"), "--ledger", ledger
     )
     assert again.code == 3, "a second release of the same corpus passes the cap"
     few = [*release, "--limit", "3", "--out"]
-    alone = dpf(*few, str(tmp_path / "alone"))
-    shared = dpf(*few, str(tmp_path / "shared"), "--ledger", str(tmp_path / "book"))
-    assert "knows of no other release of these records" in alone.out
-    assert shared.code == 0
-    assert "no other release" not in shared.out
+    assert dpf(*few, str(tmp_path / "more")).code == 2, "and of another kind, too"
+    alone = dpf(*few, str(tmp_path / "alone"), "--ledger", str(tmp_path / "book"))
+    assert alone.code == 0
+    assert "does not bound what other releases of these records spend" in alone.out
+    known = dpf("ledger", "register", "--json").json
+    assert known["released"]["entries"] == 3
+    assert known["public"]["entries"] == 1, "the validation split"
+    assert "texts in 3 entries" in dpf("ledger", "register").out
 
 
 @pytest.mark.slow
@@ -98,10 +110,11 @@ def test_texts_that_a_front_was_trained_on_are_not_released_with_a_promise(
         "5",
     ]
     refused = dpf(*release, "--out", str(tmp_path / "seen"))
-    assert (refused.code, "raw texts of sst2" in refused.err) == (2, True)
+    assert (refused.code, "on the raw texts; got 5 of 5" in refused.err) == (2, True)
     assert dpf(*release, "--split", "Training", "--out", str(tmp_path / "seen")).code == 2
     assert not (tmp_path / "seen").exists()
-    assert dpf(*release, "--split", "validation", "--out", str(tmp_path / "unseen")).code == 0
+    open_ones = dpf(*release, "--split", "validation", "--out", str(tmp_path / "unseen"))
+    assert (open_ones.code, "5 of 5 texts that were declared public" in open_ones.err) == (2, True)
     (run / "report.json").unlink()  # killed before it could say what its front has seen
     assert dpf(*release, "--out", str(tmp_path / "seen")).code == 2
 
@@ -120,11 +133,11 @@ def test_runs_on_the_same_records_share_a_ledger_and_its_cap(
     assert second.code == 0
     third = run("third", *book)
     assert (third.code, "would be passed" in third.err) == (3, True)
-    alone = run("alone")
-    assert alone.code == 0, "the control: a ledger of its own knows of no other release"
-    told = "knows of no other release of these records"
-    assert (told in alone.out, told in second.out) == (True, False)
-    assert told not in run("second").out, "finished before, in the shared one"
+    alone = run("alone", "--ledger", str(tmp_path / "other"))
+    assert alone.code == 0, "the control: another ledger that was asked for knows of no other release"
+    assert "up to epsilon 24.0 is charged to one of them in all ledgers" in alone.err
+    default = run("default")
+    assert (default.code, "--budget 32.0" in default.err) == (3, True), "the register knows of all"
     spent = dpf("ledger", "show", str(tmp_path / "book"), "--json")
     assert (spent.json["spent"], spent.json["releases"]) == (16.0, 2)
     nothing = run("raw", "--regime", "end-to-end", *book)

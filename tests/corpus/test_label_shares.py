@@ -191,10 +191,12 @@ def test_a_folded_corpus_says_the_shares_of_its_labels(tmp_path: Path, noise: di
 def test_randomized_labels_and_public_ones_are_counted(tmp_path: Path) -> None:
     prior = Prior.public([0.3, 0.3, 0.4], where="a census")
     for number, label in enumerate((RandomizedResponse(2.0, LABELS), ResponseWithPrior(4.0, prior))):
-        randomized = release_corpus(user(), texts(600), tmp_path / str(number), label_mechanism=label)
+        own = {"ledger": tmp_path / f"{number}.ledger", "label_mechanism": label}
+        randomized = release_corpus(user(), texts(600), tmp_path / str(number), **own)
         assert error_in_widths(randomized, true_shares(600)) < 2.3
         assert not np.allclose(estimate_shares(randomized).estimate[0], true_shares(600))
-    public = estimate_shares(release_corpus(user(), texts(), tmp_path / "public"))
+    own = {"ledger": tmp_path / "public.ledger"}
+    public = estimate_shares(release_corpus(user(), texts(), tmp_path / "public", **own))
     np.testing.assert_allclose(public.estimate[0], true_shares(22))
     assert "public" in public.notes[0]
     assert "not protected" in public.notes[0]
@@ -236,5 +238,7 @@ def test_what_tells_nothing_of_labels_is_refused(tmp_path: Path) -> None:
     prior = Prior.public([0.9, 0.05, 0.05], where="a census")
     partly = ResponseWithPrior(0.5, prior)
     assert len(partly.top) < LABELS
+    own = {"ledger": tmp_path / "ledger", "label_mechanism": partly}
+    corpus = release_corpus(user(), texts(), tmp_path / "partly", **own)
     with pytest.raises(InvalidInput, match="left some out"):
-        estimate_shares(release_corpus(user(), texts(), tmp_path / "partly", label_mechanism=partly))
+        estimate_shares(corpus)

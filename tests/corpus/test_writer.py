@@ -382,7 +382,7 @@ def test_corpora_of_two_units_do_not_share_a_ledger(tmp_path: Path) -> None:
         assert not (tmp_path / f"{name}.private").exists()
     with Ledger.open(tmp_path / "ledger") as book:
         assert (book.releases, book.summary().unit) == (1, "text")
-    release(tmp_path / "alone", label_mechanism=FLIP)
+    release(tmp_path / "alone", label_mechanism=FLIP, register=tmp_path / "register")
     with Ledger.open(ledger_of(tmp_path / "alone")) as book:
         assert book.summary().unit == "record"
 
@@ -429,7 +429,7 @@ def test_the_ledger_holds_the_manifest_and_the_charge_of_one_record(tmp_path: Pa
 def test_no_digest_of_the_texts_is_handed_over(tmp_path: Path) -> None:
     corpus = texts(RECORDS)
     release_corpus(user(), corpus, tmp_path / "one")
-    release_corpus(user(), corpus, tmp_path / "two")
+    release_corpus(user(), corpus, tmp_path / "two", budget=8.0)
     first, second = (json.loads((tmp_path / name / MANIFEST).read_text()) for name in ("one", "two"))
     plain = corpus.fingerprint().encode()
     for data in (*files_of(tmp_path / "one").values(), *files_of(tmp_path / "one.private").values()):
@@ -446,12 +446,12 @@ def test_labels_are_public_randomized_or_absent_and_the_guarantee_says_so(tmp_pa
     assert public.guarantee.epsilon == pytest.approx(4.0)
     assert public.label_transition is None
 
-    flipped = release(tmp_path / "flipped", label_mechanism=FLIP)
+    flipped = release(tmp_path / "flipped", label_mechanism=FLIP, ledger=tmp_path / "ledger")
     assert flipped.guarantee.notion is Notion.RECORD_LDP
     assert flipped.guarantee.epsilon == pytest.approx(6.0)
     assert np.array_equal(flipped.label_transition, FLIP.transition())
 
-    bare = release(tmp_path / "bare", publish_labels=False)
+    bare = release(tmp_path / "bare", publish_labels=False, ledger=tmp_path / "other")
     assert bare.labels is None
     assert "labels" not in bare[0]
     assert (bare.guarantee.notion, bare.guarantee.unit) == (Notion.LDP, TEXT)

@@ -3,7 +3,6 @@
 import gzip
 import itertools
 import json
-from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +14,7 @@ from transformers import AutoTokenizer, BertTokenizer
 
 from dp_forward.data import Record
 from dp_forward.data.public_text import (
-    count_common,
     cut_into_sentences,
-    note_texts,
     pack_blocks,
     read_public_records,
     read_public_texts,
@@ -226,15 +223,3 @@ def test_half_a_character_is_refused_in_public_text_as_in_any(tmp_path: Path) ->
     path.write_text('{"text": "fine"}\n{"text": " "}\n{"text": "half \\ud800"}\n')
     with pytest.raises(InvalidInput, match=r"`public` must be valid Unicode; .*public.jsonl, line 3"):
         list(read_public_records(path, name="public"))
-
-
-def test_texts_in_both_are_counted_without_case_and_marks() -> None:
-    def noted(*texts: str) -> array:
-        seen = array("Q")
-        assert [record.text for record in note_texts(map(Record, texts), seen)] == list(texts)
-        return seen
-
-    private = noted("A pretentious mess!", "fine", "fine", "other")
-    assert count_common(private, noted("a pretentious MESS", "Fine.")) == 3
-    assert count_common(private, noted("pretentious mess")) == 0
-    assert count_common(private, noted()) == 0

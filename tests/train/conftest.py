@@ -1,4 +1,4 @@
-"""One tiny checkpoint and task, and one run of every regime, for all tests of this folder."""
+"""One tiny checkpoint and task, and one run of every regime (each of another owner), for this folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> TinyWorld:
 def raw_run(world: TinyWorld, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an end-to-end run; nothing changes it."""
     folder = tmp_path_factory.mktemp("raw") / "run"
-    finetune(world.plan(regime="end-to-end", epochs=1.0), folder=folder)
+    finetune(world.plan(regime="end-to-end", epochs=1.0), folder=folder, register=folder.parent / "register")
     return folder
 
 
@@ -30,7 +30,7 @@ def raw_run(world: TinyWorld, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def released_run(world: TinyWorld, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a release-once run; nothing changes it."""
     folder = tmp_path_factory.mktemp("released") / "run"
-    finetune(world.plan(epochs=1.0), folder=folder)
+    finetune(world.plan(epochs=1.0), folder=folder, register=folder.parent / "register")
     return folder
 
 
@@ -43,5 +43,6 @@ def public_run(world: TinyWorld, tmp_path_factory: pytest.TempPathFactory) -> Pa
             regime="public-front", epochs=3.0, learning_rate=0.05, warm_up_epochs=0, draws=2, **PUBLIC
         ),
         folder=folder,
+        register=folder.parent / "register",
     )
     return folder

@@ -79,7 +79,7 @@ def test_public_front_learns_from_public_texts_and_protects_the_others(
     gaussian = world.plan(
         model=str(tmp_path / "run"), width=None, mechanism="matrix-gaussian", epsilon=12.0, epochs=2.0
     )
-    other = finetune(gaussian)
+    other = finetune(gaussian, ledger=tmp_path / "ledger")
     assert other.plan.width == 4
     assert set(other.report["stages"]) == {"task"}
     with pytest.raises(InvalidInput, match="as in the run"):

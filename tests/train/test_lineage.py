@@ -1,14 +1,17 @@
 """What a model has learnt is passed on from run to run, and no promise is made against it."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dp_forward.errors import InvalidInput
-from dp_forward.split.artifacts import load_provider_side
+from dp_forward.corpus.writer import release_corpus
+from dp_forward.data import find_task, read_texts
+from dp_forward.errors import BudgetExhausted, InvalidInput
+from dp_forward.split.artifacts import load_provider_side, load_user_side
 from dp_forward.train.finetune import finetune
 from dp_forward.train.lineage import (
     raw_texts_of,
@@ -18,7 +21,7 @@ from dp_forward.train.lineage import (
 )
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.run import RunFolder
-from tiny_task import TinyWorld
+from tiny_task import TinyWorld, sentences
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +39,74 @@ def test_texts_that_a_front_was_trained_on_are_promised_nothing_later(
     assert run.report["front_has_seen_raw_texts_of"] == ["imdb", "sst2"]
     with pytest.raises(InvalidInput, match="raw texts of sst2"):
         finetune(replace(later, model=str(tmp_path / "between")))
+
+
+def test_the_same_files_under_another_name_are_the_same_texts(world: TinyWorld, tmp_path: Path) -> None:
+    """End to end on some files, and then the same files as another task with that front."""
+    shutil.copyfile(world.reviews / "train.jsonl", tmp_path / "train.jsonl")
+    rows = "".join(f'{{"text": "plot {number}", "label": {number % 2}}}\n' for number in range(20))
+    for name in ("test", "validation"):
+        (tmp_path / f"{name}.jsonl").write_text(rows, encoding="utf-8")
+    raw = world.plan(task="imdb", regime="end-to-end", evaluation_split="test", data={"imdb": str(tmp_path)})
+    finetune(replace(raw, epochs=1.0), folder=tmp_path / "raw")
+    renamed = {"rotten-tomatoes": str(tmp_path)}
+    seen = world.plan(
+        model=str(tmp_path / "raw"), task="rotten-tomatoes", width=None, epochs=1.0, data=renamed
+    )
+    with pytest.raises(InvalidInput, match=r"raw texts of rotten-tomatoes; got 256 of 256 texts"):
+        finetune(seen, folder=tmp_path / "later")
+    assert not (tmp_path / "later").exists()
+    # With a front that has not seen them, they are protected as any others.
+    assert finetune(replace(seen, model=str(world.model), width=4)).promises.training is not None
+
+
+def test_other_files_under_the_same_name_are_other_texts(world: TinyWorld, tmp_path: Path) -> None:
+    finetune(world.plan(regime="end-to-end", epochs=1.0), folder=tmp_path / "raw")
+    rows = [f"{text} story {number}\t{label}" for number, (text, label) in enumerate(sentences(64, seed=9))]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text(
+            "sentence\tlabel\n" + "".join(f"{name} {row}\n" for row in rows), encoding="utf-8"
+        )
+    other = world.plan(model=str(tmp_path / "raw"), width=None, epochs=1.0, data={"sst2": str(tmp_path)})
+    run = finetune(other, folder=tmp_path / "other")
+    assert run.promises.training is not None
+    assert run.pair.front.plain.seen_texts, "what the front has seen goes with it"
+    user = load_user_side(tmp_path / "other" / "front")
+    texts = read_texts(find_task("sst2"), "train", user.tokens, source=str(world.task))
+    with pytest.raises(
+        InvalidInput, match=r"`front` must not have been trained on the raw texts; got 256 of 256"
+    ):
+        release_corpus(user, texts, tmp_path / "release")
+    # Somebody else's register does not know these texts: it is an assumption, and said.
+    said: list[str] = []
+    release_corpus(user, texts, tmp_path / "release", register=tmp_path / "somebody", say=said.append)
+    assert "this register does not know" in said[0]
+
+
+def test_private_texts_that_are_public_elsewhere_are_counted(world: TinyWorld, tmp_path: Path) -> None:
+    """One in twenty letter by letter, and half of the others inside a public sentence."""
+    private = [line.split("\t")[0] for line in (world.task / "train.tsv").read_text().splitlines()[1:]]
+    public = [*private[:13], *(f"we saw {text} there" for text in private[13:140])]
+    (tmp_path / "public.txt").write_text("\n".join(public), encoding="utf-8")
+    plan = world.folded_plan(public=str(tmp_path / "public.txt"), public_task=None)
+    run = finetune(plan, folder=tmp_path / "run")
+    (found,) = [said for said in run.report["data"] if "among the public" in said]
+    common, near = map(int, re.findall(r"(\d+) (?:of 256|more)", found))
+    assert 13 <= common <= 20
+    assert 60 <= near <= 140
+    (tmp_path / "public.txt").write_text("\n".join(private[:40]), encoding="utf-8")
+    with pytest.raises(InvalidInput, match="have other texts than the task; got 4"):
+        finetune(plan)
+
+
+def test_runs_on_one_corpus_add_up_without_a_flag(world: TinyWorld, tmp_path: Path) -> None:
+    plan = world.folded_plan()
+    finetune(plan, folder=tmp_path / "one")
+    with pytest.raises(BudgetExhausted, match=r"256 of 256 texts were released before.*--budget 16\.0"):
+        finetune(plan, folder=tmp_path / "two")
+    said: list[str] = []
+    finetune(plan, folder=tmp_path / "two", resume=True, budget=16.0, say=said.append)
+    assert any("up to epsilon 16.0 is charged" in sentence for sentence in said)
 
 
 def test_texts_that_were_declared_public_are_promised_nothing_later(

@@ -18,6 +18,7 @@ from dp_forward.cli.main import run
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Ledger
+from dp_forward.ledger.text_register import TextRegister
 from dp_forward.split.artifacts import load_provider_side, load_user_side
 
 RECORDS = tiny_task.sentences(300, seed=1)
@@ -35,6 +36,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def fitted(model: str) -> dpf.PrivateClassifier:
     """Nothing changes it."""
     return dpf.PrivateClassifier(model, epsilon=8.0).fit(TEXTS, LABELS)
+
+
+def _released() -> int:
+    with TextRegister() as register:
+        return int(register.summary()["released"]["entries"])
 
 
 def test_it_learns_from_releases_and_decides_here(fitted: dpf.PrivateClassifier) -> None:
@@ -55,8 +61,10 @@ def test_labels_that_mean_nothing_are_not_learnt(model: str) -> None:
     """The negative control of the score above; one fit strays by 0.1, so the mean of several."""
     shuffled = np.random.default_rng(0).permutation(LABELS)
 
+    settings: dict[str, Any] = {"epsilon": 8.0, "budget": 64.0}
+
     def score() -> float:
-        classifier = dpf.PrivateClassifier(model, epsilon=8.0, descriptions={"dull": "a", "lovely": "a"})
+        classifier = dpf.PrivateClassifier(model, descriptions={"dull": "a", "lovely": "a"}, **settings)
         return classifier.fit(TEXTS, shuffled).score(OTHER_TEXTS, OTHER_LABELS)
 
     assert np.mean([score() for _ in range(8)]) < 0.6
@@ -135,8 +143,10 @@ def test_a_saved_one_is_a_run_that_goes_on_with_its_ledger(
     assert again.get_params() == fitted.get_params() | {"seed": 0, "model": again.model}
     again.save(tmp_path / "copy")
     assert dpf.PrivateClassifier.load(tmp_path / "copy").guarantee.epsilon == pytest.approx(8.0)
+    again.fit(TEXTS, LABELS)  # `fitted` is another owner's
+    again.save(tmp_path / "other")
     with pytest.raises(BudgetExhausted, match="k folds cost k epsilon"):
-        again.fit(TEXTS, LABELS)
+        dpf.PrivateClassifier.load(tmp_path / "other").fit(TEXTS, LABELS)
     with pytest.raises(InvalidInput, match="new or empty"):
         fitted.save(tmp_path / "run")
     stored = "".join(path.read_text("utf-8") for path in (tmp_path / "run").rglob("*.json"))
@@ -163,7 +173,7 @@ def test_a_second_fit_is_refused_beyond_the_budget(model: str) -> None:
     first = classifier.fit(TEXTS, LABELS).predict_proba(OTHER_TEXTS)
     second = classifier.fit(TEXTS, LABELS).predict_proba(OTHER_TEXTS)
     assert np.abs(first - second).max() > 1e-3  # fresh noise, so it must be charged
-    with pytest.raises(BudgetExhausted, match=r"16\.0 is charged.* Nothing was charged.* Give budget=k"):
+    with pytest.raises(BudgetExhausted, match=r"epsilon 24\.0.* Nothing was charged.* Give budget=k"):
         classifier.fit(TEXTS, LABELS)
     np.testing.assert_array_equal(classifier.predict_proba(OTHER_TEXTS), second)
 
@@ -173,8 +183,18 @@ def test_classifiers_with_one_ledger_share_its_budget(model: str, tmp_path: Path
     dpf.PrivateClassifier(model, epsilon=8.0, ledger=ledger).fit(TEXTS, LABELS)
     with pytest.raises(BudgetExhausted):
         dpf.PrivateClassifier(model, epsilon=1.0, ledger=ledger).fit(TEXTS, LABELS)
-    # The negative control: without it, nobody knows of the other.
-    dpf.PrivateClassifier(model, epsilon=1.0).fit(TEXTS, LABELS)
+    # The negative control: another ledger that was asked for knows of no other. By default the register does.
+    dpf.PrivateClassifier(model, epsilon=1.0, ledger=tmp_path / "other").fit(TEXTS, LABELS)
+    with pytest.raises(BudgetExhausted, match=r"--budget 10\.0"):
+        dpf.PrivateClassifier(model, epsilon=1.0).fit(TEXTS, LABELS)
+
+
+def test_other_records_do_not_add_up(model: str) -> None:
+    classifier = dpf.PrivateClassifier(model, epsilon=8.0).fit(TEXTS, LABELS)
+    news = [(text, label) for text, label in zip(OTHER_TEXTS, OTHER_LABELS, strict=True) if text not in TEXTS]
+    classifier.fit(*map(list, zip(*news, strict=True)))
+    with pytest.raises(BudgetExhausted, match="5 of 25 texts were released before"):
+        classifier.fit([*news[0][:1], *"abcd"] * 5, list("ababa") * 5)
 
 
 @pytest.mark.parametrize("own_file", [False, True])
@@ -185,13 +205,13 @@ def test_folds_are_refused_unless_they_are_paid_for(model: str, tmp_path: Path, 
     one = dpf.PrivateClassifier(model, epsilon=8.0, ledger=ledger)
     with pytest.raises(ValueError, match=r"Nothing was charged. .* k folds cost k epsilon"):
         cross_val_score(one, TEXTS, LABELS, cv=3)
-    assert not one._ledger().exists()
+    assert _released() == 0
     one.fit(TEXTS, LABELS)  # it has not spent anything before
     with pytest.raises(ValueError, match="k folds cost k epsilon"):
         cross_val_score(one, TEXTS, LABELS, cv=3)
     paid = dpf.PrivateClassifier(model, epsilon=8.0, budget=24.0)
     assert cross_val_score(paid, TEXTS, LABELS, cv=3).shape == (3,)
-    with pytest.raises(BudgetExhausted, match=r"epsilon 24\.0 is charged"):
+    with pytest.raises(BudgetExhausted, match=r"epsilon 32\.0"):
         paid.fit(TEXTS, LABELS)
 
 
@@ -201,7 +221,7 @@ def test_clones_in_other_processes_share_the_budget_too(model: str) -> None:
     one = dpf.PrivateClassifier(model, epsilon=8.0, budget=8.0)
     here, there = clone(one), pickle.loads(pickle.dumps(clone(clone(one))))  # as joblib sends it
     there.fit(TEXTS, LABELS)
-    with pytest.raises(BudgetExhausted, match=r"epsilon 8\.0 is charged"):
+    with pytest.raises(BudgetExhausted, match=r"epsilon 16\.0"):
         here.fit(TEXTS, LABELS)
 
 
@@ -210,12 +230,12 @@ def test_what_was_learnt_is_saved_and_never_pickled(fitted: dpf.PrivateClassifie
         pickle.dumps(fitted)
 
 
-def test_its_own_folders_go_with_it(model: str) -> None:
+def test_its_own_folder_goes_with_it(model: str) -> None:
     classifier = dpf.PrivateClassifier(model, epsilon=8.0).fit(TEXTS, LABELS)
-    folders = [classifier._place.path, classifier._ledger().parent]
-    assert all(folder.is_dir() for folder in folders)
+    folder = classifier._place.path
+    assert folder.is_dir()
     del classifier
-    assert not any(folder.exists() for folder in folders)
+    assert not folder.exists()
 
 
 PUBLIC = [text for text, _ in tiny_task.sentences(200, seed=3)]
@@ -230,7 +250,7 @@ def test_public_texts_are_a_file_a_list_or_have_labels(model: str, tmp_path: Pat
         "pair": (PUBLIC, PUBLIC_LABELS),
         "file": tmp_path / "open.txt",
     }.items():
-        classifier = dpf.PrivateClassifier(model, epsilon=8.0, public=public).fit(TEXTS, LABELS)
+        classifier = dpf.PrivateClassifier(model, epsilon=8.0, public=public, budget=24.0).fit(TEXTS, LABELS)
         assert classifier.score(OTHER_TEXTS, OTHER_LABELS) > 0.6
         assumed[name] = classifier.guarantee.as_dict()["assumptions"]
         assert all(text not in repr(classifier) for text in PUBLIC)
@@ -255,7 +275,7 @@ def test_descriptions_decide_where_records_say_nothing(model: str) -> None:
     for swap in (False, True):
         phrases = [list(tiny_task.BAD), list(tiny_task.GOOD)]
         described = dict(enumerate(phrases[::-1] if swap else phrases))
-        classifier = dpf.PrivateClassifier(model, epsilon=0.01, descriptions=described)
+        classifier = dpf.PrivateClassifier(model, epsilon=0.01, descriptions=described, budget=1.0)
         found[swap] = classifier.fit(TEXTS, numbers).score(TEXTS, numbers)
     assert found[False] > 0.5 > found[True]
 
@@ -285,7 +305,7 @@ def test_bad_input_is_refused_before_a_charge_and_tells_nothing(
     classifier = dpf.PrivateClassifier(model, **{"epsilon": 8.0} | settings)
     with pytest.raises(InvalidInput, match=rule.replace("(", r"\(")) as refused:
         classifier.fit(**{"texts": TEXTS, "labels": LABELS} | records)
-    assert not classifier._ledger().exists()
+    assert _released() == 0
     told = f"{refused.value}{classifier!r}"
     assert not any(text in told for text in TEXTS if " " in text)
     assert "secretlabel" not in told or "descriptions" in settings  # a description is public

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
@@ -197,7 +199,9 @@ def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mappin
         pair, tokens, spec = cut_model(plan)
         chosen = game.texts.subset(members)
         own = replace(inputs, pair=pair, tokens=tokens, spec=spec, train=chosen, evaluation=evaluation)
-        trained = finetune(plan, inputs=own, progress=bars).pair
+        # A register of its own: what a shadow learns stays here, and is charged to nobody.
+        with TemporaryDirectory() as folder:
+            trained = finetune(plan, inputs=own, progress=bars, register=Path(folder) / "register").pair
         return logit_confidence(game.ask(trained.front, trained.back, "asking a shadow", query), labels)
 
     progress = counter(bars, "training shadows", shadows)

@@ -80,7 +80,9 @@ def demo(
     out.mkdir(parents=True, exist_ok=True)
     plan = _plan(epsilon)
     with Bars() as bars:
-        private = finetune(plan, folder=run, resume=(run / "plan.json").exists(), progress=bars)
+        # A register of its own: these texts are nobody's secret, and a demo may be repeated.
+        begun, register = (run / "plan.json").exists(), out / "register"
+        private = finetune(plan, folder=run, resume=begun, progress=bars, register=register)
         if not (out / _COMPARED).is_file():
             projection = run / "projection"
             others = compare_noise(private.plan, projection, gaussian_delta=_DELTA, progress=bars)

@@ -40,7 +40,7 @@ def finetune(
         Option(help="With --from-releases: learn other, public labels of folded records; a line for each."),
     ] = None,
     ledger: Annotated[
-        Path | None, Option(help="Where the release of the texts is charged [one of its own].")
+        Path | None, Option(help="A ledger that bounds the release alone [all releases of each text].")
     ] = None,
     budget: RecordBudget = None,
     dry_run: Annotated[
@@ -56,7 +56,6 @@ def finetune(
 
     Example: dpf finetune rotten-tomatoes --epsilon 8 --train-limit 200 --out run
     """
-    from dp_forward.corpus.writer import ledger_of
     from dp_forward.train.defaults import effective_plan
     from dp_forward.train.finetune import finetune as run_plan
     from dp_forward.train.finetune import preview
@@ -80,8 +79,7 @@ def finetune(
         run = run_plan(
             plan, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget, say=output.say
         )
-    # By the file and not by the flag: a run that was finished before may have been charged in a shared one.
-    more = [*run.report.get("data", []), *([OWN_LEDGER] if ledger_of(out / "releases").exists() else [])]
+    more = [*run.report.get("data", []), *([OWN_LEDGER] if ledger is not None else [])]
     print_report(run.report, out, json=json, more=more)
 
 

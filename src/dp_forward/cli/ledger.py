@@ -12,6 +12,7 @@ from typer import Argument, Option
 from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput, LedgerCorrupt
 from dp_forward.ledger import Cap, Ledger, Summary
+from dp_forward.ledger.text_register import TextRegister
 from dp_forward.privacy import Budget
 from dp_forward.privacy.units import parse_unit
 
@@ -91,6 +92,24 @@ def create(
     protected = None if unit is None else parse_unit(unit)
     with Ledger.create(file, cap=cap, per_day=per_day, unit=protected) as ledger:
         _print(ledger.summary(), json=json)
+
+
+@app.command()
+def register(json: options.Json = False) -> None:
+    """How many texts you have released, shown to a model raw, or declared public, by your register.
+
+    It lies in $DPF_HOME or ~/.local/share/dp-forward, holds keyed digests, and is never handed over.
+
+    Example: dpf ledger register --json
+    """
+    with TextRegister() as known:
+        found = known.summary()
+    shown = {name: _count(value) if isinstance(value, dict) else value for name, value in found.items()}
+    output.print_result(found if json else shown, json=json, title="Register of texts")
+
+
+def _count(entries: dict[str, int]) -> str:
+    return f"{entries['texts']} texts in {entries['entries']} entries"
 
 
 def _print(summary: Summary, *, json: bool) -> None:

@@ -25,14 +25,12 @@ Data = Annotated[
 LabelEpsilon = Annotated[float | None, Option(help="Randomize labels with this budget [public labels].")]
 LabelPrior = Annotated[str | None, Option(help="A public prior over the labels: 0.5,0.5.")]
 RecordBudget = Annotated[
-    float | None,
-    Option(help="The cap of a new ledger, for this kind of release: epsilon of each record [this release]."),
+    float | None, Option(help="What each record may spend in all releases [this release].")
 ]
 Resume = Annotated[bool, Option("--resume", help="Continue a run that was killed.")]
 
 OWN_LEDGER = (
-    "Charged in a ledger of its own, which knows of no other release of these records: name one --ledger for "
-    "all of them, or add up."
+    "Charged in a ledger of its own, as asked: it does not bound what other releases of these records spend."
 )
 
 _PANELS = {"usual": "Plan", "advanced": "Plan, advanced"}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dp_forward.service.client.upload import UploadResult
     from dp_forward.split.artifacts import UserSide
 
-_Ledger = Annotated[Path | None, Option(help="Where the release is charged [OUT.private/ledger].")]
+_Ledger = Annotated[Path | None, Option(help="A ledger that bounds it alone [all releases of each text].")]
 _Server = Annotated[str | None, Option(help="Push the stored release to this collector or shuffler, too.")]
 
 
@@ -84,7 +84,7 @@ def release(
     with plan_options.warn_if_finished(out, MANIFEST), Bars() as bars:
         reading = counter(bars, "reading")
         texts = read_texts(chosen, split, user.tokens, limit=limit, progress=reading)
-        more = {"budget": budget, "resume": resume, "device": place}
+        more = {"budget": budget, "resume": resume, "device": place, "say": output.say}
         corpus, upload = _store(user, texts, out, bars, to, again=again, **settings, **more)
     result, sentences = _report(corpus, upload, out, ledger)
     title, hidden = f"Released {chosen.name} {split}", ("guarantee", "central")
@@ -161,7 +161,7 @@ def _report(
         "out": str(out),
     }
     sentences = [corpus.guarantee.statement]
-    if ledger is None:
+    if ledger is not None:
         sentences.append(plan_options.OWN_LEDGER)
     if upload is not None:
         result |= {"pushed": upload.pushed, "known": upload.known, "server": upload.server}

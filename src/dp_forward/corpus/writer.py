@@ -9,7 +9,9 @@ part, so for all events the two differ by what M(x_i) and M(x_i') differ: the wh
 (with the label, of M and the label mechanism together), however large N is. Parallel composition: disjoint
 records do not add up. Releases of the *same* corpus do, since every record is in each of them.
 
-So there is one ledger per corpus, and one reservation per release of it, charged what one record spends.
+So there is one ledger per corpus, and one reservation per release of it, charged what one record spends. The
+register charges it to each text: texts that were released before are refused beyond the budget, unless a
+ledger was asked for, which then bounds what is charged in it alone.
 
 * `reserve` comes before any noise is drawn, under a key that is a keyed digest (HMAC) of corpus, front,
   noise, label mechanism and bits. Its secret is drawn when a release begins and lies in the private folder,
@@ -29,9 +31,8 @@ Guarantees:
     record. No text, token, hidden value or true label (where labels are randomized) is written, logged or put
     into an error.
 Edges:
-    The ledger knows corpora by what its owner says: the same texts under two ledgers, or in two overlapping
-    corpora with a ledger each, spend in both, and nobody adds that up. Corpora that share a ledger are added
-    as if they shared their records: safe, and more than they spend if they do not.
+    A ledger adds corpora as if they shared their records. What each text has spent in all ledgers is known to
+    the owner's register (`ledger.text_register`), which is asked and charged before the ledger is.
     If OUT is lost, the release is lost: its budget is spent. A record's place in the corpus is its place in
     the shards.
 Paper: the frozen-front regime; one stored release per record serves any number of epochs.
@@ -45,6 +46,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,6 +58,7 @@ from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, s
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
 from dp_forward.ledger import Cap, Ledger, Release, State
+from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.noise.released.released_matrix import release, serialise
 from dp_forward.privacy import Budget
@@ -93,17 +96,21 @@ def release_corpus(
     shard_records: int | None = None,
     ledger: str | os.PathLike[str] | None = None,
     budget: float | None = None,
+    register: Path | None = None,
     resume: bool = False,
     progress: Callable[[int], None] | None = None,
+    say: Callable[[str], None] | None = None,
     device: str | torch.device = "cpu",
 ) -> ReleasedCorpus:
     """One release of every record into ``out``; see the module for what is promised.
 
     Labels are stored as they are (``publish_labels``), randomized (``label_mechanism``), or not at all; a
     front whose noise protects records has them in the release itself.
-    ``budget`` is the cap on what each record may spend in a new ledger; by default, exactly this release. The
-    ledger holds the kind of this release: pure, Gaussian, or both in the proportion of one record's charge.
-    ``progress`` is called with the number of records whose draws are on disk.
+    ``budget`` is the cap on what each record may spend, in a new ledger and (without a ``ledger``) in all
+    releases that the register knows; by default, exactly this release. A new ledger holds the kind of
+    this release: pure, Gaussian, or both in the proportion of one record's charge.
+    ``progress`` is called with the number of records whose draws are on disk, ``say`` with what texts that
+    were released before have spent. ``register`` is by default the owner's.
 
     Edges:
         A complete release of the same corpus by the same settings is returned as it is. An incomplete one is
@@ -114,6 +121,7 @@ def release_corpus(
     path = private_folder(place) / "draws"
     labels = choose_labels(user.spec, texts, label_mechanism, publish=publish_labels)
     with contextlib.ExitStack() as open_things:
+        known = open_things.enter_context(TextRegister(register))
         log = open_things.enter_context(DrawLog(path)) if path.exists() else None
         begun = None if log is None else int(log.settings["shard_records"])
         spec = _make_spec(user, texts, labels, bits, begun if shard_records is None else shard_records)
@@ -122,16 +130,23 @@ def release_corpus(
         if log is None or not log.is_of(identity):
             log = open_things.enter_context(_begin(place, path, spec, identity, log))
         try:
-            book = open_things.enter_context(_open_ledger(place, ledger, spec, budget))
+            book_path = ledger_of(place) if ledger is None else Path(ledger).absolute()
+            bounds = {"ledger": str(book_path), "budget": budget, "bounded": ledger is None}
+            said = [] if log.charged else _enter(known, user, texts, spec, log.key, **bounds)
+            book = open_things.enter_context(_open_ledger(place, book_path, spec, budget))
             reserved = _charge(book, spec, log, resume)
         except DpForwardError:  # refused, so nothing was charged now
             if not log.charged:
+                known.withdraw(log.key)
                 log.discard()
                 with contextlib.suppress(OSError):  # where something else lies in it, it stays
                     path.parent.rmdir()
             raise
         if not log.charged:
             log.mark_charged()
+        if say is not None:
+            for sentence in said:
+                say(sentence)
         for draft in place.glob("*.new"):  # of a process that was killed; the file of draws keeps others out
             draft.unlink()
         if reserved.state is State.RESERVED:
@@ -209,10 +224,24 @@ def _begin(place: Path, path: Path, spec: CorpusSpec, identity: bytes, other: Dr
     return DrawLog.create(path, spec.as_dict(), identity)
 
 
-def _open_ledger(
-    place: Path, ledger: str | os.PathLike[str] | None, spec: CorpusSpec, budget: float | None
-) -> Ledger:
-    path = ledger_of(place) if ledger is None else Path(ledger).absolute()
+def _enter(
+    known: TextRegister, user: UserSide, texts: EncodedTexts, spec: CorpusSpec, key: bytes, **settings: Any
+) -> list[str]:
+    """This release in the register, unless its front or its texts forbid it; what to say of them."""
+    promised, prints, seen = spec.guarantee(), texts.prints, user.front.plain.seen_texts
+    said = [FROM_ELSEWHERE] if known.unknown(seen) else []
+    known.refuse_seen(prints, seen, name="front", rule="not have been trained on the raw texts")
+    settings |= {"unit": str(promised.mechanism.unit), "delta": promised.delta}
+    epsilon, before, near = known.charge(key, prints, spec.charge(), **settings)
+    if before or near:
+        said.append(
+            f"{before} of {len(prints)} texts were released before, {near} more nearly; with this one up to "
+            f"epsilon {epsilon} is charged to one of them in all ledgers."
+        )
+    return said
+
+
+def _open_ledger(place: Path, path: Path, spec: CorpusSpec, budget: float | None) -> Ledger:
     if path.is_relative_to(place):
         raise InvalidInput("ledger", "lie outside of out", "one in it", "What is in out is handed over.")
     if path.exists() and budget is None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dp_forward.data.public_text import cut_into_sentences, note_texts
+from dp_forward.data.fingerprints import PRINT_COLUMNS, fingerprint_records, note_prints
+from dp_forward.data.public_text import cut_into_sentences
 from dp_forward.data.records import Record, read_records, sample_records
 from dp_forward.data.tasks import Task
 from dp_forward.data.tokens import FixedLength
@@ -37,7 +36,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     """The records of a split as token ids: 4 bytes a token, and no text.
 
     ``columns`` are read-only arrays: ``ids`` [N, n] int32, ``lengths`` [N] int32, and where there are any
-    ``types`` [N, n] uint8 and ``labels`` [N] int64.
+    ``types`` [N, n] uint8 and ``labels`` [N] int64. ``prints`` [N, 17] uint64 are their fingerprints.
 
     `__getitems__` gives a whole batch at once, so a loader needs the identity as ``collate_fn`` (`collate`).
     A Hugging Face Trainer needs ``data_collator=collate`` and ``remove_unused_columns=False``.
@@ -54,6 +53,8 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         self.pads_left = pads_left
         self.cut = cut
         """How many texts were longer when they were read; a part of the records does not know it."""
+        self.origins: NDArray[np.uint64] | None = None
+        """Fingerprints of the texts that the records were cut from, where they are pieces."""
 
     @classmethod
     def from_records(
@@ -122,6 +123,21 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     def lengths(self) -> NDArray[np.int32]:
         """Rows that are text, per record, read-only. They tell the text's length: they stay with the user."""
         return self.columns["lengths"]
+
+    @property
+    def prints(self) -> NDArray[np.uint64]:
+        """Fingerprints of the texts; of the token ids, where nobody read the texts here."""
+        if "prints" not in self.columns:
+            hashes = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in self.columns["ids"]]
+            found = np.zeros((len(self), PRINT_COLUMNS), dtype=np.uint64)
+            found[:, 0] = np.frombuffer(b"".join(hashes), dtype=np.uint64)
+            self.columns["prints"] = found
+        return self.columns["prints"]
+
+    @property
+    def all_prints(self) -> NDArray[np.uint64]:
+        """Also of the texts that they were cut from."""
+        return self.prints if self.origins is None else np.concatenate([self.prints, self.origins])
 
     def batch(self, indices: Sequence[int] | NDArray[Any], *, trim: bool = False) -> dict[str, Tensor]:
         """Ids, attention mask, token types (if the tokenizer gives any) and labels (if any) of some records.
@@ -229,21 +245,21 @@ def encode_records(
     limit: int | None = None,
     words: int = 0,
     treebank: bool = False,
-    seen: array[int] | None = None,
     progress: Count | None = None,
 ) -> EncodedTexts:
     """Records as token ids; ``limit`` takes a sample of them, the same each time.
 
     ``words`` cuts long texts into sentence-like pieces of at most so many words (public texts only); with
-    ``treebank`` they are written as the private texts are. What is taken is noted in ``seen``, by
-    `public_text.note_texts`: the texts, and also those that pieces were cut from.
+    ``treebank`` they are written as the private texts are.
     """
-    noted = partial(note_texts, seen=seen)
+    origins: list[NDArray[np.uint64]] = []
     if words:
-        records = cut_into_sentences(noted(records), most_words=words, treebank=treebank)
+        records = cut_into_sentences(note_prints(records, origins), most_words=words, treebank=treebank)
     if limit is not None:
         records = sample_records(records, limit)
-    return EncodedTexts.from_records(noted(records), tokens, progress=progress)
+    found = EncodedTexts.from_records(records, tokens, progress=progress)
+    found.origins = np.concatenate(origins) if origins else None
+    return found
 
 
 def _long(array: NDArray[Any]) -> Tensor:
@@ -257,6 +273,7 @@ def _encode(records: list[Record], fixed: FixedLength) -> tuple[dict[str, NDArra
     columns: dict[str, NDArray[Any]] = {
         "ids": encoded["input_ids"].numpy().astype(np.int32),
         "lengths": encoded["attention_mask"].sum(dim=1).numpy().astype(np.int32),
+        "prints": fingerprint_records(records),
     }
     if "token_type_ids" in encoded:
         columns["types"] = encoded["token_type_ids"].numpy().astype(np.uint8)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import re
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -32,12 +31,12 @@ from numpy.typing import NDArray
 
 from dp_forward.data.records import Record, check_label, check_text, find_column, is_blank
 from dp_forward.data.row_files import Row, is_data_file, read_lines, read_rows, suffix_of
-from dp_forward.data.sources import name_labels, read_reviews, sentence_digest, stream_hub
+from dp_forward.data.sources import name_labels, read_reviews, stream_hub
 from dp_forward.data.tasks import Task
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["count_common", "has_labels", "pack_blocks", "read_public_records", "read_public_texts"]
+__all__ = ["has_labels", "pack_blocks", "read_public_records", "read_public_texts"]
 
 
 _PLAIN = (".txt", ".raw", ".text")
@@ -105,19 +104,6 @@ def has_labels(corpus: str | os.PathLike[str], task: Task) -> bool:
         return next(iter(read_public_records(corpus, task)), None) is not None
     except InvalidInput:
         return False
-
-
-def note_texts(records: Iterable[Record], seen: array[int] | None) -> Iterator[Record]:
-    """The same records; 8 bytes of the digest of each text (`sentence_digest`) are added to ``seen``."""
-    for record in records:
-        if seen is not None:
-            seen.append(int(sentence_digest(f"{record.text}{record.second or ''}")[:16], 16))
-        yield record
-
-
-def count_common(private: array[int], public: array[int]) -> int:
-    """How many of the private texts are among the public ones, by what `note_texts` noted."""
-    return int(np.isin(np.frombuffer(private, np.uint64), np.frombuffer(public, np.uint64)).sum())
 
 
 def pack_blocks(

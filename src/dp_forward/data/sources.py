@@ -172,8 +172,15 @@ def split_sentences(rows: Iterator[Row]) -> dict[str, list[Row]]:
 
 def sentence_digest(text: str) -> str:
     """SHA-256 of the letters and digits of a sentence, without case."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return bytes_digest(_NO_LETTER.sub("", folded).encode("utf-8", "surrogatepass"))
+    return bytes_digest("".join(fold_words(text)).encode("utf-8", "surrogatepass"))
+
+
+def fold_words(text: str) -> list[str]:
+    """The runs of letters and digits of a text, case folded."""
+    words: list[str] = []
+    for word in unicodedata.normalize("NFKC", text).casefold().split():
+        words += [word] if word.isalnum() else filter(None, _NO_LETTER.split(word))
+    return words
 
 
 def is_path(source: str) -> bool:

@@ -15,7 +15,7 @@ Paper: the dimension reduction of the embedding matrix.
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from dp_forward.split.families import family_of, head_of
 from dp_forward.split.legal_cuts import CutInfo
 
 __all__ = [
+    "SEEN_TEXTS",
     "AnswerBack",
     "AnyBack",
     "AnyFront",
@@ -37,7 +38,16 @@ __all__ = [
     "NarrowFront",
     "ReadoutFront",
     "Split",
+    "note_seen_texts",
 ]
+
+
+SEEN_TEXTS: Final = "seen_texts"
+
+
+def note_seen_texts(settings: dict[str, Any], commitment: str) -> None:
+    """Add a commitment to the settings of a model or a half, before it sees the texts."""
+    settings[SEEN_TEXTS] = sorted({*settings.get(SEEN_TEXTS, ()), commitment})
 
 
 class _Half(nn.Module):
@@ -66,6 +76,14 @@ class _Half(nn.Module):
     @property
     def plain(self) -> Self:
         return self
+
+    @property
+    def seen_texts(self) -> list[str]:
+        """Commitments of registers to the texts that it was trained on raw (`ledger.text_register`).
+
+        They are part of the model's settings, so every copy and checkpoint has them, and its digest does.
+        """
+        return [str(name) for name in self.settings.get(SEEN_TEXTS, ())]
 
     def extra_repr(self) -> str:
         return f"family={self._family.model_type}, cut={self.cut}, width={self.width}"

@@ -32,6 +32,7 @@ from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.data import EncodedTexts, FixedLength
 from dp_forward.data.own_data import task_from_labels
 from dp_forward.errors import InvalidInput
+from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.privacy import KaryResponse, NoiseSpec
 from dp_forward.privacy.checks import count
@@ -161,6 +162,8 @@ def prepare_projection(
     texts = public_texts(plan, tokens, progress=progress)
     if texts is not None:
         texts.check_known(tokens.tokenizer)
+        with TextRegister() as known:
+            known.declare("public", texts.all_prints)
     source = PurePath(public or "").name
     return project_records(
         plan, pair.front, tokens, records=records, public=texts, source=source, progress=progress

@@ -44,7 +44,7 @@ from dp_forward.train.evaluation import (
     answers_of,
     commonest_share,
 )
-from dp_forward.train.inputs import Inputs, describe_data, load_inputs
+from dp_forward.train.inputs import Inputs, describe_data, enter_texts, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
 from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
 from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
@@ -72,6 +72,7 @@ def finetune(
     checkpoints: bool = True,
     ledger: Path | None = None,
     budget: float | None = None,
+    register: Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Run:
     """Carry out a plan. With a ``folder``, everything is stored there and a killed run can be resumed.
@@ -79,9 +80,10 @@ def finetune(
     Args:
         inputs: what `load_inputs` would make of the plan, for a caller that has it already.
         checkpoints: False stores finished stages only: quicker, and a kill costs the stage that it met.
-        ledger: where the release of the training records is charged; it may be shared with other releases
-            of them. By default, one of its own, which knows of no other.
-        budget: the cap of a new ledger.
+        ledger: where the release of the training records is charged, and which then bounds it alone. By
+            default one of its own, and the register bounds what each text spends in all releases.
+        budget: the cap of a new ledger, and of what a text spends in all.
+        register: of the owner's texts (`ledger.text_register`); by default the owner's.
         say: called, before anything is charged, with what will be and whether it is likely enough.
 
     Edges:
@@ -93,7 +95,7 @@ def finetune(
         if value is not None and not plan.regime.protects_training:
             remedy = "No training record is released there."
             raise InvalidInput(name, f"be left out in {plan.regime}", value, remedy)
-    refuse_seen_texts(plan)
+    refuse_seen_texts(plan, register)
     with (
         tempfile.TemporaryDirectory() as temporary,
         RunFolder.opened(
@@ -105,7 +107,10 @@ def finetune(
         started = time.perf_counter()
         inputs = load_inputs(plan, progress=progress) if inputs is None else inputs
         keeps = checkpoints and folder is not None
-        training = _Training(plan, inputs, place, progress, keeps, ledger, budget, say)
+        with place.dropped_if_refused():
+            said = enter_texts(plan, inputs, register) if is_first_process() else []
+        release = {"ledger": ledger, "budget": budget, "register": register, "say": say}
+        training = _Training(plan, inputs, place, progress, keeps, release, said)
         report = training.report(training.run(), started=started)
         if is_first_process():
             save_sides(training.pair, training.spec, inputs.tokens.tokenizer, place.path)
@@ -141,9 +146,10 @@ class _Training:
     place: RunFolder
     progress: Progress | None
     checkpoints: bool
-    ledger: Path | None
-    budget: float | None
-    say: Callable[[str], None] | None = None
+    release: dict[str, Any]
+    """Settings of `release_corpus`."""
+    said: list[str]
+    """What the register says of the texts."""
 
     def __post_init__(self) -> None:
         plan, self.pair, texts = self.plan, self.inputs.pair, self.inputs.evaluation or self.inputs.public
@@ -248,9 +254,9 @@ class _Training:
             _project(plan, inputs, self.progress).save(folder)
         wait_for_everyone()
         projected = Projected.load(folder)
-        if self.say is not None:
+        if (say := self.release["say"]) is not None:
             for sentence in outlook(projected, len(inputs.train))[1]:
-                self.say(sentence)
+                say(sentence)
         corpus = self._release(projected.user)
         assert plan.noise is not None
         refined = projected.refine(corpus, query=plan.noise)
@@ -306,8 +312,7 @@ class _Training:
             texts,
             place,
             label_mechanism=self.labels,
-            ledger=self.ledger,
-            budget=self.budget,
+            **self.release,
             resume=True,  # the run's folder was claimed for this plan
             progress=counter(self.progress, "releasing", len(texts)),
             device=pick_device(),
@@ -332,7 +337,7 @@ class _Training:
             started=started,
             accuracy_by_draw=[] if noisy is None else list(noisy.by_draw),
             accuracy_of_commonest_label=None if texts is None else commonest_share(texts.labels),
-            data=describe_data(inputs),
+            data=[*describe_data(inputs), *self.said],
             front_has_seen_raw_texts_of=raw_texts_of(plan),
             **releases_learnt(plan),
             **self.learnt,

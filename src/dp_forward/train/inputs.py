@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from dp_forward.data import EncodedTexts, FixedLength, Record, read_records, read_texts
 from dp_forward.data.encoded_texts import encode_records
-from dp_forward.data.public_text import count_common, has_labels, read_public_records
+from dp_forward.data.public_text import has_labels, read_public_records
 from dp_forward.data.tasks import Task, find_task
 from dp_forward.data.tokens import check_vocabulary
 from dp_forward.errors import InvalidInput
+from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister, compare_texts
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.split.halves import Front
+from dp_forward.split.halves import Front, note_seen_texts
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.lineage import load_published
 from dp_forward.train.plan import Plan
@@ -47,18 +49,13 @@ class Inputs:
     """None where nothing is measured."""
     public: EncodedTexts | None
     """Labelled where a front trains on it."""
-    overlap: int | None = None
-    """How many private texts are among the public ones; None: by their tokens."""
 
     def __post_init__(self) -> None:
         self.spec.refuse_mixed_rows(row_local=self.pair.front.row_local)
         if self.public is not None:
             # A front that depends on fixed public texts does not depend on the private ones, also where a
             # short phrase is in both by accident. Where many are, the "public" texts are the private ones.
-            common, total = self.overlap, len(self.train)
-            if common is None:
-                known = set(_token_rows(self.public))
-                common = sum(row in known for row in _token_rows(self.train))
+            common, total = self.overlap[0], len(self.train)
             if common > 0.1 * total:
                 found = f"{common} of {total} private texts in it"
                 remedy = "They would train the front as they are: name other public data."
@@ -70,21 +67,48 @@ class Inputs:
             if int(labels.max()) >= len(self.task.labels):
                 raise InvalidInput("task", f"have {len(self.task.labels)} labels", "more", "Check the data.")
 
+    @cached_property
+    def overlap(self) -> tuple[int, int]:
+        """How many private texts are among the public ones, and how many more nearly."""
+        if self.public is None:
+            return 0, 0
+        return compare_texts(self.train.prints, self.public.all_prints)
+
 
 def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
     """Load and cut the model, read the splits; the same plan gives the same halves on every start."""
     task = plan.find_task()
     pair, tokens, spec = cut_model(plan)
-    own, theirs = (array("Q"), array("Q")) if plan.public or plan.public_task else (None, None)
-    train, evaluation = read_splits(plan, tokens, seen=own, progress=progress)
-    public = public_texts(plan, tokens, seen=theirs, progress=progress)
-    overlap = None if own is None or theirs is None else count_common(own, theirs)
-    return Inputs(task, pair, tokens, spec, train, evaluation, public, overlap)
+    train, evaluation = read_splits(plan, tokens, progress=progress)
+    public = public_texts(plan, tokens, progress=progress)
+    return Inputs(task, pair, tokens, spec, train, evaluation, public)
 
 
-def public_texts(
-    plan: Plan, tokens: FixedLength, *, seen: array[int] | None = None, progress: Progress | None = None
-) -> EncodedTexts | None:
+def enter_texts(plan: Plan, inputs: Inputs, register: Path | None) -> list[str]:
+    """Ask the register about the texts of a run, and enter what it will use as it is, before it does.
+
+    The front carries the commitments to what it will have seen raw. Returns what a report says of it.
+    """
+    front, train, said, rule = inputs.pair.front.plain, inputs.train, list[str](), ""
+    if plan.regime.protects_training:
+        rule = f"not have been trained on the raw texts of {plan.task}"
+    elif plan.label_epsilon is not None:
+        rule = f"be one that has not learnt labels of {plan.task}"
+    with TextRegister(register) as known:
+        if known.unknown(front.seen_texts):
+            said.append(FROM_ELSEWHERE)
+        near = known.refuse_seen(train.prints, front.seen_texts, name="model", rule=rule) if rule else 0
+        if near:
+            said.append(f"{near} of {len(train)} texts are nearly such that the model was trained on raw.")
+        for texts in (inputs.evaluation, inputs.public):
+            if texts is not None:
+                known.declare("public", texts.all_prints)
+        if not plan.regime.protects_training:
+            note_seen_texts(front.settings, known.declare("raw", train.prints))
+    return said
+
+
+def public_texts(plan: Plan, tokens: FixedLength, *, progress: Progress | None = None) -> EncodedTexts | None:
     """The public texts of a plan; with labels for `public-front`, or where they are those of the task."""
     task, labelled = plan.find_task(), plan.regime is Regime.PUBLIC_FRONT
     name = plan.public or plan.public_task
@@ -104,7 +128,6 @@ def public_texts(
         limit=plan.public_limit,
         words=plan.public_words or 0,
         treebank=task.treebank,
-        seen=seen,
         progress=counter(progress, "reading public texts"),
     )
 
@@ -126,33 +149,33 @@ def describe_data(inputs: Inputs) -> list[str]:
         said.append(
             f"{inputs.train.cut} of {len(inputs.train)} texts are cut to {inputs.tokens.length} tokens."
         )
-    if inputs.overlap is not None:
-        said.append(f"{inputs.overlap} of {len(inputs.train)} private texts are among the public ones.")
+    if inputs.public is not None:
+        common, near = inputs.overlap
+        said.append(
+            f"{common} of {len(inputs.train)} private texts are among the public ones, and {near} more share "
+            "half of their runs of four words or more with them."
+        )
     return said
 
 
 def read_splits(
-    plan: Plan | DpSgdPlan,
-    tokens: FixedLength,
-    *,
-    seen: array[int] | None = None,
-    progress: Progress | None = None,
+    plan: Plan | DpSgdPlan, tokens: FixedLength, *, progress: Progress | None = None
 ) -> tuple[EncodedTexts, EncodedTexts | None]:
-    """The texts of a plan's task: those to train on, noted in ``seen``, and those to measure on.
+    """The texts of a plan's task: those to train on, and those to measure on.
 
     The tokenizer must know most words of the latter, which are public.
     """
     task = plan.find_task()
 
-    def read(split: str, limit: int | None, seen: array[int] | None = None) -> EncodedTexts:
+    def read(split: str, limit: int | None) -> EncodedTexts:
         reading, source = counter(progress, f"reading {task.name} {split}"), plan.data.get(task.name)
-        return read_texts(task, split, tokens, source=source, limit=limit, seen=seen, progress=reading)
+        return read_texts(task, split, tokens, source=source, limit=limit, progress=reading)
 
     evaluation = None
     if plan.evaluation_split:
         evaluation = read(plan.evaluation_split, plan.evaluation_limit)
         evaluation.check_known(tokens.tokenizer)
-    return read("train", plan.train_limit, seen), evaluation
+    return read("train", plan.train_limit), evaluation
 
 
 def check_public_task(task: Task, public_task: Task) -> None:
@@ -161,12 +184,6 @@ def check_public_task(task: Task, public_task: Task) -> None:
         rule = f"have the labels of {task.name}: {', '.join(task.labels)}"
         found = ", ".join(public_task.labels)
         raise InvalidInput("public_task", rule, found, "Its records train the same head.")
-
-
-def _token_rows(texts: EncodedTexts) -> Iterator[bytes]:
-    for start in range(0, len(texts), 1024):
-        batch = texts.batch(range(start, min(start + 1024, len(texts))))
-        yield from (row.tobytes() for row in batch["input_ids"].numpy())
 
 
 def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:

@@ -3,18 +3,19 @@
 A front that was trained on public data can be given to everybody: `--model RUN` starts from its halves, in
 `release-once` with the front as it is. So one public step serves many private tasks and mechanisms.
 
-A front that was trained on raw texts (`end-to-end`) may hold anything about them, and a back that was
-trained from releases holds those: a second release of the same texts adds to the first. So every report names
-the tasks whose raw texts the front has seen, and those from whose releases the back has learnt, passed on
-from run to run. A regime that protects training texts refuses a front that has seen them, and a back that has
-learnt from them, but for the back that `public-front` kept from before its releases (RUN/public).
+A front that was trained on raw texts (`end-to-end`) may hold anything about them. So these are entered in the
+owner's register before the training (`inputs.enter_texts`), and the front carries the commitments to its
+entries, from model to model: a regime that protects training texts refuses a front that has seen one of them,
+whatever the task is called. A back that was trained from releases holds those: a second release of the same
+texts adds to the first. So every report names the tasks of both, and a back that has learnt from the task is
+refused, but for the one that `public-front` kept from before its releases (RUN/public).
 
 A provider starts from a back (`StartingPoint`), which `check_fits` compares with the corpus before anything
 trains: on releases of another front, or of another noise, it would learn nothing that it could be asked.
 
 Edges:
-    The note is by the name of a task. A checkpoint from elsewhere has none: that it was not trained on the
-    private texts is an assumption of every guarantee.
+    A front from elsewhere has commitments that this register does not know, or none. Then only the names of
+    its report are compared, and that it was not trained on the private texts is an assumption, and said.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ import torch
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.data.own_data import name_of_source
 from dp_forward.errors import InvalidInput
+from dp_forward.ledger.text_register import TextRegister
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import half_digest, load_back, load_provider_side, load_user_side
-from dp_forward.split.halves import AnyBack
+from dp_forward.split.halves import SEEN_TEXTS, AnyBack
 from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
@@ -126,15 +128,18 @@ def releases_learnt(plan: Plan) -> dict[str, Any]:
     return {_BEFORE: sorted(before), _LEARNT: sorted(after)}
 
 
-def refuse_seen_texts(plan: Plan) -> None:
+def refuse_seen_texts(plan: Plan, register: Path | None = None) -> None:
     """No promise for texts that the front was trained on, nor one release counted where there are two.
 
     Where only labels are randomized, a label that the model has learnt, raw or by an answer, is refused: it
-    is not answered for the first time.
+    is not answered for the first time. By the name of the task, before anything is read: what a register
+    knows by its content is asked there (`inputs.enter_texts`).
     """
     task, model = plan.task, plan.model
+    front = Path(model) / "front" if published_shape(model) is not None else Path(model)
+    seen = [] if _is_registered(front, register) else _seen_by(model)
     if not plan.regime.protects_training:
-        learnt = plan.label_epsilon is not None and {*_seen_by(model), *releases_learnt(plan)[_BEFORE]}
+        learnt = plan.label_epsilon is not None and {*seen, *releases_learnt(plan)[_BEFORE]}
         if learnt and task in learnt:
             rule = f"go with a model that has not learnt labels of {task}"
             remedy = "Answers about one label add up: start from the published model."
@@ -143,9 +148,19 @@ def refuse_seen_texts(plan: Plan) -> None:
     if task in releases_learnt(plan)[_BEFORE]:
         remedy = "Two releases of a text add up: start from the model before it."
         raise InvalidInput("model", f"not have learnt from releases of {task}", model, remedy)
-    if task in _seen_by(model):
+    if task in seen:
         remedy = "No regime can protect them any more: start from the published model."
         raise InvalidInput("model", f"not have been trained on the raw texts of {task}", model, remedy)
+
+
+def _is_registered(folder: Path, register: Path | None) -> bool:
+    """Whether the register knows all that a front or checkpoint was trained on raw."""
+    settings = (_facts(folder / _SETTINGS) or {}).get("model") or _facts(folder / "config.json") or {}
+    seen = settings.get(SEEN_TEXTS)
+    if not seen:
+        return False
+    with TextRegister(register) as known:
+        return not known.unknown(seen)
 
 
 def refuse_front_that_saw(task: str, front: Path) -> None:
@@ -155,6 +170,8 @@ def refuse_front_that_saw(task: str, front: Path) -> None:
         A front that was handed over alone has no report beside it: that it does not depend on the texts is
         then an assumption of the guarantee, and is said there.
     """
+    if _is_registered(front, None):
+        return
     run = front.absolute().parent
     run = run.parent if is_projection(run) else run
     # A front in the folder of a run that has no report yet is one that nobody can speak for.

@@ -11,14 +11,15 @@ noise.
 
 Guarantees:
     What `fit` learns depends on the records through their releases alone; `guarantee` says what that promises
-    for each. Releases that share a ledger never pass its cap. A classifier and its clones share one, also
-    across processes.
+    for each. What each text spends in all fits and releases of its owner never passes the ``budget``, by the
+    owner's register: also in clones and in other processes. With a ``ledger``, its cap bounds what is charged
+    there, and only that.
     No text and no label of a record is in an error, in `repr` or in a file.
 Edges:
     Each `fit` releases its records again. By default the budget is one release, so a second `fit` is refused,
     and so is a clone (`cross_val_score`, `GridSearchCV`) unless somebody said a budget: k folds are charged
-    k epsilon. A ledger adds all that is charged in it, as if all were about the same records; for other
-    records make another classifier, or name another ledger.
+    k epsilon. Other records do not add up with these; but a ledger that was named adds all that is charged in
+    it, as if all were about the same records.
     `score` is a plain number about the records that it is given, and protects none of them.
     The noise comes from the operating system: no ``seed`` decides it, and no two fits are the same.
 """
@@ -39,7 +40,6 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.corpus.writer import ledger_of, private_folder
 from dp_forward.data import EncodedTexts, Task
 from dp_forward.data.own_data import columns_of, encode_texts, task_from_labels
 from dp_forward.data.sources import IN_MEMORY
@@ -62,7 +62,7 @@ _KEPT: Final = "classifier.json"
 _GIVEN: Final = f"{IN_MEMORY}public"
 _EACH_FIT: Final = (
     "Each fit, and each fold of a cross-validation, releases the records again: k folds cost k epsilon. Give "
-    "budget=k*epsilon if you mean that; for other records make another PrivateClassifier."
+    "budget=k*epsilon if you mean that."
 )
 
 
@@ -76,14 +76,13 @@ class PrivateClassifier:
         regime: `release-once`, or `public-front`, whose front first learns from public texts with labels.
         public: public texts, which say where texts lie: a file, a list, or (texts, labels).
         descriptions: label -> a phrase or a list of them; by default the label's own words.
-        ledger: a file; by default one of its own, which its clones share.
-        budget: the cap of a new ledger; by default, exactly one release.
+        ledger: a file, whose cap then bounds the releases in it; by default the owner's register bounds all.
+        budget: what a text may spend in all, or the cap of a new ledger; by default, exactly one release.
         seed: of what is random and public; never of the noise.
     """
 
     _estimator_type = "classifier"  # for scikit-learn before 1.6
     _cloned = False
-    _shared: _Folder | None = None
     _place: _Folder
     run_: Run
     """What `fit` made, as `dpf.finetune` gives it."""
@@ -119,7 +118,8 @@ class PrivateClassifier:
         Raises:
             BudgetExhausted: there is no room for another release; nothing was charged.
         """
-        if self._cloned and self.budget is None and not self._ledger().exists():
+        ledger = None if self.ledger is None else Path(self.ledger).absolute()
+        if self._cloned and self.budget is None and (ledger is None or not ledger.exists()):
             raise BudgetExhausted(
                 "A clone may be one of many that release the same records, and no budget was said for them. "
                 f"Nothing was charged. {_EACH_FIT}"
@@ -136,7 +136,7 @@ class PrivateClassifier:
                 folder=place.path,
                 inputs=inputs,
                 checkpoints=False,
-                ledger=self._ledger(),
+                ledger=ledger,
                 budget=self.budget,
                 say=said.append,
             )
@@ -187,14 +187,6 @@ class PrivateClassifier:
         train = encode_texts(texts, labels, tokens, task=task)[1]
         return Inputs(task, pair, tokens, spec, train, None, public)
 
-    def _ledger(self) -> Path:
-        """The ledger of this classifier and its clones; made by the first release."""
-        if self.ledger is not None:
-            return Path(self.ledger).absolute()
-        if self._shared is None:
-            self._shared = _Folder()
-        return self._shared.path / "ledger"
-
     def predict(self, texts: Any) -> NDArray[Any]:
         """The label of each text, decided here: nothing is noised, charged or sent."""
         found: NDArray[Any] = self._fitted.classes_[self._scores(texts).argmax(axis=1)]
@@ -230,7 +222,7 @@ class PrivateClassifier:
         return found
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the run, its releases and a copy of its own ledger into a new folder.
+        """Write the run, its releases and their ledger into a new folder.
 
         Hand ``back`` to a provider (`dpf serve FOLDER/back`), ``front`` to users (`dpf ask FOLDER/front`),
         and keep the rest.
@@ -239,15 +231,13 @@ class PrivateClassifier:
         if root.exists() and any(root.iterdir()):
             raise InvalidInput("folder", "be new or empty", root, "Name another.")
         shutil.copytree(run, root, dirs_exist_ok=True)
-        if self.ledger is None and self._ledger().is_file():
-            shutil.copyfile(self._ledger(), ledger_of(root / "releases"))
-        ledger = None if self.ledger is None else str(self._ledger())
+        ledger = None if self.ledger is None else str(Path(self.ledger).absolute())
         kept = {"classes": self.classes_.dtype.str, "ledger": ledger, "budget": self.budget}
         write_json(root / _KEPT, kept)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """What `save` wrote, or `dpf finetune` by default; another `fit` is charged in the same ledger."""
+        """What `save` wrote, or `dpf finetune` by default; another `fit` is charged as before."""
         root = Path(folder).absolute()
         run = Run.load(root)
         plan = run.plan
@@ -268,7 +258,7 @@ class PrivateClassifier:
             seed=plan.seed,
         )
         made.run_, made.classes_, made.outlook_ = run, _read_classes(run.spec.labels, kept["classes"]), ()
-        made._shared, made._place = _Folder(private_folder(root / "releases")), _Folder(root)
+        made._place = _Folder(root)
         return made
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -300,9 +290,8 @@ class PrivateClassifier:
         return hasattr(self, "run_")
 
     def __sklearn_clone__(self) -> Self:
-        self._ledger()
         made = type(self)(**self.get_params())
-        made._shared, made._cloned = self._shared, True
+        made._cloned = True
         return made
 
     def __sklearn_tags__(self) -> Any:
@@ -339,15 +328,12 @@ class PrivateClassifier:
 
 
 class _Folder:
-    """A folder of its own, gone when nobody refers to this any more, or a given one; pickled as its path."""
+    """A folder of its own, gone when nobody refers to this any more, or a given one."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="dpf-")) if path is None else path
         if path is None:
             weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Folder, (self.path,)
 
 
 def _find_classes(labels: list[Any] | None, kind: object) -> tuple[Task, NDArray[Any]]:

@@ -33,7 +33,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dp_forward.data import FixedLength
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy import Guarantee
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
@@ -108,6 +108,16 @@ class RunFolder:
             raise InvalidInput("out", "hold no other plan", self.path, "Name another folder.")
         if not resume and not self.complete:
             raise InvalidInput("out", "hold no unfinished run", self.path, "Add --resume to continue it.")
+
+    @contextlib.contextmanager
+    def dropped_if_refused(self) -> Iterator[None]:
+        """Remove the folder again if the block refuses, where nothing but the plan is in it."""
+        try:
+            yield
+        except DpForwardError:
+            if {path.name for path in self.path.iterdir()} <= {_PLAN, _LOCK}:
+                shutil.rmtree(self.path)
+            raise
 
     @property
     def complete(self) -> bool:

@@ -35,9 +35,11 @@ from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.data.tasks import Task
 from dp_forward.data.tokens import check_vocabulary
 from dp_forward.errors import InvalidInput
+from dp_forward.ledger.text_register import TextRegister
 from dp_forward.privacy.rounding import brief, shown_down, shown_up
 from dp_forward.progress import Progress
 from dp_forward.split.device import pick_device
+from dp_forward.split.halves import note_seen_texts
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.dpsgd.accounting import as_replace_one, epsilon_of, noise_multiplier_for, sampling
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
@@ -99,7 +101,12 @@ class DpSgdOutcome:
 
 
 def run_dpsgd(
-    plan: DpSgdPlan, *, folder: Path, resume: bool = False, progress: Progress | None = None
+    plan: DpSgdPlan,
+    *,
+    folder: Path,
+    resume: bool = False,
+    progress: Progress | None = None,
+    register: Path | None = None,
 ) -> dict[str, Any]:
     """Train with DP-SGD, write RUN/model (an ordinary checkpoint) and the report; returns the report."""
     plan = plan.with_data()
@@ -114,6 +121,9 @@ def run_dpsgd(
         train, evaluation = read_splits(plan, FixedLength(tokenizer, plan.rows), progress=progress)
         if evaluation is None:
             raise InvalidInput("evaluation_split", "be given for DP-SGD", "nothing", "Use validation.")
+        with TextRegister(register) as known:
+            known.declare("public", evaluation.prints)
+            note_seen_texts(vars(model.config), known.declare("raw", train.prints))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
         model.to(pick_device(), torch.float32)
         outcome = train_dpsgd(model, train, evaluation, plan, place=place, progress=progress)

@@ -34,8 +34,10 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import DataLoader
 
-from dp_forward.data.public_text import pack_blocks, read_public_texts
+from dp_forward.data.fingerprints import note_prints
+from dp_forward.data.public_text import pack_blocks, read_public_records
 from dp_forward.errors import InvalidInput
+from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise import Sanitizer
 from dp_forward.progress import Progress
 from dp_forward.split import Split
@@ -135,7 +137,7 @@ class _Job:
         with torch.no_grad():
             noisy.eval()(input_ids=ids)
         if corpus:
-            self._pack(most=2)
+            self._pack(most=2, prints=[])
 
     def train(self, place: RunFolder) -> dict[str, Any]:
         """Train the loaded model in both phases; the numbers of the report."""
@@ -214,7 +216,15 @@ class _Job:
         plan, steps = self.plan, self.plan.steps
         # No more text is read than is used: a corpus may be far larger than the run.
         most = None if steps is None else (steps + plan.head_steps) * plan.batch + _MOST_HELD_OUT
-        blocks = place.stored_array("stages/blocks.npy", lambda: self._pack(most=most))
+
+        def pack() -> NDArray[np.int32]:
+            prints: list[NDArray[np.uint64]] = []
+            blocks = self._pack(most=most, prints=prints)
+            with TextRegister() as known:
+                known.declare("public", np.concatenate(prints))
+            return blocks
+
+        blocks = place.stored_array("stages/blocks.npy", pack)
         held_out = min(_MOST_HELD_OUT, max(1, len(blocks) // 50))
         blocks, kept = blocks[:-held_out], blocks[-held_out:]
         if steps is None:
@@ -222,8 +232,9 @@ class _Job:
             steps = -(-plan.epochs * len(blocks) // plan.batch)
         return blocks, kept, steps
 
-    def _pack(self, *, most: int | None) -> NDArray[np.int32]:
-        texts, length = read_public_texts(self.plan.corpus), self.plan.length
+    def _pack(self, *, most: int | None, prints: list[NDArray[np.uint64]]) -> NDArray[np.int32]:
+        records, length = note_prints(read_public_records(self.plan.corpus), prints), self.plan.length
+        texts = (record.text for record in records)
         blocks = pack_blocks(texts, self.start.tokenizer, length=length, most=most)
         if len(blocks) < 2:
             rule = f"fill two blocks of {length} tokens, one to train on and one held out"
