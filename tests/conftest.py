@@ -23,6 +23,12 @@ def pytest_collection_finish() -> None:
 os.environ["DPF_HOME"] = tempfile.mkdtemp(prefix="dpf-home-")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _own_home_of_a_module(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For what a module makes once."""
+    os.environ["DPF_HOME"] = str(tmp_path_factory.mktemp("home"))
+
+
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPF_HOME", str(tmp_path_factory.mktemp("home")))
