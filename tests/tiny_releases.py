@@ -52,7 +52,8 @@ class TinyReleases:
     def release(
         self, out: Path, *, shuffle_labels: bool = False, limit: int | None = None, **how: Any
     ) -> Path:
-        """Release the training texts once more."""
+        """Release the training texts once more; as another owner, for the front has seen them raw."""
+        how = {"register": out.with_name(f"{out.name}.register"), **how}
         user = load_user_side(self.start / "front")
         texts = read_texts(find_task("sst2"), "train", user.tokens, source=str(self.world.task), limit=limit)
         if shuffle_labels:

