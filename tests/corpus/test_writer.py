@@ -350,7 +350,9 @@ def test_a_gaussian_text_with_a_randomized_label_has_a_share_for_each(tmp_path: 
             record.mu2_units * shares.epsilon_units
         )
         assert book.spent() is None
-    alone = release_corpus(side, texts(9), tmp_path / "alone", label_mechanism=labels)
+    alone = release_corpus(
+        side, texts(9), tmp_path / "alone", label_mechanism=labels, register=tmp_path / "other"
+    )
     with Ledger.open(ledger_of(tmp_path / "alone")) as book:
         assert book.cap is not None
         assert book.cap.shares == record

@@ -55,7 +55,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy import TEXT, Deployment, RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.shuffling import CentralBounds
-from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, NOBODY, SHUFFLER
+from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, SHUFFLER
 from dp_forward.privacy.units import RECORD
 
 __all__ = ["ShuffledBatch", "central_promise", "hides_whole_texts"]
@@ -160,7 +160,7 @@ def central_statement(reading: CentralBounds, batches: Sequence[ShuffledBatch]) 
     if batches[0].by_label is not None:
         came += f" Labels are public, so a record hides among the {least} or more of its label in its batch."
     rests = reading.upper.rests_on
-    if reading.upper.trusted == NOBODY:
+    if not reading.upper.assumptions:
         could = "; and if ".join(ASSUMPTIONS[SHUFFLER])
         rests = f"The shuffler adds nothing proved here. It could only if {could}."
     return [

@@ -21,7 +21,7 @@ from dp_forward.privacy.bounds import (
 )
 from dp_forward.privacy.calibrate import calibrate
 from dp_forward.privacy.compose import Composition, compose
-from dp_forward.privacy.deployment import Deployment, Observer
+from dp_forward.privacy.deployment import Deployment
 from dp_forward.privacy.factor import (
     UNIFORM,
     Factor,
@@ -62,7 +62,6 @@ __all__ = [
     "NoiseSpec",
     "NormBound",
     "Notion",
-    "Observer",
     "PaperReading",
     "Prior",
     "PrivUnit",

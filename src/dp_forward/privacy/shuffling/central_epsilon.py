@@ -26,7 +26,7 @@ from dp_forward.privacy.shuffling.lower_bound import (
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
 
-__all__ = ["ASSUMPTIONS", "NOBODY", "SHUFFLER"]
+__all__ = ["ASSUMPTIONS", "SHUFFLER"]
 
 Kind = Literal["proved", "attack", "estimate"]
 
