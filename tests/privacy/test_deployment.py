@@ -20,7 +20,7 @@ from dp_forward.privacy import (
     normalise,
     normalise_rows,
 )
-from dp_forward.privacy.deployment import Deployment, Observer
+from dp_forward.privacy.deployment import Deployment, Observer, _draws_of_one
 
 BOUND = normalise(1.0)
 GAUSSIAN = calibrate(MatrixGaussian, Budget(8.0, 1e-5), bound=BOUND)
@@ -50,11 +50,32 @@ def test_sampled_releases_are_the_mean_over_how_often_a_user_is_drawn() -> None:
         slow = sum(
             p * curve.delta(epsilon, GAUSSIAN.gaussian_mu * j**0.5) for j, p in enumerate(chances) if j
         )
-        assert own.delta(epsilon) == pytest.approx(slow, rel=1e-9)
+        assert own.delta(epsilon) == pytest.approx(slow, rel=1e-8)
         assert own.delta(epsilon) >= slow * (1 - 1e-12)
     assert own.epsilon() == float("inf")
     assert own.delta(own.epsilon(1e-6)) <= 1e-6
     assert own.guess_rate() == pytest.approx((1 + own.delta(0.0)) / 2)
+
+
+@pytest.mark.parametrize(("steps", "users"), [(5, 1), (50, 50), (3000, 1000), (900_000, 1000)])
+def test_the_chances_of_so_many_draws_are_binomial_and_rounded_up(steps: int, users: int) -> None:
+    found = dict(_draws_of_one(steps, users))
+    right = {j: float(binom.pmf(j, steps, 1 / users)) for j in found}
+    assert sum(found.values()) == pytest.approx(1.0, rel=1e-6)
+    assert sum(found.values()) >= 1 - 1e-12
+    likely = [j for j in found if right[j] > 1e-12]
+    assert [found[j] for j in likely] == pytest.approx([right[j] for j in likely], rel=1e-6)
+
+
+def test_what_a_sampler_mixes_has_a_central_promise_that_names_it() -> None:
+    sampled = Deployment(GAUSSIAN, sampled=1000)
+    said = sampled.statements(1e-5)
+    assert "a sampler that draws users" in said[Observer.PROVIDER]
+    assert "17.6" in said[Observer.SAMPLER]
+    assert "n - 1 attack" in said[Observer.PROVIDER]
+    assert repr(sampled.own_releases).startswith("SampledReleases(mu=1.66")
+    assert "drawn 1 time on average" in sampled.own_releases.promise()
+    assert "without looking" in " ".join(sampled.guarantee().assumptions)
 
 
 def test_a_ledger_is_charged_for_all_draws_that_a_sampler_could_make() -> None:

@@ -26,12 +26,12 @@ Paper: the paper gives one epsilon for whoever looks.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
-from scipy.stats import binom
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
@@ -92,14 +92,11 @@ class SampledReleases(Mechanism):
     _chances: tuple[tuple[float, Curve], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        steps, chance = self.passes * self.users, 1 / self.users
-        most = self.passes
-        while most < steps and binom.sf(most, steps, chance) > _TAIL:
-            most += 1
         named = {} if self.label is None else _label_options(self.label)
         curves = (
-            (float(binom.pmf(j, steps, chance)), record_curve(mu=math.sqrt(j) * self.mu, draws=j, **named))
-            for j in range(1, most + 1)
+            (chance, record_curve(mu=math.sqrt(j) * self.mu, draws=j, **named))
+            for j, chance in _draws_of_one(self.passes * self.users, self.users)
+            if j
         )
         object.__setattr__(self, "_chances", tuple(curves))
 
@@ -144,6 +141,24 @@ class SampledReleases(Mechanism):
 
     def __repr__(self) -> str:
         return f"SampledReleases(mu={shown_up(self.mu)}, users={self.users}) -> {self.promise()}"
+
+
+def _draws_of_one(steps: int, users: int) -> Iterator[tuple[int, float]]:
+    """``P[Bin(steps, 1 / users) = j]`` by rising j, rounded up, until at most `_TAIL` is left.
+
+    By logarithms from j = 0 on, each from the one before: a few units in the last place a step. Once a ratio
+    is below 1/2 the rest is at most the next term twice.
+    """
+    if users == 1:
+        yield steps, 1.0
+        return
+    log_chance, log_odds = steps * math.log1p(-1 / users), -math.log(users - 1)
+    for j in range(steps + 1):
+        yield j, math.exp(log_chance) * (1 + 1e-9)
+        ratio = math.log(max(steps - j, 1) / (j + 1)) + log_odds
+        if ratio < math.log(0.5) and 2 * math.exp(log_chance + ratio) <= _TAIL:
+            return
+        log_chance += ratio
 
 
 def _label_options(label: RandomizedResponse) -> dict[str, Any]:
