@@ -13,7 +13,8 @@ import dp_forward as dpf
 from dp_forward.errors import BudgetExhausted
 
 # An example has a register of its own; yours, in ~/.local/share/dp-forward, knows every text you released.
-os.environ["DPF_HOME"] = tempfile.mkdtemp()
+home = tempfile.TemporaryDirectory()
+os.environ["DPF_HOME"] = home.name
 
 # Yours: lists, numpy arrays, pandas columns, or a datasets.Dataset. Here, 120 records of three labels.
 said = {

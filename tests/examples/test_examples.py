@@ -20,7 +20,7 @@ EXPECTED = {
         r"8\.0-LDP per record",
         r"a ticket is about (delivery|billing|refund)\n",
         r"right on \d+%",
-        r"a second fit is refused: .* Nothing was charged .* k folds cost k epsilon",
+        r"a second fit is refused: .* Nothing was charged.* k folds cost k epsilon",
     ),
     "finetune_with_peft_lora": (
         r"of the front: 0 tensors",
