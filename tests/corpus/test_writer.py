@@ -26,6 +26,7 @@ from dp_forward.corpus import writer as module
 from dp_forward.corpus.draw_log import DrawLog
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, shard_name
 from dp_forward.corpus.writer import ledger_of, private_folder, release_corpus
+from dp_forward.data import EncodedTexts
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Cap, Ledger, State
 from dp_forward.noise.folded_record import FoldedCode
@@ -44,6 +45,12 @@ def spent(out: Path) -> float:
     with Ledger.open(ledger_of(out)) as ledger:
         ledger.verify()
         return ledger.spent()
+
+
+def entered() -> int:
+    """Releases that the register knows."""
+    with TextRegister() as register:
+        return int(register.summary()["released"]["entries"])
 
 
 def in_order(corpus: ReleasedCorpus) -> np.ndarray:
@@ -98,7 +105,8 @@ def killed(out: Path, owner: Any, name: str, *, at: int, after: bool) -> None:
 
 
 POINTS = {
-    "after the plan, before the charge": (Ledger, "reserve", 1, False),
+    "after the plan, before the register": (TextRegister, "charge", 1, False),
+    "in the register, before the charge": (Ledger, "reserve", 1, False),
     "after the charge": (Ledger, "reserve", 1, True),
     "before the first piece": (DrawLog, "add", 1, False),
     "in the middle of shard 0": (DrawLog, "add", 2, True),
@@ -128,9 +136,11 @@ def test_a_killed_release_goes_on_and_draws_no_record_again(tmp_path: Path, poin
     killed(out, owner, name, at=at, after=after)
     named = {name: data for name, data in files_of(out).items() if not name.endswith(".new")}
     noisy, labels = committed(out)
+    assert entered() == (owner is not TextRegister), "before the ledger, and before any draw"
 
     corpus = release(out, label_mechanism=FLIP, resume=True)
 
+    assert entered() == 1
     now = files_of(out)
     assert sorted(now) == [MANIFEST, *(shard_name(number) for number in range(3))]
     assert {name: now[name] for name in named} == named, "what had its name is never written again"
@@ -389,10 +399,31 @@ def test_corpora_of_two_units_do_not_share_a_ledger(tmp_path: Path) -> None:
         assert book.summary().unit == "record"
 
 
+def test_some_texts_again_are_charged_again_in_whatever_corpus(tmp_path: Path) -> None:
+    release(tmp_path / "one")
+    parts = texts(2).columns, texts(9, seed=5).columns
+    mixed = EncodedTexts(
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, pads_left=False
+    )
+    with pytest.raises(BudgetExhausted, match=r"2 of 11 texts were released before.*--budget 8\.0"):
+        release_corpus(user(), mixed, tmp_path / "two")
+    assert not (tmp_path / "two").exists()
+    assert entered() == 1
+    said: list[str] = []
+    release_corpus(user(), mixed, tmp_path / "two", budget=8.0, say=said.append)
+    assert said == [
+        "2 of 11 texts were released before, 0 more nearly; with this one up to epsilon 8.0 is charged to "
+        "one of them in all ledgers."
+    ]
+    # Charged before the register was there, or in another one: it is resumed, and refused nothing.
+    release_corpus(user(), mixed, tmp_path / "two", register=tmp_path / "other")
+
+
 def test_a_budget_below_one_release_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(BudgetExhausted, match=r"costs 4\.0 for every record"):
         release(tmp_path / "corpus", budget=3.9)
     assert not list(tmp_path.iterdir())
+    assert entered() == 0, "what the ledger refuses is withdrawn"
 
 
 def test_a_release_is_resumed_with_its_own_ledger_only(tmp_path: Path) -> None:
