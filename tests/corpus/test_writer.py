@@ -29,6 +29,7 @@ from dp_forward.corpus.writer import ledger_of, private_folder, release_corpus
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Cap, Ledger, State
+from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.privacy import TEXT, Notion, Prior, RandomizedResponse, ResponseWithPrior
 from warm_process import Script
