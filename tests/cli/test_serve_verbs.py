@@ -94,10 +94,13 @@ def test_answers_that_were_paid_for_are_shown_when_the_budget_ends(
 
 
 @pytest.mark.slow
-def test_whoever_names_the_whole_run_is_told_which_half(dpf: Callable[..., Any], run: Path) -> None:
-    served, asked = dpf("serve", str(run)), dpf("ask", str(run), "a film", "--budget", "8")
+def test_a_provider_names_its_half_and_a_user_may_name_the_run(
+    dpf: Callable[..., Any], run: Path, address: str, tmp_path: Path
+) -> None:
+    served = dpf("serve", str(run))
     assert (served.code, f"Name {run / 'back'}." in served.err) == (2, True)
-    assert (asked.code, f"Name {run / 'front'}." in asked.err) == (2, True)
+    mine = ["--server", address, "--ledger", str(tmp_path / "ledger"), "--budget", "8"]
+    assert dpf("ask", str(run), "a lovely film", *mine).code == 0
 
 
 @pytest.mark.slow

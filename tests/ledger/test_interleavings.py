@@ -109,14 +109,14 @@ def campaign(count: int, *, old: bool) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_thousand_interleavings_of_kinds_forks_and_kills_pass_neither_share() -> None:
-    found = campaign(1000, old=False)
-    assert found["interleavings"] == 1000
+def test_interleavings_of_kinds_forks_and_kills_pass_neither_share() -> None:
+    found = campaign(200, old=False)  # `python -m ledger.test_interleavings 1000 0` in tests/ for more
+    assert found["interleavings"] == 200
     assert (found["lost"], found["beyond"], found["unsound"]) == (0, 0, 0)
-    assert found["kills"] > 500
-    assert found["acknowledged"] > 3000
-    assert found["refusals"] > 500
-    assert found["both_kinds"] > 500
+    assert found["kills"] > 100
+    assert found["acknowledged"] > 600
+    assert found["refusals"] > 100
+    assert found["both_kinds"] > 100
 
 
 @pytest.mark.slow
