@@ -76,6 +76,7 @@ def test_what_a_sampler_mixes_has_a_central_promise_that_names_it() -> None:
     assert repr(sampled.own_releases).startswith("SampledReleases(mu=1.66")
     assert "drawn 1 time on average" in sampled.own_releases.promise()
     assert "without looking" in " ".join(sampled.guarantee().assumptions)
+    assert set(GAUSSIAN.assumptions) < set(sampled.guarantee().assumptions)
 
 
 def test_a_ledger_is_charged_for_all_draws_that_a_sampler_could_make() -> None:

@@ -63,16 +63,7 @@ def account(
         sentences += [f"{who[0].upper()}{who[1:]}: {said}" for who, said in result["observers"].items()]
         sentences.append(name_assumptions(guarantee.assumptions))
         if central is not None:
-            result |= {
-                "delta": at_delta,
-                "central_epsilon_upper": central.upper.epsilon,
-                "central_epsilon_lower": central.lower.epsilon,
-                "paper_estimate": central.estimate.epsilon,
-                "central": {
-                    name: {"kind": bound.kind, "trusted": bound.trusted, "statement": bound.statement}
-                    for name, bound in vars(central).items()
-                },
-            }
+            result |= {"delta": at_delta, **_central_fields(central)}
             sentences += [central.lower.statement, central.estimate.statement]
         if paper:
             result["paper"], more = _paper(request, text, at_delta, deployment.users, central)
@@ -119,6 +110,18 @@ def _local_fields(request: MechanismRequest, guarantee: Guarantee) -> dict[str, 
         "central_epsilon_upper": None,
         "central_epsilon_lower": None,
         "paper_estimate": None,
+    }
+
+
+def _central_fields(central: c.CentralBounds) -> dict[str, Any]:
+    return {
+        "central_epsilon_upper": central.upper.epsilon,
+        "central_epsilon_lower": central.lower.epsilon,
+        "paper_estimate": central.estimate.epsilon,
+        "central": {
+            name: {"kind": bound.kind, "trusted": bound.trusted, "statement": bound.statement}
+            for name, bound in vars(central).items()
+        },
     }
 
 

@@ -63,15 +63,7 @@ def ask(
     """
     from dp_forward.service.client.client import Client
 
-    given = list(texts or [])
-    if file is not None:
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
-            raise InvalidInput("file", "be readable UTF-8", file, "Check the path.") from None
-        given = [line for line in lines if line.strip()]
-    if not given or (texts and file is not None):
-        raise InvalidInput("texts", "be given, or a --file, and not both", len(given), "Say what to ask.")
+    given = _read(texts, file)
     asked = _pairs(given, lines=file is not None) if pair else given
     token, new = options.optional_token(token_file), not ledger.exists()
     budgets: dict[str, Any] = {"ledger": ledger, "budget": budget, "budget_per_day": budget_per_day}
@@ -89,6 +81,20 @@ def ask(
         raise BudgetExhausted(f"{refused} {_STILL_FREE}") from None
     finally:  # what was paid for is shown, whatever ended it
         _print_all(answers, asked=len(asked), json=json)
+
+
+def _read(texts: list[str] | None, file: Path | None) -> list[str]:
+    """What to ask about: the words of the command, or the lines of a file."""
+    given = list(texts or [])
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            raise InvalidInput("file", "be readable UTF-8", file, "Check the path.") from None
+        given = [line for line in lines if line.strip()]
+    if not given or (texts and file is not None):
+        raise InvalidInput("texts", "be given, or a --file, and not both", len(given), "Say what to ask.")
+    return given
 
 
 def _print_all(answers: list[dict[str, Any]], *, asked: int, json: bool) -> None:

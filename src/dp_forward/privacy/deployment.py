@@ -89,6 +89,8 @@ class SampledReleases(Mechanism):
     passes: int
     label: RandomizedResponse | None = None
     shown_delta: float = 1e-5
+    parts_rest_on: tuple[str, ...] = ()
+    """What text and label rest on by themselves."""
     _chances: tuple[tuple[float, Curve], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,7 +122,7 @@ class SampledReleases(Mechanism):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        return ("the sampler draws without looking at what a record says",)
+        return (*self.parts_rest_on, "the sampler draws without looking at what a record says")
 
     @property
     def scope(self) -> str:
@@ -221,7 +223,10 @@ class Deployment:
         if self.sampled is not None:
             mu = self.text.gaussian_mu / math.sqrt(self._releases)
             once = None if self.label is None else replace(self.label, releases=1)
-            return SampledReleases(mu, self.sampled, self._releases, once, self.text.shown_delta)
+            rests_on = dict.fromkeys((*self.text.assumptions, *(once.assumptions if once else ())))
+            return SampledReleases(
+                mu, self.sampled, self._releases, once, self.text.shown_delta, tuple(rests_on)
+            )
         return self.text if self.label is None else compose(self.text, self.label)
 
     @property
