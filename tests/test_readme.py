@@ -56,6 +56,7 @@ def test_the_commands_that_are_only_shown_can_be_read() -> None:
         _parsed(shlex.split(command, comments=True), program)
 
 
+@pytest.mark.slow
 def test_a_shown_command_with_an_unknown_option_would_be_seen() -> None:
     for wrong in (
         ["serve", "run/back", "--no-such-option"],
@@ -71,6 +72,7 @@ def test_the_readme_is_short_and_its_files_are_named_rightly() -> None:
     assert f"| {len(FAMILIES)} Hugging Face families |" in README
 
 
+@pytest.mark.slow
 def test_the_numbers_of_the_readme_are_those_of_the_proof() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", README, flags=re.MULTILINE)
     assert len(rows) == 5

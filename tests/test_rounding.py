@@ -38,6 +38,7 @@ def formats(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node.args[0])
 
 
+@pytest.mark.slow
 def test_no_promise_charge_or_budget_is_printed_by_a_format_that_rounds_to_nearest() -> None:
     found = {
         f"{path.relative_to(PACKAGE)}: {shown}"

@@ -23,6 +23,7 @@ def _attacked(cut: str, mechanism: str | None, *, epsilon: float = 8.0, shuffled
     return noise, attribute_attack(pair(cut).front, noise, train, test, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["embeddings", "encoder.1", "output"])
 def test_an_undefended_front_tells_the_attribute(cut: str) -> None:
     _, found = _attacked(cut, None)
@@ -32,11 +33,13 @@ def test_an_undefended_front_tells_the_attribute(cut: str) -> None:
     assert found.details["noise"] == "none"
 
 
+@pytest.mark.slow
 def test_labels_that_the_texts_do_not_tell_are_not_found() -> None:
     _, found = _attacked("encoder.1", None, shuffled=True)
     assert found.success < found.chance + 0.08
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["privunit", "matrix-gaussian"])
 def test_noise_brings_it_to_the_majority_and_under_the_ceiling(name: str) -> None:
     noise, found = _attacked("embeddings", name, epsilon=1.0)
@@ -46,6 +49,7 @@ def test_noise_brings_it_to_the_majority_and_under_the_ceiling(name: str) -> Non
     assert found.details["noise"] == "released"
 
 
+@pytest.mark.slow
 def test_little_noise_does_not() -> None:
     """The control: the attacker does learn through noise, where there is little of it."""
     _, found = _attacked("output", "privunit", epsilon=200.0)

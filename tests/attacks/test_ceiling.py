@@ -33,6 +33,7 @@ def test_two_candidates_have_the_guess_rate(epsilon: float) -> None:
     assert attribute_ceiling(pure, 0.5) <= pure.guess_rate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["privunit", "matrix-gaussian"])
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 8.0])
 def test_a_pure_bound_and_the_prior_enclose_it_and_it_grows_concavely(name: str, epsilon: float) -> None:

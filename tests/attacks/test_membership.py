@@ -116,6 +116,7 @@ def test_undefended_answers_are_those_of_the_whole_model_in_the_order_of_the_tex
     assert seen[-1] == 90
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["privunit", "matrix-gaussian", "mvg"])
 def test_noisy_answers_are_drawn_anew_and_averaged(name: str) -> None:
     halves, some = pair("encoder.1"), texts(30)

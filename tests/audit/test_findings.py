@@ -45,6 +45,7 @@ def test_a_distance_that_is_too_large_is_refuted_by_few_draws_and_by_many() -> N
     assert findings.distance_z(0.0, 1.7, first=16, second=16) < -3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 16.0])
 def test_few_honest_vectors_of_privunit_refute_no_more_often_than_said(epsilon: float) -> None:
     mechanism = NoiseSpec(mechanism="privunit", epsilon=epsilon).build()

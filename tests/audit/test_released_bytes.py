@@ -36,6 +36,7 @@ def _seeded(choice: NoiseSpec, seed: int, bits: int = 16):
     return lambda hidden: [one.values for one in release_batch(hidden, mechanism, bits=bits, entropy=entropy)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_an_honest_release_is_not_refuted_and_its_claim_is_met(choice: NoiseSpec) -> None:
     audit = audit_released(choice.build(), draws=3000, draw=_seeded(choice, 1))
@@ -73,6 +74,7 @@ def test_an_honest_decision_is_not_refuted(epsilon: float, labels: int, bits: in
     assert audit.mu_claimed is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "labels"), RESPONSES)
 def test_a_decision_with_a_tenth_less_noise_is_refuted(epsilon: float, labels: int) -> None:
     claimed = _decision(epsilon, labels).build()
@@ -127,6 +129,7 @@ def test_forks_that_gave_nothing_in_time_share_no_noise(monkeypatch: pytest.Monk
         assert not [one for one in audit_draws(choice.build()) if one.refuted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("name", ["privunit", "matrix-gaussian"])
 def test_noise_for_a_larger_budget_is_refuted(name: str, bits: int) -> None:
@@ -153,6 +156,7 @@ def test_three_honest_audits_in_a_row_pass_with_fresh_entropy() -> None:
             assert not audit.refuted, audit.refuted_by
 
 
+@pytest.mark.slow
 def test_the_cap_share_that_is_claimed_knows_about_rounding() -> None:
     claim = claim_of(NoiseSpec(mechanism="privunit", epsilon=8.0).build())
     rng = np.random.default_rng(3)
@@ -164,6 +168,7 @@ def test_the_cap_share_that_is_claimed_knows_about_rounding() -> None:
     assert claim.cap_share < claim.mechanism.cap_probability - 0.01, "the control: without rounding"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 64])
 def test_rounding_along_few_entries_is_no_broken_promise(width: int) -> None:
     """In one dimension the cells of the grid lie where they lie, and t is not at an edge of one."""
@@ -241,6 +246,7 @@ def test_shared_noise_is_seen_and_independent_noise_is_not() -> None:
     assert shared_noise(rows, 8) == [], "in few dimensions chance comes close"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", CHOICES[1:5], ids=str)
 def test_draws_are_total_of_one_size_text_by_text_and_fresh(choice: NoiseSpec) -> None:
     found = audit_draws(choice.build())

@@ -18,6 +18,7 @@ def test_the_rows_of_the_first_block_are_those_of_the_cut_at_embeddings(family: 
         assert torch.equal(entry_rows(deep, BATCH)[text], shallow(**BATCH)[text])
 
 
+@pytest.mark.slow
 def test_a_linear_map_leads_back_to_the_rows_of_the_first_block() -> None:
     deep = front("encoder.1")
     told: list[int] = []

@@ -17,6 +17,7 @@ KEYS = {
 }
 
 
+@pytest.mark.slow
 def test_shuffled_privunit_has_its_proved_central_epsilon(dpf) -> None:
     result = dpf(
         "account",
@@ -65,6 +66,7 @@ def test_the_papers_central_8_is_told_as_it_is(dpf, monkeypatch: pytest.MonkeyPa
     assert "2C" in said
 
 
+@pytest.mark.slow
 def test_text_and_label_cost_less_than_their_sum(dpf) -> None:
     result = dpf(
         "account", "-m", "gaussian", "-e", "8", "--label-epsilon", "2.1972245773", "--labels", "2", "--json"
@@ -74,6 +76,7 @@ def test_text_and_label_cost_less_than_their_sum(dpf) -> None:
     assert result["unit"] == "record"
 
 
+@pytest.mark.slow
 def test_pure_releases_add_and_go_through_the_shuffler_together(dpf) -> None:
     result = dpf(
         "account",
@@ -121,6 +124,7 @@ def test_a_sampler_is_another_trusted_part(dpf) -> None:
     assert "sampler" in result["central"]["upper"]["trusted"]
 
 
+@pytest.mark.slow
 def test_a_decision_is_shuffled_as_a_label_is(dpf) -> None:
     asked = ("-e", "2", "--labels", "4", "--shuffle", "1000", "--json")
     label = dpf("account", "-m", "randomized-response", *asked).json
@@ -165,6 +169,7 @@ def test_bad_input_is_one_line_and_exit_code_2(dpf, words: str) -> None:
     assert result.err.startswith("dpf: `")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [("--shuffle", "10000"), ("--sampler", "10000")])
 @pytest.mark.parametrize("unit", ["token", "phrase:2"])
 def test_no_central_epsilon_is_printed_for_less_than_a_text(dpf, unit: str, where: tuple[str, str]) -> None:

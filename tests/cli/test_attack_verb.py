@@ -114,6 +114,7 @@ def test_shadows_are_trained_as_the_run_was(dpf: Callable[..., Any], private: Pa
     assert "training shadows: 2 of 2" in done.err
 
 
+@pytest.mark.slow
 def test_the_same_inversion_reads_all_without_noise_and_little_with_it(
     dpf: Callable[..., Any], world: TinyWorld, fronts: dict[str, Path]
 ) -> None:
@@ -183,6 +184,7 @@ def test_an_attribute_is_learnt_without_noise_and_kept_by_it(
     assert noisy.json["low"] <= noisy.json["ceiling"] < 0.7
 
 
+@pytest.mark.slow
 def test_genres_are_found_by_keywords(
     dpf: Callable[..., Any], fronts: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -197,6 +199,7 @@ def test_genres_are_found_by_keywords(
     assert done.json["trials"] == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "named"),
     [

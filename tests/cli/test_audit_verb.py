@@ -115,6 +115,7 @@ def test_a_broken_service_is_refuted(dpf: Callable[..., Any], run: Path) -> None
     assert "leans most (claimed 0.5, found 1)" in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -134,6 +135,7 @@ def test_nonsense_is_refused_in_one_line(dpf: Callable[..., Any], words: list[st
     assert done.err.strip().count("\n") == 0
 
 
+@pytest.mark.slow
 def test_a_run_without_noise_has_nothing_to_audit(dpf: Callable[..., Any], tmp_path: Path) -> None:
     tiny_user.write_user(tmp_path, noise=None)
     done = dpf("audit", str(tmp_path))

@@ -15,6 +15,7 @@ def test_the_matrix_gaussian_at_the_reference_point(dpf) -> None:
     assert result.json["guess_rate"] == pytest.approx(0.798, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_privunit_tells_its_threshold_and_needs_no_delta(dpf) -> None:
     result = dpf("calibrate", "--mechanism", "privunit", "--epsilon", "8", "--delta", "1e-5", "--json").json
     assert set(result) >= KEYS | {"threshold", "cap_probability", "scale"}
@@ -39,6 +40,7 @@ def test_every_mechanism_answers_with_the_same_keys(dpf, mechanism: str) -> None
     assert set(result.json) >= KEYS
 
 
+@pytest.mark.slow
 def test_a_decision_is_kept_as_often_as_a_label_and_protects_the_text(dpf) -> None:
     asked = ("-e", "2", "--labels", "4", "--json")
     label = dpf("calibrate", "-m", "randomized-response", *asked).json
@@ -69,6 +71,7 @@ def test_the_classical_formula_beyond_its_theorem_says_none(dpf) -> None:
     assert "no guarantee" in result.err
 
 
+@pytest.mark.slow
 def test_paper_mode_stands_beside_the_right_number(dpf) -> None:
     result = dpf("calibrate", "-m", "matrix-gaussian", "-e", "8", "--paper", "--json").json
     assert result["paper"]["sigma"] == pytest.approx(0.60023, abs=1e-5)

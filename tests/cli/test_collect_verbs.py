@@ -153,6 +153,7 @@ def test_only_a_shuffler_brings_a_central_epsilon(run: Path, dpf: Dpf, tmp_path:
         assert public.json["central"] is None, "nobody knows how many share a label"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -174,6 +175,7 @@ def test_collecting_is_asked_for_in_one_way(
     assert told in found.err
 
 
+@pytest.mark.slow
 def test_a_token_and_again_go_with_a_server(run: Path, dpf: Dpf, tmp_path: Path) -> None:
     for more in (["--token-file", str(run.parent / "token")], ["--again"]):
         found = dpf(*words(run, tmp_path / "out", *more))

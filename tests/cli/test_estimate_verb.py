@@ -41,6 +41,7 @@ def _collected(corpus: ReleasedCorpus, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_shares_are_printed_for_programs_and_drawn_for_people(dpf: Dpf, folded: Path, tmp_path: Path) -> None:
     found = dpf("estimate", str(folded), "--json")
     assert found.code == 0, found.err
@@ -58,6 +59,7 @@ def test_shares_are_printed_for_programs_and_drawn_for_people(dpf: Dpf, folded: 
     assert (tmp_path / "shares.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_collection_says_the_same_as_the_corpus_that_was_pushed(
     dpf: Dpf, folded: Path, tmp_path: Path
 ) -> None:
@@ -69,6 +71,7 @@ def test_a_collection_says_the_same_as_the_corpus_that_was_pushed(
     assert sorted(path.name for path in tmp_path.iterdir()) == before, "the exported corpus is gone"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_estimated_or_drawn_is_refused_in_one_line(
     dpf: Dpf, folded: Path, tmp_path: Path
 ) -> None:
@@ -92,6 +95,7 @@ def test_a_bar_has_one_length_and_shows_its_interval(low: float, high: float) ->
     assert abs(bar.count("▒") - 40 * (high - low)) <= 1
 
 
+@pytest.mark.slow
 def test_a_label_is_shown_as_it_is_written(dpf: Dpf, tmp_path: Path) -> None:
     side, odd = user(), ("[bold]x", ":smile:", "[/y]")
     release_corpus(replace(side, spec=replace(side.spec, labels=odd)), texts(), tmp_path / "out")

@@ -20,6 +20,7 @@ def test_a_guarantee_in_words_with_a_table(dpf) -> None:
     assert "100" in said
 
 
+@pytest.mark.slow
 def test_repeating_a_release_costs_what_the_table_says(dpf) -> None:
     result = dpf("explain", "-m", "gaussian", "-e", "1", "--json").json
     rows = {row["releases"]: row["epsilon"] for row in result["repeated"]}
@@ -68,6 +69,7 @@ def test_the_command_is_installed_and_knows_its_version() -> None:
     assert dp_forward.__version__ == project["version"]
 
 
+@pytest.mark.slow
 def test_every_help_ends_with_an_example_that_runs(dpf) -> None:
     for verb in ("calibrate", "account", "explain"):
         text = dpf(verb, "--help").out

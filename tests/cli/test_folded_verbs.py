@@ -87,6 +87,7 @@ def right(run: Path) -> float:
     return sum(name == label for name, (_, label) in zip(named, held, strict=True)) / len(held)
 
 
+@pytest.mark.slow
 def test_the_verb_makes_the_same_projection_and_says_what_it_will_be_worth(
     world: Path, dpf: Dpf, tmp_path: Path
 ) -> None:
@@ -201,6 +202,7 @@ def test_through_a_shuffler_a_central_epsilon_is_printed(world: Path, dpf: Dpf, 
     assert "shuffler is honest" in told
 
 
+@pytest.mark.slow
 def test_what_was_learnt_is_a_function_of_the_releases(
     world: Path, released: Path, dpf: Dpf, tmp_path: Path
 ) -> None:
@@ -212,6 +214,7 @@ def test_what_was_learnt_is_a_function_of_the_releases(
     assert again == json.loads((tmp_path / "one" / "report.json").read_text()) | {"out": again["out"]}
 
 
+@pytest.mark.slow
 def test_other_public_labels_of_the_same_records_cost_nothing(
     world: Path, released: Path, dpf: Dpf, tmp_path: Path
 ) -> None:
@@ -257,6 +260,7 @@ def test_what_does_not_fit_folded_releases_is_refused_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more", [["--collect-labels", "public"], ["--label-epsilon", "1"], ["--also-epsilon", "2"]]
 )
@@ -271,6 +275,7 @@ def test_a_projection_is_served_to_collect_and_for_nothing_else(
     assert (nowhere.code, "collect" in nowhere.err) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [["--no-labels"], ["--label-epsilon", "1"]])
 def test_a_folded_label_cannot_be_left_out_or_randomized_again(
     world: Path, dpf: Dpf, tmp_path: Path, more: list[str]

@@ -108,6 +108,7 @@ def test_what_the_releases_say_already_is_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_start_must_be_named(dpf: Callable[..., Any], made: TinyReleases, tmp_path: Path) -> None:
     words = ["finetune", "--from-releases", str(made.public), "--out", str(tmp_path / "run")]
     missing = dpf(*words)

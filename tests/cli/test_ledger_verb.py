@@ -91,6 +91,7 @@ def test_a_ledger_for_both_kinds_is_made_with_its_shares(tmp_path: Path) -> None
     assert not (tmp_path / "odd").exists()
 
 
+@pytest.mark.slow
 def test_an_older_ledger_is_restated_on_stderr_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_ledger_is_made_once(tmp_path: Path) -> None:
     assert isinstance(again.exception, InvalidInput)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["show", "verify", "create"])
 def test_each_help_has_an_example(verb: str) -> None:
     assert f"Example: dpf ledger {verb} " in CliRunner().invoke(app, [verb, "--help"]).stdout

@@ -117,6 +117,7 @@ def test_a_plan_file_where_data_belongs_is_told_apart(dpf: Callable[..., Any], t
     assert (refused.code, "--plan" in refused.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_folder_without_its_tokenizer_is_refused_before_anything_is_charged(
     dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_bad_file_costs_one_line_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_file_without_a_header_is_read_by_the_flag(
     dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_ledger_of_another_version_is_one_clear_line(
     assert "a new ledger" in refused.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"),
     [

@@ -9,6 +9,7 @@ from dp_forward.split.artifacts import half_digest, load_back, load_front
 from dp_forward.split.pretrained import load_model
 
 
+@pytest.mark.slow
 def test_the_cuts_of_the_real_model_are_listed(dpf) -> None:
     rows = dpf("cuts", "minilm", "--no-check", "--json").json
     assert len(rows) == 2 + 6 * 5 + 1
@@ -31,6 +32,7 @@ def test_every_kind_of_cut_of_the_real_weights_passes_the_leak_check(dpf, tmp_pa
     assert all(row["problems"] == [] for row in rows)
 
 
+@pytest.mark.slow
 def test_cuts_can_be_read_by_people(dpf) -> None:
     said = dpf("cuts", "minilm", "--no-check").out
     assert "encoder.6.attention_norm" in said

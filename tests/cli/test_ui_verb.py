@@ -41,6 +41,7 @@ def test_the_page_answers_and_ends_in_order(run: Path, tmp_path: Path) -> None:
     assert (len(verb.output.splitlines()), verb.errors) == (1, ""), "nothing is logged"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

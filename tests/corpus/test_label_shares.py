@@ -73,6 +73,7 @@ def draw_answers(transition: np.ndarray, kinds: int, records: int, assumed: np.n
     return draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records", SIZES)
 @pytest.mark.parametrize("kinds", [2, 4])
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
@@ -122,6 +123,7 @@ def test_the_variance_is_right_at_another_threshold_too() -> None:
     assert forgotten.max() < 0.94
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records", SIZES)
 @pytest.mark.parametrize("kinds", [2, 4])
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
@@ -137,6 +139,7 @@ def test_intervals_of_answers_cover_and_those_without_debiasing_do_not(
     assert covered(biased, SKEWED[kinds]).min() < LEAST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records", SIZES)
 def test_intervals_of_public_labels_cover(records: int) -> None:
     draws = draw_answers(np.eye(4), 4, records, np.eye(4))
@@ -175,6 +178,7 @@ def true_shares(records: int) -> np.ndarray:
     return np.asarray(np.bincount(texts(records).labels, minlength=LABELS) / records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "noise", [{}, {"threshold_share": 0.5}, {"mechanism": "gaussian", "epsilon": 16.0}, {"norm": 3.0}]
 )
@@ -188,6 +192,7 @@ def test_a_folded_corpus_says_the_shares_of_its_labels(tmp_path: Path, noise: di
     assert "costs nothing" in " ".join(found.notes)
 
 
+@pytest.mark.slow
 def test_randomized_labels_and_public_ones_are_counted(tmp_path: Path) -> None:
     prior = Prior.public([0.3, 0.3, 0.4], where="a census")
     for number, label in enumerate((RandomizedResponse(2.0, LABELS), ResponseWithPrior(4.0, prior))):
@@ -202,6 +207,7 @@ def test_randomized_labels_and_public_ones_are_counted(tmp_path: Path) -> None:
     assert "not protected" in public.notes[0]
 
 
+@pytest.mark.slow
 def test_answers_of_k_ary_response_say_the_shares_of_decisions(tmp_path: Path) -> None:
     side = decided_user(2.0)
     corpus = release_corpus(side, texts(600), tmp_path / "out", publish_labels=False)

@@ -284,6 +284,7 @@ def _loss(back: torch.nn.Module, corpus: ReleasedCorpus, labels: torch.Tensor | 
         return float(back(**(batch if labels is None else {**batch, "labels": labels})).loss)
 
 
+@pytest.mark.slow
 def test_fetching_a_batch_takes_a_small_part_of_a_step_of_the_back(tmp_path: Path) -> None:
     corpus = release_corpus(user(), texts(256), tmp_path / "corpus", shard_records=64)
     back = split_model(tiny("bert", blocks=2), "encoder.1").back

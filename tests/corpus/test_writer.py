@@ -130,6 +130,7 @@ def committed(out: Path) -> tuple[dict[int, bytes], dict[int, bytes]]:
     return {first: noisy for first, noisy, _ in pieces}, {first: labels for first, _, labels in pieces}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_a_killed_release_goes_on_and_draws_no_record_again(tmp_path: Path, point: str) -> None:
     out = tmp_path / "corpus"
@@ -157,6 +158,7 @@ def test_a_killed_release_goes_on_and_draws_no_record_again(tmp_path: Path, poin
         assert (ledger.releases, ledger.pending()) == (1, ())
 
 
+@pytest.mark.slow
 def test_kills_at_every_turn_of_one_release_add_up_to_one_release(tmp_path: Path) -> None:
     out = tmp_path / "corpus"
     kept: dict[str, bytes] = {}
@@ -231,6 +233,7 @@ def test_a_complete_release_asked_again_costs_nothing_and_gives_the_same_bytes(t
     assert spent(out) == 4.0
 
 
+@pytest.mark.slow
 def test_an_unfinished_release_is_refused_without_resume(tmp_path: Path) -> None:
     out = tmp_path / "corpus"
     killed(out, DrawLog, "finish", at=1, after=True)
@@ -280,6 +283,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"], "nothing is left beside it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["gone", "one bit"])
 def test_a_finished_shard_that_is_lost_is_never_drawn_again(tmp_path: Path, damage: str) -> None:
     out = tmp_path / "corpus"
@@ -309,6 +313,7 @@ def test_two_processes_at_once_are_refused(tmp_path: Path) -> None:
 # --- the budget ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_second_release_of_a_corpus_is_charged_again_and_refused_beyond_the_cap(tmp_path: Path) -> None:
     ledger = tmp_path / "corpus.ledger"
     release(tmp_path / "one", ledger=ledger, budget=8.0)
@@ -345,6 +350,7 @@ def test_a_release_fits_under_a_cap_of_its_own_epsilon(tmp_path: Path, noise: st
         assert book.charged().epsilon(corpus.guarantee.delta) == pytest.approx(4.0)
 
 
+@pytest.mark.slow
 def test_a_gaussian_text_with_a_randomized_label_has_a_share_for_each(tmp_path: Path) -> None:
     """In the proportion of one record, so that as many whole records fit as the budget allows."""
     side, labels = user("output", mechanism="matrix-gaussian"), RandomizedResponse(2.0, labels=3)
@@ -378,6 +384,7 @@ def test_a_release_by_token_is_promised_per_token(tmp_path: Path) -> None:
         release_corpus(side, texts(9), tmp_path / "flipped", label_mechanism=FLIP)
 
 
+@pytest.mark.slow
 def test_corpora_of_two_units_do_not_share_a_ledger(tmp_path: Path) -> None:
     """Texts alone, texts with randomized labels, tokens: nothing is drawn or charged for the others."""
     shared: dict[str, Any] = {"ledger": tmp_path / "ledger", "budget": 50.0}
@@ -400,6 +407,7 @@ def test_corpora_of_two_units_do_not_share_a_ledger(tmp_path: Path) -> None:
         assert book.summary().unit == "record"
 
 
+@pytest.mark.slow
 def test_some_texts_again_are_charged_again_in_whatever_corpus(tmp_path: Path) -> None:
     release(tmp_path / "one")
     parts = texts(2).columns, texts(9, seed=5).columns
@@ -427,6 +435,7 @@ def test_a_budget_below_one_release_makes_nothing(tmp_path: Path) -> None:
     assert entered() == 0, "what the ledger refuses is withdrawn"
 
 
+@pytest.mark.slow
 def test_a_release_is_resumed_with_its_own_ledger_only(tmp_path: Path) -> None:
     out = tmp_path / "corpus"
     killed(out, DrawLog, "finish", at=1, after=True)
@@ -473,6 +482,7 @@ def test_no_digest_of_the_texts_is_handed_over(tmp_path: Path) -> None:
     assert private_folder(tmp_path / "one").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_labels_are_public_randomized_or_absent_and_the_guarantee_says_so(tmp_path: Path) -> None:
     public = release(tmp_path / "public")
     assert np.array_equal(public.labels, texts(RECORDS).labels)
@@ -523,6 +533,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
 # --- what is drawn ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("noise", ["privunit", "matrix-gaussian"])
 def test_the_mean_of_many_releases_is_the_bounded_hidden(tmp_path: Path, noise: str, bits: int) -> None:
@@ -543,6 +554,7 @@ def test_the_mean_of_many_releases_is_the_bounded_hidden(tmp_path: Path, noise: 
     assert np.median(noisy.std(axis=0)) == pytest.approx(sigma, rel=0.05)
 
 
+@pytest.mark.slow
 def test_randomized_labels_flip_as_often_as_they_should(tmp_path: Path) -> None:
     records = 3000
     corpus = release_corpus(

@@ -257,6 +257,7 @@ def test_a_source_has_a_name(tmp_path: Path) -> None:
             name_task(name)
 
 
+@pytest.mark.slow
 def test_a_data_set_of_hugging_face_brings_its_words_and_splits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_corpus_is_read_no_further_than_needed(words) -> None:
     assert next(endless) < 2000
 
 
+@pytest.mark.slow
 def test_blocks_are_full_and_keep_every_token_in_order(words) -> None:
     texts = [" ".join(f"w{(i * j) % 20}" for j in range(i % 7 + 1)) for i in range(1500)]
     blocks = pack_blocks(texts, words, length=12)
@@ -151,6 +152,7 @@ def test_a_long_sentence_is_cut_evenly() -> None:
     assert lengths == [16, 17]
 
 
+@pytest.mark.slow
 @given(
     texts=st.lists(st.text("ab .!?\n\"'", max_size=200), max_size=5),
     most=st.integers(5, 12),

@@ -118,6 +118,7 @@ def test_unknown_words_leave_the_numbers(tmp_path: Path) -> None:
     assert [record.label for record in read_records(SST2, "train", source=source)] == [1, 0]
 
 
+@pytest.mark.slow
 def test_pairs_of_glue_are_mapped_and_a_test_split_has_no_labels(tmp_path: Path) -> None:
     columns = {"question1": ["Who?", "Why?"], "question2": ["When?", ""], "idx": [0, 1]}
     names = ["not_duplicate", "duplicate"]

@@ -144,6 +144,7 @@ def worst(plan: Schedule, *, mixing: bool, promised: str) -> Measured:
     return max(found)
 
 
+@pytest.mark.slow
 def test_the_measure_is_right_where_the_truth_is_known() -> None:
     """One Gaussian with the whole cap, nothing chosen: exactly delta."""
     mu = curve.largest_mu(EPSILON, DELTA)
@@ -172,6 +173,7 @@ def test_no_policy_passes_the_promise_of_the_new_rule(kind: str, mixing: bool) -
     assert found.high <= 1.04 * DELTA, "and the interval says so"
 
 
+@pytest.mark.slow
 def test_the_ledger_admits_what_the_rule_of_the_attack_admits(tmp_path: Path) -> None:
     """The path of the review, on a real ledger: the rest of the cap is not to be had as a pure release."""
     old = Schedule.under(old_rule)

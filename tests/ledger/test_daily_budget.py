@@ -104,6 +104,7 @@ def test_a_known_key_costs_nothing_on_a_day_that_is_spent(path: Path, clock: Clo
         assert spend(book) == 0
 
 
+@pytest.mark.slow
 def test_the_gaussian_releases_of_a_day_add_their_mu2(path: Path, clock: Clock) -> None:
     charge = Charge.gaussian(0.3)
     with Ledger.create(path, cap=Cap.gaussian(Budget(100.0, 1e-5)), per_day=4.0) as book:
@@ -236,6 +237,7 @@ def test_a_budget_per_day_is_positive_and_within_the_cap(path: Path, per_day: ob
     assert list(path.parent.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_pure_ledger_goes_by_the_day_without_a_total_and_says_what_that_means(
     path: Path, clock: Clock
 ) -> None:
@@ -258,6 +260,7 @@ def test_a_pure_ledger_goes_by_the_day_without_a_total_and_says_what_that_means(
             Ledger.open_or_create(path, cap=Cap.pure(8.0), per_day=4.0)
 
 
+@pytest.mark.slow
 def test_the_shares_of_a_day_are_in_the_proportion_of_the_cap(path: Path, clock: Clock) -> None:
     cap = Cap.mixed(Budget(8.0, 1e-5), pure=2.0)
     with Ledger.create(path, cap=cap, per_day=2.0) as book:

@@ -212,6 +212,7 @@ def test_shares_are_not_exchanged(path: Path) -> None:
         ledger.verify()
 
 
+@pytest.mark.slow
 def test_a_pure_cap_has_no_limit_of_its_own(path: Path) -> None:
     with Ledger.create(path, cap=Cap.pure(1e6)) as ledger:
         for number in range(300):
@@ -471,6 +472,7 @@ def in_child(work: Any) -> int:
     return process
 
 
+@pytest.mark.slow
 def test_a_fork_is_safe_on_both_sides(path: Path, ledger: Ledger) -> None:
     ledger.reserve(key(0), ONE)
     children = [in_child(lambda n=n: ledger.reserve(key(n), ONE)) for n in range(1, 5)]

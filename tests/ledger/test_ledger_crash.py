@@ -290,6 +290,7 @@ def test_four_processes_racing_never_pass_the_cap(tmp_path: Path) -> None:
         assert is_sound(path)
 
 
+@pytest.mark.slow
 def test_the_race_catches_a_ledger_that_checks_outside_the_transaction(tmp_path: Path) -> None:
     for number in range(10):
         path = tmp_path / f"{number}.ledger"

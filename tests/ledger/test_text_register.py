@@ -185,6 +185,7 @@ def test_no_error_or_repr_holds_a_fingerprint(book: TextRegister) -> None:
     assert not re.search(r"[0-9]{10}|[0-9a-f]{16}", shown)
 
 
+@pytest.mark.slow
 def test_the_size_and_speed_are_those_of_a_tenth_of_a_million(tmp_path: Path) -> None:
     """As `benchmarks.parts.register`, smaller, and with room for a loaded machine."""
     random, many = np.random.default_rng(0), 100_000
@@ -214,6 +215,7 @@ def _killing(*, write: bool) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_what_was_entered_survives_a_kill(tmp_path: Path) -> None:
     place, context = tmp_path / "register", multiprocessing.get_context("fork")
     for number, before in ((1, False), (2, True), (3, False)):
@@ -241,6 +243,7 @@ def _charge_all(place: Path, first: int, results: Any) -> None:
     results.put(admitted)
 
 
+@pytest.mark.slow
 def test_two_processes_never_pass_a_budget_together(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     results: Any = context.Queue()

@@ -42,6 +42,7 @@ def rows(path: Path) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]
         return events, connection.execute("SELECT * FROM payloads ORDER BY sequence").fetchall()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", HELD)
 def test_every_row_and_payload_is_kept_and_one_row_restates_the_promise(path: Path, held: str) -> None:
     write_old_ledger(path, HELD[held])
@@ -55,6 +56,7 @@ def test_every_row_and_payload_is_kept_and_one_row_restates_the_promise(path: Pa
     assert after[-1][1] == "restated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", ["pure", "gaussian", "mixed"])
 def test_the_promise_is_the_curve_of_both_kinds_at_the_old_cap(path: Path, held: str) -> None:
     """The old rule let whoever saw the releases choose the kind: each could reach the cap by itself."""
@@ -68,6 +70,7 @@ def test_the_promise_is_the_curve_of_both_kinds_at_the_old_cap(path: Path, held:
         assert "8.0 holds" in found.promise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("held", "admitted"), [("pure", PURE), ("gaussian", GAUSSIAN), ("mixed", None)])
 def test_only_the_kind_that_it_holds_is_admitted_up_to_the_old_cap(
     path: Path, held: str, admitted: Charge | None
@@ -94,6 +97,7 @@ def test_only_the_kind_that_it_holds_is_admitted_up_to_the_old_cap(
         assert (found.state, book.payload(2)) == (State.DELIVERED, b"payload 2")
 
 
+@pytest.mark.slow
 def test_a_promise_that_was_true_stays_as_it_was(path: Path) -> None:
     write_old_ledger(path, [PURE] * 3, delta=0.0)
     with upgraded(path, r"are 8\.0-DP, in [^.]*\.$") as book:
@@ -104,6 +108,7 @@ def test_a_promise_that_was_true_stays_as_it_was(path: Path) -> None:
         assert book.cap == Cap.gaussian(Budget(8.0, 1e-5))
 
 
+@pytest.mark.slow
 def test_a_budget_per_day_is_kept(path: Path) -> None:
     write_old_ledger(path, [PURE] * 2, per_day=2.0)
     with upgraded(path) as book:
@@ -118,6 +123,7 @@ def test_a_budget_per_day_is_kept(path: Path) -> None:
         book.reserve(b"a" * 16, PURE)
 
 
+@pytest.mark.slow
 def test_an_upgrade_is_said_once(path: Path) -> None:
     write_old_ledger(path, HELD["pure"])
     upgraded(path).close()
@@ -126,6 +132,7 @@ def test_an_upgrade_is_said_once(path: Path) -> None:
         Ledger.open(path).close()
 
 
+@pytest.mark.slow
 def test_a_ledger_that_is_filled_to_the_last_unit_is_upgraded(path: Path) -> None:
     for number, (cap, delta) in enumerate([(8.0, 1e-5), (0.1, 1e-12), (64.0, 1e-3)]):
         place = path.with_name(f"{number}.ledger")
@@ -180,6 +187,7 @@ def old_chain() -> VerifiedChain:
     return chain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

@@ -518,6 +518,7 @@ def test_flipped_bytes_are_refused_or_harmless(original: Path, tmp_path: Path) -
     assert harmless < 0.7 * len(places)  # much of a small file is unused
 
 
+@pytest.mark.slow
 def test_every_flip_inside_a_stored_value_is_refused(original: Path, tmp_path: Path) -> None:
     data = original.read_bytes()
     events, payloads, _ = contents(original)

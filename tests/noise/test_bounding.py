@@ -41,6 +41,7 @@ def test_no_input_leaves_any_bound(device: str, hidden: np.ndarray) -> None:
             assert min(lengths) >= bound.norm * (1 - 3e-6), (bound, dtype)
 
 
+@pytest.mark.slow
 def test_a_large_matrix_stays_within_its_bound_too() -> None:
     torch.manual_seed(0)
     inside = apply_bound(torch.randn(3, 128, 768) ** 3, normalise(1.0))

@@ -31,6 +31,7 @@ WEIRD = st.one_of(
 BOUNDS = [normalise(1.0), clip(1.0), normalise_rows(2.0), clip_rows(0.5), normalise(1e-3), clip(1e20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)
 @given(hidden=arrays(np.float64, (3, 4), elements=WEIRD))
 def test_no_input_raises_or_leaves_the_bound(bound: NormBound, hidden: np.ndarray) -> None:

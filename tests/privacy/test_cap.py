@@ -56,6 +56,7 @@ def test_releases_that_were_calibrated_to_the_cap_fill_it(epsilon: float, delta:
         assert not once.times(releases) + Charge.gaussian(0.001 * cap.shares.mu + 1e-7) <= cap.shares
 
 
+@pytest.mark.slow
 @given(
     st.integers(min_value=0, max_value=10**10),
     st.integers(min_value=1, max_value=10**15),

@@ -44,6 +44,7 @@ def test_float_multiplication_would_have_rounded_down() -> None:
     assert Charge.pure(8.500000000000001e-08).epsilon_units == 86
 
 
+@pytest.mark.slow
 @given(st.integers(min_value=1, max_value=10**9), st.integers(min_value=1, max_value=1000))
 def test_a_decimal_cap_is_filled_exactly_by_its_decimal_parts(units: int, parts: int) -> None:
     each = units / EPSILON_UNITS_PER_ONE
@@ -67,12 +68,14 @@ def test_exact_numbers_are_charged_exactly() -> None:
     assert Charge.gaussian(0.5).mu2_units == MU2_UNITS_PER_ONE // 4
 
 
+@pytest.mark.slow
 @given(units, units, units, units, st.integers(min_value=0, max_value=1000))
 def test_charges_add_without_loss(a: int, b: int, c: int, d: int, k: int) -> None:
     assert Charge(a, b) + Charge(c, d) == Charge(a + c, b + d)
     assert Charge(a, b).times(k) == sum((Charge(a, b),) * k, start=Charge())
 
 
+@pytest.mark.slow
 @given(
     st.integers(min_value=0, max_value=10**10),
     st.integers(min_value=0, max_value=10**13),
@@ -128,6 +131,7 @@ def test_pure_charges_need_no_delta_and_gaussian_ones_do() -> None:
         Charge.pure(1).epsilon(1.0)
 
 
+@pytest.mark.slow
 @given(st.fractions(min_value=0, max_value=10**6))
 def test_conversions_to_floats_round_to_the_safe_side(exact: Fraction) -> None:
     up = _float_up(exact)
@@ -137,6 +141,7 @@ def test_conversions_to_floats_round_to_the_safe_side(exact: Fraction) -> None:
     assert root_up(exact) == pytest.approx(math.sqrt(exact), rel=1e-15)
 
 
+@pytest.mark.slow
 @given(units, units, units, units)
 def test_what_is_left_is_what_still_fits(a: int, b: int, c: int, d: int) -> None:
     shares, charged = Charge(a, b), Charge(c, d)

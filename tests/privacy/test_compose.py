@@ -99,6 +99,7 @@ def test_together_costs_less_than_the_sum_and_more_than_each(
     assert whole.delta(epsilon) <= delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 5.0, 12.0])
 def test_dp_accounting_confirms_a_gaussian_a_label_and_a_privunit(epsilon: float) -> None:
     text = calibrate(MatrixGaussian, Budget(2.0, 1e-5), bound=normalise(1.0), unit=TEXT)

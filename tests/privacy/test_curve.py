@@ -98,6 +98,7 @@ def test_calibrating_and_accounting_are_inverse_and_never_pass_the_budget(
     assert math.isclose(back, epsilon, rel_tol=1e-8, abs_tol=1e-9)
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(0, 300), mu=st.floats(1e-3, 20), factor=st.floats(1.0001, 3))
 def test_more_epsilon_or_more_noise_never_raises_delta(epsilon: float, mu: float, factor: float) -> None:
     assert curve.delta(epsilon * factor + 1e-3, mu) <= curve.delta(epsilon, mu)
@@ -144,6 +145,7 @@ def test_a_vanishing_mu_gives_a_vanishing_delta_without_warnings() -> None:
     assert curve.hockey_stick([-2.0, 3.0], 0.0)[1] == 0.0
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(0.01, 30), mu=st.floats(0.05, 8))
 def test_the_curve_is_symmetric_for_negative_epsilon(epsilon: float, mu: float) -> None:
     negative = float(curve.hockey_stick(-epsilon, mu)[0])

@@ -35,6 +35,7 @@ def test_whoever_sees_a_users_own_releases_behind_a_sampler_has_the_bound_of_all
     assert once.epsilon == pytest.approx(8.0)  # the control: one release, nobody between
 
 
+@pytest.mark.slow
 def test_a_sampled_label_is_drawn_anew_and_counted_each_time() -> None:
     noise = MatrixGaussian(4.0, BOUND.sensitivity(TEXT), releases=3, at_delta=1e-5)
     sampled = Deployment(noise, RandomizedResponse(2.0, 2, 3), sampled=1000)
@@ -57,6 +58,7 @@ def test_sampled_releases_are_the_mean_over_how_often_a_user_is_drawn() -> None:
     assert own.guess_rate() == pytest.approx((1 + own.delta(0.0)) / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "users"), [(5, 1), (50, 50), (3000, 1000), (900_000, 1000)])
 def test_the_chances_of_so_many_draws_are_binomial_and_rounded_up(steps: int, users: int) -> None:
     found = dict(_draws_of_one(steps, users))
@@ -67,6 +69,7 @@ def test_the_chances_of_so_many_draws_are_binomial_and_rounded_up(steps: int, us
     assert [found[j] for j in likely] == pytest.approx([right[j] for j in likely], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_what_a_sampler_mixes_has_a_central_promise_that_names_it() -> None:
     sampled = Deployment(GAUSSIAN, sampled=1000)
     said = sampled.statements(1e-5)
@@ -112,6 +115,7 @@ def test_every_observer_has_a_sentence_and_the_central_one_says_what_it_rests_on
     assert Deployment(PURE).central(1e-5) is None
 
 
+@pytest.mark.slow
 def test_what_no_amplification_is_proved_for_rests_on_nobody() -> None:
     label = RandomizedResponse(2.0, 2)
     said = Deployment(GAUSSIAN, label, shuffled=1000).statements(1e-5)[Observer.PROVIDER]

@@ -23,6 +23,7 @@ def test_a_covariance_is_what_its_factor_squares_to() -> None:
     assert factor.log_determinant() == pytest.approx(0.5 * np.linalg.slogdet(sigma)[1])
 
 
+@pytest.mark.slow
 @given(size=st.integers(2, 8), seed=st.integers(0, 10**6), window=st.integers(1, 8))
 def test_the_gain_bounds_what_the_inverse_does_on_any_window(size: int, seed: int, window: int) -> None:
     matrix = _dense(size, seed)

@@ -53,6 +53,7 @@ def _shapes(seed: int, rows: int, columns: int):
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_no_attainable_difference_is_seen_with_more_than_mu(seed: int) -> None:

@@ -44,12 +44,14 @@ def test_the_printed_noise_and_thresholds(epsilon: float, sigma: float, threshol
     assert made.sigma == pytest.approx(1 / made.threshold, rel=1e-9)
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(0.05, 40), share=st.floats(-1.5, 2.0))
 def test_no_threshold_has_less_noise_than_the_best_one(epsilon: float, share: float) -> None:
     best = best_threshold(epsilon)
     assert mean_scale(epsilon, best) >= mean_scale(epsilon, share * best) * (1 - 1e-12)
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(0.05, 100), threshold=st.floats(-3, 12))
 def test_the_promise_is_the_density_ratio_in_exact_arithmetic(epsilon: float, threshold: float) -> None:
     import mpmath as mp
@@ -62,6 +64,7 @@ def test_the_promise_is_the_density_ratio_in_exact_arithmetic(epsilon: float, th
         assert made.epsilon() == pytest.approx(epsilon, rel=1e-9)
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(0.5, 20), p=st.floats(0.05, 0.999))
 def test_a_wanted_cap_probability_is_met(epsilon: float, p: float) -> None:
     made = calibrate(PrivUnit, Budget(epsilon), cap_probability=p)
@@ -69,6 +72,7 @@ def test_a_wanted_cap_probability_is_met(epsilon: float, p: float) -> None:
     assert made.epsilon() <= epsilon
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**9), epsilon=st.sampled_from([0.5, 2.0, 8.0, 16.0]), dimension=st.integers(2, 30)
@@ -101,6 +105,7 @@ def test_the_density_integrates_to_one() -> None:
     assert weights.mean() == pytest.approx(1.0, abs=4 * weights.std() / math.sqrt(len(v)))
 
 
+@pytest.mark.slow
 def test_delta_below_epsilon_is_that_of_antipodal_inputs() -> None:
     """Brute force along the axis: the two inputs differ only there."""
     for threshold in (1.2, -0.4):

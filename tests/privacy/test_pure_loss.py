@@ -24,6 +24,7 @@ def _brute_force(epsilon: float, mass: float, copies: int, at: float) -> float:
     return total
 
 
+@pytest.mark.slow
 @given(
     epsilon=st.floats(0.01, 6),
     share=st.floats(0.05, 1),
@@ -38,6 +39,7 @@ def test_the_composed_delta_is_the_sum_over_all_outcomes(
     assert found == pytest.approx(_brute_force(epsilon, mass, copies, at), rel=1e-9, abs=1e-14)
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(0.1, 5), copies=st.integers(1, 50), delta=st.floats(1e-9, 0.1))
 def test_epsilon_and_delta_are_inverse_and_safe(epsilon: float, copies: int, delta: float) -> None:
     loss = ThreeLevelLoss(epsilon, 1 / (1 + math.exp(-epsilon)), copies)

@@ -40,6 +40,7 @@ def test_keeping_nine_of_ten_binary_labels_is_2_197() -> None:
     )
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(0.1, 12), labels=st.integers(2, 12))
 def test_the_transition_keeps_the_promise_exactly(epsilon: float, labels: int) -> None:
     made = RandomizedResponse(epsilon, labels)
@@ -51,6 +52,7 @@ def test_the_transition_keeps_the_promise_exactly(epsilon: float, labels: int) -
         assert made.delta(at) == pytest.approx(brute, rel=1e-10, abs=1e-14)
 
 
+@pytest.mark.slow
 @given(
     epsilon=st.floats(0.2, 8),
     weights=st.lists(st.floats(0.001, 1), min_size=2, max_size=8),
@@ -127,6 +129,7 @@ def test_nonsense_is_refused(make) -> None:
 # On the decision of a front
 
 
+@pytest.mark.slow
 @given(epsilon=st.floats(0.1, 12), labels=st.integers(2, 12))
 def test_a_decision_costs_what_a_label_costs_and_protects_the_text(epsilon: float, labels: int) -> None:
     made, label = KaryResponse(epsilon, labels), RandomizedResponse(epsilon, labels)

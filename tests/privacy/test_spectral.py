@@ -19,6 +19,7 @@ def test_it_is_never_below_the_true_value_in_50_digits() -> None:
         assert true <= found <= true * (1 + mp.mpf("1e-9"))
 
 
+@pytest.mark.slow
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32))
 def test_no_direction_is_stretched_further(rows: int, columns: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

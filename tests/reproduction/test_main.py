@@ -94,6 +94,7 @@ def test_all_tables_are_listed_with_nothing_run(reproduce: Callable[..., Any], t
     assert "mechanisms" in reproduce("--list", "--work", str(tmp_path)).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("no-such-table", "--list"), ("mechanisms", "--cell", "no such cell")])
 def test_what_is_not_there_is_a_usage_error(
     reproduce: Callable[..., Any], tmp_path: Path, words: tuple[str, ...]

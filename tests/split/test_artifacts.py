@@ -31,6 +31,7 @@ from tiny_models import SETTINGS, tiny, tiny_inputs
 from tiny_user import SERVER, write_user
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", SETTINGS)
 def test_each_half_comes_back_without_the_other(tmp_path: Path, family: str) -> None:
     for cut in ("embeddings", "encoder.2", "encoder.1.ffn", "output"):
@@ -186,6 +187,7 @@ def _of_an_earlier_version(front: Path) -> None:
     (front / "digest.json").write_text(json.dumps({"sha256": half_digest(front)}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
@@ -208,6 +210,7 @@ def test_a_front_whose_texts_would_become_others_is_refused_before_anything_is_c
     assert not (tmp_path / "ledger").exists()
 
 
+@pytest.mark.slow
 def test_the_digest_of_a_front_tells_tokenizers_and_lengths_apart_and_is_the_same_for_the_same(
     tmp_path: Path,
 ) -> None:

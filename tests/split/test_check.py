@@ -131,6 +131,7 @@ def test_a_length_carried_past_the_noise_is_found() -> None:
     assert any("read before" in problem for problem in check_split(pair, model).problems)
 
 
+@pytest.mark.slow
 def test_shared_memory_is_found() -> None:
     model = tiny("bert")
     pair = split_model(model, "encoder.1")

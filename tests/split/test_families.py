@@ -102,6 +102,7 @@ def test_a_subclass_with_a_forward_of_its_own_is_refused() -> None:
         split_model(Hostile(tiny("bert").config), "encoder.1")
 
 
+@pytest.mark.slow
 def test_a_family_is_added_by_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """The row of docs/how-to/add-a-family.md."""
     row = replace(

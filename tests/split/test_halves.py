@@ -29,6 +29,7 @@ def _labels(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     return torch.arange(2) % LABELS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", SETTINGS)
 def test_every_parameter_goes_to_exactly_one_half(family: str) -> None:
     """Together the halves hold the whole model, nothing else, and nothing twice.
@@ -46,6 +47,7 @@ def test_every_parameter_goes_to_exactly_one_half(family: str) -> None:
             assert sizes[0] + sizes[1] == sizes[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", SETTINGS)
 def test_a_front_has_no_head_and_a_back_no_entry(family: str) -> None:
     model, row = tiny(family), FAMILIES[family]
@@ -74,6 +76,7 @@ def test_blocks_stay_on_their_side_of_the_cut(family: str) -> None:
             assert _contents(block).isdisjoint(_contents(back)) == (index <= k)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", SETTINGS)
 @torch.no_grad()
 def test_the_copies_are_real(family: str) -> None:
@@ -112,6 +115,7 @@ def test_an_allowed_vocabulary_head_is_untied_and_each_tensor_has_one_name(famil
     assert back.vocabulary_head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", SETTINGS)
 def test_gradients_flow_through_the_one_tensor(family: str) -> None:
     model, inputs = tiny(family).train(), tiny_inputs(family)
@@ -155,6 +159,7 @@ def test_the_exported_back_has_one_input(family: str) -> None:
         assert torch.allclose(again, back(hidden).logits, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", SETTINGS)
 @torch.no_grad()
 def test_a_local_row_depends_on_its_own_token_alone(family: str) -> None:
@@ -176,6 +181,7 @@ def test_a_local_row_depends_on_its_own_token_alone(family: str) -> None:
     assert {str(i.cut) for i in legal_cuts(model) if i.cut.row_local} == {"embeddings", "encoder.1.qkv"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [f for f in SETTINGS if f != "vit"])
 @torch.no_grad()
 def test_pad_rows_leave_as_zero_and_are_not_seen_by_the_others(family: str) -> None:
@@ -264,6 +270,7 @@ def test_a_half_introduces_itself() -> None:
 # Dimension maps
 
 
+@pytest.mark.slow
 def test_fewer_columns_cross() -> None:
     model = tiny("bert")
     pair = split_model(model, "encoder.2", width=8)
@@ -336,6 +343,7 @@ def legal_blocks(model: Any) -> set[int]:
     return {info.cut.block for info in legal_cuts(model) if info.cut.block is not None}
 
 
+@pytest.mark.slow
 def test_a_pooling_of_ones_own_makes_another_model_and_says_so() -> None:
     model = tiny("bert").eval()
     own, mean = split_model(model, "output"), split_model(model, "output", pooling="mean")
@@ -359,6 +367,7 @@ def test_a_pooling_that_means_nothing_is_refused(family: str, cut: str, pooling:
         split_model(tiny(family), cut, pooling=pooling)
 
 
+@pytest.mark.slow
 def test_a_projected_front_gives_directions_and_a_decision_scores(tmp_path: Path) -> None:
     model = tiny("bert").eval()
     plain = split_model(model, "output", pooling="mean").front

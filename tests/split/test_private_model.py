@@ -33,6 +33,7 @@ def test_without_noise_it_is_the_whole_model(family: str) -> None:
         joined.guarantee()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", SETTINGS)
 def test_with_noise_it_trains_both_halves(family: str) -> None:
     for cut in ("embeddings", "encoder.1.attention", "encoder.2", "output"):

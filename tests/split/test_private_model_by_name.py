@@ -58,6 +58,7 @@ def test_longer_texts_than_cross_are_refused(model: dpf.PrivateModel) -> None:
     model(**model.tokenizer(["film " * 20], truncation=True, return_tensors="pt"))
 
 
+@pytest.mark.slow
 def test_it_is_saved_as_what_serves_and_asks_and_read_again(model: dpf.PrivateModel, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     user, provider = load_user_side(tmp_path / "front"), load_provider_side(tmp_path / "back")
@@ -70,6 +71,7 @@ def test_it_is_saved_as_what_serves_and_asks_and_read_again(model: dpf.PrivateMo
     assert again.config.id2label == {0: "bad", 1: "good"}
 
 
+@pytest.mark.slow
 def test_halves_of_two_kinds_of_release_are_refused(checkpoint: str, tmp_path: Path) -> None:
     for name, epsilon in (("one", 8.0), ("two", 4.0)):
         made = dpf.private(checkpoint, cut="encoder.1", epsilon=epsilon, labels=LABELS, rows=12)
@@ -86,6 +88,7 @@ def test_joined_halves_have_no_tokenizer_to_save(checkpoint: str, tmp_path: Path
         dpf.join(pair).save_pretrained(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_promise_per_token_is_refused_where_rows_mix(checkpoint: str) -> None:
     settings = {"epsilon": 8.0, "labels": LABELS, "rows": 12, "unit": "token"}
     assert str(dpf.private(checkpoint, cut="embeddings", **settings).guarantee().mechanism.unit) == "token"
@@ -93,6 +96,7 @@ def test_a_promise_per_token_is_refused_where_rows_mix(checkpoint: str) -> None:
         dpf.private(checkpoint, cut="encoder.1", **settings)
 
 
+@pytest.mark.slow
 def test_a_pipeline_classifies_with_it(model: dpf.PrivateModel, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     read = dpf.PrivateModel.from_pretrained(tmp_path)

@@ -146,6 +146,7 @@ def _table(model: Any, family: str, head: str, inputs: dict[str, Tensor]) -> dic
     return table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "head"), HEADS)
 def test_zero_noise_gives_the_whole_model_exactly(family: str, head: str) -> None:
     table = _table(tiny(family, head), family, head, tiny_inputs(family))
@@ -210,6 +211,7 @@ def test_every_attention_of_hugging_face_splits_exactly(family: str) -> None:
         assert _difference(model, family, cut, tiny_inputs(family)) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vit", "llama"])
 def test_half_precision_stays_half_precision(family: str) -> None:
     model, inputs = tiny(family).to(torch.bfloat16), tiny_inputs(family)
@@ -240,6 +242,7 @@ def test_a_causal_back_reads_the_last_row_of_each_record_without_a_pad_token(fam
     assert model.config.pad_token_id is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, 2])
 def test_albert_with_any_number_of_groups_splits_exactly(groups: int) -> None:
     model = tiny("albert", blocks=4, num_hidden_groups=groups, inner_group_num=2)

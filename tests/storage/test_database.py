@@ -114,6 +114,7 @@ def test_the_fork_test_catches_a_connection_that_lives_across_the_fork(tmp_path:
     pytest.fail("no row was lost: the fork test shows nothing")
 
 
+@pytest.mark.slow
 def test_the_parent_goes_on_after_a_fork_and_so_does_the_child(path: Path) -> None:
     database = Database(path, refuse=Refusal)
     insert(database, 1)
@@ -131,6 +132,7 @@ def test_an_exclusive_database_keeps_others_out_until_it_is_closed(path: Path) -
     Database(path, refuse=Refusal, exclusive=True).close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_an_exclusive_database_that_a_forked_child_used_is_refused(path: Path, end: str) -> None:
     database = Database(path, refuse=Refusal, exclusive=True)

@@ -84,6 +84,7 @@ def test_json_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_json(tmp_path / "plan.json", name="run", remedy="") == {"b": 1, "a": [2.5, None]}
 
 
+@pytest.mark.slow
 def test_a_folder_is_held_by_one_at_a_time_and_let_go_by_a_crash(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:

@@ -93,6 +93,7 @@ def test_a_run_that_is_killed_after_the_charge_draws_and_charges_nothing_again(
     assert made.report["accuracy"] > 0.6
 
 
+@pytest.mark.slow
 def test_a_preview_charges_and_stores_nothing(world: TinyWorld, tmp_path: Path) -> None:
     found, said = preview(world.folded_plan())
     assert (found["records"], found["labels"]) == (256, 2)

@@ -10,6 +10,7 @@ from dp_forward.train.inputs import load_inputs
 from tiny_task import TinyWorld
 
 
+@pytest.mark.slow
 def test_private_texts_under_a_public_name_are_refused(world: TinyWorld, tmp_path: Path) -> None:
     lines = (world.task / "train.tsv").read_text().replace("sentence", "text", 1)
     (tmp_path / "train.tsv").write_text(lines)
@@ -23,6 +24,7 @@ def test_a_public_task_with_other_labels_is_refused(world: TinyWorld) -> None:
         load_inputs(effective_plan(world.plan(regime="public-front", public_task="qqp")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", ["end-to-end", "release-once"])
 def test_a_promise_per_token_is_refused_where_one_token_moves_every_row(
     world: TinyWorld, regime: str

@@ -43,6 +43,7 @@ def _released() -> int:
         return int(register.summary()["released"]["entries"])
 
 
+@pytest.mark.slow
 def test_it_learns_from_releases_and_decides_here(fitted: dpf.PrivateClassifier) -> None:
     assert fitted.classes_.tolist() == ["dull", "lovely"]
     assert fitted.score(OTHER_TEXTS, OTHER_LABELS) > 0.6
@@ -57,6 +58,7 @@ def test_it_learns_from_releases_and_decides_here(fitted: dpf.PrivateClassifier)
     np.testing.assert_allclose(fitted.predict_proba(OTHER_TEXTS[:3]), odds[:3], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_labels_that_mean_nothing_are_not_learnt(model: str) -> None:
     """The negative control of the score above; one fit strays by 0.1, so the mean of several."""
     shuffled = np.random.default_rng(0).permutation(LABELS)
@@ -84,6 +86,7 @@ def test_it_promises_what_the_releases_promise(fitted: dpf.PrivateClassifier, tm
         assert ledger.spent() == pytest.approx(8.0)
 
 
+@pytest.mark.slow
 def test_delta_means_gaussian_noise(model: str) -> None:
     found = dpf.PrivateClassifier(model, epsilon=8.0, delta=1e-6).fit(TEXTS, LABELS).guarantee
     assert (found.delta, found.mechanism.name) == (1e-6, "matrix-gaussian")
@@ -107,6 +110,7 @@ def _kinds() -> dict[str, tuple[Any, np.ndarray]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", _kinds())
 def test_labels_come_back_as_they_were_given(kind: str, model: str, tmp_path: Path) -> None:
     labels, classes = _kinds()[kind]
@@ -119,6 +123,7 @@ def test_labels_come_back_as_they_were_given(kind: str, model: str, tmp_path: Pa
         assert found.score(TEXTS, labels) > 0.6
 
 
+@pytest.mark.slow
 def test_a_data_set_is_taken_as_it_is(model: str) -> None:
     import datasets
 
@@ -130,6 +135,7 @@ def test_a_data_set_is_taken_as_it_is(model: str) -> None:
     assert classifier.score(made) == classifier.score(TEXTS, LABELS)
 
 
+@pytest.mark.slow
 def test_a_saved_one_is_a_run_that_goes_on_with_its_ledger(
     fitted: dpf.PrivateClassifier, tmp_path: Path
 ) -> None:
@@ -153,6 +159,7 @@ def test_a_saved_one_is_a_run_that_goes_on_with_its_ledger(
     assert not any(text in stored for text in TEXTS)
 
 
+@pytest.mark.slow
 def test_a_saved_one_is_evaluated_by_the_command(
     fitted: dpf.PrivateClassifier, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +175,7 @@ def test_a_saved_one_is_evaluated_by_the_command(
     assert "records that were in memory only" in missing.err
 
 
+@pytest.mark.slow
 def test_a_second_fit_is_refused_beyond_the_budget(model: str) -> None:
     classifier = dpf.PrivateClassifier(model, epsilon=8.0, budget=16.0)
     first = classifier.fit(TEXTS, LABELS).predict_proba(OTHER_TEXTS)
@@ -178,6 +186,7 @@ def test_a_second_fit_is_refused_beyond_the_budget(model: str) -> None:
     np.testing.assert_array_equal(classifier.predict_proba(OTHER_TEXTS), second)
 
 
+@pytest.mark.slow
 def test_classifiers_with_one_ledger_share_its_budget(model: str, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     dpf.PrivateClassifier(model, epsilon=8.0, ledger=ledger).fit(TEXTS, LABELS)
@@ -189,6 +198,7 @@ def test_classifiers_with_one_ledger_share_its_budget(model: str, tmp_path: Path
         dpf.PrivateClassifier(model, epsilon=1.0).fit(TEXTS, LABELS)
 
 
+@pytest.mark.slow
 def test_other_records_do_not_add_up(model: str) -> None:
     classifier = dpf.PrivateClassifier(model, epsilon=8.0).fit(TEXTS, LABELS)
     news = [(text, label) for text, label in zip(OTHER_TEXTS, OTHER_LABELS, strict=True) if text not in TEXTS]
@@ -197,6 +207,7 @@ def test_other_records_do_not_add_up(model: str) -> None:
         classifier.fit([*news[0][:1], *"abcd"] * 5, list("ababa") * 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_file", [False, True])
 def test_folds_are_refused_unless_they_are_paid_for(model: str, tmp_path: Path, own_file: bool) -> None:
     from sklearn.model_selection import cross_val_score
@@ -215,6 +226,7 @@ def test_folds_are_refused_unless_they_are_paid_for(model: str, tmp_path: Path, 
         paid.fit(TEXTS, LABELS)
 
 
+@pytest.mark.slow
 def test_clones_in_other_processes_share_the_budget_too(model: str) -> None:
     from sklearn.base import clone
 
@@ -230,6 +242,7 @@ def test_what_was_learnt_is_saved_and_never_pickled(fitted: dpf.PrivateClassifie
         pickle.dumps(fitted)
 
 
+@pytest.mark.slow
 def test_its_own_folder_goes_with_it(model: str) -> None:
     classifier = dpf.PrivateClassifier(model, epsilon=8.0).fit(TEXTS, LABELS)
     folder = classifier._place.path
@@ -242,6 +255,7 @@ PUBLIC = [text for text, _ in tiny_task.sentences(200, seed=3)]
 PUBLIC_LABELS = [("dull", "lovely")[label] for _, label in tiny_task.sentences(200, seed=3)]
 
 
+@pytest.mark.slow
 def test_public_texts_are_a_file_a_list_or_have_labels(model: str, tmp_path: Path) -> None:
     (tmp_path / "open.txt").write_text("\n".join(PUBLIC), encoding="utf-8")
     assumed = {}
@@ -269,6 +283,7 @@ def test_a_public_front_learns_from_public_labels_first(model: str) -> None:
         dpf.PrivateClassifier(model, public=PUBLIC, **settings).fit(TEXTS, LABELS)
 
 
+@pytest.mark.slow
 def test_descriptions_decide_where_records_say_nothing(model: str) -> None:
     numbers = [int(label == "lovely") for label in LABELS]
     found = {}
@@ -280,6 +295,7 @@ def test_descriptions_decide_where_records_say_nothing(model: str) -> None:
     assert found[False] > 0.5 > found[True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "records", "rule"),
     [

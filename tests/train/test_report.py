@@ -68,6 +68,7 @@ def test_noise_without_a_promise_is_still_called_noise(mechanism: str, regime: s
     assert f"872 texts, {said}" in text
 
 
+@pytest.mark.slow
 def test_bars_are_drawn_with_a_line_for_chance_and_without(tmp_path: Path) -> None:
     rows = [(f"label {number}", 0.0, 0.0, 0.2) for number in range(9)]
     for name, chance in (("with.png", 0.5), ("without.png", None)):

@@ -37,6 +37,7 @@ def test_without_noise_tokens_are_read(family: str, cut: str, width: int | None)
     assert all(p.requires_grad for p in attacked.parameters()), "the front is left as it was"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", ["embeddings", "encoder.1"])
 @pytest.mark.parametrize("mechanism", ["privunit", "matrix-gaussian"])
 def test_under_strong_noise_little_is_read(mechanism: str, cut: str) -> None:
@@ -46,6 +47,7 @@ def test_under_strong_noise_little_is_read(mechanism: str, cut: str) -> None:
     assert result.within_ceiling
 
 
+@pytest.mark.slow
 def test_under_weak_noise_the_bound_alone_hides_nothing() -> None:
     weak = noise(3000.0, "matrix-gaussian")
     result = invert_by_gradient(target(front("embeddings"), weak), steps=80)

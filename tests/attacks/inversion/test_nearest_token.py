@@ -103,6 +103,7 @@ def mean_recall(epsilon: float, scale: Scale, *, draws: int) -> float:
     return sum(reading.recall for reading in nearest.read(seen, tokens)) / draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["matrix", "row"])
 def test_a_release_is_read_no_better_than_chance(scale: Scale) -> None:
     """Of 18 tokens one is right; over 200 draws of 9 rows the mean has a standard error of 0.0054."""

@@ -17,6 +17,7 @@ def _encloses(number: int, slack: int, bits: int, precision: int, off: int = 0) 
     return bool(above >= number + slack and below <= number - slack)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "precision"), [(65, 64), (128, 80), (192, 144), (512, 400), (900, 80)])
 def test_a_quantile_is_enclosed_and_an_enclosure_is_not_wide(bits: int, precision: int) -> None:
     rng = np.random.default_rng(bits)

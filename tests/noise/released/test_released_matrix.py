@@ -205,6 +205,7 @@ def test_a_batch_of_one_is_a_release(name: str) -> None:
     assert batched.guarantee == one.guarantee
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOOD)
 def test_a_batch_bounds_every_text_by_itself(name: str) -> None:
     mechanism, many = GOOD[name], 3000
@@ -253,6 +254,7 @@ floats = st.floats(width=32) | st.floats() | st.sampled_from([1e30, 5e-324, math
 matrices = arrays.arrays(np.float64, arrays.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=floats)
 
 
+@pytest.mark.slow
 @given(
     hidden=matrices,
     norm=st.floats(1e-3, 1e3),
@@ -272,6 +274,7 @@ def test_the_norm_holds_exactly_and_is_nearly_used(hidden, norm: float, how, ove
     assert (np.abs(q * step - bounded) <= step + 1e-15 * norm).all()
 
 
+@pytest.mark.slow
 @given(arrays.arrays(np.int64, (3, 5), elements=st.integers(-(2**33), 2**33)), st.integers(0, 2**67))
 def test_whatever_is_too_long_is_shrunk_and_the_rest_is_kept(vectors, limit: int) -> None:
     before = [sum(int(v) ** 2 for v in row) for row in vectors]

@@ -159,6 +159,7 @@ def _wrong_beside_edges() -> int:
     return wrong
 
 
+@pytest.mark.slow
 def test_words_beside_an_edge_fall_on_its_right_side(monkeypatch) -> None:
     with mp.workdps(60):
         assert _wrong_beside_edges() == 0
@@ -168,6 +169,7 @@ def test_words_beside_an_edge_fall_on_its_right_side(monkeypatch) -> None:
         assert _wrong_beside_edges() > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["spread", "one large entry", "few large entries"])
 def test_the_integers_say_what_the_floats_said_of_a_long_vector(shape: str, monkeypatch) -> None:
     """Levels of sums, and entries of every size: here nobody but the integers could tell."""
@@ -299,6 +301,7 @@ def test_rows_are_released_each_by_itself() -> None:
     assert np.abs(correlations - np.eye(3)).max() < 5 / math.sqrt(many)
 
 
+@pytest.mark.slow
 def test_texts_of_a_batch_have_noise_of_their_own() -> None:
     batch = np.broadcast_to(HIDDEN, (20_000, 3, 4))  # more than one block
     noisy = np.stack([r.values for r in release_batch(batch, WHOLE)])

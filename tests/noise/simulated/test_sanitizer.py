@@ -73,6 +73,7 @@ def test_mean_and_covariance_are_those_of_the_reference(name: str) -> None:
     assert np.abs((np.cov(less.T) - np.cov(theirs.T)) / outer).max() > 6 * math.sqrt(2) * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 16.0])
 def test_the_two_point_audit_passes_and_would_catch_less_noise(epsilon: float) -> None:
     rng = np.random.default_rng(5)

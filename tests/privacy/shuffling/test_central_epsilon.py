@@ -51,6 +51,7 @@ def test_no_attack_beats_the_proof_for_shuffled_gaussians(label_epsilon, **argum
     assert 0 <= read.lower.epsilon <= read.upper.epsilon
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     local_epsilon=st.floats(0.05, 20),
@@ -79,6 +80,7 @@ def test_no_attack_beats_the_proof_for_the_sampler(label_epsilon, **arguments):
     assert 0 <= read.lower.epsilon <= read.upper.epsilon
 
 
+@pytest.mark.slow
 def test_without_amplification_the_local_epsilon_holds():
     read = shuffled_gaussian(mu=2.0, users=25_000, delta=1e-5, releases=3, with_estimate=False)
     assert read.upper.epsilon == pytest.approx(curve.epsilon(1e-5, 2.0 * 3**0.5))
@@ -86,6 +88,7 @@ def test_without_amplification_the_local_epsilon_holds():
     assert "o amplification is proved" in read.upper.statement
 
 
+@pytest.mark.slow
 def test_with_amplification_the_shuffler_is_named():
     read = shuffled_gaussian(mu=0.02, users=5_000, delta=1e-5, releases=2, with_estimate=False)
     assert read.upper.epsilon < 0.5 * curve.epsilon(1e-5, 0.02 * 2**0.5)

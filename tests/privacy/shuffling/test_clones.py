@@ -73,6 +73,7 @@ def test_the_printed_table_is_reproduced(users, local_epsilon, central):
     assert computed == pytest.approx(central, abs=1.01e-4, rel=3e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     delta=st.floats(1e-30, 0.5),

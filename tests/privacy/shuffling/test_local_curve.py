@@ -22,12 +22,14 @@ def shuffled_gaussian_epsilon(delta, *, mu, users):
     return amplified_epsilon(delta, users=users, local_delta=record_curve(mu=mu))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("users", PAPER_NOISE)
 def test_nothing_is_amplified_at_the_paper_sigmas(users):
     for noise in PAPER_NOISE[users]:
         assert shuffled_gaussian_epsilon(1e-5, mu=1 / noise, users=users) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mu", "users"), [(0.05, 1000), (0.1, 25_000), (0.3, 25_000), (1.0, 363_846)])
 def test_amplification_is_found_where_it_exists(mu, users):
     central = shuffled_gaussian_epsilon(1e-5, mu=mu, users=users)
@@ -53,6 +55,7 @@ def test_one_user_has_nobody_to_hide_among():
     assert shuffled_gaussian_epsilon(1e-5, mu=0.3, users=1) is None
 
 
+@pytest.mark.slow
 def test_noise_that_hides_everything_needs_no_shuffler():
     assert shuffled_gaussian_epsilon(1e-5, mu=1e-7, users=1000) is None
 
@@ -91,6 +94,7 @@ def test_fresh_labels_cost_more_than_one():
     assert once + 0.5 < thrice < once + 2
 
 
+@pytest.mark.slow
 def test_a_pure_curve_amplifies_like_the_clones():
     def pure(epsilon):
         top = 1 / (1 + math.exp(-1.0))

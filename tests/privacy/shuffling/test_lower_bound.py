@@ -34,6 +34,7 @@ def test_known_attacks_are_reproduced(noise, releases, label, known):
     assert found == pytest.approx(known, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_event_has_the_probabilities_it_claims():
     # Simulate the event for one threshold: the two frequencies must give the ratio of the bound.
     generator = np.random.default_rng(7)
@@ -71,6 +72,7 @@ def test_an_attack_that_finds_nothing_says_zero():
     assert shuffled_pure_lower(0.9, local_epsilon=0.1, cap_mass=0.2, users=10) == 0
 
 
+@pytest.mark.slow
 def test_a_label_drawn_once_reveals_no_more_than_fresh_ones():
     arguments = {"mu": 2.0, "users": 1000, "releases": 3, "label_epsilon": 2.0}
     text_only = attack_epsilon(1e-5, mu=2.0, users=1000, releases=3)
@@ -81,6 +83,7 @@ def test_a_label_drawn_once_reveals_no_more_than_fresh_ones():
     assert attack_epsilon(1e-5, label_once=True, **single) == attack_epsilon(1e-5, **single)
 
 
+@pytest.mark.slow
 def test_many_rounds_are_attacked_too():
     few = attack_epsilon(1e-5, mu=1.0, users=100, releases=2)
     many = attack_epsilon(1e-5, mu=1.0, users=100, releases=50)

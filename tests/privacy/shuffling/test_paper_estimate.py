@@ -19,12 +19,14 @@ def test_the_paper_sigmas_give_the_paper_epsilons(users, noise, target):
     assert paper_estimate(1e-5, mu=1 / noise, users=users, epochs=3) == pytest.approx(target, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_interval_follows_small_answers():
     users, mu = 10_000, 0.1
     limit = curve.epsilon(1e-5, math.sqrt(3 * math.expm1(mu**2) / users))
     assert paper_estimate(1e-5, mu=mu, users=users, epochs=3) == pytest.approx(limit, rel=2e-2)
 
 
+@pytest.mark.slow
 def test_a_single_user_is_plain_composition():
     assert paper_estimate(1e-5, mu=1.0, users=1, epochs=3) == pytest.approx(8.385418924, rel=1e-5)
 

@@ -70,6 +70,7 @@ def folders(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "work").iterdir())
 
 
+@pytest.mark.slow
 @both
 def test_what_is_finished_is_not_done_again(run: Run, tmp_path: Path, workers: int) -> None:
     first, second = job("a"), job("b")
@@ -152,6 +153,7 @@ def test_a_base_whose_folder_is_gone_is_remade(run: Run, tmp_path: Path) -> None
     assert len(store(tmp_path).by_digest()) == 3
 
 
+@pytest.mark.slow
 def test_a_base_whose_folder_is_there_is_not_remade(run: Run, tmp_path: Path) -> None:
     base = job("base", seconds=0.25)
     top = job("top", base)

@@ -47,6 +47,7 @@ def test_a_cell_is_run_or_computed_and_not_both(setup: ModelSetup, table: Table)
     assert all(bool(cell.jobs) != (cell.known is not None) for cell in table.cells)
 
 
+@pytest.mark.slow
 @everywhere
 def test_every_job_is_a_plan_that_would_be_taken(setup: ModelSetup, table: Table) -> None:
     for job in in_order(table.jobs()):
@@ -77,6 +78,7 @@ def test_a_proved_central_epsilon_stands_beside_no_end_to_end_run(setup: ModelSe
         assert table.name in ("proved-training", "efficiency")
 
 
+@pytest.mark.slow
 def test_the_positions_have_local_epsilons_only() -> None:
     found = known_numbers(tables()["positions"])
     assert found
@@ -95,6 +97,7 @@ def test_the_central_epsilons_of_the_smaller_qqp_are_those_that_the_paper_would_
     assert "{}, {} and {} in place of 1, 3 and 8".format(*shown) in said
 
 
+@pytest.mark.slow
 def test_proved_training_is_public_fronts_and_single_releases() -> None:
     jobs = [job for job in in_order(tables()["proved-training"].jobs()) if job.kind == "finetune"]
     assert Counter(job.settings["regime"] for job in jobs) == {"public-front": 2, "release-once": 14}
@@ -132,6 +135,7 @@ def test_a_central_epsilon_covers_text_and_label_of_pure_releases() -> None:
     assert numbers == 5
 
 
+@pytest.mark.slow
 def test_dpsgd_stands_beside_the_main_row_at_its_promise_for_one_record_replaced() -> None:
     table = tables()["proved-training"]
     central, ours = (
@@ -158,6 +162,7 @@ def test_dpsgd_stands_beside_the_main_row_at_its_promise_for_one_record_replaced
     assert shown(delta=1e-5) is None, "replacing a record costs delta as well: nothing is claimed at 1e-5"
 
 
+@pytest.mark.slow
 def test_a_central_epsilon_needs_the_records_of_every_run_and_takes_the_fewest() -> None:
     cell = tables()["proved-training"].at("PrivUnit 4 + label 2.197", CENTRAL)
     assert cell is not None
@@ -172,6 +177,7 @@ def test_a_central_epsilon_needs_the_records_of_every_run_and_takes_the_fewest()
     assert shown(67_349, None) is None
 
 
+@pytest.mark.slow
 def test_the_right_sensitivity_asks_for_the_epsilon_that_it_names() -> None:
     table = tables()["mechanisms"]
     for column in table.columns:

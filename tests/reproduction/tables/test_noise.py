@@ -1,5 +1,7 @@
 """Which noise a cell asks for, and from which stream."""
 
+import pytest
+
 from reproduction.model_setup import TASKS, ModelSetup
 from reproduction.tables.catalogue import tables
 from reproduction.tables.noise import finetune_job, query_job
@@ -7,6 +9,7 @@ from reproduction.tables.noise import finetune_job, query_job
 SETUP = ModelSetup()
 
 
+@pytest.mark.slow
 def test_every_question_has_a_stream_of_noise_of_its_own() -> None:
     queries = {job for table in tables(SETUP).values() for job in table.jobs() if job.kind == "queries"}
     assert len(queries) > 100

@@ -406,6 +406,7 @@ def hostile(honest: dict[str, Any]) -> list[Any]:
     return [honest | change for change in changes] + [bare] + others
 
 
+@pytest.mark.slow
 def test_a_hostile_manifest_gets_nothing(make: Make, network: Network, user: UserSide) -> None:
     def guarded() -> Client:
         def untouchable(*_: Any) -> NoReturn:
@@ -481,6 +482,7 @@ def answers(frame: bytes) -> list[httpx.Response]:
     return [*(httpx.Response(200, content=body) for body in bodies), bomb]
 
 
+@pytest.mark.slow
 def test_an_answer_that_makes_no_sense_is_refused_and_costs_nothing_more(
     make: Make, network: Network
 ) -> None:
@@ -517,6 +519,7 @@ def test_a_new_ledger_needs_a_budget_and_an_old_one_keeps_its_own(make: Make) ->
         make(budget=BUDGET + 1)
 
 
+@pytest.mark.slow
 def test_a_budget_per_day_is_a_second_cap(
     make: Make, network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,6 +546,7 @@ def test_a_budget_per_day_is_a_second_cap(
         make(ledger=tmp_path / "plain", budget_per_day=4.0)
 
 
+@pytest.mark.slow
 def test_gaussian_releases_add_up_slower_and_need_a_ledger_with_a_delta(
     make: Make, network: Network, user: UserSide, tmp_path: Path
 ) -> None:
@@ -563,6 +567,7 @@ def test_gaussian_releases_add_up_slower_and_need_a_ledger_with_a_delta(
     assert not (tmp_path / "daily").exists()
 
 
+@pytest.mark.slow
 def test_a_front_that_protects_another_unit_is_refused_before_a_text_is_read(
     make: Make, network: Network, tmp_path: Path
 ) -> None:
@@ -873,6 +878,7 @@ def test_a_server_that_is_busy_is_asked_again_when_it_says(make: Make, network: 
     assert len(network.posted) == 3
 
 
+@pytest.mark.slow
 def test_an_answer_that_drips_is_given_up(make: Make, network: Network) -> None:
     dripped = 0
 
@@ -899,6 +905,7 @@ def test_an_answer_that_drips_is_given_up(make: Make, network: Network) -> None:
 STEPS = ("reserve", "_draw", "_frame", "ready", "send", "receive", "delivered", "store")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_crash_at_any_step_sends_nothing_uncharged_and_no_second_draw(
@@ -985,6 +992,7 @@ def test_answers_that_were_deleted_or_damaged_cost_nothing(make: Make, tmp_path:
 # Side by side
 
 
+@pytest.mark.slow
 def test_an_async_program_asks_in_threads(make: Make, network: Network) -> None:
     async def whole() -> list[Any]:
         with make() as client:
@@ -1026,6 +1034,7 @@ def test_the_control_of_the_forks_can_fail(
     assert len({integers(body) for body in network.posted}) == 1
 
 
+@pytest.mark.slow
 def test_one_client_across_four_forks_pays_once(make: Make, network: Network) -> None:
     with make() as client:
         client.ask("a dull film")
@@ -1112,6 +1121,7 @@ def asgi_transport(app: Any) -> Iterator[httpx.MockTransport]:
         yield httpx.MockTransport(answered)
 
 
+@pytest.mark.slow
 def test_a_question_goes_through_the_real_server(make: Make, run: Path, user: UserSide) -> None:
     from dp_forward.service.server.app import make_app
     from dp_forward.service.server.settings import ServerSettings

@@ -198,6 +198,7 @@ def test_a_server_tells_its_time_with_the_manifest(provide: Any) -> None:
     assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 20
 
 
+@pytest.mark.slow
 def test_a_blocking_batch_works_where_a_loop_is_running(provide: Any, make: Any) -> None:
     async def inside() -> int:
         with make(provide().address) as client:
@@ -255,6 +256,7 @@ def test_a_busy_server_is_waited_for(provide: Any, make: Any, tmp_path: Path) ->
     check_books(tmp_path, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "error"), [("no_noise", ServerRefused), ("back", ServerUnavailable)])
 def test_a_refusal_of_one_text_is_raised_at_its_place_and_keeps_what_the_others_got(
     provide: Any, make: Any, code: str, error: type[DpForwardError]
@@ -298,6 +300,7 @@ def test_the_texts_are_charged_in_their_order_up_to_the_budget(
         assert list(client.ask_many([])) == []
 
 
+@pytest.mark.slow
 def test_a_fork_that_takes_the_answers_of_its_parent_is_told(provide: Any, make: Any) -> None:
     with make(provide().address) as client:
         answers = client.ask_many(texts(12))
@@ -317,6 +320,7 @@ def test_a_fork_that_takes_the_answers_of_its_parent_is_told(provide: Any, make:
         assert len(list(answers)) == 11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended_by", ["generator", "client"])
 def test_giving_up_does_not_wait_for_a_server_that_never_answers(
     provide: Any, make: Any, tmp_path: Path, ended_by: str
@@ -346,6 +350,7 @@ def test_giving_up_does_not_wait_for_a_server_that_never_answers(
     assert not [thread for thread in threading.enumerate() if thread.name == "dp-forward-ask"]
 
 
+@pytest.mark.slow
 def test_nothing_of_a_frame_or_token_is_logged(
     provide: Any, make: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -357,6 +362,7 @@ def test_nothing_of_a_frame_or_token_is_logged(
     assert not any(repr(frame[128:])[2:-1][:12] in caplog.text for frame in provider.got)
 
 
+@pytest.mark.slow
 def test_a_certificate_nobody_vouches_for_gets_no_request(
     provide: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ def test_other_labels_go_the_same_way(how: Any, settings: dict[str, Any], tmp_pa
     assert multiset(corpus.folder) == multiset(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_network_that_fails_stores_each_record_once(
     out: Path, collection: Collection, served: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +210,7 @@ def test_two_pushes_side_by_side_are_one(out: Path, collection: Collection, serv
     assert len(collection) == RECORDS
 
 
+@pytest.mark.slow
 def test_uploads_side_by_side_lose_no_entry_of_the_log(
     out: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

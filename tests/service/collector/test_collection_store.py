@@ -108,6 +108,7 @@ def test_threads_share_one(collection: Collection) -> None:
     assert sum(new for new, _ in found) == 20 == len(collection)
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_whole_bodies(collection: Collection) -> None:
     bodies = [some(8) for _ in range(30)]
     collection.close()

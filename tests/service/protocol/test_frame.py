@@ -390,6 +390,7 @@ _HEADERS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(header=_HEADERS)
 def test_a_header_comes_back_as_it_was(header: Header) -> None:
     data = header.pack()
@@ -398,6 +399,7 @@ def test_a_header_comes_back_as_it_was(header: Header) -> None:
     assert Header.unpack(data).pack() == data
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     hidden=arrays.arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 7))),
@@ -445,6 +447,7 @@ def test_every_change_of_one_byte_gives_a_refusal_or_a_sound_header() -> None:
     }
 
 
+@pytest.mark.slow
 def test_twenty_thousand_fuzzed_frames_give_frames_or_refusals() -> None:
     rng = np.random.default_rng(5)
     honest = np.frombuffer(_header().pack() + bytes(6), dtype=np.uint8)

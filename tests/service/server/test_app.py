@@ -148,6 +148,7 @@ def test_more_noise_is_answered_by_its_own_step_and_checked_by_its_own_spread(
     assert (found.status_code, found.json()["error"]) == (422, "no_noise")
 
 
+@pytest.mark.slow
 def test_batched_answers_equal_single_ones(provider: ProviderSide, manifest: Manifest) -> None:
     app = make_app(provider, front_digest=FRONT, settings=ServerSettings(max_wait_ms=20, max_batch=16))
     hidden = np.random.default_rng(7).normal(size=(48, ROWS, WIDTH))
@@ -257,6 +258,7 @@ def test_an_endless_body_is_read_no_further_than_a_frame(app: Starlette, manifes
     assert read <= manifest.frame_bytes + 64
 
 
+@pytest.mark.slow
 def test_a_slow_body_is_given_up(provider: ProviderSide) -> None:
     app = make_app(provider, front_digest=FRONT, settings=ServerSettings(body_seconds=0.1))
 
@@ -331,6 +333,7 @@ def test_twins_in_flight_are_computed_once(app: Starlette, manifest: Manifest) -
     assert number(app, "dpf_batch_size_bucket", le="1.0") == 1
 
 
+@pytest.mark.slow
 def test_too_many_at_once_are_told_to_come_back(provider: ProviderSide, manifest: Manifest) -> None:
     settings = ServerSettings(queue=4, max_batch=2, max_wait_ms=20)
     app = make_app(provider, front_digest=FRONT, settings=settings)
@@ -497,6 +500,7 @@ def test_the_manifest_that_a_server_answers_by_cannot_be_replaced(app: Starlette
     assert handler.manifest.epsilons
 
 
+@pytest.mark.slow
 def test_answered_requests_leave_no_tasks_and_no_payloads_behind(
     app: Starlette, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -524,6 +528,7 @@ def test_answered_requests_leave_no_tasks_and_no_payloads_behind(
     assert [i for i, one in enumerate(seen, 1) if one() is not None] == [20]
 
 
+@pytest.mark.slow
 def test_over_loopback_with_tls_and_a_token_it_answers_and_stops_in_order(
     provider: ProviderSide, manifest: Manifest, tmp_path: Path
 ) -> None:

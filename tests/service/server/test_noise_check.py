@@ -134,6 +134,7 @@ def test_the_computed_rate_is_an_upper_bound() -> None:
     assert made_check(mechanism).false_refusals < MOST_FALSE_REFUSALS
 
 
+@pytest.mark.slow
 def test_privunit_is_never_denser_than_the_ratio_says() -> None:
     """R bounds the frequency of every event: here, of the cap itself, which is where it is reached."""
     from dp_forward.service.server import noise_check as check_noise

@@ -139,6 +139,7 @@ CALLS = 4
 """60 records in pieces of 20, and the seal."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("calls", "arrives"), [(k, a) for k in range(CALLS) for a in (False, True)])
 def test_a_crash_anywhere_neither_loses_nor_doubles_a_record(
     tmp_path: Path, calls: int, arrives: bool
@@ -204,6 +205,7 @@ def test_a_batch_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest
         assert len(store.piece(most=100)) == 60
 
 
+@pytest.mark.slow
 def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
     with closing(opened(tmp_path / "shuffle", least=20)) as store:
         store.add(read(made(20)), most=MOST)

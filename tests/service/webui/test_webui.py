@@ -95,6 +95,7 @@ def test_an_answer_comes_with_its_charge_and_its_guess_rate(page: Page) -> None:
     assert "two candidate texts apart at most 88.1 % of the time; a coin has 50 %" in found["guess"]
 
 
+@pytest.mark.slow
 def test_the_same_text_again_costs_nothing_and_is_answered_the_same(page: Page) -> None:
     first, again = page.ask(TEXT).json(), page.ask(TEXT).json()
     assert (first["charge"], again["charge"], again["stored"]) == (EPSILON, 0.0, True)
@@ -109,6 +110,7 @@ def test_a_long_text_is_said_to_be_cut(page: Page) -> None:
     assert page.ask(" ".join(["film"] * 40)).json()["truncated"]
 
 
+@pytest.mark.slow
 def test_what_could_be_read_is_all_without_noise_and_comes_from_the_sent_bytes_with_it(page: Page) -> None:
     question = {"text": TEXT, "epsilon": EPSILON}
     before = page.post("/api/look", question).json()
@@ -161,6 +163,7 @@ def test_a_promise_per_token_speaks_of_texts_that_differ_in_one(
 # What is refused in plain words
 
 
+@pytest.mark.slow
 def test_an_exhausted_budget_is_told_and_nothing_is_sent(page: Page) -> None:
     for text in ("a film", "the film"):
         assert page.ask(text).status_code == 200
@@ -215,6 +218,7 @@ def test_a_huge_body_is_not_read(shared: Page) -> None:
     assert (refused.status_code, refused.json()["error"]) == (413, "too_long")
 
 
+@pytest.mark.slow
 def test_one_question_at_a_time(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     on_its_way, go_on = threading.Event(), threading.Event()
     ask = page.client.ask
@@ -268,6 +272,7 @@ STRANGERS: dict[str, tuple[dict[str, str], int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_stranger_is_refused_and_nothing_is_charged(shared: Page, stranger: str) -> None:
     headers, status = STRANGERS[stranger]
@@ -312,6 +317,7 @@ def test_nobody_is_told_that_other_pages_may_ask(shared: Page, method: str) -> N
         assert not any(name.startswith("access-control") for name in found.headers)
 
 
+@pytest.mark.slow
 def test_every_response_forbids_what_comes_from_elsewhere(shared: Page) -> None:
     responses = [
         httpx.get(shared.origin + path, trust_env=False) for path in ("/", "/page.css", "/page.js", "/no")
@@ -327,6 +333,7 @@ def test_every_response_forbids_what_comes_from_elsewhere(shared: Page) -> None:
     assert "unsafe" not in policy
 
 
+@pytest.mark.slow
 def test_the_page_holds_nothing_from_elsewhere_and_no_key(shared: Page) -> None:
     for path in ("/", "/page.css", "/page.js"):
         text = httpx.get(shared.origin + path, trust_env=False).text

@@ -59,6 +59,7 @@ def sum_of(made: PrivateTraining, texts: list[int]) -> Tensor:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 def test_one_record_moves_the_sum_by_at_most_the_clipping_norm(mode: str) -> None:
     def influence(clip_norm: float) -> float:

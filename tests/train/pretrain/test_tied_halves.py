@@ -9,6 +9,7 @@ from dp_forward.train.pretrain.masked_lm import NoisyMaskedLM, split_tied
 from tiny_models import MASKED_LM, tiny, tiny_inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", MASKED_LM)
 @pytest.mark.parametrize("cut", ["embeddings", "encoder.2.attention_norm"])
 def test_without_noise_the_model_computes_what_its_halves_do(family: str, cut: str) -> None:
@@ -31,6 +32,7 @@ def test_without_noise_the_model_computes_what_its_halves_do(family: str, cut: s
         assert torch.equal(untrained(**inputs).logits, moved)
 
 
+@pytest.mark.slow
 def test_where_a_residual_is_dropped_every_weight_still_finds_its_place() -> None:
     model = tiny("bert", "masked_lm")
     for cut in ("encoder.1.qkv", "encoder.2.attention", "encoder.2.ffn"):
