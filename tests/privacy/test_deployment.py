@@ -144,3 +144,16 @@ def test_a_promise_per_token_has_no_mixer() -> None:
     for name in itertools.chain(("shuffled", "sampled")):
         with pytest.raises(InvalidInput, match="Strangers"):
             Deployment(token, **{name: 100})
+
+
+def test_no_central_epsilon_leaves_a_part_of_what_is_sent_out() -> None:
+    label = RandomizedResponse(2.0, 2)
+    with pytest.raises(InvalidInput, match="by itself"):
+        Deployment(compose(GAUSSIAN, label), shuffled=1000)
+    with pytest.raises(InvalidInput, match="drawn once"):
+        Deployment(GAUSSIAN, RandomizedResponse(2.0, 2, 5), shuffled=1000)
+    with pytest.raises(InvalidInput, match="Strangers"):
+        Deployment(calibrate(MatrixGaussian, Budget(8.0, 1e-5), sensitivity=2.0), shuffled=1000)
+    assert (
+        Deployment(compose(GAUSSIAN, label)).guarantee(delta=1e-5).epsilon > 8
+    )  # without a mixer all counts

@@ -194,10 +194,17 @@ class Deployment:
             if getattr(self, name) is not None:
                 checks.count(name, getattr(self, name), remedy="Count the people behind it.")
         unit = self.text.unit
-        if self.users is not None and unit is not None and unit.tokens is not None:
+        if self.users is not None and (unit is None or unit.tokens is not None):
             # The theorems need the local epsilon between any two people's texts, not between neighbours.
             remedy = "Strangers' texts are not alike enough to hide each other by a promise per token."
             raise InvalidInput("unit", "be text with a shuffler or sampler", str(unit), remedy)
+        if self.users is not None and self.text.gaussian_mu and self.text.pure_losses:
+            # The theorems for Gaussian noise would leave the pure part out.
+            rule = "be one mechanism with a shuffler or sampler"
+            raise InvalidInput("text", rule, "Gaussian and pure together", "Pass the label by itself.")
+        if self.label is not None and self.label.releases not in (1, self._releases):
+            rule = f"be drawn once, or with each of the {self._releases} releases"
+            raise InvalidInput("label", rule, self.label.releases, "Count its draws.")
         if self.label is not None and isinstance(self.text, RandomizedResponse):
             raise InvalidInput("label", "go with a text mechanism", "two labels", "Use more releases.")
         if self.sampled is None:
