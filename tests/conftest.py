@@ -20,7 +20,8 @@ def pytest_collection_finish() -> None:
 
 
 # Nobody's own register of texts is touched, and no test knows what another one released.
-os.environ["DPF_HOME"] = tempfile.mkdtemp(prefix="dpf-home-")
+_BEFORE = tempfile.TemporaryDirectory(prefix="dpf-home-")
+os.environ["DPF_HOME"] = _BEFORE.name
 
 
 @pytest.fixture(autouse=True, scope="module")
