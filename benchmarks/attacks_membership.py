@@ -15,7 +15,7 @@ left, and the seeds of a job are pooled (lines ``pooled ...``, of which the last
   dropout, so that all models learn by heart what they can.
 * *Defended*: one real release of every member, and a back trained on those as long. It is asked through fresh
   releases, and, by an attacker who holds it, without noise.
-* *Attribute*: a front as published, and texts with a genre: by the paper's keyword rule and the true one.
+* *Attribute*: a front as published, and texts with a genre: by keyword (after the authors' code), or true.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Try to refute a promise: two inputs, many releases of each, and how well they can be told apart.
 
 What is audited are the integers that would leave. The product's own sampler passes. A sampler with 0.9 of the
-noise that it claims is refuted, and so is the paper's sigma, made for half of what two texts can lie apart.
+noise that it claims is refuted, and so is that of the paper's experiments, made for half of what two texts
+can lie apart.
 
     python examples/audit_a_promise.py
 """
@@ -38,8 +39,7 @@ def audit_with_sigma(sigma: float) -> ReleasedAudit:
 print(claim)
 show("matrix Gaussian, honest", audit_released(claim))
 show("matrix Gaussian, sigma x 0.9", audit_with_sigma(0.9 * claim.sigma))
-show(
-    "matrix Gaussian, the paper's sigma", audit_with_sigma(PaperReading.for_budget(BUDGET, bound=BOUND).sigma)
-)
+half = PaperReading.for_budget(BUDGET, bound=BOUND).sigma
+show("matrix Gaussian, S = C (the authors' experiments)", audit_with_sigma(half))
 privunit = calibrate(PrivUnit, Budget(epsilon=8.0), bound=BOUND, unit=TEXT)
 show("PrivUnit, honest", audit_released(privunit))

@@ -1,7 +1,7 @@
 """Fine-tune through the noise with the Hugging Face Trainer: a joined model is an ordinary module.
 
-This is the paper's regime, `end-to-end`: the front learns from raw texts, so later *queries* are protected
-and the training texts are not. For protected training texts see release_and_train.py.
+This is `end-to-end`, as in the paper's experiments: the front learns from raw texts, so later *queries* are
+protected and the training texts are not. For protected training texts see release_and_train.py.
 
     python examples/finetune_with_trainer.py
 """

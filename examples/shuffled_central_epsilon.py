@@ -1,4 +1,4 @@
-"""From local to central: what a trusted shuffler adds, and the paper's estimate beside it. Numbers only.
+"""From local to central: what a trusted shuffler adds, and the authors' estimate beside it. Numbers only.
 
 N users send one record each, a text through PrivUnit and a label through randomized response. A shuffler that
 everyone trusts strips who sent what. Then, and only then, there is a central epsilon.
@@ -19,12 +19,12 @@ for text_epsilon, label_epsilon in ((2.0, 1.0), (4.0, 1.0), (4.0, 2.0)):
     central = shuffled_pure(local_epsilon=local, users=USERS, delta=DELTA).upper
     print(f"  text {text_epsilon:g} and label {label_epsilon:g}, locally {local:.4g}. {central.statement}")
 
-# The paper reads matrix Gaussian noise as if every step had drawn its user at random, and takes C for the
-# sensitivity, where two texts can lie 2C apart. Over three epochs it calls this sigma (for C = 1) central 8:
+# The paper reads shuffled Gaussian releases as if every step had drawn its user at random. Its text has the
+# sensitivity 2C; its experiments used C. By C, over three epochs, this sigma (for C = 1) is central 8:
 SIGMA, EPOCHS = 0.3194, 3
 claimed = paper_estimate(DELTA, mu=1 / SIGMA, users=USERS, epochs=EPOCHS)
 honest = shuffled_gaussian(mu=2 / SIGMA, users=USERS, delta=DELTA, releases=EPOCHS, with_estimate=False)
-print(f"the paper's matrix Gaussian, sigma {SIGMA}, {EPOCHS} epochs:")
-print(f"  The paper's estimate, at sensitivity C and without a theorem: {claimed:.3g}.")
-print(f"  At the real sensitivity 2C: {honest.lower.statement}")
+print(f"matrix Gaussian, sigma {SIGMA}, {EPOCHS} epochs:")
+print(f"  The authors' estimate, by S = C (the authors' experiments) and without a theorem: {claimed:.3g}.")
+print(f"  By S = 2C (the text, and the proof): {honest.lower.statement}")
 print(f"  {honest.upper.statement}")

@@ -84,5 +84,5 @@ def test_the_numbers_of_the_readme_are_those_of_the_proof() -> None:
             f"{found['gaussian_sigma'] / found['privunit_sigma']:.2f}",
             percent_up(found["gaussian_guess_rate"]),
             percent_up(found["privunit_guess_rate"]),
-            shown_up(found["paper_really"], 3),
+            f"{found['paper_really']:.4g}",
         ]

@@ -159,7 +159,7 @@ def _patch(owner: Any, name: str, new: Any) -> contextlib.AbstractContextManager
 
 
 def sensitivity_c() -> contextlib.AbstractContextManager[Any]:
-    """Two bounded matrices are said to lie C apart, not 2C: the paper's experiments."""
+    """Two bounded matrices are said to lie C apart, not 2C: as in the authors' experiments."""
     honest = NormBound.reach
     return _patch(NormBound, "reach", lambda self, unit: honest(self, unit) / 2)
 

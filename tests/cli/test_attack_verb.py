@@ -98,7 +98,7 @@ def test_nothing_is_promised_to_the_members_of_an_undefended_run(
     assert done.json["ceiling"] is None
     assert (done.json["others_from"], done.json["members"]) == ("validation", 64)
     dropped = dpf("attack", "membership", str(undefended), "--drop-words", "0.5", "--json")
-    assert dropped.json["others"] == 256
+    assert dropped.json["others_from"] == "validation, without 0.5 of the words"
     assert dropped.json["drawn_alike"] is False
 
 

@@ -77,7 +77,7 @@ def test_paper_mode_stands_beside_the_right_number(dpf) -> None:
     assert result["paper"]["sigma"] == pytest.approx(0.60023, abs=1e-5)
     assert result["paper"]["real_epsilon"] == pytest.approx(19.12, abs=0.01)
     words = dpf("calibrate", "-m", "matrix-gaussian", "-e", "8", "--paper").out
-    assert "calls sigma 0.60023 epsilon 8.0" in words
+    assert "S = C (the authors' experiments) calls sigma 0.60023 epsilon 8." in words
     assert "19.12" in words
 
 

@@ -9,9 +9,14 @@ import pytest
 from scipy.stats import binom
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, Labels
-from dp_forward.corpus.shuffle_guarantee import ShuffledBatch, central_reading, central_statement
+from dp_forward.corpus.shuffle_guarantee import (
+    ShuffledBatch,
+    central_promise,
+    central_reading,
+    central_statement,
+)
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import NoiseSpec, Prior, RandomizedResponse, ResponseWithPrior, compose
+from dp_forward.privacy import NoiseSpec, Notion, Prior, RandomizedResponse, ResponseWithPrior, compose
 from dp_forward.privacy.shuffling import shuffled_gaussian, shuffled_pure
 from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, SHUFFLER
 from dp_forward.release_spec import ReleaseSpec
@@ -191,6 +196,15 @@ def test_the_statement_never_comes_without_its_assumptions() -> None:
     assert "2 shuffled batches of 1000 to 2000" in said
     assert "among the 90 or more of its label" in said
     assert "not about all the records of a person" in said
+    assert "About one text, replaced by another with the same label (SeqDP)" in said
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_public_labels_make_it_seq_dp_and_hidden_ones_central_dp(public: bool) -> None:
+    batch = ShuffledBatch(3000, (1000, 1000, 1000) if public else None)
+    found = central_promise(form("public" if public else "none"), [batch], delta=DELTA)
+    assert found["notion"] == (Notion.SEQ_DP if public else Notion.CENTRAL_DP)
+    assert ("SeqDP" in " ".join(found["statements"])) is public
 
 
 def test_where_nothing_is_gained_it_is_said() -> None:

@@ -14,7 +14,7 @@ EXPECTED = {
     "audit_a_promise": (
         r"honest: .* not refuted",
         r"sigma x 0\.9: .* REFUTED by",
-        r"paper's sigma: .* REFUTED by",
+        r"S = C \(the authors' experiments\): .* REFUTED by",
     ),
     "classify_your_texts": (
         r"8\.0-LDP per record",

@@ -115,6 +115,19 @@ def test_every_observer_has_a_sentence_and_the_central_one_says_what_it_rests_on
     assert Deployment(PURE).central(1e-5) is None
 
 
+def test_behind_a_shuffler_a_text_with_a_public_label_has_seq_dp() -> None:
+    """Definition 3 of the paper: collections differ in one text, and its label is the same."""
+    public = Deployment(PURE, shuffled=67_349, public_label=True)
+    said = public.statements(1e-5)
+    assert (
+        "SeqDP: for any two collections that differ in one text, replaced by one with the same label"
+        in (said[Observer.PROVIDER])
+    )
+    assert "same label" in said[Observer.SHUFFLER]
+    assert public.central(1e-5) == Deployment(PURE, shuffled=67_349).central(1e-5)
+    assert "SeqDP" not in Deployment(PURE, shuffled=67_349).statements(1e-5)[Observer.PROVIDER]
+
+
 @pytest.mark.slow
 def test_what_no_amplification_is_proved_for_rests_on_nobody() -> None:
     label = RandomizedResponse(2.0, 2)
@@ -131,6 +144,9 @@ def test_what_no_amplification_is_proved_for_rests_on_nobody() -> None:
         ({"text": PURE, "sampled": 10}, "Gaussian"),
         ({"text": PURE, "shuffled": 0}, "shuffled"),
         ({"text": RandomizedResponse(1.0, 2), "label": RandomizedResponse(1.0, 2)}, "label"),
+        ({"text": RandomizedResponse(1.0, 2), "public_label": True}, "public_label"),
+        ({"text": PURE, "label": RandomizedResponse(1.0, 2), "public_label": True}, "public_label"),
+        ({"text": GAUSSIAN, "sampled": 10, "public_label": True}, "public_label"),
     ],
 )
 def test_what_no_theorem_covers_is_refused(settings, named: str) -> None:

@@ -80,6 +80,22 @@ def test_a_training_text_with_a_public_label_is_seq_ldp() -> None:
         Deployment(GAUSSIAN).guarantee(notion=Notion.TOKEN_SEQ_LDP)
 
 
+def test_a_deployment_with_public_labels_says_so_locally_and_centrally() -> None:
+    public = Deployment(GAUSSIAN, public_label=True)
+    assert public.guarantee().notion is Notion.SEQ_LDP
+    assert public.central_notion is Notion.SEQ_DP
+    assert Deployment(GAUSSIAN).central_notion is Notion.CENTRAL_DP
+    per_token = calibrate(PrivUnit, Budget(1.0), bound=normalise_rows(), unit=TOKEN)
+    assert Deployment(per_token, public_label=True).guarantee().notion is Notion.TOKEN_SEQ_LDP
+
+
+@pytest.mark.parametrize("central", [Notion.CENTRAL_DP, Notion.SEQ_DP])
+def test_no_local_promise_can_be_called_central(central: Notion) -> None:
+    assert "collections" in central.neighbours
+    with pytest.raises(InvalidInput, match="notion"):
+        Deployment(GAUSSIAN).guarantee(notion=central)
+
+
 def test_there_is_no_way_to_hand_it_an_epsilon() -> None:
     with pytest.raises(TypeError):
         Deployment(GAUSSIAN).guarantee(epsilon=0.1)  # type: ignore[call-arg]
@@ -103,12 +119,14 @@ def test_paper_mode_prints_both_numbers() -> None:
     assert reading.paper_epsilon == pytest.approx(8.0)
     assert reading.real.epsilon == pytest.approx(19.1212, abs=1e-3)
     for shown in (reading.statement, str(reading), repr(reading)):
-        assert "8.0" in shown
+        assert "S = C" in shown
         assert "19.12" in shown
+    assert "S = C (the authors' experiments) calls sigma 0.60023 epsilon 8." in reading.statement
+    assert "it is worth 19.12 at delta" in reading.statement, "others' epsilons are measured, not promised"
     assert reading.as_dict()["real_epsilon"] == reading.real.epsilon
 
 
-def test_paper_mode_counts_releases_that_the_paper_does_not() -> None:
+def test_paper_mode_counts_releases_that_the_authors_local_mode_does_not() -> None:
     once = PaperReading(0.6, normalise(1.0))
     thrice = PaperReading(0.6, normalise(1.0), releases=3)
     assert once.paper_epsilon == thrice.paper_epsilon

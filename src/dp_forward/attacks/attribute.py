@@ -10,13 +10,13 @@ others.
   releases, one for each text.
 
 How a matrix becomes the vector that the first layer reads (``pool``): "flatten" takes all rows * width
-numbers, the plain reading of the paper; "mean" takes the mean row. Flattened matrices of many rows have more
-numbers than the attacker has texts, and the network learns its own texts by heart; so unless told, matrices
-of up to 4,096 numbers are flattened and larger ones are averaged.
+numbers; "mean" takes the mean row. Flattened matrices of many rows have more numbers than the attacker has
+texts, and the network learns its own texts by heart; so unless told, matrices of up to 4,096 numbers are
+flattened and larger ones are averaged.
 
 The network that is judged is that of the epoch with the best guesses on a tenth of the attacker's own texts.
 
-Paper: the attribute table; its rule for genres is `keyword_genres`.
+Paper: Section 6.4 and Table 9. It does not say how a review got its genre; `keyword_genres` follows the code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from dp_forward.split.device import pick_device
 __all__ = ["GENRES", "attribute_attack", "keyword_genres", "read_labelled"]
 
 GENRES: Final = ("action", "comedy", "drama", "horror")
-"""The paper's four genres; a label is a place in this tuple."""
+"""The four genres of Table 9; a label is a place in this tuple."""
 
 Pool = Literal["flatten", "mean"]
 
@@ -57,10 +57,10 @@ _BATCH = 128
 
 
 def keyword_genres(texts: Iterable[str]) -> Iterator[Record]:
-    """The paper's labels: the first of the four words that stands in a text. Texts without one are left out.
+    """Genres by keyword: the first of the four words that stands in a text. Texts without one are left out.
 
-    As in the paper's data, a word may be part of a longer one ("actions", "melodrama") and is written small:
-    so 16,214 of the 50,000 IMDb reviews have a label.
+    As in the authors' code, a word may be part of a longer one ("actions", "melodrama") and is written small:
+    so 16,214 of the 50,000 IMDb reviews have a label. Of several words that code takes the first of `GENRES`.
     """
     for text in texts:
         if found := re.search("|".join(GENRES), text):

@@ -16,7 +16,7 @@ asked of the back later: answers to queries are computed from the back and the q
 both. A model that was trained on raw texts (`end-to-end`, or undefended) promises nothing here: leave the
 ceiling out.
 
-Paper: the entropy and confidence attacks of its membership table.
+Paper: the entropy and confidence attacks of Section 6.2 (Tables 7 and 10).
 """
 
 from __future__ import annotations
@@ -163,9 +163,10 @@ def _best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
 def drop_words(records: Iterable[Record], *, share: float, seed: int) -> Iterator[Record]:
     """The records with a share of their words left out, at least one word kept.
 
-    The paper makes non-members so, from texts of the training set. It is off unless asked for: a text with
-    holes in it is told from a whole one by any model, trained on it or not, so the success of an attack on
-    such texts says little about membership.
+    Off unless asked for: a text with holes in it is told from a whole one by any model, trained on it or not,
+    so the success of an attack on such texts says little about membership.
+
+    Paper: Section 6.2 drops or replaces tokens of the test examples, to make the attack easier.
     """
     share = probability("share", share, remedy="Try 0.2.")
     rng = np.random.default_rng(seed)

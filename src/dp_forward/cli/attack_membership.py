@@ -55,7 +55,7 @@ def membership(
         Literal["entropy", "confidence", "modified-entropy"], Option(help="The one that is reported on top.")
     ] = "entropy",
     drop_words: Annotated[
-        float | None, Option(help="The paper's others: members with this share of words left out.")
+        float | None, Option(help="Leave this share of words out of the others, near to what the paper does.")
     ] = None,
     shadows: Annotated[int, Option(help="LiRA: train so many models like the run on random halves.")] = 0,
 ) -> Outcome:
@@ -164,18 +164,17 @@ def _members_and_others(
     task = target.task()
     everybody = list(read_records(task, "train"))
     members = everybody if plan.train_limit is None else sample_records(everybody, plan.train_limit)
-    if drop_words is not None:
-        if others is not None:
-            raise InvalidInput("others", "go without --drop-words", others, "Leave one of them out.")
-        thinned = list(thin_out(members, share=drop_words, seed=target.seed))
-        return members, thinned, f"members without {drop_words:g} of their words", False
     known = {id(record) for record in members}
     rest = [record for record in everybody if id(record) not in known]
     wanted = None if others is None else split_name(others)
-    if wanted == "train" or (wanted is None and len(rest) >= _FEWEST):
-        return members, rest, "train, the rest", True
-    part = wanted or plan.evaluation_split or "validation"
-    return members, list(read_records(task, part)), part, False
+    part, alike = "train, the rest", wanted == "train" or (wanted is None and len(rest) >= _FEWEST)
+    if not alike:
+        part = wanted or plan.evaluation_split or "validation"
+        rest = list(read_records(task, part))
+    if drop_words is not None:
+        rest = list(thin_out(rest, share=drop_words, seed=target.seed))
+        part, alike = f"{part}, without {drop_words:g} of the words", False
+    return members, rest, part, alike
 
 
 def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mapping[str, Any]) -> AttackResult:

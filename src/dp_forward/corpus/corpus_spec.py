@@ -14,10 +14,8 @@ import numpy as np
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET
 from dp_forward.privacy import (
-    TEXT,
     Deployment,
     Guarantee,
-    Notion,
     Prior,
     RandomizedResponse,
     ResponseWithPrior,
@@ -80,8 +78,7 @@ class CorpusSpec:
         text = self.release.mechanism()
         if isinstance(self.labels, LabelMechanism):
             return Deployment(compose(text, self.labels)).guarantee(assumptions=_ASSUMPTIONS)
-        notion = Notion.SEQ_LDP if self.labels == "public" and text.unit == TEXT else None
-        return Deployment(text).guarantee(notion=notion, assumptions=_ASSUMPTIONS)
+        return Deployment(text, public_label=self.labels == "public").guarantee(assumptions=_ASSUMPTIONS)
 
     def charge(self) -> Charge:
         """What every record spends."""

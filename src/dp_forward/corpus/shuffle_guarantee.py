@@ -41,7 +41,8 @@ Edges:
     A record that a shuffler refuses is an outcome of the randomizer as well. It only makes the count of the
     others too low here, which is the safe side.
 
-Paper: the paper claims a central epsilon without naming who shuffles.
+Paper: Section 3.4 assumes that pairs are shuffled and does not say by whom; public labels are its SeqDP
+(Definition 3).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from typing import Any, Final
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import TEXT, Deployment, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy import TEXT, Deployment, Notion, RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.shuffling import CentralBounds
 from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, SHUFFLER
@@ -117,6 +118,13 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
         protects less than a text: see the module. Where nothing is gained ``upper`` says so, and is the local
         epsilon.
     """
+    reading = _deployment(spec, batches).central(delta, with_estimate=False)
+    assert reading is not None  # there is a shuffler
+    return reading
+
+
+def _deployment(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> Deployment:
+    """One record among the fewest that hide it."""
     check_batches(spec, batches)
     users = min(batch.least for batch in batches)
     text = spec.release.mechanism()
@@ -132,9 +140,7 @@ def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
         among = len(spec.labels.top) if isinstance(spec.labels, ResponseWithPrior) else spec.labels.labels
         if among > 1:  # one answer says nothing
             label = RandomizedResponse(spec.labels.label_epsilon, among)
-    reading = Deployment(text, label, shuffled=users).central(delta, with_estimate=False)
-    assert reading is not None  # there is a shuffler
-    return reading
+    return Deployment(text, label, shuffled=users, public_label=spec.labels == "public")
 
 
 def central_promise(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> dict[str, Any]:
@@ -144,6 +150,7 @@ def central_promise(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
         "epsilon_upper": reading.upper.epsilon,
         "epsilon_lower": reading.lower.epsilon,
         "delta": delta,
+        "notion": str(_deployment(spec, batches).central_notion),
         "trusted": reading.upper.trusted,
         "batches": len(batches),
         "statements": central_statement(reading, batches),
@@ -157,15 +164,16 @@ def central_statement(reading: CentralBounds, batches: Sequence[ShuffledBatch]) 
     between = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     came = f"The records came in {len(sizes)} shuffled batch{'es' if len(sizes) > 1 else ''} of {between}."
     least = min(batch.least for batch in batches)
+    about = "record, replaced by another"
     if batches[0].by_label is not None:
+        about = f"text, replaced by another with the same label ({Notion.SEQ_DP})"
         came += f" Labels are public, so a record hides among the {least} or more of its label in its batch."
     rests = reading.upper.rests_on
     if not reading.upper.assumptions:
         could = "; and if ".join(ASSUMPTIONS[SHUFFLER])
         rests = f"The shuffler adds nothing proved here. It could only if {could}."
     return [
-        f"About one record, replaced by another; not about all the records of a person. "
-        f"{reading.upper.statement}",
+        f"About one {about}; not about all the records of a person. {reading.upper.statement}",
         came,
         reading.lower.statement,
         rests,

@@ -4,7 +4,7 @@ Read in this order: `units` (what is protected), `bounds` (the sensitivity), `cu
 proves), the mechanisms (`gaussian`, `matrix`, `mvg`, `privunit`, `response`), `calibrate` (from a budget to
 noise), `noise_spec` (the same, by name), `compose` (several releases), `shuffling` (from local to central),
 `deployment` (who sees what), `guarantee` (the promise in words), `charge` (what a release costs in a ledger),
-`cap` (what a ledger promises) and `paper_mode` (the paper's sensitivity next to the proved one).
+`cap` (what a ledger promises) and `paper_mode` (S = C, the authors' experiments, beside S = 2C).
 
 NumPy and SciPy only; nothing here loads torch.
 """

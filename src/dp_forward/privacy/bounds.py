@@ -5,7 +5,7 @@ whole matrix:
 
 * *normalise* puts the matrix on the sphere of radius C, *clip* into the ball of radius C. Both
   have diameter 2C and any two texts may land on opposite ends, so the sensitivity is **2C** for
-  every unit. (The paper's text and experiments use C; the factor 2 is real: see `paper_mode`.)
+  every unit. (So says the paper's text; its authors' experiments used C: see `paper_mode`.)
 
 Row by row, when row i depends on token i alone:
 
@@ -23,7 +23,7 @@ Guarantees:
 Edges:
     The row-wise numbers assume that the front computes each row from its own token. That is so at
     the cuts `embeddings` and `encoder.1.qkv` and nowhere deeper; the guarantee says it.
-Paper: normalisation of the embedding matrix; appendix (token level).
+Paper: Section 3.2 has 2C for a whole matrix; Appendix A.2 has C for a row, which falls short by the factor 2.
 """
 
 from __future__ import annotations

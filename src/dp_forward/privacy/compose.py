@@ -15,7 +15,7 @@ Guarantees:
     dominates the composition (Zhu, Dong and Wang 2022), also when later releases are chosen after
     seeing earlier ones.
 
-Paper: composition, and text and label together; the paper adds the two epsilons.
+Paper: Section 3.3 (epochs), and Theorem 2 (text and label), which adds the two epsilons.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ Guarantees:
     is drawn. A central epsilon is never given for somebody who sees a user's own releases, and never
     without what it rests on.
 
-Paper: the paper gives one epsilon for whoever looks.
+Paper: Definitions 1 to 4 (central DP, LDP, SeqDP, SeqLDP); it translates between the two sides by shuffling
+(Section 3.4) and does not say who shuffles.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from dp_forward.privacy.shuffling import (
     shuffled_mechanism,
 )
 from dp_forward.privacy.shuffling.local_curve import Curve, Floats, curve_epsilon, record_curve
-from dp_forward.privacy.units import RECORD, TEXT, Unit
+from dp_forward.privacy.units import LABEL, RECORD, TEXT, Unit
 
 if TYPE_CHECKING:
     from dp_forward.privacy.pure_loss import ThreeLevelLoss
@@ -175,10 +176,12 @@ class Deployment:
         text: the mechanism of the text (or of the whole record, folded), with all its fresh releases.
         label: a randomized label that goes along: drawn once (``releases`` 1), or with every release of the
             text. A sampler asks for a fresh one each time: only that is proved.
-        shuffled: the number of users behind a trusted shuffler.
+        shuffled: the number of users behind a trusted shuffler; where labels are public, of the same label.
         sampled: the number of users behind a trusted sampler; ``text.releases`` is the number of its passes.
         resends: a stored release may be sent again. That is no new release, yet its receiver learns that the
             text is the same.
+        public_label: the label goes along as it is, and the text alone is protected: SeqLDP, and SeqDP behind
+            a shuffler. A sampler's draws are not covered: strangers of another label hide nobody.
     """
 
     text: Mechanism
@@ -186,6 +189,7 @@ class Deployment:
     shuffled: int | None = None
     sampled: int | None = None
     resends: bool = False
+    public_label: bool = False
 
     def __post_init__(self) -> None:
         if self.shuffled is not None and self.sampled is not None:
@@ -207,6 +211,11 @@ class Deployment:
             raise InvalidInput("label", rule, self.label.releases, "Count its draws.")
         if self.label is not None and isinstance(self.text, RandomizedResponse):
             raise InvalidInput("label", "go with a text mechanism", "two labels", "Use more releases.")
+        if self.public_label and (
+            self.label is not None or self.sampled is not None or unit in (LABEL, RECORD)
+        ):
+            rule = "go with the noise of a text, without a sampler or a randomized label"
+            raise InvalidInput("public_label", rule, self.public_label, "Leave one of them out.")
         if self.sampled is None:
             return
         if self.text.gaussian_mu == 0:
@@ -254,6 +263,8 @@ class Deployment:
         self, *, delta: float = -1.0, notion: Notion | None = None, assumptions: tuple[str, ...] = ()
     ) -> Guarantee:
         """The promise against whoever sees one user's own releases, at the mechanism's delta or another."""
+        if notion is None and self.public_label and self.text.unit == TEXT:
+            notion = Notion.SEQ_LDP
         return Guarantee(self, delta, notion, assumptions)
 
     def central(self, delta: float, *, with_estimate: bool = True) -> CentralBounds | None:
@@ -279,6 +290,11 @@ class Deployment:
             **named,
         )
 
+    @property
+    def central_notion(self) -> Notion:
+        """Which collections are neighbours for whoever sees only what was mixed."""
+        return Notion.SEQ_DP if self.public_label else Notion.CENTRAL_DP
+
     def statements(self, delta: float, *, central: CentralBounds | None = None) -> dict[str, str]:
         """One sentence, or a few, for every observer; the central ones with what they rest on."""
         own = self.guarantee(delta=delta if self.text.gaussian_mu else 0.0)
@@ -286,7 +302,10 @@ class Deployment:
         if self.users is not None:
             central = self.central(delta, with_estimate=False) if central is None else central
             assert central is not None
-            said[Observer.PROVIDER] = f"{central.upper.statement} {central.upper.rests_on}".strip()
+            parts = [central.upper.statement, central.upper.rests_on]
+            if self.public_label:
+                parts.insert(1, f"That is {self.central_notion}: for {self.central_notion.neighbours}.")
+            said[Observer.PROVIDER] = " ".join(filter(None, parts))
         if self.resends:
             said[self.receiver] += (
                 " A stored release that is sent again is no new one, yet it says: same text."

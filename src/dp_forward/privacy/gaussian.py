@@ -6,7 +6,7 @@ in distribution) the releases are N(0, sigma^2) against N(S, sigma^2), so with `
 the exact curve is that of `curve`. k releases with fresh noise project to N(0, 1) against
 N(sqrt(k) mu, 1): mu^2 adds, exactly, with no accountant.
 
-Paper: the baseline GM, and the analytic Gaussian mechanism of Balle and Wang (2018).
+Paper: Section 2.2 (GM), and the analytic Gaussian mechanism of Balle and Wang (2018).
 """
 
 from __future__ import annotations

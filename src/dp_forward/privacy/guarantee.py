@@ -27,7 +27,14 @@ class Notion(StrEnum):
     LABEL_LDP = "LDP of a label"
     TOKEN_SEQ_LDP = "token-level SeqLDP"
     PHRASE_SEQ_LDP = "phrase-level SeqLDP"
+    CENTRAL_DP = "central DP"
+    SEQ_DP = "SeqDP"
     DISTANCE = "DP between inputs at a bounded distance"
+
+    @property
+    def neighbours(self) -> str:
+        """The two inputs that must look alike, in words."""
+        return _NEIGHBOURS[self]
 
 
 _NEIGHBOURS = {
@@ -37,6 +44,8 @@ _NEIGHBOURS = {
     Notion.LABEL_LDP: "any two labels",
     Notion.TOKEN_SEQ_LDP: "any two texts of one length that differ in one token",
     Notion.PHRASE_SEQ_LDP: "any two texts of one length that differ in one phrase",
+    Notion.CENTRAL_DP: "any two collections that differ in one record, replaced",
+    Notion.SEQ_DP: "any two collections that differ in one text, replaced by one with the same label",
     Notion.DISTANCE: "any two inputs within the stated distance",
 }
 _BY_UNIT = {
@@ -120,7 +129,7 @@ class Guarantee:
     @property
     def statement(self) -> str:
         """The plain sentence."""
-        candidates = _NEIGHBOURS[self.notion or Notion.DISTANCE]
+        candidates = (self.notion or Notion.DISTANCE).neighbours
         return (
             f"{self.promise}. Given {candidates}, {self.against}, tells which of the two it was "
             f"with at most {percent_up(self.guess_rate)} success (a coin has 50 %)."

@@ -10,7 +10,7 @@ lie at distance
 .. math:: \mu \;=\; \sup_\Delta \|U^{-1} \Delta V^{-T}\|_F / \sigma
           \;\le\; S\,\cdot\,\mathrm{gain}(U)\,\cdot\,\mathrm{gain}(V) / \sigma ,
 
-and its curve is exactly that of `curve` at mu. With ``gain = 1/sigma_min`` this is the paper's
+and its curve is exactly that of `curve` at mu. With ``gain = 1/sigma_min`` this is Theorem 6's
 condition ``sigma_min(U) sigma_min(V) >= S / B(epsilon, delta)``: always sufficient, and necessary
 when the differences fill the Frobenius ball. At token level only rows change, so ``max_i ||U^-1 e_i||``
 replaces ``1/sigma_min(U)``.
@@ -20,9 +20,9 @@ The density is
 .. math:: p(Z) = (2\pi)^{-nd/2}\,|\Sigma|^{-d/2}\,|\Psi|^{-n/2}\,
           e^{-\frac12 \mathrm{tr}(\Psi^{-1} Z^T \Sigma^{-1} Z)}
 
-(the paper prints the two exponents the wrong way round).
+(Equation 2 of the paper has the two exponents the other way round; nothing there rests on it).
 
-Paper: the matrix Gaussian distribution, the aMGM and its condition, Algorithm 1.
+Paper: Definition 5, Theorem 6 (whose "only if" needs such differences), Algorithm 1, Lemma 3.
 """
 
 from __future__ import annotations

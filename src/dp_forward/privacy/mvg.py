@@ -21,7 +21,7 @@ sum to 1. Equal shares by default.
 The noise this asks for is enormous (variance above 1e8 where the matrix Gaussian needs 1.44): the
 theorem is loose, not the noise weak. `exact` gives the same noise its exact curve.
 
-Paper: the baseline MVG; our S is 2C.
+Paper: Theorem 4, a baseline; S = 2C.
 """
 
 from __future__ import annotations

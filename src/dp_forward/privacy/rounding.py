@@ -1,8 +1,8 @@
 """Directed rounding: what is promised, charged or printed is never better than the truth.
 
 Whatever is a promise or a cost is printed by `shown_up` or `percent_up` (epsilon, delta, mu, sigma, a guess
-rate, a charge), whatever an attack has shown or a budget leaves by `shown_down`. No other format touches such
-a number: a test looks for them.
+rate, a charge), whatever an attack has shown or a budget leaves by `shown_down`. What others' noise is worth
+is a measurement, rounded to the nearest. No other format touches such a number: a test looks for them.
 """
 
 from __future__ import annotations

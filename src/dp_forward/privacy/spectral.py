@@ -15,7 +15,7 @@ dimension k is ``gamma_k |A||B|``, ``gamma_k = k u / (1 - k u)``; summed in Frob
 Guarantees:
     The result is at least the true largest singular value of the given float64 matrix, and above
     it by a factor of about ``1 + 1e-10`` at most for the sizes met here.
-Paper: the token-level design of the appendix (the joint release of Q, K and V).
+Paper: Appendix A.2 (noise on Q, K and V, each with its own largest singular value); here for their joint map.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ unit        neighbours                                             protects
 ``record``  any two (text, label) pairs                            text and label together
 ==========  =====================================================  =============================
 
-Paper: the definitions of LDP, SeqLDP and (appendix) token-level SeqLDP.
+Paper: Definitions 2 (LDP), 4 (SeqLDP) and 6 (token-level SeqLDP).
 """
 
 from __future__ import annotations

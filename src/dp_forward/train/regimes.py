@@ -2,7 +2,7 @@
 
 * `release-once`: the front is frozen, as it was published. Training texts are proved to be protected.
 * `public-front`: the front is trained first on public data, with noise in place, then frozen. Proved alike.
-* `end-to-end` (the paper's): the front is trained on the raw texts, which are **not protected**.
+* `end-to-end` (the paper's experiments): the front is trained on the raw texts, which are **not protected**.
 
 Queries are protected in all of them.
 
@@ -167,10 +167,8 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
         record = compose(mechanism, label_mechanism)
         training = Deployment(record).guarantee(delta=mechanism.shown_delta, assumptions=once)
     else:
-        notion = Notion.SEQ_LDP if text_level else None
-        training = Deployment(mechanism).guarantee(
-            notion=notion, assumptions=(*once, "the labels are public")
-        )
+        assumed = [*once, "the labels are public"]
+        training = Deployment(mechanism, public_label=True).guarantee(assumptions=tuple(assumed))
     return Promises(queries, training, labels, regime)
 
 

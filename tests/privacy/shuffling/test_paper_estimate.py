@@ -1,4 +1,4 @@
-"""The paper's estimate is what the paper printed, and no more than that."""
+"""The authors' estimate gives the epsilons of their tables, and no more than that."""
 
 import math
 

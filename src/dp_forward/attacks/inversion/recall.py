@@ -25,7 +25,7 @@ text*. How well that one guesses without a release is not known here, so the cei
 
 Releases of one text compose: the average of k of them has the ceiling of all k.
 
-Paper: embedding inversion; its attackers know the mask.
+Paper: Section 6.3, Table 8.
 """
 
 from __future__ import annotations

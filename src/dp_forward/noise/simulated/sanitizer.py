@@ -5,8 +5,8 @@ is no second place where a norm, a sensitivity or a sigma could be typed. What i
 both steps; the bounded matrix itself is never handed out.
 
 A `ProjectedSanitizer` is the joint release of Q, K and V: rows bounded, projected by one public map, noise
-added once. The token-level design of the paper's appendix adds noise to Q, K and V. Released one by one at
-full epsilon they compose three times; released jointly they cost one release whose sensitivity is
+added once. Appendix A.2 of the paper adds noise to each of the three and does not say how they share epsilon.
+Released one by one at full epsilon they compose three times; jointly they cost one release, of sensitivity
 
 .. math:: 2C\sqrt{c}\;\sigma_{\max}\bigl([W_Q \,|\, W_K \,|\, W_V]\bigr)
 

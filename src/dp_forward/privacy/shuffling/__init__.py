@@ -1,4 +1,4 @@
-"""Central privacy of shuffled or sampled releases: proved upper bounds, attacks, the paper's estimate.
+"""Central privacy of shuffled or sampled releases: proved upper bounds, attacks, the authors' estimate.
 
 A central epsilon exists only where a trusted part of the deployment hides who sent what. All of it is for
 replace-one neighbours: the number of releases is public.

@@ -1,7 +1,7 @@
-"""Central epsilon of a deployment: proved upper bound, attack's lower bound, paper's estimate.
+"""Central epsilon of a deployment: proved upper bound, attack's lower bound, the authors' estimate.
 
 Three numbers answer three questions. ``upper`` is proved: no attacker learns more. ``lower`` is an
-attack: no proof can promise less. ``estimate`` is the paper's heuristic. Each carries its kind and
+attack: no proof can promise less. ``estimate`` is that of the paper's authors. Each carries its kind and
 the trusted part without which it means nothing, and an object of one kind cannot stand in the
 place of another.
 """
@@ -93,7 +93,7 @@ class CentralBound:
 
 @dataclass(frozen=True)
 class CentralBounds:
-    """The proved upper bound, the attack's lower bound and the paper's estimate, side by side.
+    """The proved upper bound, the attack's lower bound and the authors' estimate, side by side.
 
     Guarantees:
         Each place holds its own kind, so an estimate can never be read as a proof.
@@ -128,12 +128,12 @@ def _estimated(
     delta: float, label_epsilon: float | None, *, wanted: bool, mu: float, users: int, epochs: int
 ) -> CentralBound:
     if not wanted:
-        statement = "The paper's estimate was not asked for."
+        statement = "The authors' estimate was not asked for."
         return CentralBound("estimate", None, delta, NOBODY, statement)
-    epsilon = paper_estimate(delta, mu=mu, users=users, epochs=epochs)
-    statement = f"The paper would print {shown_up(epsilon, 4)} here; it is an estimate without a theorem"
+    estimate = paper_estimate(delta, mu=mu, users=users, epochs=epochs)
+    statement = f"The authors' estimate (subsampled Gaussian, at this S) is {estimate:.4g}, without a theorem"
     statement += "." if label_epsilon is None else ", and it leaves the labels out."
-    return CentralBound("estimate", epsilon, delta, NOBODY, statement)
+    return CentralBound("estimate", estimate, delta, NOBODY, statement)
 
 
 def _amplified(delta: float, users: int, bundle: Curve) -> CentralBound:
@@ -203,7 +203,7 @@ def shuffled_pure(
     """Pure releases, one of each user, through a trusted shuffler.
 
     ``cap_mass`` is the cap probability of PrivUnit or the keep probability of randomized
-    response; with it there is an attack as well. The paper has no estimate for pure releases.
+    response; with it there is an attack as well. The estimate is for Gaussian noise alone.
 
     Guarantees:
         ``upper`` is never above ``local_epsilon``.
@@ -218,7 +218,7 @@ def shuffled_pure(
     else:
         found = shuffled_pure_lower(delta, local_epsilon=local_epsilon, cap_mass=cap_mass, users=users)
         lower = _attacked(found, delta, SHUFFLER)
-    none = "The paper has no estimate for pure releases."
+    none = "The authors' estimate is for Gaussian noise alone."
     return CentralBounds(
         upper=_proved(upper, delta, SHUFFLER, remark),
         lower=lower,

@@ -1,11 +1,11 @@
-"""Central epsilon as the paper estimates it; there is no theorem behind it.
+"""Central epsilon as the paper's authors estimate it, by a subsampled Gaussian: no theorem.
 
-The paper reads its training as DP-SGD would be read: a Gaussian mechanism on a Poisson sample at
-rate ``1 / users``, ``epochs * users`` steps, add-or-remove neighbours. What it does is something
-else: every user sends one release per epoch, nobody flips a coin whether she takes part, and the
-number of releases is public, so that only replacing a record makes sense. Without labels, and with
-sensitivity 2C, the number lies close to what the best known attack achieves; with labels, or with
-the sensitivity C of the authors' code, it is far too low. It is never a guarantee.
+The paper assumes a shuffler (Section 3.4) and reads it as DP-SGD is read: a Gaussian mechanism on a Poisson
+sample at rate ``1 / users``, ``epochs * users`` steps (Section 5.4). But every user sends one release per
+epoch, no coin says who takes part, and the number of releases is public, so that only replacing a record
+makes sense. Without labels, and at S = 2C (the text, and the proof), the number lies close to what the best
+known attack achieves; with labels, or at S = C (the authors' experiments), it is too low. It is never a
+guarantee.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _FINEST: Final = 1e-5
 
 
 def paper_estimate(delta: float, *, mu: float, users: int, epochs: int) -> float:
-    """The paper's heuristic central epsilon: an estimate, no theorem.
+    """The authors' central epsilon, that of a subsampled Gaussian: an estimate, no theorem.
 
     Computed with Google's dp-accounting (privacy loss distributions, connect-the-dots), once
     coarsely to learn the size of the answer and again with an interval to suit it.
 
     Edges:
         ``users = 1`` is plain composition of ``epochs`` Gaussian releases.
-    Paper: the central columns of its tables, noise multiplier ``sigma / S = 1/mu``.
+    Paper: Tables 5 and 7 to 9, noise multiplier ``sigma / S = 1/mu``.
     """
     delta = checks.delta(delta, zero=False)
     mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")

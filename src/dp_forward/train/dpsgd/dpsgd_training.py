@@ -14,7 +14,7 @@ Edges:
     A run is resumed after its last finished epoch. No state of a random generator is stored: the noise is
     drawn anew, and the steps lost with the interruption were never shown to anyone and are not charged.
     Opacus's own checkpoints are not used: they are pickles, which can run code when they are read.
-Paper: the DP-SGD rows of its tables (Section 6); ours uses Opacus 1.6.
+Paper: the DP-SGD rows of Tables 5 and 7 to 9; ours uses Opacus 1.6.
 """
 
 from __future__ import annotations
