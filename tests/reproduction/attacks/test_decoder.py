@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from attacks.inversion.inversion_cases import PUBLIC, front, noise, target, texts
-from dp_forward.attacks.inversion.decoder import Decoder, invert_with, train_decoder
 from dp_forward.errors import InvalidInput
+from reproduction.attacks.decoder import Decoder, invert_with, train_decoder
 
 SMALL = {"steps": 150, "batch": 64, "rate": 3e-3, "inner": 32, "layers": 1}
 
