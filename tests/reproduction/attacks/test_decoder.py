@@ -36,20 +36,6 @@ def test_under_strong_noise_the_prior_is_left(mechanism: str) -> None:
 
 
 @pytest.mark.slow
-def test_averaged_releases_are_read_better() -> None:
-    mechanism, attacked = noise(24.0), front("embeddings")
-    recalls = []
-    for average in (1, 8):
-        decoder = train_decoder(
-            target(attacked, mechanism, releases=average), PUBLIC, **SMALL | {"steps": 80}
-        )
-        result = invert_with(decoder)
-        assert result.details["releases"] == average
-        recalls.append(result.success)
-    assert recalls[1] > recalls[0] + 0.2
-
-
-@pytest.mark.slow
 def test_the_one_row_at_the_output_tells_the_bag_of_tokens() -> None:
     attacked = front("output")
     read = invert_with(train_decoder(target(attacked, None), PUBLIC, **SMALL))
