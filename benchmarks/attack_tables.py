@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,6 @@ def _of_a_run(found: Record) -> Record:
         "members",
         "others_from",
         "noiseless",
-        "shadows",
     )
     right = ("accuracy_on_members", "accuracy_on_others")
     scores = {found["attack"]: _compact(found)} | {
@@ -270,22 +269,20 @@ def membership_table(record: Record, task: str) -> str:
 def runs_table(record: Record) -> str:
     """Runs that have learnt something, by the verb itself."""
     names = ("entropy", "confidence")
-    with_shadows = any("membership, LiRA" in run["scores"] for run in record["runs"])
     rows = []
     for run in record["runs"]:
-        scores = [run["scores"].get(f"membership, {name}") for name in (*names, *(["LiRA"] * with_shadows))]
+        scores = [run["scores"][f"membership, {name}"] for name in names]
         rows.append(
             (
                 f"{NAMES[run['mechanism']]}, {run['promise']}",
                 "without noise" if run["noiseless"] else "through releases",
-                *("" if one is None else interval(one) for one in scores),
+                *(interval(one) for one in scores),
                 f"{run['accuracy_on_members']:.3f}, {run['accuracy_on_others']:.3f}",
                 f"{scores[0]['chance']:g}",
                 ceiling(scores[0]),
             )
         )
-    more = "LiRA | " if with_shadows else ""
-    head = f"run | asked | entropy | confidence | {more}right about members, others | chance | ceiling"
+    head = "run | asked | entropy | confidence | right about members, others | chance | ceiling"
     return table(head, rows)
 
 
@@ -438,8 +435,6 @@ PLACES: list[tuple[str, Path, Callable[[Record], str]]] = [
 
 def draw(record: Record) -> None:
     """The three attacks side by side."""
-    from dp_forward.attacks.attack_figure import draw_attacks
-
     members, inversion, attribute = (record[part] for part in ("membership", "inversion", "attribute"))
     told = {"non-private": members["imdb/undefended/plain_confidence"]}
     told["DP-SGD"] = members["imdb/dp-sgd/plain_confidence"]
@@ -457,6 +452,33 @@ def draw(record: Record) -> None:
 
 _READ = (("nearest", "embeddings"), ("decoder", "embeddings"), ("decoder", "encoder.3"))
 _CUTS = ("embeddings", "encoder.3", "output")
+
+
+def draw_attacks(panels: Mapping[str, Mapping[str, Mapping[str, Any]]], path: Path) -> None:
+    """A panel for each title, and in it a bar for each `AttackResult.as_dict`."""
+    from matplotlib.figure import Figure
+
+    tallest = max(len(bars) for bars in panels.values())
+    size = (1.5 + 4.3 * len(panels), 1.3 + 0.36 * tallest)
+    figure = Figure(figsize=size, layout="constrained")
+    places = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, results) in zip(places, panels.items(), strict=True):
+        bars = list(results.values())
+        success = [bar["success"] for bar in bars]
+        colours = ["#c46a4a" if bar["ceiling"] is None else "#3b7ea1" for bar in bars]
+        off = [[b["success"] - b["low"] for b in bars], [b["high"] - b["success"] for b in bars]]
+        axes.barh(range(len(bars)), success, xerr=off, capsize=2, color=colours, height=0.6)
+        for place, bar in enumerate(bars):
+            span = [place - 0.4, place + 0.4]
+            axes.plot([bar["chance"]] * 2, span, color="black", linewidth=1.2, linestyle=":")
+            if bar["ceiling"] is not None:
+                axes.plot([bar["ceiling"]] * 2, span, color="#a02020", linewidth=1.6)
+        axes.set_yticks(range(len(bars)), list(results), fontsize=8)
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 1.03), title=title)
+        axes.grid(axis="x", alpha=0.3)
+    figure.supxlabel("success, 95 %;  dotted: chance;  red: ceiling;  orange: nothing promised", fontsize=8)
+    figure.savefig(path, dpi=110)
 
 
 def main() -> int:

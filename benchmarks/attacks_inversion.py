@@ -127,14 +127,14 @@ def attack(job: Job, bench: Bench) -> dict[str, Any]:
     import torch
 
     from benchmarks.linear_map import fit_linear_map, invert_through
-    from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
-    from dp_forward.attacks.inversion.gradient import invert_by_gradient
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
     from dp_forward.attacks.inversion.recall import Inversion, TokenPrior
     from dp_forward.privacy import NoiseSpec
     from dp_forward.split import split_model
     from dp_forward.split.artifacts import load_front
     from dp_forward.split.pretrained import load_model
+    from reproduction.attacks.decoder import invert_with, train_decoder
+    from reproduction.attacks.gradient import invert_by_gradient
 
     # Rows are compared exactly; a decoder learns whatever its products are rounded to.
     torch.set_float32_matmul_precision("high" if job.attack == "decoder" else "highest")
@@ -238,7 +238,7 @@ def run(args: argparse.Namespace) -> int:
             _apart(_note, args.out)
         chosen = [job for job in jobs() if job.name not in known and any(w in job.name for w in args.only)]
         # Loaded once, before the fork; nothing here touches the GPU yet.
-        import dp_forward.attacks.inversion.decoder  # noqa: F401
+        import reproduction.attacks.decoder  # noqa: F401
 
         context = multiprocessing.get_context("fork")
         queue = context.Queue()

@@ -187,8 +187,8 @@ class Bench:
 
     def shadow(self, job: Job) -> dict[str, Any]:
         """One model of LiRA, number 0 being the target; its scores of all texts are left in a file."""
-        from dp_forward.attacks.lira import logit_confidence
         from dp_forward.attacks.membership import answers
+        from reproduction.attacks.lira import logit_confidence
 
         texts, _ = self.pool(job)
         chosen = lira_members(len(texts), self.size["shadows"])[job["number"]]
@@ -201,7 +201,7 @@ class Bench:
 
     def lira(self, cut: str, mechanism: str | None) -> list[dict[str, Any]]:
         """The attack, once target and shadows are there."""
-        from dp_forward.attacks.lira import lira
+        from reproduction.attacks.lira import lira
 
         numbers = range(self.size["shadows"] + 1)
         places = [self.left({"cut": cut, "mechanism": mechanism, "number": number}) for number in numbers]
@@ -347,7 +347,7 @@ def membership_ceiling(epsilon: float, delta: float = 0.0) -> float:
 
 def lira_members(texts: int, shadows: int) -> Any:
     """Who is in the target's half (row 0) and in each shadow's."""
-    from dp_forward.attacks.lira import halves
+    from reproduction.attacks.lira import halves
 
     target = np.random.default_rng(99).permutation(texts) < texts // 2
     return np.vstack([target[None], halves(texts, shadows, seed=0)])
@@ -474,8 +474,7 @@ def run(args: argparse.Namespace) -> int:
         if word in name and not bench.has(name, job, known)
     }
     # Loaded once, before the fork; nothing here touches the GPU yet.
-    import dp_forward.attacks.attribute
-    import dp_forward.attacks.lira  # noqa: F401
+    import reproduction.attacks.lira  # noqa: F401
 
     stop = time.time() + args.seconds
     context = multiprocessing.get_context("fork")

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult
-from dp_forward.attacks.inversion.gradient import BATCH, fit_tokens, refuse_front
 from dp_forward.attacks.inversion.recall import Inversion
 from dp_forward.attacks.observations import AnyFront, each_batch
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.progress import Count
 from dp_forward.split.families import FAMILIES
 from dp_forward.split.halves import NarrowFront
+from reproduction.attacks.gradient import BATCH, fit_tokens, refuse_front
 
 RIDGE = 1e-6
 

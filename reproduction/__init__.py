@@ -2,5 +2,5 @@
 
 jobs     pieces of work, known by digest     model_setup   the model and the tasks of all tables
 tables/  every table as cells                runs/         how the jobs behind the cells are run
-render/  results -> pages and figures
+render/  results -> pages and figures        attacks/      attacks of docs/attacks.md only
 """

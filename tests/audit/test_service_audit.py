@@ -45,17 +45,17 @@ def test_a_frame_that_says_more_is_seen(served: World) -> None:
 
     class Tells:
         def __init__(self, change) -> None:
-            self.change, self.kept = change, {}
+            self.change = change
 
         def fresh(self, text: str) -> Sent:
-            if text not in self.kept:
-                self.kept[text] = served.wire.fresh(text)
-            return self.change(self.kept[text], text)
+            return self.change(kept[text], text)
 
         def again(self, text: str):
-            return served.wire.again(text)
+            return lost
 
-    first = far_apart(served.user)[0]
+    first, second = far_apart(served.user)
+    kept = {text: served.wire.fresh(text) for text in (first, second)}
+    lost = served.wire.again(first)
     spot = HEADER_BYTES - 1
 
     def in_header(sent: Sent, text: str) -> Sent:

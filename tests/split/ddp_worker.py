@@ -1,4 +1,4 @@
-"""Twenty Trainer steps on a joined tiny model, for test_private_model_trainer.py: alone and as two ranks."""
+"""Twenty Trainer steps on a joined tiny model, for test_private_model_trainer.py."""
 
 from __future__ import annotations
 

@@ -6,12 +6,13 @@ import contextlib
 import itertools
 import re
 import socket
+import ssl
 import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dp_forward.errors import DpForwardError
@@ -124,6 +125,9 @@ class RecordedClient:
     def __init__(self, user: UserSide, proxy: RecordingProxy, folder: Path) -> None:
         self._user, self._proxy, self._folder = user, proxy, folder
         self._ledgers = (folder / f"audit-{number}.ledger" for number in itertools.count())
+        mechanism = user.spec.mechanism()
+        # Room for a few releases: a client that draws too often must be seen, not stopped.
+        self._budget = min(LARGEST_GAUSSIAN_EPSILON, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
 
     def fresh(self, text: str) -> Sent:
         """Under a ledger that is thrown away: a new one draws anew, for the same text."""
@@ -149,10 +153,12 @@ class RecordedClient:
         return self._proxy.take(), charged
 
     def _client(self, ledger: Path, retry: RetryPolicy) -> Client:
-        """With room for a few releases: a client that draws too often must be seen, not stopped."""
-        mechanism = self._user.spec.mechanism()
-        budget = min(LARGEST_GAUSSIAN_EPSILON, 100 * max(1.0, mechanism.epsilon(mechanism.shown_delta)))
-        return Client(self._user, server=self._proxy.address, ledger=ledger, budget=budget, retry=retry)
+        import httpx
+
+        # The proxy speaks plain HTTP on this machine; to read all certificates for it takes its time.
+        http = httpx.HTTPTransport(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        where: Any = {"server": self._proxy.address, "transport": http, "retry": retry}
+        return Client(self._user, ledger=ledger, budget=self._budget, **where)
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ from dp_forward.privacy.checks import count
 from dp_forward.privacy.response import keep_probability
 from dp_forward.progress import Count
 
-__all__ = ["REPORTED", "ReleasedAudit", "audit_released", "false_alarm_rate", "usual_draws"]
+__all__ = ["REPORTED", "ReleasedAudit", "audit_matrices", "audit_released", "false_alarm_rate", "usual_draws"]
 
 REPORTED: Final = 0.95
 REFUTING: Final = 0.99999

@@ -1,36 +1,315 @@
-"""`dpf attack`: how much do releases tell? Membership, inversion and attribute, each beside its ceiling."""
+"""`dpf attack`: how much do releases tell? Membership, inversion and attribute, each beside its ceiling.
+
+The ceiling of membership is a theorem about a coin that decided which texts were trained on. That is so where
+members and others are drawn from one split (a run with ``train_limit``: the rest of its training split).
+Between two splits, or with words dropped, a success may tell how the texts differ, whoever was trained on
+them. The ceiling is shown there too, but a success above it refutes nothing, and the exit code stays 0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
+import numpy as np
 import typer
-from typer import Option
+from typer import Argument, Option
 
-from dp_forward.cli.attack_membership import membership
-from dp_forward.cli.attack_target import Outcome, Target, attack_verb
+from dp_forward.cli import options, output
+from dp_forward.cli.evaluate import task_of_run
+from dp_forward.cli.plan_options import Data, data_paths
+from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy.checks import count
+from dp_forward.privacy import Mechanism
+from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import counter
+from dp_forward.storage.json_files import read_json
 
 if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
-    from dp_forward.attacks.inversion.recall import Inversion
-    from dp_forward.data import EncodedTexts
+    from dp_forward.data import EncodedTexts, Record
+    from dp_forward.data.tasks import Task
+    from dp_forward.train.plan import Plan
 
 app = typer.Typer(
     help="Attack a run: success, chance, 95 % interval, and the ceiling that its promise allows.",
     no_args_is_help=True,
 )
 
+_SHARED: Final[Mapping[str, tuple[Any, Any]]] = {
+    "run": (Annotated[Path, Argument(help="The folder of a run.")], inspect.Parameter.empty),
+    "task": (Annotated[str | None, Option(help="Whose texts [the run's task].")], None),
+    "data": (Data, None),
+    "seed": (Annotated[int, Option(help="For draws of texts and weights; never for noise.")], 0),
+    "device": (options.Device, None),
+    "json": (options.Json, False),
+}
+"""The options of every attack verb, with their defaults."""
 
-_How = Literal["nearest", "gradient", "decoder"]
-_STEPS: Final = {"gradient": 150, "decoder": 3000}
-_FEWEST_LABELLED: Final = 40
+_COLUMNS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "attack": lambda row: row["attack"],
+    "success": lambda row: f"{row['success']:.3f}",
+    "95 %": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
+    "chance": lambda row: f"{row['chance']:.3f}",
+    "ceiling": lambda row: "nothing promised" if row["ceiling"] is None else shown_up(row["ceiling"], 4),
+    "trials": lambda row: str(row["trials"]),
+}
 
+_FEWEST: Final = 20
 Split = Annotated[str | None, Option(help="Which split [the run's evaluation split].")]
+
+
+class Outcome(NamedTuple):
+    """What a verb found: its main result, and facts to print.
+
+    Of the facts, ``scores`` are further attacks on the target. Where ``drawn_alike`` is False, a success
+    above the ceiling would have another reason than the noise.
+    """
+
+    result: AttackResult
+    facts: Mapping[str, Any]
+
+
+class Target:
+    """A front as an attacker has it, the noise that it is used with, and what its run says of texts.
+
+    Edges:
+        A folder without plan.json (of `dpf split`, or a user's own) has no task of its own.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        bars: Bars,
+        *,
+        task: str | None,
+        data: list[str] | None,
+        seed: int,
+        device: str | None,
+    ) -> None:
+        from dp_forward.split.artifacts import load_user_side
+        from dp_forward.split.device import pick_device
+
+        self.bars, self.folder, self.task_name, self.seed = bars, run, task, seed
+        self.device = str(pick_device(device))
+        if not (run / "front").is_dir():
+            remedy = "A back alone reads no text: name a folder of dpf finetune."
+            raise InvalidInput("run", "hold a front", "none", remedy)
+        user = load_user_side(run / "front")
+        self.front, self.tokens, self.spec = user.front, user.tokens, user.spec
+        self.plan: Any = {}
+        if (run / "plan.json").is_file():
+            self.plan = read_json(run / "plan.json", name="run", remedy="Get it again.").get("plan")
+            if not isinstance(self.plan, dict):
+                raise InvalidInput("run", "hold a readable plan.json", "no plan in it", "Get it again.")
+        self.data = data_paths(data) or {}
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The noise, calibrated now; None for an undefended model."""
+        return None if self.spec.noise is None else self.spec.mechanism()
+
+    def split(self, given: str | None) -> str:
+        """The split that is given, else the one that the run was measured on."""
+        return str(self.plan.get("evaluation_split") or "validation") if given is None else given
+
+    def task(self, name: str | None = None) -> Task:
+        """The task of this name, else the one asked for, else the run's own."""
+        return task_of_run(self.plan, name or self.task_name, self.data)
+
+    def encoded(self, records: Iterable[Record], limit: int | None = None) -> EncodedTexts:
+        """The tokens of records, or of a sample of them, as the front reads them."""
+        from dp_forward.data.encoded_texts import encode_records
+
+        return encode_records(records, self.tokens, limit=limit, progress=counter(self.bars, "reading"))
+
+
+def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
+    """Make a command of a function that attacks a `Target`: adds the shared options, shows the outcome.
+
+    The function declares only its own options, after the target.
+    """
+
+    @functools.wraps(verb)
+    def command(*, run: Path, json: bool, **given: Any) -> None:
+        shared = {name: given.pop(name) for name in ("task", "data", "seed", "device")}
+        with Bars() as bars:
+            target = Target(run, bars, **shared)
+            found, facts = verb(target, **given)
+        _show(target, found.as_dict(), facts, json=json)
+
+    options.declare(command, verb, _SHARED)
+    return app.command()(command)
+
+
+def _show(target: Target, first: Mapping[str, Any], facts: Mapping[str, Any], *, json: bool) -> None:
+    """Print the outcome, and end with 1 where the promise is broken."""
+    made, cut = target.mechanism, str(target.front.cut)
+    promise = "none" if made is None else made.promise()
+    rows = {first["attack"]: first, **facts.get("scores", {})}
+    above = [name for name, found in rows.items() if not found["within_ceiling"]]
+    comparable = facts.get("drawn_alike", True)
+    refuted = comparable and bool(above)
+    if not comparable:
+        output.warn(
+            "members and others are not drawn alike: a success may tell how they differ, not who trained."
+        )
+    if json:
+        noise = {"mechanism": "none" if made is None else made.name, "promise": promise}
+        where = {"run": str(target.folder), "cut": cut, **noise}
+        output.print_json({**first, **where, **facts, "refuted": refuted})
+    else:
+        output.print_rows(f"{target.folder}: {cut}, {promise}", rows.values(), _COLUMNS)
+        output.print_fields("", {name: value for name, value in facts.items() if name != "scores"})
+        if above:
+            reason = "The promise is BROKEN" if refuted else "Not a fair comparison, so nothing is refuted"
+            typer.echo(f"{reason}: above the ceiling: {', '.join(above)}.")
+    if refuted:
+        raise typer.Exit(1)
+
+
+@attack_verb
+def membership(
+    target: Target,
+    *,
+    others: Annotated[
+        str | None,
+        Option(
+            "--others",
+            "--split",
+            help="The split of texts that were not trained on [the rest of train, or the evaluation split].",
+        ),
+    ] = None,
+    limit: Annotated[int, Option(help="Members, and others, at most so many each.")] = 2000,
+    draws: Annotated[int, Option(help="Noisy queries of each text, averaged.")] = 1,
+    noiseless: Annotated[
+        bool, Option("--noiseless", help="The attacker holds the back and feeds it without noise.")
+    ] = False,
+    score: Annotated[
+        Literal["entropy", "confidence", "modified-entropy"], Option(help="The one that is reported on top.")
+    ] = "entropy",
+    drop_words: Annotated[
+        float | None, Option(help="Leave this share of words out of the others, near to what the paper does.")
+    ] = None,
+) -> Outcome:
+    """Was this text in the training set? Guessed from the run's answers; 0.5 is a coin.
+
+    Exit code 1 if the success is above what the promise about training texts allows.
+
+    Example: dpf attack membership run --others validation --limit 500
+    """
+    from dp_forward.attacks.membership import SCORES, answers, threshold_attack
+    from dp_forward.train.run import Halves
+
+    plan = _plan_of(target)
+    back = Halves.load(target.folder).pair.back
+    texts, size, others_from, drawn_alike = _texts_to_tell_apart(target, plan, others, limit, drop_words)
+    assert texts.labels is not None
+    progress = counter(target.bars, "asking the run", len(texts))
+    query = {"draws": draws, "noiseless": noiseless}
+    more: Any = {"device": target.device, "progress": progress, **query}
+    answered = answers(target.front, back, target.mechanism, texts, **more)
+    rules: Any = {"seed": target.seed, "ceiling": _training_ceiling(target, plan)}
+    found = {}
+    for name, scored in SCORES.items():
+        numbers = scored(answered, texts.labels)
+        found[name] = threshold_attack(numbers[:size], numbers[size:], name=f"membership, {name}", **rules)
+    top = found.pop(score)
+    right = answered.argmax(axis=1) == texts.labels
+    facts = {
+        "task": plan.task,
+        "regime": str(plan.regime),
+        "members": size,
+        "others": len(texts) - size,
+        "others_from": others_from,
+        "drawn_alike": drawn_alike,
+        **query,
+        "accuracy_on_members": float(right[:size].mean()),
+        "accuracy_on_others": float(right[size:].mean()),
+        "scores": {one.attack: one.as_dict() for one in found.values()},
+    }
+    return Outcome(top, facts)
+
+
+def _plan_of(target: Target) -> Plan:
+    """The plan that the run carried out, with the data that is named now."""
+    from dp_forward.data.tasks import task_name
+    from dp_forward.train.plan import Plan
+
+    if "task" not in target.plan:  # where none was trained on texts, no texts are members
+        rule, found = "say which texts it was trained on", "a run without a task"
+        remedy = "A back from collected releases never saw them: attack a run of dpf finetune."
+        raise InvalidInput("run", rule, found, remedy)
+    plan, asked = Plan.from_dict(target.plan), target.task_name
+    if asked is not None and task_name(asked) != plan.task:
+        rule = f"be the one that the run was trained on, {plan.task}"
+        raise InvalidInput("task", rule, asked, "Drop it.")
+    return replace(plan, data={**plan.data, **target.data})
+
+
+def _training_ceiling(target: Target, plan: Plan) -> float | None:
+    """What the run promises about the texts it was trained on: the most that any attacker is right."""
+    from dp_forward.privacy import RECORD, TEXT
+    from dp_forward.train.regimes import promises_of
+
+    said = promises_of(plan, target.spec).training
+    # A promise per token or phrase says little about a whole text, and gives no ceiling.
+    return said.guess_rate if said is not None and said.unit in (TEXT, RECORD) else None
+
+
+def _texts_to_tell_apart(
+    target: Target, plan: Plan, others: str | None, limit: int, drop_words: float | None
+) -> tuple[EncodedTexts, int, str, bool]:
+    """First the members, then as many others; how many, where the others come from, and `_others`' coin."""
+    from dp_forward.data import read_records, sample_records
+    from dp_forward.privacy.checks import count
+
+    limit = count("limit", limit, remedy="Use 2000.")
+    everybody = list(read_records(target.task(), "train"))
+    members = everybody if plan.train_limit is None else sample_records(everybody, plan.train_limit)
+    rest, others_from, drawn_alike = _others(target, plan, everybody, members, others, drop_words)
+    size = min(len(members), len(rest), limit)
+    if size < _FEWEST:
+        rule = f"be {_FEWEST} members and {_FEWEST} others or more"
+        raise InvalidInput("texts", rule, size, "An interval needs more.")
+    drawn: list[Record] = []
+    for seed, records in enumerate((members, rest), start=target.seed):
+        chosen = np.random.default_rng(seed).permutation(len(records))[:size]
+        drawn += [records[number] for number in chosen]
+    texts = target.encoded(drawn)
+    if texts.labels is None:
+        raise InvalidInput("others", "have labels", others_from, "Name another split.")
+    return texts, size, others_from, drawn_alike
+
+
+def _others(
+    target: Target,
+    plan: Plan,
+    everybody: list[Record],
+    members: list[Record],
+    others: str | None,
+    drop_words: float | None,
+) -> tuple[list[Record], str, bool]:
+    """Others, where they come from, and whether a coin could have made them members."""
+    from dp_forward.attacks.membership import drop_words as thin_out
+    from dp_forward.data import read_records
+    from dp_forward.data.tasks import split_name
+
+    known = {id(record) for record in members}
+    rest = [record for record in everybody if id(record) not in known]
+    wanted = None if others is None else split_name(others)
+    part, alike = "train, the rest", wanted == "train" or (wanted is None and len(rest) >= _FEWEST)
+    if not alike:
+        part = wanted or plan.evaluation_split or "validation"
+        rest = list(read_records(target.task(), part))
+    if drop_words is not None:
+        rest = list(thin_out(rest, share=drop_words, seed=target.seed))
+        part, alike = f"{part}, without {drop_words:g} of the words", False
+    return rest, part, alike
 
 
 @attack_verb
@@ -38,14 +317,10 @@ def inversion(
     target: Target,
     *,
     split: Split = None,
-    how: Annotated[
-        _How | None, Option(help="[nearest where a row is its own token's, decoder elsewhere].")
-    ] = None,
     with_prior: Annotated[
-        bool, Option("--with-prior", help="nearest: weigh tokens by how frequent they are.")
+        bool, Option("--with-prior", help="Weigh tokens by how frequent they are in public text.")
     ] = False,
     releases: Annotated[int, Option("--releases", "-k", help="Fresh releases of each text, averaged.")] = 1,
-    steps: Annotated[int | None, Option(help="Of the fit [150] or of the decoder's training [3000].")] = None,
     public: Annotated[
         str | None, Option(help="The task whose training texts the attacker knows [the same task].")
     ] = None,
@@ -56,36 +331,30 @@ def inversion(
 
     Exit code 1 if the success is above what the promise allows.
 
-    Example: dpf attack inversion run --how nearest --limit 100 --releases 8
+    Example: dpf attack inversion run --limit 100 --releases 8
     """
-    from dp_forward.attacks.inversion.gradient import invert_by_gradient
+    from dp_forward.attacks.inversion.discriminant import invert_linearly
     from dp_forward.attacks.inversion.nearest_token import invert_nearest
     from dp_forward.attacks.inversion.recall import Inversion, TokenPrior, token_table
     from dp_forward.data import read_records
 
-    table = token_table(target.front)
-    chosen = how or ("nearest" if target.front.row_local else "decoder")
-    if steps is not None and chosen == "nearest":
-        raise InvalidInput("steps", "go with gradient or decoder", steps, "nearest takes none.")
-    steps = count("steps", _STEPS.get(chosen, 1) if steps is None else steps, remedy="Leave it out.")
-    if with_prior and chosen != "nearest":
-        raise InvalidInput("with-prior", "go with nearest", chosen, "A decoder learns it anyway.")
+    tokens, tokenizer = int(token_table(target.front).num_embeddings), target.tokens.tokenizer  # type: ignore[arg-type]
+    if with_prior and not target.front.row_local:
+        rule = "go with a cut where a row is its own token's"
+        raise InvalidInput("with-prior", rule, target.front.cut, "It is weighed there anyway.")
     attacked, known, part = target.task(), target.task(public), target.split(split)
     if known.name == attacked.name and part == "train":
         rule = "not be the attacker's own public texts"
         raise InvalidInput("split", rule, part, "Name other texts with --public.")
     own = target.encoded(read_records(known, "train"), public_limit)
     texts = target.encoded(read_records(attacked, part), limit)
-    special, tokens = target.tokens.tokenizer.all_special_ids, int(table.num_embeddings)  # type: ignore[arg-type]
-    prior = TokenPrior.learn(own, special=special, vocabulary=tokens)
+    prior = TokenPrior.learn(own, special=tokenizer.all_special_ids, vocabulary=tokens)
     progress = counter(target.bars, "attacking", len(texts))
     seen = Inversion(target.front, target.mechanism, texts, prior, releases, target.device, progress)
-    if chosen == "nearest":
+    if target.front.row_local:
         found = invert_nearest(seen, use_prior=with_prior)
-    elif chosen == "gradient":
-        found = invert_by_gradient(seen, steps=steps)
     else:
-        found = _invert_by_decoder(target, seen, own, steps)
+        found = invert_linearly(seen, own, progress=counter(target.bars, "learning", len(own)))
     facts = {
         "task": attacked.name,
         "split": part,
@@ -94,13 +363,6 @@ def inversion(
         "bag_recall": found.details["bag_recall"],
     }
     return Outcome(found, facts)
-
-
-def _invert_by_decoder(target: Target, seen: Inversion, public: EncodedTexts, steps: int) -> AttackResult:
-    from dp_forward.attacks.inversion.decoder import invert_with, train_decoder
-
-    progress = counter(target.bars, "training the decoder", steps)
-    return invert_with(train_decoder(seen, public, steps=steps, seed=target.seed, progress=progress))
 
 
 @attack_verb
@@ -141,8 +403,8 @@ def attribute(
     if not 0 < share < 1:
         raise InvalidInput("share", "lie between 0 and 1", share, "Half is 0.5.")
     most = len(records) if limit is None else min(limit, len(records))
-    if most < _FEWEST_LABELLED:
-        rule = f"be {_FEWEST_LABELLED} or more with an attribute"
+    if most < 2 * _FEWEST:
+        rule = f"be {2 * _FEWEST} or more with an attribute"
         raise InvalidInput("texts", rule, most, "Name another split, or --labelled FILE.")
     test, train = target.encoded(records, most).split_off(float(share), seed=target.seed)
     found = attribute_attack(
@@ -158,7 +420,3 @@ def attribute(
     )
     facts = {"source": source, "attribute_values": list(values)[:50], "pool": found.details["pool"]}
     return Outcome(found, facts)
-
-
-for _verb in (membership, inversion, attribute):
-    app.command()(_verb)

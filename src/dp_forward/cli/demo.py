@@ -13,7 +13,6 @@ import typer
 from typer import Option
 
 from dp_forward.audit.findings import Finding
-from dp_forward.audit.two_point import audit_gaussian, audit_privunit
 from dp_forward.cli import options, output
 from dp_forward.cli.audit import print_findings
 from dp_forward.cli.progress_bars import Bars
@@ -252,6 +251,8 @@ def noise_for(epsilon: float) -> dict[str, Any]:
 
 def _audits(epsilon: float) -> list[dict[str, Any]]:
     """Honest samplers and two false ones, measured against the same claim."""
+    from dp_forward.audit.released_bytes import audit_matrices, audit_released
+
     rng = np.random.default_rng(20231126)
     first = np.zeros(_SHAPE)
     first[0, 0] = 1.0
@@ -260,15 +261,14 @@ def _audits(epsilon: float) -> list[dict[str, Any]]:
     unit = calibrate(PrivUnit, Budget(epsilon), bound=_BOUND)
 
     def gaussian(sigma: float) -> Finding:
-        return audit_gaussian(
-            claim, lambda x, r: x + sigma * r.standard_normal(x.shape), first, -first, draws=4000, rng=rng
-        )
+        seen = [x + sigma * rng.standard_normal((4000, *_SHAPE)) for x in (first, -first)]
+        return audit_matrices(claim, *seen, pair=(first, -first)).findings[0]
 
     audits = {
         "matrix Gaussian, honest (S = 2C)": gaussian(claim.sigma),
         "matrix Gaussian, S = C (the authors' experiments)": gaussian(paper),
         "matrix Gaussian with 0.9 sigma": gaussian(0.9 * claim.sigma),
-        "PrivUnit, honest": audit_privunit(unit, unit.raw, first, draws=4000, rng=rng),
+        "PrivUnit, honest": audit_released(unit, draws=4000).findings[0],
     }
     found = [(name, audit.as_dict()) for name, audit in audits.items()]
     return [{"sampler": name, "measures": row.pop("what"), **row} for name, row in found]

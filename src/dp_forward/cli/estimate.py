@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,8 +11,10 @@ from typer import Argument, Option
 from dp_forward.cli import options, output
 from dp_forward.cli.finetune import exported_collection
 from dp_forward.cli.progress_bars import Bars
+from dp_forward.errors import InvalidInput
 
 _CELLS: Final = 40
+_KINDS: Final = (".png", ".svg", ".pdf")
 
 
 def estimate(
@@ -28,13 +31,12 @@ def estimate(
 
     Example: dpf estimate run/releases --figure shares.png
     """
-    from dp_forward.attacks.attack_figure import check_figure
     from dp_forward.corpus.label_shares import estimate_shares
     from dp_forward.corpus.reader import ReleasedCorpus
     from dp_forward.train.report import draw_bars
 
     if figure is not None:
-        check_figure(figure)
+        _check_figure(figure)
     with Bars() as bars, exported_collection(releases, bars) as exported:
         found = estimate_shares(ReleasedCorpus.open(releases if exported is None else exported))
     result = found.as_dict()
@@ -56,6 +58,17 @@ def estimate(
     drawn = [] if figure is None else [f"Drawn in {figure}."]
     first, *rest = [*drawn, *found.notes, found.guarantee.statement]
     output.print_fields(first, {}, rest)
+
+
+def _check_figure(path: Path) -> None:
+    """Refuse a figure that could not be written, before anything takes its time."""
+    if path.suffix not in _KINDS:
+        raise InvalidInput("figure", f"end in {', '.join(_KINDS)}", path.name, "Name it so.")
+    if not path.absolute().parent.is_dir():
+        raise InvalidInput("figure", "lie in a folder that is there", path, "Make the folder first.")
+    if find_spec("matplotlib") is None:
+        remedy = "pip install 'dp-forward[train]'."
+        raise InvalidInput("figure", "be drawn with matplotlib", "none here", remedy)
 
 
 def _bar(low: float, high: float) -> str:

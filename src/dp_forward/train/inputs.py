@@ -29,7 +29,7 @@ from dp_forward.train.regimes import Regime
 if TYPE_CHECKING:
     from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 
-__all__ = ["Inputs", "check_public_task", "cut_model", "load_inputs"]
+__all__ = ["Inputs", "check_public_task", "cut_model"]
 
 
 @dataclass(frozen=True, eq=False)

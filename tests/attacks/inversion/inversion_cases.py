@@ -18,13 +18,13 @@ from dp_forward.split import split_model
 from dp_forward.split.halves import Front, NarrowFront
 
 ROWS, VOCABULARY, SPECIAL = 12, len(tiny_task.WORDS), range(5)
+TOKENIZER = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(tiny_task.WORDS)})
 
 
 def texts(count: int, *, seed: int, rows: int = ROWS) -> EncodedTexts:
     """Sentences of four to eight words."""
-    tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(tiny_task.WORDS)})
     records = [Record(text, label=label) for text, label in tiny_task.sentences(count, seed=seed)]
-    return EncodedTexts.from_records(records, FixedLength(tokenizer, rows))
+    return EncodedTexts.from_records(records, FixedLength(TOKENIZER, rows))
 
 
 PUBLIC, SECRET = texts(400, seed=1), texts(40, seed=2)

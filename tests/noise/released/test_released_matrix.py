@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dp_forward.audit.two_point import audit_gaussian
+from audit.two_point import audit_gaussian
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.grid import Grid, held, largest_square, quantise, shrunk_to, sums_of_squares

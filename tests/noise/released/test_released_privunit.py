@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
-from dp_forward.audit.two_point import audit_privunit
+from audit.two_point import audit_privunit
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released import released_privunit
 from dp_forward.noise.released.released_matrix import dequantise, release, release_batch

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dp_forward.audit.two_point import audit_gaussian, audit_privunit
+from audit.two_point import audit_gaussian, audit_privunit
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.noise import ProjectedSanitizer, Sanitizer
 from dp_forward.noise.simulated import simulated_draws as draws

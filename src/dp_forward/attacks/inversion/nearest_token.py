@@ -15,7 +15,7 @@ whole. Where rows are bounded one by one, each has its own s and cosine. Where r
 approximation:
 
 * at inner cuts a candidate is the front on the token alone between its special tokens. In a text its
-  neighbours move the row, and a trained inversion reads more;
+  neighbours move the row, and what is learnt from texts reads more (`discriminant`);
 * at `output`, where one row crosses, the front on every whole word alone: the nearest words, not the text.
 
 *`invert_nearest`* attacks many texts, with the bound and the noise in its model, and is told no length.
@@ -113,7 +113,7 @@ def invert_nearest(target: Inversion, *, use_prior: bool = False) -> AttackResul
             "front",
             "compute each row from its own token (embeddings, encoder.1.qkv)",
             front.cut,
-            "Use the decoder or the gradient attack there.",
+            "Use the linear attack there.",
         )
     tokens = torch.arange(int(token_table(front).num_embeddings))  # type: ignore[arg-type]
     blank = torch.zeros((1, target.texts.length), dtype=torch.int64)

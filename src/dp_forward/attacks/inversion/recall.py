@@ -168,7 +168,7 @@ class Inversion:
                 "mechanism",
                 "have the same noise in every entry for this attack",
                 mechanism.name,
-                "Use the decoder, which learns the shape.",
+                "Use the linear attack, which learns the shape.",
             )
         sigma: float = mechanism.sigma  # type: ignore[attr-defined]
         return sigma / math.sqrt(self.releases), Sanitizer(mechanism).bound

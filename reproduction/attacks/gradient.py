@@ -32,8 +32,6 @@ from dp_forward.attacks.observations import AnyFront
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, positive
 
-__all__ = ["BATCH", "fit_tokens", "invert_by_gradient", "refuse_front"]
-
 BATCH: Final = 32
 """Texts that are fitted at once."""
 _TINY: Final = 1e-30

@@ -34,8 +34,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, positive
 from dp_forward.progress import Count
 
-__all__ = ["invert_with", "train_decoder"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Decoder:

@@ -15,8 +15,6 @@ from dp_forward.audit.findings import Finding, Floats, distance_finding, share_f
 from dp_forward.privacy import MatrixGaussian, PrivUnit
 from dp_forward.privacy.checks import count
 
-__all__ = ["audit_gaussian", "audit_privunit"]
-
 Sampler = Callable[[Floats, np.random.Generator], Floats]
 
 

@@ -31,8 +31,6 @@ from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, finite_array
 from dp_forward.progress import Count
 
-__all__ = ["halves", "lira", "logit_confidence", "score_shadows"]
-
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 TrainShadow = Callable[[NDArray[np.int64]], ArrayLike]

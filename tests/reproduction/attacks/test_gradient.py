@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from attacks.inversion.inversion_cases import SECRET, front, noise, target
-from dp_forward.attacks.inversion.gradient import invert_by_gradient, soft_tokens
 from dp_forward.attacks.inversion.recall import token_table
 from dp_forward.errors import InvalidInput
+from reproduction.attacks.gradient import invert_by_gradient, soft_tokens
 
 BATCH = {k: v for k, v in SECRET.batch(np.arange(6)).items() if k != "labels"}
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from dp_forward.attacks.lira import halves, lira, logit_confidence, score_shadows
 from dp_forward.attacks.membership import threshold_attack
 from dp_forward.errors import InvalidInput
+from reproduction.attacks.lira import halves, lira, logit_confidence, score_shadows
 
 TEXTS, SPREAD = 4000, 20.0
 
