@@ -46,7 +46,7 @@ from dp_forward.train.evaluation import (
 )
 from dp_forward.train.inputs import Inputs, describe_data, enter_texts, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
-from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
+from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_learnt_releases, releases_learnt
 from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
 from dp_forward.train.plan import Plan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
@@ -95,7 +95,7 @@ def finetune(
         if value is not None and not plan.regime.protects_training:
             remedy = "No training record is released there."
             raise InvalidInput(name, f"be left out in {plan.regime}", value, remedy)
-    refuse_seen_texts(plan, register)
+    refuse_learnt_releases(plan)
     with (
         tempfile.TemporaryDirectory() as temporary,
         RunFolder.opened(
