@@ -51,7 +51,7 @@ from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
 from dp_forward.train.plan import Plan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
 from dp_forward.train.regimes import Regime, label_mechanism_for, promises_of, with_subjects
-from dp_forward.train.report import build_report, write_report
+from dp_forward.train.report import build_report, markdown
 from dp_forward.train.run import Run, RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
@@ -114,7 +114,7 @@ def finetune(
         report = training.report(training.run(), started=started)
         if is_first_process():
             save_sides(training.pair, training.spec, inputs.tokens.tokenizer, place.path)
-            write_report(report, place)
+            place.write_report(report, markdown(report))
         wait_for_everyone()
         return Run(plan, training.pair, training.spec, inputs.tokens, report)
 

@@ -48,7 +48,7 @@ from dp_forward.train.evaluation import accuracy_without_noise, commonest_share
 from dp_forward.train.inputs import read_splits
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 from dp_forward.train.regimes import as_guarantee
-from dp_forward.train.report import build_report, write_report
+from dp_forward.train.report import build_report, markdown
 from dp_forward.train.run import RunFolder
 
 __all__ = ["run_dpsgd", "train_dpsgd"]
@@ -130,7 +130,7 @@ def run_dpsgd(
         outcome.model.save_pretrained(place.path / "model")
         tokenizer.save_pretrained(place.path / "model")
         report = _report(outcome, task, evaluation, started=started)
-        write_report(report, place)
+        place.write_report(report, markdown(report))
         return report
 
 
