@@ -154,12 +154,12 @@ def test_a_plan_file_and_flags_make_one_plan(
         f'task = "sst2"\nmodel = "{world.model}"\nepsilon = 4.0\nrows = 12\nwidth = 4\nepochs = 1\n'
         f'train_limit = 64\nevaluation_draws = 2\n[data]\nsst2 = "{world.task}"\n'
     )
-    more = ["--set", "average=0.9", "--set", "precision=fp32"]
+    more = ["--set", "head_learning_rate=0.01", "--set", "precision=fp32"]
     done = dpf(
         "finetune", "--plan", str(plan), "--epsilon", "6", *more, "--out", str(tmp_path / "run"), "--json"
     )
     assert done.code == 0, done.err
-    assert (done.json["plan"]["average"], done.json["plan"]["precision"]) == (0.9, "fp32")
+    assert (done.json["plan"]["head_learning_rate"], done.json["plan"]["precision"]) == (0.01, "fp32")
     assert (
         dpf("finetune", "--plan", str(plan), "--set", "averige=1", "--out", str(tmp_path / "run")).code == 2
     )

@@ -111,10 +111,9 @@ def test_the_undefended_model_promises_nothing(world: TinyWorld) -> None:
     assert run.report["accuracy"] == run.report["accuracy_without_noise"] > 0.9
 
 
-def test_an_inner_cut_trains_with_the_auxiliary_loss_and_lora(world: TinyWorld) -> None:
-    plan = world.plan(regime="end-to-end", cut="encoder.1", auxiliary_weight=1.0, lora_rank=2, epochs=1.0)
-    run = finetune(plan)
-    assert not [name for name, _ in run.pair.back.named_parameters() if "lora" in name], "merged again"
+def test_an_inner_cut_trains_with_the_auxiliary_loss(world: TinyWorld) -> None:
+    run = finetune(world.plan(regime="end-to-end", cut="encoder.1", auxiliary_weight=1.0, epochs=1.0))
+    assert run.report["stages"]["task"]["steps"] == 16
 
 
 def test_randomized_labels_of_end_to_end_are_drawn_once(world: TinyWorld, tmp_path: Path) -> None:
@@ -123,11 +122,6 @@ def test_randomized_labels_of_end_to_end_are_drawn_once(world: TinyWorld, tmp_pa
     assert run.promises.labels is not None
     assert run.promises.training is None
     assert (tmp_path / "run" / "labels.npy").is_file()
-
-
-def test_early_stopping_stops(world: TinyWorld) -> None:
-    plan = world.plan(regime="end-to-end", mechanism="none", epochs=40.0, early_stopping=2)
-    assert finetune(plan).report["stages"]["task"]["epochs"] < 40
 
 
 def test_a_complete_run_is_given_again_and_can_be_saved(

@@ -192,7 +192,7 @@ def _lira(game: _Game, answers: NDArray[np.float64], shadows: int, query: Mappin
     plan = replace(game.plan, evaluation_draws=1)
     inputs = load_inputs(plan, progress=bars)
     evaluation = inputs.evaluation
-    if evaluation is not None and not plan.early_stopping and len(evaluation) > _EVALUATED:
+    if evaluation is not None and len(evaluation) > _EVALUATED:
         evaluation = evaluation.subset(range(_EVALUATED))  # what a shadow reaches is not asked for
 
     def train(members: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -187,7 +187,6 @@ class _Training:
             train=corpus,
             evaluation=self._noisy_records(),
             halves={"back": back},
-            lora_rank=plan.lora_rank,
         )
         return stages
 
@@ -218,7 +217,6 @@ class _Training:
             train=texts,
             evaluation=self.curve_texts,
             halves={"front": self.pair.front, "back": self.pair.back},
-            lora_rank=plan.lora_rank,
         )
         return stages
 
@@ -245,7 +243,7 @@ class _Training:
         if plan.regime is Regime.PUBLIC_FRONT:
             assert inputs.public is not None
             named = {name: getattr(plan, f"public_{name}") for name in _PACE if name != "epochs"}
-            settings = FitSettings.of(plan, epochs=plan.warm_up_epochs, average=0.0, **named)
+            settings = FitSettings.of(plan, epochs=plan.warm_up_epochs, **named)
             stages["public"] = self._train_undefended(
                 "public", self.pair, inputs.public, LabelLoss(), settings
             )

@@ -153,7 +153,6 @@ class _Gradient:
             train=Subset(corpus, self.train.tolist()),
             evaluation=Subset(corpus, held[curve_sample(len(held))].tolist()) if len(held) else None,
             halves={"back": back},
-            lora_rank=plan.lora_rank,
             progress=self.progress,
         )
         accuracy = agreement = None
