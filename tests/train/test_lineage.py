@@ -129,6 +129,10 @@ def test_two_releases_of_a_text_are_never_promised_as_one(
         head_learning_rate=1e-9,
     )
     run = finetune(other, folder=tmp_path / "other")
+    assert run.plan.width == 4
+    assert set(run.report["stages"]) == {"task"}, "the public step is not done again"
+    with pytest.raises(InvalidInput, match="as in the run"):
+        finetune(replace(other, cut="encoder.1"))
     assert run.report["back_had_learnt_from_releases_of"] == []
     assert run.report["back_has_learnt_from_releases_of"] == ["sst2"]
     kept = load_provider_side(public_run / "public" / "back").back.state_dict()

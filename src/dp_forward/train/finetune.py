@@ -247,11 +247,11 @@ class _Training:
             stages["public"] = self._train_undefended(
                 "public", self.pair, inputs.public, LabelLoss(), settings
             )
-        folder = self.place.path / PROJECTION
+        folder, projected = self.place.path / PROJECTION, None
         if is_first_process() and not (folder / "front" / "release.json").is_file():  # written last
-            _project(plan, inputs, self.progress).save(folder)
+            projected = _project(plan, inputs, self.progress).save(folder)
         wait_for_everyone()
-        projected = Projected.load(folder)
+        projected = projected or Projected.load(folder)
         if (say := self.release["say"]) is not None:
             for sentence in outlook(projected, len(inputs.train))[1]:
                 say(sentence)

@@ -200,8 +200,9 @@ class Plan(TaskSettings):
         """The plan of folded records that lie in no file, with nothing to measure on."""
         from dp_forward.data.sources import IN_MEMORY
 
-        own: Any = replace(task, source=f"{IN_MEMORY}{task.name}")
-        return cls(task=own, validation_share=0.0, evaluation_split="", back="closed-form", **settings)
+        settings |= {"text_column": task.text_fields, "label_column": task.label_field, "labels": task.labels}
+        settings |= {"validation_share": 0.0, "evaluation_split": "", "back": "closed-form"}
+        return cls(task=task.name, data={task.name: f"{IN_MEMORY}{task.name}"}, **settings)
 
     @property
     def noise(self) -> NoiseSpec | None:

@@ -200,11 +200,8 @@ class TaskSettings(PlanBase):
 
     def __post_init__(self) -> None:
         from dp_forward.data.own_data import name_task
-        from dp_forward.data.tasks import TASKS, Task, task_name
+        from dp_forward.data.tasks import TASKS, task_name
 
-        task: object = self.task
-        if isinstance(task, Task):
-            self._take(task)
         # One spelling of a task: what a front has seen is noted, and compared, by name.
         name = task_name(self.task)
         if name not in TASKS and name not in self.data:
@@ -230,18 +227,6 @@ class TaskSettings(PlanBase):
         if self.text_column is not None and not 1 <= len(self.text_column) <= 2:
             raise InvalidInput("text_column", "be one or two", len(self.text_column), "Two make a pair.")
         super().__post_init__()
-
-    def _take(self, task: Task) -> None:
-        """Take over what a task object says."""
-        from dp_forward.data.tasks import TASKS
-
-        if not task.own and task.name in TASKS:
-            object.__setattr__(self, "task", task.name)
-            return
-        columns = {"text_column": task.text_fields, "label_column": task.label_field, "labels": task.labels}
-        known = {"task": task.name, "data": {task.name: task.source, **self.data}}
-        for name, value in {**known, **columns}.items():
-            object.__setattr__(self, name, value)
 
     def find_task(self) -> Task:
         """The task; what the plan leaves open is read from the data."""

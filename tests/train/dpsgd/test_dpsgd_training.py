@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel
 
+from known_noise import known_noise  # noqa: F401 - a fixture
 from tiny_encoded import encoded_texts
 from tiny_models import LABELS, tiny
 
@@ -27,6 +28,8 @@ from dp_forward.train.dpsgd.dpsgd_training import DpSgdOutcome, run_dpsgd, train
 from dp_forward.train.dpsgd.private_optimizer import PrivateTraining
 from dp_forward.train.run import RunFolder
 from reproduction.runs.smoke import smoke_data, smoke_model
+
+pytestmark = pytest.mark.usefixtures("known_noise")
 
 PLAN = DpSgdPlan(task="sst2", epsilon=8.0, epochs=2, batch=8, micro_batch=3)
 TRAIN, EVALUATION = encoded_texts(30), encoded_texts(10, seed=1)

