@@ -189,7 +189,7 @@ def test_an_encoder_gets_a_head_first_and_keeps_its_pooler(planned: Planned, tmp
     losses = [row["loss"] for row in report["history"]]
     assert len(losses) == report["head_steps"] == 40
     assert losses[0] > 0.9 * math.log(len(tiny_task.WORDS))
-    assert np.mean(losses[-10:]) < losses[0] - 0.3
+    assert np.mean(losses[-10:]) < losses[0] - 0.15
     old, new = load_model(encoder), load_model(str(tmp_path / "run"), labels=2)
     assert torch.equal(new.bert.pooler.dense.weight, old.pooler.dense.weight)
 
