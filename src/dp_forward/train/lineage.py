@@ -113,7 +113,7 @@ def _starts_before_releases(plan: Plan) -> bool:
     return plan.regime.protects_training and (Path(plan.model) / PUBLIC / "back").is_dir()
 
 
-def releases_learnt(plan: Plan) -> dict[str, list[str]]:
+def releases_learnt(plan: Plan) -> dict[str, Any]:
     """For the report: the tasks from whose releases the back has learnt, before this run and after it."""
     before: set[str] = set()
     if published_shape(plan.model) is not None:
