@@ -100,7 +100,7 @@ def effective_settings(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]
         from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 
         # All of it: stored results are known by digests that cover how often was saved, too.
-        return PretrainPlan.from_dict(settings).as_dict()
+        return {**PretrainPlan.retired, **PretrainPlan.from_dict(settings).as_dict()}
     return dict(settings)
 
 

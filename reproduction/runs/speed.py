@@ -144,9 +144,9 @@ class Contenders:
         """The whole model; without ``tables``, with the weights that Opacus trains."""
         model = self.fresh()
         if not tables:
-            from dp_forward.train.dpsgd.private_optimizer import set_trainable
+            from dp_forward.train.dpsgd.private_optimizer import freeze_embeddings
 
-            model = set_trainable(model, "frozen-embeddings", lora_rank=1)
+            freeze_embeddings(model)
         return self.trained(model, lambda: self.inputs)
 
     def end_to_end(self, mechanism: Mechanism | None, cut: str | None = None) -> Run:
@@ -157,9 +157,10 @@ class Contenders:
 
     def opacus(self, mode: Any) -> Run:
         """DP-SGD as the baseline of this package runs it."""
-        from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, set_trainable
+        from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, freeze_embeddings
 
-        model = set_trainable(self.fresh(), "frozen-embeddings", lora_rank=1)
+        model = self.fresh()
+        freeze_embeddings(model)
         private = PrivateTraining(
             model,
             self._texts(4 * self.shape.batch),

@@ -14,3 +14,9 @@ from dp_forward.cli.main import run
 def dpf(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Run `dpf` with these words."""
     return caller(run, capsys)
+
+
+@pytest.fixture(autouse=True)
+def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test of this folder is about a power cut, so no file waits for the disk."""
+    monkeypatch.setattr("dp_forward.storage.files._sync", lambda path: None)

@@ -243,7 +243,7 @@ def _few_labels(world: Path, folder: Path) -> list[str]:
     [
         (lambda world, folder: ["--epochs", "2"], "closed form"),
         (lambda world, folder: ["--set", "held_out=0.2"], "no labels"),
-        (lambda world, folder: ["--set", "lora_rank=2"], "lora_rank"),
+        (lambda world, folder: ["--set", "head_learning_rate=2.0"], "head_learning_rate"),
         (_few_labels, f"each of the {RECORDS} records"),
         (lambda world, folder: ["--other-labels", str(folder / "none.txt")], "can be read"),
         (lambda world, folder: ["--model", str(world / "careful" / "projection")], "front of the model"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from known_noise import known_noise  # noqa: F401 - a fixture
 from tiny_task import TinyWorld
 
 
@@ -126,7 +127,8 @@ def test_runs_on_the_same_records_share_a_ledger_and_its_cap(
     book = ["--ledger", str(tmp_path / "book")]
 
     def run(name: str, *more: str) -> Any:
-        return dpf(*_words(world, "--epsilon", "8", "--out", str(tmp_path / name), *more))
+        small = ["--epsilon", "8", "--train-limit", "64", "--out", str(tmp_path / name)]
+        return dpf(*_words(world, *small, *more))
 
     assert run("first", *book, "--budget", "20").code == 0
     second = run("second", *book)
@@ -154,12 +156,12 @@ def test_a_plan_file_and_flags_make_one_plan(
         f'task = "sst2"\nmodel = "{world.model}"\nepsilon = 4.0\nrows = 12\nwidth = 4\nepochs = 1\n'
         f'train_limit = 64\nevaluation_draws = 2\n[data]\nsst2 = "{world.task}"\n'
     )
-    more = ["--set", "average=0.9", "--set", "precision=fp32"]
+    more = ["--set", "head_learning_rate=0.01", "--set", "precision=fp32"]
     done = dpf(
         "finetune", "--plan", str(plan), "--epsilon", "6", *more, "--out", str(tmp_path / "run"), "--json"
     )
     assert done.code == 0, done.err
-    assert (done.json["plan"]["average"], done.json["plan"]["precision"]) == (0.9, "fp32")
+    assert (done.json["plan"]["head_learning_rate"], done.json["plan"]["precision"]) == (0.01, "fp32")
     assert (
         dpf("finetune", "--plan", str(plan), "--set", "averige=1", "--out", str(tmp_path / "run")).code == 2
     )
@@ -188,11 +190,12 @@ def test_a_plan_that_means_nothing_costs_one_line_and_leaves_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("known_noise")
 def test_the_baseline_reports_as_finetune_does(
     dpf: Callable[..., Any], world: TinyWorld, tmp_path: Path
 ) -> None:
     where = ["--model", str(world.model), "--task", "sst2", "--data", f"sst2={world.task}"]
-    small = ["--rows", "12", "--batch", "32", "--epochs", "1", "--train-limit", "96", "--epsilon", "8"]
+    small = ["--rows", "12", "--batch", "24", "--epochs", "2", "--train-limit", "96", "--epsilon", "8"]
     done = dpf("baseline", "dpsgd", *where, *small, "--out", str(tmp_path / "run"), "--json")
     assert done.code == 0, done.err
     assert (done.json["regime"], done.json["records"]) == ("dp-sgd", 96)

@@ -46,3 +46,9 @@ def public_run(world: TinyWorld, tmp_path_factory: pytest.TempPathFactory) -> Pa
         register=folder.parent / "register",
     )
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test of this folder is about a power cut, so no file waits for the disk."""
+    monkeypatch.setattr("dp_forward.storage.files._sync", lambda path: None)

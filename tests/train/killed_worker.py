@@ -1,4 +1,4 @@
-"""A run of its own process, to be killed: model, task, out, regime. Continues what it finds."""
+"""A run of its own process, to be killed: model, task, out, epochs. Continues what it finds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dp_forward.train.finetune import finetune
 from dp_forward.train.plan import Plan
 
 
-def main(model: str, task: str, out: str, regime: str) -> None:
+def main(model: str, task: str, out: str, epochs: str) -> None:
     plan = Plan.from_dict(
         {
             "task": "sst2",
             "model": model,
-            "regime": regime,
+            "regime": "release-once",
             "epsilon": 8.0,
             "rows": 12,
             "width": 4,
             "batch": 16,
-            "epochs": 4.0,
+            "epochs": float(epochs),
             "evaluation_draws": 2,
             "data": {"sst2": task},
         }

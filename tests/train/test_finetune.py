@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +38,6 @@ def test_end_to_end_learns_and_says_that_training_texts_are_not_protected(
         f"always naming the most frequent label | {run.report['accuracy_of_commonest_label']:.4f}" in written
     )
     assert "not shown to be better" not in written
-    assert (tmp_path / "run" / "curve.png").stat().st_size > 1000
 
 
 def test_release_once_trains_the_back_from_one_charged_release(world: TinyWorld, tmp_path: Path) -> None:
@@ -75,15 +73,6 @@ def test_public_front_learns_from_public_texts_and_protects_the_others(
     assert run.report["accuracy"] > 0.8
     assert run.promises.training is not None
     assert set(run.report["stages"]) == {"warm-up", "public", "task"}
-    # Another mechanism on the same published front: the public step is not done again.
-    gaussian = world.plan(
-        model=str(tmp_path / "run"), width=None, mechanism="matrix-gaussian", epsilon=12.0, epochs=2.0
-    )
-    other = finetune(gaussian, ledger=tmp_path / "ledger")
-    assert other.plan.width == 4
-    assert set(other.report["stages"]) == {"task"}
-    with pytest.raises(InvalidInput, match="as in the run"):
-        finetune(replace(gaussian, cut="encoder.1"))
 
 
 def test_a_run_whose_front_has_other_noise_than_its_plan_is_refused(
@@ -98,10 +87,10 @@ def test_a_run_whose_front_has_other_noise_than_its_plan_is_refused(
 
 
 def test_two_processes_make_one_run(world: TinyWorld, tmp_path: Path) -> None:
-    words = [str(world.model), str(world.task), str(tmp_path / "run"), "release-once"]
+    words = [str(world.model), str(world.task), str(tmp_path / "run"), "1"]
     run_ranks(2, KILLED, words, log=tmp_path / "log")
     report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert report["stages"]["task"]["steps"] == 4 * 256 // 16
+    assert report["stages"]["task"]["steps"] == 256 // 16
     with Ledger.open(ledger_of(tmp_path / "run" / "releases")) as ledger:
         assert ledger.releases == 1
 
@@ -112,10 +101,9 @@ def test_the_undefended_model_promises_nothing(world: TinyWorld) -> None:
     assert run.report["accuracy"] == run.report["accuracy_without_noise"] > 0.9
 
 
-def test_an_inner_cut_trains_with_the_auxiliary_loss_and_lora(world: TinyWorld) -> None:
-    plan = world.plan(regime="end-to-end", cut="encoder.1", auxiliary_weight=1.0, lora_rank=2, epochs=1.0)
-    run = finetune(plan)
-    assert not [name for name, _ in run.pair.back.named_parameters() if "lora" in name], "merged again"
+def test_an_inner_cut_trains_with_the_auxiliary_loss(world: TinyWorld) -> None:
+    run = finetune(world.plan(regime="end-to-end", cut="encoder.1", auxiliary_weight=1.0, epochs=1.0))
+    assert run.report["stages"]["task"]["steps"] == 16
 
 
 def test_randomized_labels_of_end_to_end_are_drawn_once(world: TinyWorld, tmp_path: Path) -> None:
@@ -124,11 +112,6 @@ def test_randomized_labels_of_end_to_end_are_drawn_once(world: TinyWorld, tmp_pa
     assert run.promises.labels is not None
     assert run.promises.training is None
     assert (tmp_path / "run" / "labels.npy").is_file()
-
-
-def test_early_stopping_stops(world: TinyWorld) -> None:
-    plan = world.plan(regime="end-to-end", mechanism="none", epochs=40.0, early_stopping=2)
-    assert finetune(plan).report["stages"]["task"]["epochs"] < 40
 
 
 def test_a_complete_run_is_given_again_and_can_be_saved(
@@ -148,39 +131,30 @@ def _digests(folder: Path) -> dict[str, str]:
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob("shard-*"))}
 
 
-def _worker(world: TinyWorld, out: Path, regime: str) -> Script:
-    words = [str(world.model), str(world.task), str(out), regime]
+def _worker(world: TinyWorld, out: Path) -> Script:
+    words = [str(world.model), str(world.task), str(out), "4"]
     return Script(KILLED, words, log=out.with_name("log"), OMP_NUM_THREADS="1")
 
 
-@pytest.mark.parametrize(
-    ("regime", "sign"),
-    [("release-once", "releases/shard-*"), ("end-to-end", "stages/*/checkpoint-*/trainer_state.json")],
-)
-def test_a_killed_run_goes_on_without_charging_or_drawing_twice(
-    world: TinyWorld, tmp_path: Path, regime: str, sign: str
-) -> None:
+def test_a_killed_run_goes_on_without_charging_or_drawing_twice(world: TinyWorld, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    worker = _worker(world, out, regime)
+    worker = _worker(world, out)
     deadline = time.monotonic() + 120
-    while not list(out.glob(sign)) and time.monotonic() < deadline and worker.running:
+    while not list(out.glob("releases/shard-*")) and time.monotonic() < deadline and worker.running:
         time.sleep(0.02)
     worker.kill()
     assert not (out / "report.json").exists(), "killed before its end"
     before = _digests(out / "releases")
-    spent = None
-    if regime == "release-once":
-        with Ledger.open(ledger_of(out / "releases")) as ledger:
-            spent = (ledger.releases, ledger.spent())
-    again = _worker(world, out, regime)
+    with Ledger.open(ledger_of(out / "releases")) as ledger:
+        spent = (ledger.releases, ledger.spent())
+    again = _worker(world, out)
     assert again.finish() == 0, again.errors[-2000:]
     assert (out / "report.json").is_file()
     after = _digests(out / "releases")
     assert {name: after[name] for name in before} == before
-    if spent is not None:
-        with Ledger.open(ledger_of(out / "releases")) as ledger:
-            ledger.verify()
-            assert (ledger.releases, ledger.spent()) == spent
+    with Ledger.open(ledger_of(out / "releases")) as ledger:
+        ledger.verify()
+        assert (ledger.releases, ledger.spent()) == spent
 
 
 def test_a_run_that_was_killed_just_after_its_charge_is_resumed(

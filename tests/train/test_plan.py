@@ -55,8 +55,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         ({"epochs": "three"}, "a number"),
         ({"label_prior": [0.5, 0.5]}, "label_epsilon"),
         ({"precision": "fp8"}, "bf16"),
-        ({"average": 1.0}, "0.999"),
-        ({"average": 0.9, "early_stopping": 2}, "early_stopping"),
+        ({"early_stopping": 2}, "known keys"),
         ({"evaluation_limit": 0}, "evaluation_limit"),
         ({"task": None}, "task"),
         ({"data": "here"}, "table"),
@@ -81,8 +80,8 @@ def test_a_plan_that_means_nothing_is_refused_in_one_line(settings: dict, named:
         ({"regime": "end-to-end"}, "regime"),
         ({"public_task": "imdb"}, "public-task"),
         ({"label_epsilon": 2.0}, "label-epsilon"),
-        ({"early_stopping": 2}, "held-out records"),
-        ({"averige": 0.9}, "average"),
+        ({"evaluation_draws": 2}, "held-out records"),
+        ({"epocs": 2}, "epochs"),
         ({"held_out": 1.0}, "held_out"),
         ({"central_delta": 0.0}, "central_delta"),
         ({"model": None}, "model"),
@@ -104,6 +103,13 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
         read_settings(tmp_path / "broken.toml", {})
     with pytest.raises(InvalidInput, match="read"):
         read_settings(tmp_path / "missing.toml", {})
+
+
+def test_a_stored_plan_with_settings_that_are_gone_is_the_same_plan() -> None:
+    gone = {"weight_decay": 0.01, "average": 0.0, "lora_rank": 0, "early_stopping": 0}
+    assert _plan(**gone) == _plan()
+    assert gone.items() <= _plan().deciding().items(), "its digest is the one that it was stored with"
+    assert gone.keys().isdisjoint(_plan().as_dict())
 
 
 def test_the_digest_follows_what_decides_the_result_and_not_where_files_lie() -> None:

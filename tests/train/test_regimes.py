@@ -21,7 +21,6 @@ def promises(regime: Regime, mechanism: Mechanism | None, *, label_epsilon: floa
         label_epsilon=label_epsilon,
         label_prior=None,
         evaluation_split="validation",
-        early_stopping=0,
         public_task=None,
         public=None,
         labels=None,

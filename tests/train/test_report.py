@@ -62,8 +62,7 @@ def test_noise_without_a_promise_is_still_called_noise(mechanism: str, regime: s
     text = markdown(
         report(0.8, regime=regime, plan=plan, draws=1, peak_memory_mib=0.0, notes="", provenance={})
         | numbers
-        | {"guarantee": {"statements": statements, "queries": None}},
-        figure=None,
+        | {"guarantee": {"statements": statements, "queries": None}}
     )
     assert f"872 texts, {said}" in text
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dp_forward.data.tasks import Task, find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
@@ -44,18 +43,6 @@ def test_a_test_part_is_measured_on_where_there_is_no_other(tickets: Path) -> No
     (tickets.parent / "test.csv").write_text("text,label\nx,other\n")
     plan = effective_plan(Plan(task=str(tickets.parent), epsilon=4.0))
     assert (plan.evaluation_split, plan.validation_share) == ("test", 0.0)
-
-
-def test_a_task_object_is_a_task() -> None:
-    task = Task(name="mine", text_fields=("body",), label_field="topic", labels=("a", "b"), source="x.csv")
-    plan = Plan(task=task, epsilon=4.0)  # type: ignore[arg-type]
-    assert (plan.task, plan.labels, plan.text_column, plan.data) == (
-        "mine",
-        ("a", "b"),
-        ("body",),
-        {"mine": "x.csv"},
-    )
-    assert Plan(task=find_task("sst2"), epsilon=4.0).task == "sst2"  # type: ignore[arg-type]
 
 
 def test_what_does_not_fit_a_task_is_refused(tickets: Path) -> None:

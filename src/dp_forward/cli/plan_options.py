@@ -141,12 +141,12 @@ def _option(item: Field[Any]) -> Any:
 
 
 def _settings(given: Sequence[str] | None) -> dict[str, Any]:
-    """``["average=0.999"]`` to ``{"average": 0.999}``; values as in TOML, words without quotes too."""
+    """``["public_batch=64"]`` to ``{"public_batch": 64}``; values as in TOML, words without quotes too."""
     found: dict[str, Any] = {}
     for option in given or ():
         name, equals, value = option.partition("=")
         if not equals or not name.strip():
-            remedy = "For example --set average=0.999."
+            remedy = "For example --set public_batch=64."
             raise InvalidInput("set", "look like NAME=VALUE", repr(option), remedy)
         try:
             found[name.strip()] = tomllib.loads(f"value = {value}")["value"]

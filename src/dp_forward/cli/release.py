@@ -73,7 +73,7 @@ def release(
     place, user = pick_device(device), load_user_side(front)
     columns = {"text_column": text_column, "label_column": label_column, "header": not no_header}
     named = {"task": task, "data": plan_options.data_paths(data) or {}, **columns}
-    chosen = _find_task(source, split, front, user, no_labels=no_labels, **named)
+    chosen = _find_task(source, user, no_labels=no_labels, **named)
     prior = plan_options.numbers("label-prior", label_prior)
     settings = {
         "label_mechanism": label_mechanism_for(label_epsilon, prior, labels=len(user.spec.labels)),
@@ -91,24 +91,15 @@ def release(
     output.print_result(result, json=json, title=title, sentences=sentences, only_json=hidden)
 
 
-def _find_task(
-    source: str | None, split: str, front: Path, user: UserSide, *, no_labels: bool, **settings: Any
-) -> TaskSpec:
-    """The records to release: a split of a built-in task, or all of a user's own data.
-
-    Refused where the front has seen them, or does not have their labels.
-    """
+def _find_task(source: str | None, user: UserSide, *, no_labels: bool, **settings: Any) -> TaskSpec:
+    """The records to release: a split of a built-in task, or all of a user's own data, with its labels."""
     from dp_forward.data.own_data import task_of
-    from dp_forward.data.tasks import split_name
-    from dp_forward.train.lineage import refuse_front_that_saw
     from dp_forward.train.plan_base import TaskSettings
 
     settings |= {"labels": user.spec.labels, "validation_share": 0.0}
     if source is not None:
         plan_options.name_data(settings, source)
     task = task_of({**TaskSettings.from_dict(settings).as_dict(), "unlabelled": no_labels})
-    if split_name(split) == "train":
-        refuse_front_that_saw(task.name, front)
     if task.labels != user.spec.labels and not no_labels:
         rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
         raise InvalidInput("task", rule, task.name, "Or --no-labels.")

@@ -29,7 +29,6 @@ from dp_forward.split.families import family_of, head_of
 from dp_forward.split.legal_cuts import CutInfo
 
 __all__ = [
-    "SEEN_TEXTS",
     "AnswerBack",
     "AnyBack",
     "AnyFront",

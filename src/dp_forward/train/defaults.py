@@ -40,7 +40,6 @@ _UNDEFENDED: Mapping[str, Any] = {
     "batch": 128,
     "learning_rate": 1e-4,
     "head_learning_rate": 1e-3,
-    "average": 0.0,
 }
 _OUTPUT = dict(
     _UNDEFENDED,
@@ -105,7 +104,7 @@ def effective_releases_plan(plan: ReleasesPlan) -> ReleasesPlan:
     """
     pace, cut = {"held_out": 0.1}, cut_of_start(plan.model)
     if cut is None:
-        for name in (*_HEAD_PACE, *pace, "average", "lora_rank"):
+        for name in (*_HEAD_PACE, *pace):
             if getattr(plan, name) not in (None, 0):
                 remedy = "It is fitted in closed form, to all of them."
                 if name == "held_out":
@@ -135,7 +134,7 @@ _CLOSED_PUBLIC_FRONT = {
 }
 """The front learns from public labels without noise; the discriminant is read off it afterwards."""
 _BY_GRADIENT = (
-    *("epochs", "batch", "learning_rate", "head_learning_rate", "average", "norm", "threshold_share"),
+    *("epochs", "batch", "learning_rate", "head_learning_rate", "norm", "threshold_share"),
     *("label_epsilon", "label_prior", "training_epsilon", "training_threshold_share", "draws"),
     *("auxiliary_weight", "auxiliary_alone", "public_epochs", "public_relabel"),
 )
@@ -146,8 +145,8 @@ def _folds(plan: Plan, published: Shape | None) -> bool:
     """Whether a plan that leaves it open is for the folded release and the closed form."""
     given = any(getattr(plan, name) is not None for name in _BY_GRADIENT)
     noise = plan.mechanism in ("privunit", "matrix-gaussian", "gaussian") and plan.unit == "text"
-    trains = plan.lora_rank or plan.early_stopping or plan.label_privacy == "public"
-    return plan.regime.protects_training and noise and published is None and not given and not trains
+    folds = not given and plan.label_privacy != "public"
+    return plan.regime.protects_training and noise and published is None and folds
 
 
 def _closed_form_plan(plan: Plan) -> Plan:

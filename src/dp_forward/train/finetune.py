@@ -46,12 +46,12 @@ from dp_forward.train.evaluation import (
 )
 from dp_forward.train.inputs import Inputs, describe_data, enter_texts, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
-from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_seen_texts, releases_learnt
+from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_learnt_releases, releases_learnt
 from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
 from dp_forward.train.plan import Plan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
 from dp_forward.train.regimes import Regime, label_mechanism_for, promises_of, with_subjects
-from dp_forward.train.report import build_report, write_report
+from dp_forward.train.report import build_report, markdown
 from dp_forward.train.run import Run, RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
@@ -95,7 +95,7 @@ def finetune(
         if value is not None and not plan.regime.protects_training:
             remedy = "No training record is released there."
             raise InvalidInput(name, f"be left out in {plan.regime}", value, remedy)
-    refuse_seen_texts(plan, register)
+    refuse_learnt_releases(plan)
     with (
         tempfile.TemporaryDirectory() as temporary,
         RunFolder.opened(
@@ -114,7 +114,7 @@ def finetune(
         report = training.report(training.run(), started=started)
         if is_first_process():
             save_sides(training.pair, training.spec, inputs.tokens.tokenizer, place.path)
-            write_report(report, place)
+            place.write_report(report, markdown(report))
         wait_for_everyone()
         return Run(plan, training.pair, training.spec, inputs.tokens, report)
 
@@ -187,7 +187,6 @@ class _Training:
             train=corpus,
             evaluation=self._noisy_records(),
             halves={"back": back},
-            lora_rank=plan.lora_rank,
         )
         return stages
 
@@ -218,7 +217,6 @@ class _Training:
             train=texts,
             evaluation=self.curve_texts,
             halves={"front": self.pair.front, "back": self.pair.back},
-            lora_rank=plan.lora_rank,
         )
         return stages
 
@@ -245,15 +243,15 @@ class _Training:
         if plan.regime is Regime.PUBLIC_FRONT:
             assert inputs.public is not None
             named = {name: getattr(plan, f"public_{name}") for name in _PACE if name != "epochs"}
-            settings = FitSettings.of(plan, epochs=plan.warm_up_epochs, average=0.0, **named)
+            settings = FitSettings.of(plan, epochs=plan.warm_up_epochs, **named)
             stages["public"] = self._train_undefended(
                 "public", self.pair, inputs.public, LabelLoss(), settings
             )
-        folder = self.place.path / PROJECTION
+        folder, projected = self.place.path / PROJECTION, None
         if is_first_process() and not (folder / "front" / "release.json").is_file():  # written last
-            _project(plan, inputs, self.progress).save(folder)
+            projected = _project(plan, inputs, self.progress).save(folder)
         wait_for_everyone()
-        projected = Projected.load(folder)
+        projected = projected or Projected.load(folder)
         if (say := self.release["say"]) is not None:
             for sentence in outlook(projected, len(inputs.train))[1]:
                 say(sentence)

@@ -22,7 +22,7 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
 from dp_forward.split.halves import Front, note_seen_texts
 from dp_forward.split.pretrained import load_model, load_tokenizer
-from dp_forward.train.lineage import load_published
+from dp_forward.train.lineage import load_published, raw_texts_seen
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
 
@@ -87,7 +87,8 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
 def enter_texts(plan: Plan, inputs: Inputs, register: Path | None) -> list[str]:
     """Ask the register about the texts of a run, and enter what it will use as it is, before it does.
 
-    The front carries the commitments to what it will have seen raw. Returns what a report says of it.
+    The front carries the commitments to what it will have seen raw. Where this register does not know those
+    that it has, the names of tasks in the report of its run are compared. Returns what a report says of it.
     """
     front, train, said, rule = inputs.pair.front.plain, inputs.train, list[str](), ""
     if plan.regime.protects_training:
@@ -95,7 +96,11 @@ def enter_texts(plan: Plan, inputs: Inputs, register: Path | None) -> list[str]:
     elif plan.label_epsilon is not None:
         rule = f"be one that has not learnt labels of {plan.task}"
     with TextRegister(register) as known:
-        if known.unknown(front.seen_texts):
+        elsewhere = known.unknown(front.seen_texts)
+        if rule and (elsewhere or not front.seen_texts) and plan.task in raw_texts_seen(plan.model):
+            remedy = "No regime can protect them any more: start from the published model."
+            raise InvalidInput("model", rule, plan.model, remedy)
+        if elsewhere:
             said.append(FROM_ELSEWHERE)
         near = known.refuse_seen(train.prints, front.seen_texts, name="model", rule=rule) if rule else 0
         if near:

@@ -7,8 +7,9 @@ A front that was trained on raw texts (`end-to-end`) may hold anything about the
 owner's register before the training (`inputs.enter_texts`), and the front carries the commitments to its
 entries, from model to model: a regime that protects training texts refuses a front that has seen one of them,
 whatever the task is called. A back that was trained from releases holds those: a second release of the same
-texts adds to the first. So every report names the tasks of both, and a back that has learnt from the task is
-refused, but for the one that `public-front` kept from before its releases (RUN/public).
+texts adds to the first, in the register too. So every report names the tasks of both, and a back that has
+learnt from the task is refused. What `public-front` had before its releases (RUN/public) is kept to start
+from.
 
 A provider starts from a back (`StartingPoint`), which `check_fits` compares with the corpus before anything
 trains: on releases of another front, or of another noise, it would learn nothing that it could be asked.
@@ -32,16 +33,15 @@ import torch
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.data.own_data import name_of_source
 from dp_forward.errors import InvalidInput
-from dp_forward.ledger.text_register import TextRegister
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import half_digest, load_back, load_provider_side, load_user_side
-from dp_forward.split.halves import SEEN_TEXTS, AnyBack
+from dp_forward.split.halves import AnyBack
 from dp_forward.storage.json_files import read_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
 
-__all__ = ["is_projection", "refuse_front_that_saw"]
+__all__ = ["is_projection"]
 
 _SEEN = "front_has_seen_raw_texts_of"
 _LEARNT = "back_has_learnt_from_releases_of"
@@ -105,18 +105,12 @@ def raw_texts_of(plan: Plan) -> list[str]:
     public = plan.public_task
     if plan.public is not None and plan.regime is Regime.PUBLIC_FRONT:
         public = name_of_source(plan.public)
-    return sorted({*_seen_by(plan.model), *filter(None, (own, public))})
+    return sorted({*raw_texts_seen(plan.model), *filter(None, (own, public))})
 
 
 def _starts_before_releases(plan: Plan) -> bool:
-    """Whether this plan starts from the back that a run kept from before it was given these very texts."""
-    return (
-        plan.regime.protects_training
-        and published_shape(plan.model) is not None
-        and (Path(plan.model) / PUBLIC / "back").is_dir()
-        and plan.task in _required_note(plan.model, _LEARNT)
-        and plan.task not in _required_note(plan.model, _BEFORE)
-    )
+    """Whether this plan starts from the back that a run of `public-front` kept from before its releases."""
+    return plan.regime.protects_training and (Path(plan.model) / PUBLIC / "back").is_dir()
 
 
 def releases_learnt(plan: Plan) -> dict[str, Any]:
@@ -128,60 +122,25 @@ def releases_learnt(plan: Plan) -> dict[str, Any]:
     return {_BEFORE: sorted(before), _LEARNT: sorted(after)}
 
 
-def refuse_seen_texts(plan: Plan, register: Path | None = None) -> None:
-    """No promise for texts that the front was trained on, nor one release counted where there are two.
+def refuse_learnt_releases(plan: Plan) -> None:
+    """No back that has learnt from releases of the task: two of a text, or two answers about a label, add up.
 
-    Where only labels are randomized, a label that the model has learnt, raw or by an answer, is refused: it
-    is not answered for the first time. By the name of the task, before anything is read: what a register
-    knows by its content is asked there (`inputs.enter_texts`).
+    By the name of the task, before anything is read. What a front has seen raw, the register knows by its
+    content (`inputs.enter_texts`).
     """
     task, model = plan.task, plan.model
-    front = Path(model) / "front" if published_shape(model) is not None else Path(model)
-    seen = [] if _is_registered(front, register) else _seen_by(model)
-    if not plan.regime.protects_training:
-        learnt = plan.label_epsilon is not None and {*seen, *releases_learnt(plan)[_BEFORE]}
-        if learnt and task in learnt:
-            rule = f"go with a model that has not learnt labels of {task}"
-            remedy = "Answers about one label add up: start from the published model."
-            raise InvalidInput("label_epsilon", rule, model, remedy)
+    if task not in releases_learnt(plan)[_BEFORE]:
         return
-    if task in releases_learnt(plan)[_BEFORE]:
+    if plan.regime.protects_training:
         remedy = "Two releases of a text add up: start from the model before it."
         raise InvalidInput("model", f"not have learnt from releases of {task}", model, remedy)
-    if task in seen:
-        remedy = "No regime can protect them any more: start from the published model."
-        raise InvalidInput("model", f"not have been trained on the raw texts of {task}", model, remedy)
+    if plan.label_epsilon is not None:
+        rule = f"go with a model that has not learnt labels of {task}"
+        remedy = "Answers about one label add up: start from the published model."
+        raise InvalidInput("label_epsilon", rule, model, remedy)
 
 
-def _is_registered(folder: Path, register: Path | None) -> bool:
-    """Whether the register knows all that a front or checkpoint was trained on raw."""
-    settings = (_facts(folder / _SETTINGS) or {}).get("model") or _facts(folder / "config.json") or {}
-    seen = settings.get(SEEN_TEXTS)
-    if not seen:
-        return False
-    with TextRegister(register) as known:
-        return not known.unknown(seen)
-
-
-def refuse_front_that_saw(task: str, front: Path) -> None:
-    """As `refuse_seen_texts`, for a front in the folder of its run.
-
-    Edges:
-        A front that was handed over alone has no report beside it: that it does not depend on the texts is
-        then an assumption of the guarantee, and is said there.
-    """
-    if _is_registered(front, None):
-        return
-    run = front.absolute().parent
-    run = run.parent if is_projection(run) else run
-    # A front in the folder of a run that has no report yet is one that nobody can speak for.
-    of_a_run = any((run / name).is_file() for name in ("report.json", "plan.json"))
-    if of_a_run and task in _required_note(str(run), _SEEN):
-        remedy = "No release can protect them any more: take a front that has not seen them."
-        raise InvalidInput("front", f"not have been trained on the raw texts of {task}", front.name, remedy)
-
-
-def _seen_by(model: str) -> list[str]:
+def raw_texts_seen(model: str) -> list[str]:
     """The tasks (or corpora) whose raw texts a model was trained on, as far as its folder says."""
     if published_shape(model) is not None:
         return _required_note(model, _SEEN)
@@ -301,14 +260,10 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
         if known is not None and known != corpus.front_digest:
             rule = f"come from the front of the model, {known[:12]}..."
             raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
-    beside = None if start.front is None else _facts(start.front / _SPEC, checked=True)
-    # Compared by noise, rows and labels only, so the width and the cut do not matter.
-    of_front = None if beside is None else ReleaseSpec.from_dict(beside, width=1, cut=None)
-    for known_spec in (start.spec, of_front):
-        for name in ("noise", "rows", "labels"):
-            if known_spec is not None and getattr(known_spec, name) != getattr(spec, name):
-                rule = f"have the {name} that the model was made for"
-                raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
+    for name in ("noise", "rows", "labels"):
+        if start.spec is not None and getattr(start.spec, name) != getattr(spec, name):
+            rule = f"have the {name} that the model was made for"
+            raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
     wanted = ReleaseSpec.of(start.back, noise=spec.noise, rows=spec.rows, labels=spec.labels)
     wanted.refuse_mixed_rows(row_local=cut.row_local)
     if wanted.shape != spec.shape:

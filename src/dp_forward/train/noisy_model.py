@@ -1,4 +1,4 @@
-"""The modules that train: front, bound, noise and back with their loss, or the back alone on releases (LoRA).
+"""The modules that train: front, bound, noise and back with their loss, or the back alone on releases.
 
     loss = loss(back(noise(bound(front(text))))) + weight * loss(auxiliary(pooled clean hidden at the cut))
 
@@ -15,18 +15,12 @@ Edges:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import apply_bound
-from dp_forward.privacy import checks
 from dp_forward.split import Split
 from dp_forward.split.halves import AnswerBack, AnyBack, NarrowBack, NarrowFront
 from dp_forward.train.label_debiasing import LabelLoss
@@ -168,30 +162,3 @@ def _new_parameters(back: AnyBack) -> list[nn.Parameter]:
     model = back.back.model if isinstance(back, NarrowBack) else back.model
     body = f"{getattr(model, 'base_model_prefix', '')}."
     return found + [value for name, value in model.named_parameters() if not name.startswith(body)]
-
-
-@contextmanager
-def low_rank(back: Any, *, rank: int) -> Iterator[None]:
-    """Within the block only low-rank maps beside the back's linear layers train, and its head.
-
-    At the end they are added to the weights that they stand beside. A rank of 0 changes nothing.
-    """
-    if not rank:
-        yield
-        return
-    try:
-        import peft
-    except ImportError:
-        raise InvalidInput(
-            "lora_rank", "be 0 without peft", rank, "pip install 'dp-forward[train]'."
-        ) from None
-    checks.count("lora_rank", rank, remedy="Try 8.")
-    plain = back.back if isinstance(back, NarrowBack) else back
-    if plain.cut.place == "output":
-        raise InvalidInput("lora_rank", "be 0 at the cut output", rank, "The back is only a head there.")
-    settings = peft.LoraConfig(
-        task_type="SEQ_CLS", r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear"
-    )
-    plain.model = peft.get_peft_model(plain.model, settings)
-    yield
-    plain.model = plain.model.merge_and_unload()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, checks
@@ -36,9 +36,8 @@ __all__ = ["Plan", "ReleasesPlan"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 _PRECISION = choice_of(*get_args(Precision), remedy="Use auto.")
-_AVERAGE = partial(check_share, remedy="Use 0 for none, or 0.999.")
-_AVERAGE_HELP = "Decay of the moving average of the weights that is kept; 0 keeps the last weights."
 _HEAD_RATE_HELP = "Learning rate of what starts from random weights: head, maps, auxiliary head."
+_RETIRED: Mapping[str, object] = {"weight_decay": 0.01, "average": 0.0, "lora_rank": 0}
 _WITHOUT_NOISE = ("epsilon", "delta", "threshold_share", "training_epsilon", "training_threshold_share")
 FRONT_SETTINGS: Mapping[str, object] = {
     "draws": 1,
@@ -61,6 +60,7 @@ class Plan(TaskSettings):
     ``draws``, ``warm_up_epochs`` and ``auxiliary_weight`` belong to whatever step trains the front.
     """
 
+    retired: ClassVar = {**_RETIRED, "early_stopping": 0}
     model: str = setting(
         "minilm", "A Hugging Face name or folder, or a run, whose halves are then taken.", "usual"
     )
@@ -123,8 +123,6 @@ class Plan(TaskSettings):
     batch: int | None = setting(None, "Texts per step [by rule].", "advanced", COUNT)
     learning_rate: float | None = setting(None, "Of the task's training [by rule].", "advanced", POSITIVE)
     head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
-    weight_decay: float = setting(0.01, "AdamW's weight decay.", check=NONNEGATIVE)
-    average: float | None = setting(None, _AVERAGE_HELP, check=_AVERAGE)
     draws: int | None = setting(
         None, "Noisy matrices per text and step, where the front trains.", "advanced", COUNT
     )
@@ -153,10 +151,6 @@ class Plan(TaskSettings):
     )
     public_words: int | None = setting(
         None, "Cut public texts to pieces of so many words; 0: whole.", "advanced", COUNT_OR_ZERO
-    )
-    lora_rank: int = setting(0, "LoRA on the back; 0: none.", "advanced", COUNT_OR_ZERO)
-    early_stopping: int = setting(
-        0, "Patience in epochs, on the public split; 0: never.", "advanced", COUNT_OR_ZERO
     )
     train_limit: int | None = setting(None, "A sample of the texts.", "usual", COUNT)
     evaluation_limit: int | None = setting(
@@ -206,8 +200,9 @@ class Plan(TaskSettings):
         """The plan of folded records that lie in no file, with nothing to measure on."""
         from dp_forward.data.sources import IN_MEMORY
 
-        own: Any = replace(task, source=f"{IN_MEMORY}{task.name}")
-        return cls(task=own, validation_share=0.0, evaluation_split="", back="closed-form", **settings)
+        settings |= {"text_column": task.text_fields, "label_column": task.label_field, "labels": task.labels}
+        settings |= {"validation_share": 0.0, "evaluation_split": "", "back": "closed-form"}
+        return cls(task=task.name, data={task.name: f"{IN_MEMORY}{task.name}"}, **settings)
 
     @property
     def noise(self) -> NoiseSpec | None:
@@ -253,8 +248,6 @@ class Plan(TaskSettings):
         from dp_forward.data.tasks import split_name
 
         yield from self._closed_form_rules()
-        remedy = "One keeps the best weights, one the mean."
-        yield "average", bool(self.average and self.early_stopping), "be 0 with early_stopping", remedy
         undefended = self.mechanism == "none" and self.regime is not Regime.END_TO_END
         remedy = "Nothing is released: --regime end-to-end."
         yield "regime", undefended, "be end-to-end without noise", remedy
@@ -268,7 +261,7 @@ class Plan(TaskSettings):
         remedy = "What is measured on is read as it is: name a public split."
         split = self.evaluation_split and split_name(self.evaluation_split)
         yield "evaluation_split", private and split == "train", rule, remedy
-        idle = not split and (self.back == "gradient" or self.early_stopping > 0)
+        idle = not split and self.back == "gradient"
         yield "evaluation_split", idle, "be given where a back trains by gradients", "Use validation."
         same = self.public is not None and self.public == self.data.get(self.task)
         yield "public", same, "differ from the task's data", "Those texts are the private ones."
@@ -320,6 +313,7 @@ class ReleasesPlan(PlanBase):
     from the corpus. A plan that says it again could only contradict it, so it is refused.
     """
 
+    retired: ClassVar = _RETIRED
     releases: str = setting(
         help="The folder of a released corpus, or of a collection.", decides=False, missing="Name a folder."
     )
@@ -333,9 +327,6 @@ class ReleasesPlan(PlanBase):
     batch: int | None = setting(None, "Releases per step.", check=COUNT)
     learning_rate: float | None = setting(None, "Of the back.", check=POSITIVE)
     head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
-    weight_decay: float = setting(0.01, "AdamW's weight decay.", check=NONNEGATIVE)
-    average: float = setting(0.0, _AVERAGE_HELP, check=_AVERAGE)
-    lora_rank: int = setting(0, "LoRA on the back; 0: none.", check=COUNT_OR_ZERO)
     held_out: float | None = setting(
         None,
         "The share of the records that is never trained on and tells how good the back is; 0: none [0.1].",
@@ -356,7 +347,7 @@ class ReleasesPlan(PlanBase):
         for name in [item.name for item in fields(Plan) if item.name not in known]:
             if name in settings:
                 remedy = "It was decided when the texts were released."
-                if name == "early_stopping" or name.startswith("evaluation_"):
+                if name.startswith("evaluation_"):
                     remedy = "The back is measured on held-out records: --set held_out=0.1."
                 rule = "be left out with --from-releases"
                 raise InvalidInput(name.replace("_", "-"), rule, settings[name], remedy)

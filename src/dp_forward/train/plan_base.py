@@ -18,7 +18,7 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replac
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
@@ -114,6 +114,9 @@ def kind_of(item: Field[Any]) -> Kind:
 class PlanBase:
     """Settings that decide a run, checked when they are made."""
 
+    retired: ClassVar[Mapping[str, Any]] = {}
+    """Settings of earlier plans -> the one value that they may still have, which is what is done now."""
+
     def __post_init__(self) -> None:
         for item in fields(self):
             value, check = getattr(self, item.name), setting_of(item).check
@@ -123,7 +126,8 @@ class PlanBase:
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Self:
         """From JSON, TOML or flags; an unknown key, a wrong type or a missing setting is an error."""
-        known = {item.name: item for item in fields(cls)}
+        known, old = {item.name: item for item in fields(cls)}, cls.retired
+        settings = {k: v for k, v in settings.items() if k not in old or v not in (None, old[k])}
         for name, value in settings.items():
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
@@ -142,9 +146,10 @@ class PlanBase:
         return {name: _plain(value) for name, value in asdict(self).items()}
 
     def deciding(self) -> dict[str, Any]:
-        """The settings that decide the result; where files lie is none of them."""
+        """The settings that decide the result, retired ones too; where files lie is none of them."""
         plain = self.as_dict()
-        return {item.name: plain[item.name] for item in fields(self) if setting_of(item).decides}
+        own = {item.name: plain[item.name] for item in fields(self) if setting_of(item).decides}
+        return {**self.retired, **own}
 
     def filled(self, rule: Mapping[str, Any]) -> Self:
         """The plan with what it leaves open by a rule."""
@@ -195,11 +200,8 @@ class TaskSettings(PlanBase):
 
     def __post_init__(self) -> None:
         from dp_forward.data.own_data import name_task
-        from dp_forward.data.tasks import TASKS, Task, task_name
+        from dp_forward.data.tasks import TASKS, task_name
 
-        task: object = self.task
-        if isinstance(task, Task):
-            self._take(task)
         # One spelling of a task: what a front has seen is noted, and compared, by name.
         name = task_name(self.task)
         if name not in TASKS and name not in self.data:
@@ -225,18 +227,6 @@ class TaskSettings(PlanBase):
         if self.text_column is not None and not 1 <= len(self.text_column) <= 2:
             raise InvalidInput("text_column", "be one or two", len(self.text_column), "Two make a pair.")
         super().__post_init__()
-
-    def _take(self, task: Task) -> None:
-        """Take over what a task object says."""
-        from dp_forward.data.tasks import TASKS
-
-        if not task.own and task.name in TASKS:
-            object.__setattr__(self, "task", task.name)
-            return
-        columns = {"text_column": task.text_fields, "label_column": task.label_field, "labels": task.labels}
-        known = {"task": task.name, "data": {task.name: task.source, **self.data}}
-        for name, value in {**known, **columns}.items():
-            object.__setattr__(self, name, value)
 
     def find_task(self) -> Task:
         """The task; what the plan leaves open is read from the data."""

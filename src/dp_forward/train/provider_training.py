@@ -52,7 +52,7 @@ from dp_forward.train.noisy_model import ReleaseReader
 from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
 from dp_forward.train.regimes import Promises, Regime, as_guarantee
-from dp_forward.train.report import build_report, write_report
+from dp_forward.train.report import build_report, markdown
 from dp_forward.train.run import RunFolder
 from dp_forward.train.training_loop import FitSettings, curve_sample, train_stage
 
@@ -121,7 +121,7 @@ def finetune_from_releases(
         )
         if is_first_process():
             learner.save(place.path)
-            write_report(report, place)
+            place.write_report(report, markdown(report))
         wait_for_everyone()
         return report
 
@@ -153,7 +153,6 @@ class _Gradient:
             train=Subset(corpus, self.train.tolist()),
             evaluation=Subset(corpus, held[curve_sample(len(held))].tolist()) if len(held) else None,
             halves={"back": back},
-            lora_rank=plan.lora_rank,
             progress=self.progress,
         )
         accuracy = agreement = None

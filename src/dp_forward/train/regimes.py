@@ -136,8 +136,7 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
         return Promises(None, None, labels, regime, why)
     assumed = []
     if plan.evaluation_split:
-        split = f"the {plan.evaluation_split} split, on which the report is measured"
-        assumed = [f"{split}{' and which says when to stop,' if plan.early_stopping else ','} is public"]
+        assumed = [f"the {plan.evaluation_split} split, on which the report is measured, is public"]
     if plan.validation_share:
         share = f"{plan.validation_share:g} of the records"
         assumed.append(f"that split is {share}, taken from them: it is public which they are")

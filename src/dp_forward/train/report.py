@@ -1,7 +1,7 @@
-"""The report of every kind of run: numbers, promises in words, the plan, the learning curve, provenance.
+"""The report of every kind of run: numbers, promises in words, the plan, provenance.
 
-``report.json`` is for programs, ``report.md`` for people, ``curve.png`` is drawn from the first. The JSON is
-written last: where it is, the run is complete.
+``report.json`` is for programs, ``report.md`` for people. The JSON is written last: where it is, the run is
+complete.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -23,7 +23,6 @@ from dp_forward.storage.files import draft_of
 from dp_forward.train.evaluation import Accuracy
 from dp_forward.train.plan_base import PlanBase
 from dp_forward.train.regimes import Regime
-from dp_forward.train.run import RunFolder
 
 __all__ = ["draw_bars", "provenance", "weakness"]
 
@@ -76,13 +75,7 @@ def build_report(
     }
 
 
-def write_report(report: Mapping[str, Any], place: RunFolder) -> None:
-    """All three files; a missing matplotlib costs only the figure."""
-    drawn = _draw_curve(report["stages"], place.path / "curve.png", title=_title(report))
-    place.write_report(report, markdown(report, figure="curve.png" if drawn else None))
-
-
-def markdown(report: Mapping[str, Any], *, figure: str | None) -> str:
+def markdown(report: Mapping[str, Any]) -> str:
     """The report for people."""
     plan = report["plan"]
     cut = f" cut at `{plan['cut']}`" if "cut" in plan else ""
@@ -117,8 +110,6 @@ def markdown(report: Mapping[str, Any], *, figure: str | None) -> str:
     notes = [note for note in (weakness(report), report["notes"]) if note]
     if notes:
         lines += ["## Note", "", *[line for note in notes for line in (note, "")]]
-    if figure is not None:
-        lines += ["## Learning curve", "", f"![loss and accuracy over the steps]({figure})", ""]
     given = {name: value for name, value in plan.items() if value is not None and name != "data"}
     settings = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in given.items()]
     lines += ["## Plan", "", "```toml", *settings, "```", "", "## Made with", ""]
@@ -199,31 +190,6 @@ def weakness(report: Mapping[str, Any]) -> str | None:
     return f"{said} More texts or a larger epsilon may help."
 
 
-def _draw_curve(stages: Mapping[str, Mapping[str, Any]], path: Path, *, title: str) -> bool:
-    """Loss (left) and accuracy (right) over the steps of every stage; False without steps or matplotlib."""
-    if not any(stage["history"] for stage in stages.values()):
-        return False
-
-    def paint(figure: Any) -> None:
-        left, right = figure.subplots(1, 2)
-        for name, stage in stages.items():
-            history = stage["history"]
-            loss = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
-            accuracy = [(entry["step"], entry["accuracy"]) for entry in history if "accuracy" in entry]
-            if loss:
-                left.plot(*zip(*loss, strict=True), label=name)
-            if accuracy:
-                right.plot(*zip(*accuracy, strict=True), marker="o", label=name)
-        left.set(xlabel="step", ylabel="training loss", title=title)
-        right.set(xlabel="step", ylabel="accuracy, one draw of the noise", title="held-out texts")
-        for axes in (left, right):
-            axes.grid(alpha=0.3)
-            if len(stages) > 1:
-                axes.legend()
-
-    return _draw(paint, path, size=(8, 3))
-
-
 def draw_bars(
     bars: Sequence[tuple[str, float, float, float]],
     path: Path,
@@ -238,28 +204,20 @@ def draw_bars(
     off = [[v - low for _, v, low, _ in bars], [high - v for _, v, _, high in bars]]
     places = range(len(bars))
 
-    def paint(figure: Any) -> None:
-        axes = figure.subplots()
-        axes.bar(places, heights, yerr=off, capsize=4, color=colours)
-        # Beneath the bar: a small one has no room for its number.
-        said = [f"{name}\n{height:.3f}" for name, height in zip(names, heights, strict=True)]
-        axes.set_xticks(places, said, rotation=45 if len(bars) > 6 else 0)
-        axes.set(ylim=(0, 1), ylabel=measure, title=title)
-        if chance is not None:
-            axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="a guess")
-            axes.legend(loc="upper right")
-
-    return _draw(paint, path, size=(max(6.0, 0.6 * len(bars)), 3.2))
-
-
-def _draw(paint: Callable[[Any], None], path: Path, *, size: tuple[float, float]) -> bool:
-    """Store a figure, of the kind that its name says; False without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    figure = Figure(figsize=size, layout="constrained")
-    paint(figure)
+    figure = Figure(figsize=(max(6.0, 0.6 * len(bars)), 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.bar(places, heights, yerr=off, capsize=4, color=colours)
+    # Beneath the bar: a small one has no room for its number.
+    said = [f"{name}\n{height:.3f}" for name, height in zip(names, heights, strict=True)]
+    axes.set_xticks(places, said, rotation=45 if len(bars) > 6 else 0)
+    axes.set(ylim=(0, 1), ylabel=measure, title=title)
+    if chance is not None:
+        axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="a guess")
+        axes.legend(loc="upper right")
     with draft_of(path) as draft:
         figure.savefig(draft, dpi=110, format=path.suffix[1:])
     return True

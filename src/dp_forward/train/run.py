@@ -7,7 +7,7 @@ Nothing in the folder is ever overwritten by another plan.
     RUN/stages/NAME.json, NAME.safetensors   what a finished stage left
     RUN/releases/            the stored releases and their ledger (release-once, public-front)
     RUN/front/, RUN/back/    what is handed to each party
-    RUN/report.json, report.md, curve.png
+    RUN/report.json, report.md
 
 Guarantees:
     A stage counts as finished when its .json is there, which is written after its weights and by renaming a

@@ -1,7 +1,7 @@
 """The training loop of every stage: a module, records, a few settings, and the Hugging Face Trainer.
 
 Trainer brings logging, checkpoints, resume, bf16, accelerate and several processes. What is ours is short:
-batches of texts of like length, clean epochs at the start, a moving average of the weights, and progress.
+batches of texts of like length, clean epochs at the start, and progress.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import Sampler
 
 from dp_forward.data import EncodedTexts
 from dp_forward.progress import Progress
 from dp_forward.split.pretrained import quiet_transformers
-from dp_forward.storage.files import draft_of
-from dp_forward.train.noisy_model import low_rank
 from dp_forward.train.processes import peak_memory_mib, process_count, start_counting_memory
 from dp_forward.train.run import RunFolder
 
@@ -47,11 +43,8 @@ class FitSettings:
     learning_rate: float
     head_learning_rate: float | None = None
     """For ``module.new_parameters()``; None means: as all others."""
-    weight_decay: float = 0.01
-    average: float = 0.0
     clean_epochs: float = 0.0
     """Epochs at the start in which the module's noise is left out (``module.clean``)."""
-    early_stopping: int = 0
     seed: int = 0
     precision: Precision = "auto"
 
@@ -59,7 +52,7 @@ class FitSettings:
     def of(cls, plan: Plan | ReleasesPlan, **changes: Any) -> FitSettings:
         """The settings of an effective plan, but for some."""
         known = {item.name: getattr(plan, item.name) for item in fields(cls) if hasattr(plan, item.name)}
-        return cls(**{**known, "average": plan.average or 0.0, **changes})
+        return cls(**{**known, **changes})
 
 
 def fit(
@@ -82,26 +75,24 @@ def fit(
     transformers.set_seed(settings.seed)
     started = time.perf_counter()
     per_epoch = math.ceil(len(train) / settings.batch)
-    saves = folder is not None or settings.early_stopping > 0
-    callbacks: list[Any] = [
-        _Watcher(module, stage=stage, clean_epochs=settings.clean_epochs, progress=progress)
-    ]
-    if settings.average:
-        callbacks.append(_MovingAverage(module, decay=settings.average))
-    if settings.early_stopping:
-        callbacks.append(transformers.EarlyStoppingCallback(settings.early_stopping))
+    watcher = _Watcher(module, stage=stage, clean_epochs=settings.clean_epochs, progress=progress)
     with tempfile.TemporaryDirectory() as temporary, quiet_transformers():
         place = folder or Path(temporary)
         trainer = _Trainer(
             model=module,
             args=_arguments(
-                settings, place, per_epoch, saves=saves, evaluates=evaluation is not None, **arguments
+                settings,
+                place,
+                per_epoch,
+                saves=folder is not None,
+                evaluates=evaluation is not None,
+                **arguments,
             ),
             train_dataset=_dataset(train),
             eval_dataset=_dataset(evaluation),
             data_collator=_collate,
             compute_metrics=_accuracy,
-            callbacks=callbacks,
+            callbacks=[watcher],
         )
         trainer.head_learning_rate = settings.head_learning_rate
         # Trainer prints its numbers on stdout, which is for results.
@@ -128,7 +119,6 @@ def train_stage(
     train: Any,
     evaluation: Any,
     halves: dict[str, nn.Module],
-    lora_rank: int = 0,
     checkpoints: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -136,7 +126,7 @@ def train_stage(
 
     Args:
         make_module: the module to train, made from the step that it starts at: 0, or a checkpoint's.
-        halves: what the stage changes; ``back`` is the one that LoRA is put on.
+        halves: what the stage changes.
         checkpoints: whether a kill costs less than the whole stage.
     """
     trained, done = nn.ModuleDict(halves), place.stage_result(stage)
@@ -144,9 +134,8 @@ def train_stage(
         trained.load_state_dict(done[0])
         return done[1]
     folder = place.checkpoints(stage) if checkpoints else None
-    with low_rank(halves["back"], rank=lora_rank):
-        module = make_module(0 if folder is None else step_of(last_checkpoint(folder)))
-        facts = fit(module, train, evaluation, settings, stage=stage, folder=folder, progress=progress)
+    module = make_module(0 if folder is None else step_of(last_checkpoint(folder)))
+    facts = fit(module, train, evaluation, settings, stage=stage, folder=folder, progress=progress)
     place.finish_stage(stage, trained.state_dict(), facts)
     return facts
 
@@ -188,7 +177,7 @@ def _arguments(
         "per_device_train_batch_size": max(1, settings.batch // process_count()),
         "per_device_eval_batch_size": max(settings.batch, 64),
         "learning_rate": settings.learning_rate,
-        "weight_decay": settings.weight_decay,
+        "weight_decay": 0.01,
         "lr_scheduler_type": "linear",
         "warmup_steps": math.ceil(0.06 * steps),  # as BERT was fine-tuned
         "bf16": bf16,
@@ -197,9 +186,7 @@ def _arguments(
         "seed": settings.seed,
         "eval_strategy": "epoch" if evaluates else "no",
         "save_strategy": "epoch" if saves else "no",
-        "save_total_limit": 2 if settings.early_stopping else 1,
-        "load_best_model_at_end": settings.early_stopping > 0,
-        "metric_for_best_model": "accuracy" if settings.early_stopping else None,
+        "save_total_limit": 1,
         "logging_steps": max(1, per_epoch // 20),
         "remove_unused_columns": False,
         "label_names": ["labels"],
@@ -320,51 +307,6 @@ def _dataset(records: Any) -> Any:
 def _collate(batch: Any) -> Any:
     """A dataset of ours hands out whole batches; a list of records does not."""
     return batch if isinstance(batch, dict) else transformers.default_data_collator(batch)
-
-
-class _MovingAverage(transformers.TrainerCallback):
-    """Keeps ``decay * average + (1 - decay) * weights``, which takes their place in the end.
-
-    The last weights of a short fine-tuning carry the noise of its last steps; their average carries less.
-    Early steps decay faster, to forget the start. It is saved with every checkpoint, so a resumed run ends
-    where it would have.
-    """
-
-    def __init__(self, module: nn.Module, *, decay: float) -> None:
-        self._module, self._decay = module, decay
-
-    def _weights(self) -> nn.ParameterList:
-        # Those that train, and not the whole module: AveragedModel copies what it is given.
-        return nn.ParameterList(value for value in self._module.parameters() if value.requires_grad)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._average = AveragedModel(self._weights(), multi_avg_fn=self._mix)
-        self._average.update_parameters(self._weights())  # the first one copies
-        stored = _average_file(args, state)
-        if state.global_step and stored.is_file():
-            self._average.load_state_dict(load_file(stored))
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._step = state.global_step
-        self._average.update_parameters(self._weights())
-
-    def _mix(self, averages: Any, weights: Any, _: Any) -> None:
-        decay = min(self._decay, (1 + self._step) / (10 + self._step))
-        torch._foreach_lerp_(averages, weights, 1 - decay)
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.is_world_process_zero:
-            with draft_of(_average_file(args, state)) as draft:
-                save_file(self._average.state_dict(), draft)
-
-    @torch.no_grad()
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        for weight, average in zip(self._weights(), self._average.module.parameters(), strict=True):
-            weight.copy_(average)
-
-
-def _average_file(args: Any, state: Any) -> Path:
-    return Path(args.output_dir) / f"checkpoint-{state.global_step}" / "average.safetensors"
 
 
 def _accuracy(predicted: Any) -> dict[str, float]:

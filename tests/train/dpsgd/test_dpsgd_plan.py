@@ -15,7 +15,6 @@ PLAN = DpSgdPlan(task="sst2", epsilon=1.0)
     ("name", "value"),
     [
         ("mode", "magic"),
-        ("trainable", "everything"),
         ("epsilon", 0.0),
         ("epsilon", float("inf")),
         ("delta", 1.5),

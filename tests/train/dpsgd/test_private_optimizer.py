@@ -19,7 +19,7 @@ pytest.importorskip("opacus")
 
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
-from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, clipping_error, set_trainable
+from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, clipping_error, freeze_embeddings
 
 TRAIN = encoded_texts(30)
 
@@ -32,7 +32,8 @@ def private(
     model: Any = None,
     records: EncodedTexts = TRAIN,
 ) -> PrivateTraining:
-    model = set_trainable(model or tiny("bert", blocks=1), "frozen-embeddings", lora_rank=1)
+    model = model or tiny("bert", blocks=1)
+    freeze_embeddings(model)
     weights = [p for p in model.parameters() if p.requires_grad]
     return PrivateTraining(
         model,

@@ -15,7 +15,7 @@ from tiny_corpus import WORDS, any_words
 def test_masking_hides_fifteen_in_a_hundred_by_the_rule_of_eighty_ten_ten(checkpoint: str) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     blocks = pack_blocks(any_words(), tokenizer, length=16)
-    items = MaskedBlocks(blocks, Masking(tokenizer, rate=0.15), seed=(3,), items=4 * len(blocks))
+    items = MaskedBlocks(blocks, Masking(tokenizer), seed=(3,), items=4 * len(blocks))
     pairs = [items[number] for number in range(len(items))]
     ids, labels = (torch.stack([pair[name] for pair in pairs]) for name in ("input_ids", "labels"))
     chosen = labels != IGNORED

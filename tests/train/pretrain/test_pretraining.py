@@ -11,7 +11,8 @@ import pytest
 import torch
 import transformers
 
-from dp_forward.data.public_text import pack_blocks, read_public_records
+import tiny_task
+from dp_forward.data.public_text import pack_blocks
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.split import split_model
@@ -59,7 +60,7 @@ def learned(checkpoint: str, tmp_path_factory):
         epsilon=64.0,
         length=16,
         batch=16,
-        steps=160,
+        steps=100,
         learning_rate=5e-3,
     )
     return folder / "run", plan, pretrain(plan, folder=folder / "run")
@@ -71,7 +72,7 @@ def test_the_loss_through_the_noise_falls_where_the_text_can_be_predicted(learne
     assert report["held_out_loss_before"] > CHANCE
     assert report["held_out_loss"] < 0.5 * CHANCE
     assert report["loss"] < report["history"][0]["loss"]
-    assert (report["steps"], report["head_steps"]) == (160, 0)
+    assert (report["steps"], report["head_steps"]) == (100, 0)
 
 
 @pytest.mark.slow
@@ -79,7 +80,7 @@ def test_the_loss_through_the_noise_falls_where_the_text_can_be_predicted(learne
 def test_nothing_is_learned_from_random_words_or_through_drowning_noise(
     planned: Planned, tmp_path: Path, texts, epsilon: float
 ) -> None:
-    report = pretrain(planned(texts(), steps=160, epsilon=epsilon), folder=tmp_path / "run")
+    report = pretrain(planned(texts(), steps=100, epsilon=epsilon), folder=tmp_path / "run")
     assert report["held_out_loss"] > 0.8 * CHANCE
 
 
@@ -98,7 +99,7 @@ def test_the_result_is_an_ordinary_checkpoint_that_can_be_fine_tuned(learned) ->
     whole = load_model(str(folder))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     blocks = pack_blocks(one_word_each(), tokenizer, length=16)[-report["held_out_blocks"] :]
-    items = MaskedBlocks(blocks, Masking(tokenizer, rate=0.15), seed=(0, 2), items=len(blocks))
+    items = MaskedBlocks(blocks, Masking(tokenizer), seed=(0, 2), items=len(blocks))
     found = masked_loss(whole, items, batch=16)
     assert found == pytest.approx(report["held_out_loss_without_noise"], rel=1e-6)
 
@@ -117,17 +118,6 @@ def test_the_result_is_an_ordinary_checkpoint_that_can_be_fine_tuned(learned) ->
         optimizer.step()
         losses.append(float(loss.detach()))
     assert np.mean(losses[-5:]) < 0.7 * losses[0]
-
-
-@pytest.mark.slow
-def test_a_frozen_front_stays_and_the_back_moves(checkpoint: str, planned: Planned, tmp_path: Path) -> None:
-    pretrain(planned(freeze_front=True), folder=tmp_path / "run")
-    old, new = load_model(checkpoint), load_model(str(tmp_path / "run"))
-    moved = {
-        name for name, value in new.named_parameters() if not torch.equal(value, old.get_parameter(name))
-    }
-    assert not any(name.startswith(("bert.embeddings", "bert.encoder.layer.0")) for name in moved)
-    assert any(name.startswith("bert.encoder.layer.1") for name in moved)
 
 
 class Killed(Exception):
@@ -191,19 +181,17 @@ def test_a_stop_does_not_change_what_is_learned_without_noise(planned: Planned, 
 
 
 @pytest.mark.slow
-def test_a_sentence_encoder_gets_a_head_first_and_keeps_its_pooler(planned: Planned, tmp_path: Path) -> None:
-    reviews = [record.text for record, _ in zip(read_public_records("movie-reviews"), range(4), strict=False)]
-    head = {"steps": 0, "head_steps": 10, "head_alone": True, "head_learning_rate": 1e-2}
-    plan = planned(reviews, model="minilm", cut="encoder.3", batch=4, **head)
-    report = pretrain(plan, folder=tmp_path / "run")
+def test_an_encoder_gets_a_head_first_and_keeps_its_pooler(planned: Planned, tmp_path: Path) -> None:
+    encoder = str(tiny_task.write_checkpoint(tmp_path / "encoder", max_position_embeddings=64))
+    texts = [text for text, _ in tiny_task.sentences(200, seed=1)]
+    head = {"steps": 0, "head_steps": 40, "head_learning_rate": 1e-2}
+    report = pretrain(planned(texts, model=encoder, **head), folder=tmp_path / "run")
     losses = [row["loss"] for row in report["history"]]
-    assert len(losses) == report["head_steps"] == 10
-    assert losses[0] > 0.9 * math.log(30522)
-    assert np.mean(losses[-3:]) < losses[0] - 1.0
-    old, new = load_model("minilm"), load_model(str(tmp_path / "run"), labels=2)
+    assert len(losses) == report["head_steps"] == 40
+    assert losses[0] > 0.9 * math.log(len(tiny_task.WORDS))
+    assert np.mean(losses[-10:]) < losses[0] - 0.15
+    old, new = load_model(encoder), load_model(str(tmp_path / "run"), labels=2)
     assert torch.equal(new.bert.pooler.dense.weight, old.pooler.dense.weight)
-    for name, value in old.encoder.named_parameters():
-        assert torch.equal(new.bert.encoder.get_parameter(name), value), "the head alone was trained"
 
 
 @pytest.mark.slow
@@ -236,11 +224,9 @@ def test_softened_noise_is_said_and_changes_what_is_learned(planned: Planned, tm
 
 
 @pytest.mark.slow
-def test_zero_steps_change_nothing_and_epochs_count_blocks(planned: Planned, tmp_path: Path) -> None:
+def test_zero_steps_change_nothing(planned: Planned, tmp_path: Path) -> None:
     report = pretrain(planned(steps=0), folder=tmp_path / "zero")
     assert report["held_out_loss"] == report["held_out_loss_before"]
     assert (report["loss"], report["history"]) == (None, [])
-    two = pretrain(planned(steps=None, epochs=2), folder=tmp_path / "two")
-    assert two["steps"] == math.ceil(2 * two["blocks"] / 16)
-    assert "costs no privacy" in two["statement"]
-    assert "LDP" not in two["statement"]
+    assert "costs no privacy" in report["statement"]
+    assert "LDP" not in report["statement"]

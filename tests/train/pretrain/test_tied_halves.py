@@ -15,7 +15,7 @@ from tiny_models import MASKED_LM, tiny, tiny_inputs
 def test_without_noise_the_model_computes_what_its_halves_do(family: str, cut: str) -> None:
     model, inputs = tiny(family, "masked_lm"), tiny_inputs(family)
     untrained = copy.deepcopy(model)
-    halves = NoisyMaskedLM(split_tied(model, cut), None, 1, freeze_front=False)
+    halves = NoisyMaskedLM(split_tied(model, cut), None)
     with torch.no_grad():
         before = halves(**inputs).logits
         assert torch.equal(model(**inputs).logits, before)
@@ -25,7 +25,7 @@ def test_without_noise_the_model_computes_what_its_halves_do(family: str, cut: s
         assert not torch.allclose(before, moved)
         assert torch.equal(model(**inputs).logits, moved)
     assert {id(p) for p in halves.parameters()} == {id(p) for p in model.parameters()}
-    again = NoisyMaskedLM(split_tied(untrained, cut), None, 1, freeze_front=False)
+    again = NoisyMaskedLM(split_tied(untrained, cut), None)
     again.load_state_dict(halves.state_dict())
     with torch.no_grad():
         assert torch.equal(again.eval()(**inputs).logits, moved)

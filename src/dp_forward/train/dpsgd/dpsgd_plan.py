@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from dp_forward.privacy import checks
 from dp_forward.train.plan_base import COUNT, COUNT_OR_ZERO, POSITIVE, TaskSettings, choice_of, setting
@@ -11,10 +11,8 @@ from dp_forward.train.plan_base import COUNT, COUNT_OR_ZERO, POSITIVE, TaskSetti
 __all__ = ["DpSgdPlan"]
 
 Mode = Literal["hooks", "ghost"]
-Trainable = Literal["frozen-embeddings", "lora"]
 
 _MODE = choice_of(*get_args(Mode), remedy="Use hooks.")
-_PARTS = choice_of(*get_args(Trainable), remedy="Use frozen-embeddings.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +20,11 @@ class DpSgdPlan(TaskSettings):
     """What decides a run of the baseline.
 
     Edges:
-        ``seed`` fixes what is public (fresh LoRA weights, dropout); the noise has no seed, see
+        ``seed`` fixes what is public (a fresh head, dropout); the noise has no seed, see
         `private_optimizer`. A step sums over its whole batch, so ``micro_batch`` decides nothing.
     """
 
+    retired: ClassVar = {"trainable": "frozen-embeddings", "lora_rank": 8}
     model: str = setting("minilm", "A Hugging Face name or folder.", "usual")
     epsilon: float = setting(
         help="Central epsilon; there is no default.",
@@ -40,13 +39,6 @@ class DpSgdPlan(TaskSettings):
     mode: Mode = setting(
         "hooks", "hooks (a gradient per record in memory) or ghost (their norms only).", "usual", _MODE
     )
-    trainable: Trainable = setting(
-        "frozen-embeddings",
-        "What trains: frozen-embeddings (all but the tables) or lora.",
-        "usual",
-        _PARTS,
-    )
-    lora_rank: int = setting(8, "Rank of the LoRA maps.", "advanced", COUNT)
     epochs: int = setting(3, "Passes over the records.", "usual", COUNT)
     batch: int = setting(256, "Expected texts per step.", "usual", COUNT)
     micro_batch: int = setting(32, "Most texts in memory at once.", "advanced", COUNT, decides=False)

@@ -43,12 +43,12 @@ from dp_forward.split.halves import note_seen_texts
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.dpsgd.accounting import as_replace_one, epsilon_of, noise_multiplier_for, sampling
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
-from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, set_trainable
+from dp_forward.train.dpsgd.private_optimizer import PrivateTraining, freeze_embeddings
 from dp_forward.train.evaluation import accuracy_without_noise, commonest_share
 from dp_forward.train.inputs import read_splits
 from dp_forward.train.processes import peak_memory_mib, start_counting_memory
 from dp_forward.train.regimes import as_guarantee
-from dp_forward.train.report import build_report, write_report
+from dp_forward.train.report import build_report, markdown
 from dp_forward.train.run import RunFolder
 
 __all__ = ["run_dpsgd", "train_dpsgd"]
@@ -72,7 +72,7 @@ class DpSgdOutcome:
     steps: int
     peak_memory_mib: float
     model: Any = field(repr=False)
-    """The trained model, an ordinary one: no hooks, LoRA merged."""
+    """The trained model, an ordinary one, without hooks."""
 
     @property
     def statement(self) -> str:
@@ -130,7 +130,7 @@ def run_dpsgd(
         outcome.model.save_pretrained(place.path / "model")
         tokenizer.save_pretrained(place.path / "model")
         report = _report(outcome, task, evaluation, started=started)
-        write_report(report, place)
+        place.write_report(report, markdown(report))
         return report
 
 
@@ -158,10 +158,10 @@ def train_dpsgd(
     else:
         noise = noise_multiplier_for(plan.epsilon, delta=plan.delta, sample_rate=rate, steps=steps)
     torch.manual_seed(plan.seed + facts.get("steps", 0))
-    trained = set_trainable(model, plan.trainable, lora_rank=plan.lora_rank)
-    weights = [parameter for parameter in trained.parameters() if parameter.requires_grad]
+    freeze_embeddings(model)
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     private = PrivateTraining(
-        trained,
+        model,
         train,
         optimizer=torch.optim.AdamW(weights, lr=plan.learning_rate, weight_decay=0.0),
         mode=plan.mode,
@@ -181,7 +181,6 @@ def train_dpsgd(
             progress(_STAGE, private.steps, steps, {"loss": loss, "accuracy": accuracy})
         if place is not None:
             _store_epoch(place, run, private, history)
-    module = private.remove_hooks()
     return DpSgdOutcome(
         plan=plan,
         records=len(train),
@@ -191,7 +190,7 @@ def train_dpsgd(
         sample_rate=rate,
         steps=private.steps,
         peak_memory_mib=peak_memory_mib(private.device),
-        model=module.merge_and_unload() if plan.trainable == "lora" else module,
+        model=private.remove_hooks(),
     )
 
 

@@ -31,9 +31,9 @@ from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.train.dpsgd.accounting import ignore_warning, sampling
-from dp_forward.train.dpsgd.dpsgd_plan import Mode, Trainable
+from dp_forward.train.dpsgd.dpsgd_plan import Mode
 
-__all__ = ["PrivateTraining", "set_trainable"]
+__all__ = ["PrivateTraining", "freeze_embeddings"]
 
 Batch = dict[str, Tensor]
 """What the model takes, by name, and ``labels``."""
@@ -45,33 +45,16 @@ _TRIAL_TEXTS = 3
 _NO_INPUT_GRADIENT = "Full backward hook is firing"
 
 
-def set_trainable(model: Any, trainable: Trainable, *, lora_rank: int) -> Any:
-    """Leave only those weights to train that Opacus can clip; the model to train, which may wrap the given.
+def freeze_embeddings(model: Any) -> None:
+    """Leave only those weights to train that Opacus can clip.
 
     The tables of tokens and positions cannot be clipped cheaply (a gradient per record is as large as the
-    vocabulary) or at all (positions carry no batch axis), so they stay as they are in both variants.
+    vocabulary) or at all (positions carry no batch axis), so they stay as they are.
     """
-    if trainable == "frozen-embeddings":
-        model.requires_grad_(True)
-        for part in model.modules():
-            if isinstance(part, nn.Embedding):
-                part.requires_grad_(False)
-        return model
-    from peft import LoraConfig, get_peft_model
-    from transformers.pytorch_utils import Conv1D
-
-    body = model.base_model_prefix
-    linear = [name for name, part in model.base_model.named_modules() if isinstance(part, nn.Linear | Conv1D)]
-    head = [name for name, part in model.named_children() if name != body and [*part.parameters()]]
-    config = LoraConfig(
-        r=lora_rank,
-        lora_alpha=2 * lora_rank,
-        target_modules=[f"{body}.{name}" for name in linear],
-        modules_to_save=head,
-    )
-    # GPT-2 keeps its weights transposed; peft notices and says so.
-    with ignore_warning("fan_in_fan_out"):
-        return get_peft_model(model, config)
+    model.requires_grad_(True)
+    for part in model.modules():
+        if isinstance(part, nn.Embedding):
+            part.requires_grad_(False)
 
 
 class PrivateTraining:
@@ -99,7 +82,7 @@ class PrivateTraining:
         self.model, self.records, self.mode = model, records, mode
         self.device: torch.device = next(model.parameters()).device
         if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise InvalidInput("model", "have weights to train", "none", "Use set_trainable().")
+            raise InvalidInput("model", "have weights to train", "none", "Use freeze_embeddings().")
         # What it warns of, a generator that is not cryptographic, stands in the statement of the run.
         with ignore_warning("Secure RNG turned off"):
             engine = PrivacyEngine(accountant="prv")
@@ -256,4 +239,4 @@ def _trial_batch(private: PrivateTraining) -> Batch:
 
 def _unsupported(found: str, mode: Mode) -> InvalidInput:
     rule = f"be one whose gradients Opacus can clip per record in mode {mode}"
-    return InvalidInput("model", rule, found, "Use trainable=lora, the other mode, or a BERT-like model.")
+    return InvalidInput("model", rule, found, "Use the other mode, or a BERT-like model.")

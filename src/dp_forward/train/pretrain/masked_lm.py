@@ -26,6 +26,7 @@ from dp_forward.split.private_model import PrivateModel
 
 IGNORED = -100
 """The label of a token that was not chosen: torch's cross entropy passes it over."""
+_RATE = 0.15
 
 
 class MaskedLM:
@@ -82,17 +83,17 @@ class MaskedLM:
 
 
 class Masking:
-    """BERT's rule: of the chosen tokens 80 % become [MASK], 10 % another token, 10 % stay.
+    """BERT's rule: 15 % of the tokens are chosen; of these 80 % become [MASK], 10 % another, 10 % stay.
 
     Guarantees:
         [CLS], [SEP] and the other special tokens are never chosen and never put in. At least one token of a
         block is chosen, so that the loss is a number.
     """
 
-    def __init__(self, tokenizer: Any, *, rate: float) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         if tokenizer.mask_token_id is None:
             raise InvalidInput("tokenizer", "have a [MASK] token", "none", "Use a masked-LM checkpoint.")
-        self.rate, self.mask = rate, int(tokenizer.mask_token_id)
+        self.mask = int(tokenizer.mask_token_id)
         self.special = np.unique(np.array(tokenizer.all_special_ids, np.int64))
         self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), self.special)
 
@@ -102,7 +103,7 @@ class Masking:
         """The block with some tokens hidden, and the labels: the true token where chosen, else `IGNORED`."""
         ids = block.astype(np.int64)
         candidates = np.flatnonzero(~np.isin(ids, self.special))
-        chosen = candidates[rng.random(len(candidates)) < self.rate]
+        chosen = candidates[rng.random(len(candidates)) < _RATE]
         if not len(chosen):
             chosen = rng.choice(candidates, 1)
         labels = np.full_like(ids, IGNORED)
@@ -151,15 +152,15 @@ def score_masked_tokens_only(model: nn.Module) -> Iterator[None]:
     Guarantees:
         Loss and gradients are those of the whole: the rows that are left out carry the label that is ignored.
     Edges:
-        Only for one draw of the noise per text; a batch in which nothing is masked is left as it is. A model
-        whose head is not found computes all scores.
+        A batch in which nothing is masked is left as it is. A model whose head is not found computes all
+        scores.
     """
     inner: Any = model.back.model if isinstance(model, PrivateModel) else model
     base = getattr(inner, "base_model_prefix", None)
     beside = [part for name, part in inner.named_children() if base is not None and name != base]
     # What the hidden rows reach first of the head: its first child with weights beside the base.
     head = next((part for part in beside if [*part.parameters()]), None)
-    if head is None or (isinstance(model, PrivateModel) and model.draws > 1):
+    if head is None:
         yield
         return
     chosen: list[Tensor] = []
@@ -218,24 +219,12 @@ class NoisyMaskedLM(PrivateModel):
         The state dict names each tensor once, so it can be written as safetensors, and is loaded in full. In
         evaluation the back reads noisy matrices only, with all of the noise.
     Edges:
-        A frozen front gets no gradient and runs as in evaluation, without dropout; a tied decoder is frozen
-        with it. ``least_noise`` below 1 softens the noise while training, text by text (`soften`).
+        ``least_noise`` below 1 softens the noise while training, text by text (`soften`).
     """
 
-    def __init__(
-        self,
-        pair: Split,
-        sanitizer: Sanitizer | None,
-        draws: int,
-        *,
-        freeze_front: bool,
-        least_noise: float = 1.0,
-    ) -> None:
-        super().__init__(pair, sanitizer, draws)
+    def __init__(self, pair: Split, sanitizer: Sanitizer | None, *, least_noise: float = 1.0) -> None:
+        super().__init__(pair, sanitizer, draws=1)
         self._least_noise = least_noise
-        self._frozen = freeze_front
-        if freeze_front:
-            self.front.requires_grad_(False)
         first: dict[int, str] = {}
         self._aliases = {
             name: first[id(parameter)]
@@ -252,7 +241,7 @@ class NoisyMaskedLM(PrivateModel):
             return noisy
         assert isinstance(self.sanitizer, Sanitizer)
         with torch.autocast(device_type=hidden.device.type, enabled=False):
-            inside = apply_bound(hidden, self.sanitizer.bound).repeat_interleave(draws, dim=0)
+            inside = apply_bound(hidden, self.sanitizer.bound)
             return soften(inside, noisy, least=self._least_noise).to(noisy.dtype)
 
     def guarantee(self, **details: Any) -> Guarantee:
@@ -262,13 +251,6 @@ class NoisyMaskedLM(PrivateModel):
             remedy = "Cut the finished checkpoint and join it with a Sanitizer."
             raise InvalidInput("least_noise", rule, self._least_noise, remedy)
         return super().guarantee(**details)
-
-    def train(self, mode: bool = True) -> NoisyMaskedLM:
-        """As everywhere, but a frozen front stays in evaluation."""
-        super().train(mode)
-        if self._frozen:
-            self.front.train(False)
-        return self
 
 
 def soften(inside: Tensor, noisy: Tensor, *, least: float) -> Tensor:

