@@ -271,11 +271,11 @@ def test_a_refusal_of_one_text_is_raised_at_its_place_and_keeps_what_the_others_
                 raise Refused(code, "No.")
 
         provider.before = before
-        client._session._answers.find = lambda *_: None
+        client._answers.find = lambda *_: None
         with pytest.raises(error, match="422: no_noise" if code == "no_noise" else "status 500"):
             found.extend(client.ask_many(wanted))
         assert len(found) == 5
-        assert len(client._session._answers) >= 6  # those before it, and the one of before
+        assert len(client._answers) >= 6  # those before it, and the one of before
 
 
 @pytest.mark.slow
@@ -284,13 +284,13 @@ def test_the_texts_are_charged_in_their_order_up_to_the_budget(
 ) -> None:
     wanted, found = texts(20), []
     with make(provide().address, budget=14.0) as client:
-        plain = client._session._read
+        plain = client._read
 
         def slow_at_first(text: str, *rest: Any) -> Any:
             time.sleep(0.3 if text == wanted[0] else 0.0)  # nobody overtakes it
             return plain(text, *rest)
 
-        client._session._read = slow_at_first
+        client._read = slow_at_first
         with pytest.raises(BudgetExhausted):
             found.extend(client.ask_many(wanted))
         assert len(found) == 7
