@@ -217,14 +217,9 @@ def create_ledger_file(path: Path, first: Event) -> None:
             return LedgerUnavailable(f"The ledger cannot be made: {problem.detail}.")
         return _refusal(path, problem)
 
-    def fill(connection: sqlite3.Connection) -> None:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        for statement in _STATEMENTS[SCHEMA_VERSION]:
-            connection.execute(statement)
-        insert_event(connection, first)
-
-    create_database(path, fill, refuse=refuse)
+    numbers = (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {SCHEMA_VERSION}")
+    statements = (*numbers, *_STATEMENTS[SCHEMA_VERSION], (_INSERT, seal(first)))
+    create_database(path, statements, refuse=refuse)
 
 
 def open_ledger_file(path: Path) -> Database:

@@ -1056,15 +1056,14 @@ def test_one_client_across_four_forks_pays_once(make: Make, network: Network) ->
 
 def test_threads_draw_once_for_a_text(make: Make, network: Network) -> None:
     with make() as client:
-        inner, draws = client, []
-        plain = inner._draw
+        plain, draws = client._draw, []
 
         def slow(*args: Any) -> Any:
             draws.append(1)
             time.sleep(0.05)
             return plain(*args)
 
-        inner._draw = slow  # type: ignore[method-assign]
+        client._draw = slow  # type: ignore[method-assign]
         with ThreadPoolExecutor(4) as threads:
             found = list(threads.map(client.ask, [TEXT] * 4))
         assert len(draws) == 1
