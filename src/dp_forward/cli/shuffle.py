@@ -51,7 +51,7 @@ def shuffle(
     with contextlib.closing(Transport(collector, token=word, retry=RETRY)) as client:
         with output.working("asking the collector what it wants"):
             spec = fetch_spec(client)
-        with contextlib.closing(ShufflerStore.open_or_create(store, spec, least=least)) as records:
+        with contextlib.closing(ShufflerStore(store, spec, least=least)) as records:
             forwarder = Forwarder(records, client, at_once=spec.body_records)
             app = make_shuffler_app(records, forwarder, spec, settings=settings, most=most)
             run_server(app, settings)

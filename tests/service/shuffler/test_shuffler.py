@@ -52,7 +52,7 @@ QUICK = RetryPolicy(attempts=2, first=0.01, longest=0.02, timeout=5.0)
 
 
 def opened(folder: Path, least: int = 50) -> ShufflerStore:
-    return ShufflerStore.open_or_create(folder, spec(), least=least)
+    return ShufflerStore(folder, spec(), least=least)
 
 
 def collecting(folder: Path) -> TestClient:
@@ -372,7 +372,7 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
         with pytest.raises(InvalidInput, match="another process"):
             opened(tmp_path)
     with pytest.raises(InvalidInput, match="this collection"):
-        ShufflerStore.open_or_create(tmp_path, spec("none"), least=50)
+        ShufflerStore(tmp_path, spec("none"), least=50)
     with pytest.raises(InvalidInput, match="`least`"):
         opened(tmp_path, least=49)
     with pytest.raises(InvalidInput):

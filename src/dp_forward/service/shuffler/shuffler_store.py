@@ -93,9 +93,19 @@ def fresh_ids(
 
 
 class ShufflerStore:
-    """The open file; threads may share it. Make one with `open_or_create`."""
+    """The store in a folder for what a collector wants, made if there is none; threads may share it.
 
-    def __init__(self, path: Path, spec: CollectionSpec, *, least: int) -> None:
+    ``least`` is the fewest records of a batch: what senders are told.
+
+    Edges:
+        `InvalidInput` for the store of another collection, or one that a process has open; and for a smaller
+        ``least`` than before while records wait, since their senders were told the larger one.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], spec: CollectionSpec, *, least: int) -> None:
+        replace(spec, shuffler_least=least)  # refuses what hides nobody
+        path = Path(folder) / _FILE
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._header = spec.manifest.header(request=bytes(ID_BYTES)).pack()
         """The header of every record of a batch, but for its id."""
         self._least = least
@@ -115,21 +125,6 @@ class ShufflerStore:
         except BaseException:
             self._database.close()
             raise
-
-    @classmethod
-    def open_or_create(
-        cls, folder: str | os.PathLike[str], spec: CollectionSpec, *, least: int
-    ) -> ShufflerStore:
-        """Open the store for what a collector wants, in batches of at least so many.
-
-        Edges:
-            `InvalidInput` for the store of another collection, or one that a process has open; and for a
-            smaller ``least`` than before while records wait, since their senders were told the larger one.
-        """
-        replace(spec, shuffler_least=least)  # refuses what hides nobody
-        place = Path(folder)
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cls(place / _FILE, spec, least=least)
 
     def _load(self, connection: sqlite3.Connection, spec: CollectionSpec) -> None:
         row = connection.execute("SELECT secret, form, least FROM settings").fetchone()
