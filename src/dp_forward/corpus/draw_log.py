@@ -29,8 +29,6 @@ from typing import Any, Final, NamedTuple
 
 from dp_forward.storage.database import Database, Problem, create_database, refuse_one_user
 
-__all__ = ["Shard"]
-
 _FORMAT: Final = 1
 _CHECKPOINT_EVERY: Final = 16
 """Commits: a piece has a few MiB."""

@@ -67,7 +67,7 @@ from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.digests import bytes_digest, file_digest
 from dp_forward.storage.files import write_file
 
-__all__ = ["choose_labels", "ledger_of", "private_folder", "release_corpus"]
+__all__ = ["choose_labels", "ledger_of", "private_folder", "release_corpus", "write_shard"]
 
 _PIECE_BYTES = 4 << 20
 _PIECE_RECORDS = 1024
@@ -137,8 +137,6 @@ def release_corpus(
         for sentence in said:
             if say is not None:
                 say(sentence)
-        for draft in place.glob("*.new"):  # of a process that was killed; the file of draws keeps others out
-            draft.unlink()
         if reserved.state is State.RESERVED:
             source = ReleaseDrawer(user, texts, spec, torch.device(device))
             shards = _write_shards(place, spec, log, source, progress or (lambda records: None))
@@ -307,20 +305,28 @@ def _write_shards(
             records = range(log.next_record, min(log.next_record + step, end))
             log.add(records, *source.draw(records))
             progress(log.next_record)
-        # The shard gets its name, once; a crash from here on is made good by the same bytes.
-        path = place / shard_name(number)
-        data = shard_bytes(spec, *log.draws(), name=log.name, number=number)
-        digest = bytes_digest(data)
-        if not path.exists():
-            write_file(path, data)
-        elif file_digest(path) != digest:
-            raise InvalidInput(path.name, "be made of the draws", "something else", "Remove it, and resume.")
-        log.finish(Shard(number, len(spec.span(number)), len(data), digest))
+        log.finish(write_shard(place, spec, *log.draws(), name=log.name, number=number))
     return log.shards
+
+
+def write_shard(
+    place: Path, spec: CorpusSpec, noisy: bytes, labels: bytes, *, name: str, number: int
+) -> Shard:
+    """Give a shard its name, once; what comes after a crash is made good by the same bytes."""
+    path = place / shard_name(number)
+    data = shard_bytes(spec, noisy, labels, name=name, number=number)
+    digest = bytes_digest(data)
+    if not path.exists():
+        write_file(path, data)
+    elif file_digest(path) != digest:
+        raise InvalidInput(path.name, "be made of the draws", "something else", "Remove it, and resume.")
+    return Shard(number, len(spec.span(number)), len(data), digest)
 
 
 def _deliver(place: Path, book: Ledger, reserved: Release) -> None:
     """Put the manifest under its name, if it is not there, and note it."""
+    for draft in place.glob("*.new"):  # of a process that was killed; the file of draws keeps others out
+        draft.unlink()
     path, manifest = place / MANIFEST, book.payload(reserved.id)
     if not path.exists() and place.is_dir():
         write_file(path, manifest)
