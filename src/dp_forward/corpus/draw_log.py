@@ -65,7 +65,7 @@ class DrawLog:
 
     def __init__(self, path: Path) -> None:
         self._refuse = _refusals(path)
-        settled = {"form": ("plan", _FORMAT), "exclusive": True, "checkpoint_every": _CHECKPOINT_EVERY}
+        settled: Any = {"form": ("plan", _FORMAT), "exclusive": True, "checkpoint_every": _CHECKPOINT_EVERY}
         self._database = Database(path, refuse=self._refuse, **settled)
         try:
             with self._database.transaction(write=False) as connection:

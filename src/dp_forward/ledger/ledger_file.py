@@ -28,7 +28,7 @@ import sqlite3
 import struct
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.privacy.units import RECORD, TEXT, Unit, format_unit, parse_unit, phrase
@@ -218,7 +218,7 @@ def create_ledger_file(path: Path, first: Event) -> None:
         return _refusal(path, problem)
 
     numbers = (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {SCHEMA_VERSION}")
-    statements = (*numbers, *_STATEMENTS[SCHEMA_VERSION], (_INSERT, seal(first)))
+    statements: list[Any] = [*numbers, *_STATEMENTS[SCHEMA_VERSION], (_INSERT, seal(first))]
     create_database(path, statements, refuse=refuse)
 
 

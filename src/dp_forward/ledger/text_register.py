@@ -88,7 +88,7 @@ class TextRegister:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise _refuse(Problem("unavailable", error.strerror or "")) from None
-        new = [*_TABLES, ("INSERT INTO owner VALUES (?, ?)", (_FORMAT, secrets.token_bytes(32)))]
+        new: list[Any] = [*_TABLES, ("INSERT INTO owner VALUES (?, ?)", (_FORMAT, secrets.token_bytes(32)))]
         only_ours = {"form": ("owner", _FORMAT), "forget": True}
         self._database = Database.open_or_create(place, new, refuse=_refuse, **only_ours)
         with self._database.transaction(write=False) as connection:

@@ -102,13 +102,10 @@ def push_corpus(
     """
     with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as collector:
         corpus = _charged_corpus(Path(out).absolute(), ledger)
-        manifest, shown = (
-            Manifest(release=replace(corpus.release, cut=cut)),
-            progress or (lambda records: None),
-        )
+        manifest = Manifest(release=replace(corpus.release, cut=cut))
         own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, collector.address)
         try:
-            return _push(collector, corpus, own, log, again=again, progress=shown)
+            return _push(collector, corpus, own, log, again=again, progress=progress or _quiet)
         except ServerUnavailable as error:
             reason = str(error).partition(" What was charged")[0]
             raise ServerUnavailable(f"{reason} What it has is kept: push again to go on.") from None
@@ -191,6 +188,10 @@ def _compare(name: str, mine: Any, theirs: Any) -> None:
             f"The collector wants another release: {name} {there} where the corpus has {here}. "
             "Nothing was sent."
         )
+
+
+def _quiet(records: int) -> None:
+    """Show nothing."""
 
 
 def _push(
