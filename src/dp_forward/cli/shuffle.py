@@ -38,8 +38,7 @@ def shuffle(
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.settings import ServerSettings
     from dp_forward.service.server.uvicorn_runner import run_server
-    from dp_forward.service.shuffler.forwarding import RETRY, Forwarder, fetch_spec
-    from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
+    from dp_forward.service.shuffler.shuffler_app import RETRY, Forwarder, fetch_spec, make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
     token = options.optional_token(token_file)

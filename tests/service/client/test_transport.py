@@ -243,12 +243,15 @@ def test_a_busy_server_is_waited_for(provide: Any, make: Any, tmp_path: Path) ->
     provider = provide(queue=1, max_batch=1)
     outcomes, until = provider.handler.metrics.outcomes, time.monotonic() + 20
 
-    def work() -> None:
-        """What the back has to do first."""
+    plain = provider.handler.batcher._compute
+
+    def wait(batch: Any) -> Any:
+        """The back is slow until somebody was refused."""
         while not outcomes["busy"] and time.monotonic() < until:
             time.sleep(0.01)
+        return plain(batch)
 
-    provider.handler.batcher._thread.submit(work)
+    provider.handler.batcher._compute = wait
     with make(provider.address, retry=RetryPolicy(attempts=1000, first=0.001, longest=0.01)) as client:
         # The server asks for a second; nobody waits that long here.
         assert len(list(client.ask_many(texts(12), at_once=12))) == 12

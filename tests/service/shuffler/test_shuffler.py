@@ -28,8 +28,7 @@ from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
-from dp_forward.service.shuffler.forwarding import Forwarder, fetch_spec, send_batch
-from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
+from dp_forward.service.shuffler.shuffler_app import Forwarder, fetch_spec, make_shuffler_app, send_batch
 from dp_forward.service.shuffler.shuffler_store import Batch, ShufflerStore, fresh_ids
 from service.collector.collect_cases import summary
 from service.shuffler.shuffle_cases import (

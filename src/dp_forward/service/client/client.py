@@ -215,14 +215,19 @@ class Client:
                 ended.set_exception(error)
                 yield ended.result
                 return
-            if isinstance(question, Answer):
-                yield lambda answer=question: answer
-            elif question.key in sent and not resend:  # it is on its way: its answer will be stored
-                yield lambda q=question: self._recall(q.key, truncated=q.truncated) or self._send(q)
-            else:
+            reply = None
+            if isinstance(question, Question) and (resend or question.key not in sent):
                 sent.add(question.key)
                 reply = transport.start(question.call)
-                yield lambda q=question, reply=reply: self._finish(q, reply.result())
+            yield functools.partial(self._receive, question, reply)
+
+    def _receive(self, begun: Question | Answer, reply: Future[Reply] | None) -> Answer:
+        if isinstance(begun, Answer):
+            return begun
+        if reply is not None:
+            return self._finish(begun, reply.result())
+        # The same text was on its way: by now its answer is stored.
+        return self._recall(begun.key, truncated=begun.truncated) or self._send(begun)
 
     def close(self) -> None:
         """Give back the ledger and the connections; an `ask_many` that was not finished ends."""
