@@ -81,19 +81,27 @@ class Batcher(Generic[T, R]):
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
-        while (first := self._queue.get()) is not None:
-            batch, until = [first], first.since + self._max_wait
-            while len(batch) < self._max_batch:
-                try:
-                    one = self._queue.get(timeout=max(0.0, until - time.monotonic()))
-                except Empty:
-                    break
-                if one is None:  # the last batch
-                    self._queue.put(None)
-                    break
-                batch.append(one)
-            if batch := [one for one in batch if one.future.set_running_or_notify_cancel()]:
-                self._answer(batch)
+        while self._compute_batch():  # a call each: nothing of a batch is held while the next one is awaited
+            pass
+
+    def _compute_batch(self) -> bool:
+        """Answer the next batch; False after the last one."""
+        first = self._queue.get()
+        if first is None:
+            return False
+        batch, until = [first], first.since + self._max_wait
+        while len(batch) < self._max_batch:
+            try:
+                one = self._queue.get(timeout=max(0.0, until - time.monotonic()))
+            except Empty:
+                break
+            if one is None:  # the last batch
+                self._queue.put(None)
+                break
+            batch.append(one)
+        if batch := [one for one in batch if one.future.set_running_or_notify_cancel()]:
+            self._answer(batch)
+        return True
 
     def _answer(self, batch: list[_Waiting[T, R]]) -> None:
         self._on_batch(len(batch))
