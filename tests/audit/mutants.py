@@ -38,7 +38,7 @@ from dp_forward.noise.released import released_label, released_privunit
 from dp_forward.noise.released import released_matrix as released
 from dp_forward.noise.simulated import sanitizer
 from dp_forward.privacy import NoiseSpec, NormBound, RandomizedResponse
-from dp_forward.service.client.session import Session
+from dp_forward.service.client.client import Client
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.split import Split, halves, split_model
 from dp_forward.split.artifacts import UserSide, load_user_side
@@ -191,20 +191,20 @@ def padding_kept() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def mask_in_header() -> Iterator[None]:
     """The number of tokens travels in the id of the request."""
-    honest, lengths = Session._draw, []
+    honest, lengths = Client._draw, []
 
-    def drawn(self: Session, tokens: Any, terms: Any) -> Any:
+    def drawn(self: Client, tokens: Any, terms: Any) -> Any:
         lengths.append(int(tokens["attention_mask"].sum()))
         return honest(self, tokens, terms)
 
-    def frame(self: Session, given: Any) -> bytes:
+    def frame(self: Client, given: Any) -> bytes:
         request = bytes([lengths[-1]]) + secrets.token_bytes(15)
         policy = self.policy
         return frame_of(
             given, cut=policy.release.cut, front=policy.release.front, request=request, time=int(time.time())
         )
 
-    with _patch(Session, "_draw", drawn), _patch(Session, "_frame", frame):
+    with _patch(Client, "_draw", drawn), _patch(Client, "_frame", frame):
         yield
 
 
@@ -359,15 +359,15 @@ def floats() -> contextlib.AbstractContextManager[Any]:
 
 def drawn_again_for_nothing() -> contextlib.AbstractContextManager[Any]:
     """A text that is asked again gets a fresh draw under its old charge."""
-    honest = Session._pay
+    honest = Client._pay
 
-    def pay(self: Session, tokens: Any, key: bytes, terms: Any) -> Any:
+    def pay(self: Client, tokens: Any, key: bytes, terms: Any) -> Any:
         frame, entry, charge = honest(self, tokens, key, terms)
         if entry.state is not State.RESERVED:
             frame = self._frame(self._draw(tokens, terms))
         return frame, entry, charge
 
-    return _patch(Session, "_pay", pay)
+    return _patch(Client, "_pay", pay)
 
 
 AT_ONE = replace(PRIVUNIT, epsilon=1.0)

@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 
-from dp_forward.train.finetune import finetune
-from tiny_task import TinyWorld
+import tiny_user
+from dp_forward.privacy import NoiseSpec
 from warm_process import Verb
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("served")
-    world = TinyWorld.under(root / "world")
-    finetune(world.plan(epsilon=8.0, epochs=1.0), folder=root / "run")
-    return root / "run"
+    return tiny_user.write_user(tmp_path_factory.mktemp("served") / "run", noise=NoiseSpec(epsilon=8.0))
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from tiny_models import LABELS
 
 REPETITIONS, LEAST = 1000, 0.93
 SKEWED = {2: np.array([0.05, 0.95]), 4: np.array([0.02, 0.08, 0.2, 0.7])}
-SIZES = [200, pytest.param(5000, marks=pytest.mark.slow)]
+SIZES = [200, pytest.param(2000, marks=pytest.mark.slow)]
 Draws = list[Estimate]
 
 

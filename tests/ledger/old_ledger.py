@@ -22,6 +22,7 @@ def write_old_ledger(
     assert hashlib.sha256("\n".join(statements).encode()).hexdigest().startswith("cf3207d97c05fdbc")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA application_id = {ledger_file.APPLICATION_ID}")
+        connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA user_version = 2")
         for statement in statements:
             connection.execute(statement)

@@ -258,7 +258,7 @@ def test_the_terms_survive_reopening(path: Path, ledger: Ledger) -> None:
     ledger.close()
     assert [one.name for one in path.parent.iterdir()] == [path.name]
     with Ledger.open(str(path)) as again:
-        assert (again.cap, again.delta, again.spent()) == (Cap.pure(8.0), 0.0, 2.0)
+        assert (again.cap, again.spent()) == (Cap.pure(8.0), 2.0)
 
 
 def test_the_repr_says_what_it_promises(ledger: Ledger) -> None:
@@ -355,10 +355,10 @@ def test_a_mechanism_is_a_short_printable_name(ledger: Ledger) -> None:
 def test_payloads_are_bytes_of_a_sane_size(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "LARGEST_PAYLOAD", 4)
     ledger.reserve(key(1), ONE)
-    for bad in (b"", b"12345", "text", None):
+    for bad in (b"", b"12345", "text", bytearray(3), None):
         with pytest.raises(InvalidInput, match="payload"):
             ledger.ready(1, bad)  # type: ignore[arg-type]
-    assert ledger.ready(1, memoryview(b"1234")) == b"1234"  # type: ignore[arg-type]
+    assert ledger.ready(1, b"1234") == b"1234"
 
 
 @pytest.mark.parametrize("terms", [{}, {"cap": 8.0}, {"cap": Cap.pure(1.0), "per_day": 2.0}])

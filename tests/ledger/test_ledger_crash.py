@@ -193,26 +193,28 @@ def is_sound(path: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("phase", "epsilon"), [("plenty", 1000.0), ("cap under attack", 2.0)])
-def test_a_hundred_kills_lose_no_charge_and_never_pass_the_cap(
-    tmp_path: Path, phase: str, epsilon: float
+@pytest.mark.parametrize(
+    ("phase", "epsilon", "kills"), [("plenty", 1000.0, 40), ("cap under attack", 2.0, 100)]
+)
+def test_kills_lose_no_charge_and_never_pass_the_cap(
+    tmp_path: Path, phase: str, epsilon: float, kills: int
 ) -> None:
     path = tmp_path / "l.ledger"
     cap = Cap.mixed(Budget(epsilon, DELTA), pure=epsilon / 3)
     Ledger.create(path, cap=cap).close()
-    campaign = kill_writers(path, kills=96, seed=int(epsilon))
+    campaign = kill_writers(path, kills=kills - 4, seed=int(epsilon))
     found = audit(path, campaign.acknowledged)
     print(
         f"{phase}: {campaign.kills} kills, {len(campaign.acknowledged)} acknowledged, "
         f"{found.lost} lost, charged {found.charged} of {found.shares}, "
         f"{campaign.refusals} refused at the cap"
     )
-    assert campaign.kills == 100
+    assert campaign.kills == kills
     assert found.lost == 0
     assert found.within_cap
     assert is_sound(path)
     if phase == "plenty":
-        assert len(campaign.acknowledged) > 200
+        assert len(campaign.acknowledged) > 80
     else:
         assert campaign.refusals > 60
         assert len(campaign.acknowledged) > 60  # reached on the way, not at the start

@@ -193,10 +193,10 @@ def old_chain() -> VerifiedChain:
     [
         ({"cap": 8.0}, "makes no sense"),
         ({"delta": 1e-6}, "makes no sense"),
-        ({"per_day": 1.0}, "makes no sense"),
+        ({"per_day": 1.0}, "its per_day"),
         ({"epsilon_units": 1}, "more was charged"),
-        ({"release": 1}, "releases nothing"),
-        ({"total_epsilon_units": 0}, "sums"),
+        ({"release": 1}, "its release"),
+        ({"total_epsilon_units": 0}, "total_epsilon"),
     ],
 )
 def test_a_restatement_that_breaks_a_law_is_refused(changes: dict[str, float], match: str) -> None:
@@ -238,7 +238,7 @@ def test_a_crash_at_any_statement_of_an_upgrade_leaves_the_old_ledger_or_the_new
 
 @pytest.mark.slow
 def test_of_many_that_open_an_old_ledger_one_upgrades_it(path: Path) -> None:
-    for turn in range(10):
+    for turn in range(6):
         place = path.with_name(f"{turn}.ledger")
         write_old_ledger(place, HELD["pure"])
         children = []

@@ -20,14 +20,13 @@ class Refusal(InvalidInput):
         self.kind = problem.kind
 
 
-def fill(connection: sqlite3.Connection) -> None:
-    connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY) STRICT")
+FILL = ("CREATE TABLE rows (number INTEGER PRIMARY KEY) STRICT",)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     place = tmp_path / "rows.sqlite"
-    create_database(place, fill, refuse=Refusal)
+    create_database(place, FILL, refuse=Refusal)
     return place
 
 
@@ -100,7 +99,7 @@ class Unguarded:
 def test_a_fork_with_an_open_database_loses_no_committed_row(tmp_path: Path) -> None:
     for trial in range(20):
         place = tmp_path / f"{trial}.sqlite"
-        create_database(place, fill, refuse=Refusal)
+        create_database(place, FILL, refuse=Refusal)
         assert forked_with_open(place, lambda path: Database(path, refuse=Refusal)) == 3
 
 
@@ -108,7 +107,7 @@ def test_a_fork_with_an_open_database_loses_no_committed_row(tmp_path: Path) -> 
 def test_the_fork_test_catches_a_connection_that_lives_across_the_fork(tmp_path: Path) -> None:
     for trial in range(20):
         place = tmp_path / f"{trial}.sqlite"
-        create_database(place, fill, refuse=Refusal)
+        create_database(place, FILL, refuse=Refusal)
         if forked_with_open(place, Unguarded) < 3:
             return
     pytest.fail("no row was lost: the fork test shows nothing")
@@ -174,7 +173,7 @@ def test_a_snapshot_does_not_see_what_is_written_meanwhile_and_cannot_write(path
 
 def test_an_existing_file_is_never_made_again(path: Path) -> None:
     with pytest.raises(Refusal) as caught:
-        create_database(path, fill, refuse=Refusal)
+        create_database(path, FILL, refuse=Refusal)
     assert caught.value.kind == "exists"
 
 
@@ -182,7 +181,7 @@ def test_an_existing_file_is_never_made_again(path: Path) -> None:
 def test_a_stale_log_beside_the_name_is_refused(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"rows.sqlite{suffix}").write_bytes(b"stale")
     with pytest.raises(Refusal) as caught:
-        create_database(tmp_path / "rows.sqlite", fill, refuse=Refusal)
+        create_database(tmp_path / "rows.sqlite", FILL, refuse=Refusal)
     assert caught.value.kind == "exists"
 
 
@@ -219,13 +218,10 @@ def test_no_refusal_repeats_the_words_of_sqlite(path: Path) -> None:
 
 
 def test_what_was_deleted_is_overwritten_where_the_owner_wants_it_forgotten(tmp_path: Path) -> None:
-    def with_words(connection: sqlite3.Connection) -> None:
-        connection.execute("CREATE TABLE words (word TEXT) STRICT")
-
     found = {}
     for forget in (True, False):
         place = tmp_path / f"{forget}.sqlite"
-        create_database(place, with_words, refuse=Refusal)
+        create_database(place, ["CREATE TABLE words (word TEXT) STRICT"], refuse=Refusal)
         database = Database(place, refuse=Refusal, forget=forget)
         if not forget:  # what SQLite does by itself depends on how it was built
             with database.transaction(write=False) as connection:
@@ -244,16 +240,12 @@ def test_of_two_makers_one_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def late(source: Path, target: Path) -> None:
         monkeypatch.setattr(os, "link", link)
-        create_database(target, lambda connection: insert_row(connection, 7), refuse=Refusal)
+        create_database(target, [*FILL, ("INSERT INTO rows VALUES (?)", (7,))], refuse=Refusal)
         link(source, target)
-
-    def insert_row(connection: sqlite3.Connection, number: int) -> None:
-        fill(connection)
-        connection.execute("INSERT INTO rows VALUES (?)", (number,))
 
     monkeypatch.setattr(os, "link", late)
     with pytest.raises(Refusal) as caught:
-        create_database(place, fill, refuse=Refusal)
+        create_database(place, FILL, refuse=Refusal)
     assert caught.value.kind == "exists"
     assert [one.name for one in tmp_path.iterdir()] == [place.name]
     assert count(place) == 1, "the winner's file"
@@ -267,7 +259,7 @@ def test_a_disk_without_links_is_refused_and_left_clean(
 
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(Refusal, match="not permitted") as caught:
-        create_database(tmp_path / "rows.sqlite", fill, refuse=Refusal)
+        create_database(tmp_path / "rows.sqlite", FILL, refuse=Refusal)
     assert caught.value.kind == "unavailable"
     assert list(tmp_path.iterdir()) == []
 
@@ -275,7 +267,7 @@ def test_a_disk_without_links_is_refused_and_left_clean(
 def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
     with pytest.raises(Refusal, match=r"3\.37"):
-        create_database(tmp_path / "rows.sqlite", fill, refuse=Refusal)
+        create_database(tmp_path / "rows.sqlite", FILL, refuse=Refusal)
 
 
 def test_a_disk_without_write_ahead_logs_is_refused() -> None:
@@ -285,7 +277,7 @@ def test_a_disk_without_write_ahead_logs_is_refused() -> None:
 
 def test_odd_names_are_fine_and_files_are_for_their_owner_only(tmp_path: Path) -> None:
     odd = tmp_path / "a b?mode=memory#%41.sqlite"
-    create_database(odd, fill, refuse=Refusal)
+    create_database(odd, FILL, refuse=Refusal)
     assert [one.name for one in tmp_path.iterdir()] == [odd.name]
     database = Database(odd, refuse=Refusal)
     insert(database, 1)
@@ -382,14 +374,14 @@ def test_a_deleted_database_leaves_nothing_behind(path: Path) -> None:
     insert(database, 1)
     database.delete()
     assert list(path.parent.iterdir()) == []
-    create_database(path, fill, refuse=Refusal)
+    create_database(path, FILL, refuse=Refusal)
     assert count(path) == 0
 
 
 def test_a_file_with_a_rollback_journal_is_opened_and_keeps_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "old.sqlite"
     with sqlite3.connect(path) as connection:
-        fill(connection)
+        connection.execute(*FILL)
         connection.execute("INSERT INTO rows VALUES (1)")
     database = Database(path, refuse=Refusal, exclusive=True)
     insert(database, 2)

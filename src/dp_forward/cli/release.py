@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _Ledger = Annotated[Path | None, Option(help="A ledger that bounds it alone [all releases of each text].")]
 _Server = Annotated[str | None, Option(help="Push the stored release to this collector or shuffler, too.")]
 
+_Again = Annotated[
+    bool, Option("--again", help="Push what the server has acknowledged, too: it lost its records.")
+]
+
 
 def release(
     front: options.UserFront,
@@ -46,9 +50,7 @@ def release(
     resume: Annotated[bool, Option("--resume", help="Continue a release that was killed.")] = False,
     server: _Server = None,
     token_file: Annotated[Path | None, Option(help="The server's token.")] = None,
-    again: Annotated[
-        bool, Option("--again", help="Push what the server has acknowledged, too: it lost its records.")
-    ] = False,
+    again: _Again = False,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -75,15 +77,10 @@ def release(
     named = {"task": task, "data": plan_options.data_paths(data) or {}, **columns}
     chosen = _find_task(source, user, no_labels=no_labels, **named)
     prior = plan_options.numbers("label-prior", label_prior)
-    settings = {
-        "label_mechanism": label_mechanism_for(label_epsilon, prior, labels=len(user.spec.labels)),
-        "publish_labels": not no_labels,
-        "bits": bits,
-        "ledger": ledger,
-    }
+    mechanism = label_mechanism_for(label_epsilon, prior, labels=len(user.spec.labels))
+    settings = {"label_mechanism": mechanism, "publish_labels": not no_labels, "bits": bits, "ledger": ledger}
     with plan_options.warn_if_finished(out, MANIFEST), Bars() as bars:
-        reading = counter(bars, "reading")
-        texts = read_texts(chosen, split, user.tokens, limit=limit, progress=reading)
+        texts = read_texts(chosen, split, user.tokens, limit=limit, progress=counter(bars, "reading"))
         more = {"budget": budget, "resume": resume, "device": place, "say": output.say}
         corpus, upload = _store(user, texts, out, bars, to, again=again, **settings, **more)
     result, sentences = _report(corpus, upload, out, ledger)

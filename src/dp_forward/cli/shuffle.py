@@ -38,8 +38,7 @@ def shuffle(
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.settings import ServerSettings
     from dp_forward.service.server.uvicorn_runner import run_server
-    from dp_forward.service.shuffler.forwarding import RETRY, Forwarder, fetch_spec
-    from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
+    from dp_forward.service.shuffler.shuffler_app import RETRY, Forwarder, fetch_spec, make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
     token = options.optional_token(token_file)
@@ -51,7 +50,7 @@ def shuffle(
     with contextlib.closing(Transport(collector, token=word, retry=RETRY)) as client:
         with output.working("asking the collector what it wants"):
             spec = fetch_spec(client)
-        with contextlib.closing(ShufflerStore.open_or_create(store, spec, least=least)) as records:
+        with contextlib.closing(ShufflerStore(store, spec, least=least)) as records:
             forwarder = Forwarder(records, client, at_once=spec.body_records)
             app = make_shuffler_app(records, forwarder, spec, settings=settings, most=most)
             run_server(app, settings)

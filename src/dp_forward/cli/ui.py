@@ -15,7 +15,7 @@ from dp_forward.cli import options
 
 if TYPE_CHECKING:
     from dp_forward.attacks.inversion.nearest_token import NearestTokens
-    from dp_forward.service.client.session import Preview
+    from dp_forward.service.client.question import Preview
 
 _INNER_VOCABULARY: Final = 8000
 """Where every candidate goes through blocks of the front: some ten seconds on two cores for a small model."""

@@ -23,14 +23,11 @@ import hmac
 import json
 import secrets
 import sqlite3
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
-from dp_forward.storage.database import Database, Problem, create_database
-
-__all__ = ["Shard"]
+from dp_forward.storage.database import Database, Problem, create_database, refuse_one_user
 
 _FORMAT: Final = 1
 _CHECKPOINT_EVERY: Final = 16
@@ -43,6 +40,14 @@ _SCHEMA: Final = (
     labels BLOB NOT NULL, sha256 BLOB NOT NULL) STRICT""",
     """CREATE TABLE shards (number INTEGER PRIMARY KEY, records INTEGER NOT NULL, bytes INTEGER NOT NULL,
     sha256 TEXT NOT NULL) STRICT""",
+)
+
+
+_refusals: Final = partial(
+    refuse_one_user,
+    taken=("out", "a folder that another process releases into"),
+    kept="Nothing is lost: resume.",
+    made="record of draws",
 )
 
 
@@ -60,9 +65,8 @@ class DrawLog:
 
     def __init__(self, path: Path) -> None:
         self._refuse = _refusals(path)
-        self._database = Database(
-            path, refuse=self._refuse, check=_check, exclusive=True, checkpoint_every=_CHECKPOINT_EVERY
-        )
+        settled: Any = {"form": ("plan", _FORMAT), "exclusive": True, "checkpoint_every": _CHECKPOINT_EVERY}
+        self._database = Database(path, refuse=self._refuse, **settled)
         try:
             with self._database.transaction(write=False) as connection:
                 self._load(connection)
@@ -74,16 +78,9 @@ class DrawLog:
     def create(cls, path: Path, settings: dict[str, Any], identity: bytes) -> DrawLog:
         """Make the file of a release with these public settings, of the corpus that ``identity`` names."""
         secret, name = secrets.token_bytes(32), secrets.token_hex(16)
-
-        def fill(connection: sqlite3.Connection) -> None:
-            for statement in _SCHEMA:
-                connection.execute(statement)
-            connection.execute(
-                "INSERT INTO plan VALUES (1, ?, ?, ?, ?, ?, 0)",
-                (_FORMAT, name, secret, json.dumps(settings, sort_keys=True), _tag(secret, identity)),
-            )
-
-        create_database(path, fill, refuse=_refusals(path))
+        row = (_FORMAT, name, secret, json.dumps(settings, sort_keys=True), _tag(secret, identity))
+        plan = ("INSERT INTO plan VALUES (1, ?, ?, ?, ?, ?, 0)", row)
+        create_database(path, [*_SCHEMA, plan], refuse=_refusals(path))
         return cls(path)
 
     def _load(self, connection: sqlite3.Connection) -> None:
@@ -161,12 +158,6 @@ class DrawLog:
         self.close()
 
 
-def _check(connection: sqlite3.Connection) -> None:
-    row = connection.execute("SELECT format FROM plan").fetchone()
-    if row is None or row[0] != _FORMAT:
-        raise sqlite3.DatabaseError("no plan of this format")
-
-
 def _digest(first: int, records: int, noisy: bytes, labels: bytes) -> bytes:
     numbers = f"{first} {records} {len(noisy)} {len(labels)}\n".encode()
     return hashlib.sha256(numbers + noisy + labels).digest()
@@ -174,22 +165,3 @@ def _digest(first: int, records: int, noisy: bytes, labels: bytes) -> bytes:
 
 def _tag(secret: bytes, identity: bytes) -> bytes:
     return hmac.digest(secret, b"dp-forward/corpus/1\0" + identity, "sha256")
-
-
-def _refusals(path: Path) -> Callable[[Problem], DpForwardError]:
-    def refuse(problem: Problem) -> DpForwardError:
-        if problem.kind in ("busy", "exists"):
-            found = "a folder that another process releases into"
-            return InvalidInput("out", "be free", found, "Wait for its end.")
-        if problem.kind in ("full", "unavailable"):
-            return LedgerUnavailable(
-                f"`{path.name}` cannot be written: the disk is full or fails. "
-                "Nothing is lost; resume when there is room."
-            )
-        if problem.kind == "gone":
-            return LedgerUnavailable(f"`{path.name}` {problem.detail} meanwhile. Nothing is lost; resume.")
-        return LedgerCorrupt(
-            f"`{path.name}` is damaged, or no record of draws. It is never reset: release elsewhere."
-        )
-
-    return refuse

@@ -47,7 +47,7 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.storage.digests import file_digest, settings_digest
 from dp_forward.storage.json_files import read_json
 
-__all__ = ["MANIFEST", "ReleasedCorpus", "manifest_bytes", "shard_bytes", "shard_name"]
+__all__ = ["MANIFEST", "ReleasedCorpus", "manifest_bytes"]
 
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 2

@@ -43,7 +43,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.digests import bytes_digest, file_digest
 from dp_forward.storage.files import write_file
 
-__all__ = ["choose_labels", "ledger_of", "private_folder", "release_corpus"]
+__all__ = ["choose_labels", "ledger_of", "private_folder", "release_corpus", "write_shard"]
 
 _PIECE_BYTES = 4 << 20
 _PIECE_RECORDS = 1024
@@ -117,45 +117,48 @@ def release_corpus(
         continued with ``resume`` and refused without; any other one is refused. Nothing is overwritten.
         ``shard_records`` is by default what fits in 64 MiB, and for a release that was begun, what it has.
     """
-    place = Path(out).absolute()
-    path = private_folder(place) / "draws"
+    place, path = Path(out).absolute(), private_folder(out) / "draws"
     labels = choose_labels(user.spec, texts, label_mechanism, publish=publish_labels)
     with contextlib.ExitStack() as open_things:
         known = open_things.enter_context(TextRegister(register))
         log = open_things.enter_context(DrawLog(path)) if path.exists() else None
         begun = None if log is None else int(log.settings["shard_records"])
         spec = _make_spec(user, texts, labels, bits, begun if shard_records is None else shard_records)
-        # Corpus, front, noise, label mechanism and bits; never leaves memory but under a key.
+        # What it is of; never leaves memory but under a key.
         identity = f"{texts.fingerprint()}\n{json.dumps(spec.as_dict(), sort_keys=True)}".encode()
         if log is None or not log.is_of(identity):
             log = open_things.enter_context(_begin(place, path, spec, identity, log))
-        try:
-            book_path = ledger_of(place) if ledger is None else Path(ledger).absolute()
+        with _withdrawn_if_refused(known, log, path):
+            book_path = Path(ledger or ledger_of(place)).absolute()
             bounds = {"ledger": str(book_path), "budget": budget, "bounded": ledger is None}
             said = [] if log.charged else _enter(known, user, texts, spec, log.key, **bounds)
             book = open_things.enter_context(_open_ledger(place, book_path, spec, budget))
             reserved = _charge(book, spec, log, resume)
-        except DpForwardError:  # refused, so nothing was charged now
-            if not log.charged:
-                known.withdraw(log.key)
-                log.discard()
-                with contextlib.suppress(OSError):  # where something else lies in it, it stays
-                    path.parent.rmdir()
-            raise
-        if not log.charged:
-            log.mark_charged()
-        if say is not None:
-            for sentence in said:
+        for sentence in said:
+            if say is not None:
                 say(sentence)
-        for draft in place.glob("*.new"):  # of a process that was killed; the file of draws keeps others out
-            draft.unlink()
         if reserved.state is State.RESERVED:
             source = ReleaseDrawer(user, texts, spec, torch.device(device))
-            shards = _write_shards(place, spec, log, source, progress)
-            manifest = manifest_bytes(spec, shards, name=log.name, corpus=log.key.hex())
-            book.ready(reserved.id, manifest)
+            shards = _write_shards(place, spec, log, source, progress or (lambda records: None))
+            book.ready(reserved.id, manifest_bytes(spec, shards, name=log.name, corpus=log.key.hex()))
         _deliver(place, book, reserved)
     return ReleasedCorpus.open(place)
+
+
+@contextlib.contextmanager
+def _withdrawn_if_refused(known: TextRegister, log: DrawLog, path: Path) -> Iterator[None]:
+    """Charge in this block; what is refused in it, so that nothing is charged, leaves nothing behind."""
+    try:
+        yield
+    except DpForwardError:
+        if not log.charged:
+            known.withdraw(log.key)
+            log.discard()
+            with contextlib.suppress(OSError):  # where something else lies in it, it stays
+                path.parent.rmdir()
+        raise
+    if not log.charged:
+        log.mark_charged()
 
 
 def choose_labels(
@@ -280,7 +283,7 @@ def _write_shards(
     spec: CorpusSpec,
     log: DrawLog,
     source: ReleaseDrawer,
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int], None],
 ) -> list[Shard]:
     """Every shard on disk: finished ones checked, the others drawn and written."""
     place.mkdir(parents=True, exist_ok=True)
@@ -294,29 +297,36 @@ def _write_shards(
                 "It is never drawn again: bring it back, or pay for another release.",
             )
     step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // spec.release.payload_bytes))
-    if progress is not None and log.next_record:
+    if log.next_record:
         progress(log.next_record)
     for number in range(len(log.shards), spec.shards):
         end = spec.span(number).stop
         while log.next_record < end:
             records = range(log.next_record, min(log.next_record + step, end))
             log.add(records, *source.draw(records))
-            if progress is not None:
-                progress(log.next_record)
-        # The shard gets its name, once; a crash from here on is made good by the same bytes.
-        path = place / shard_name(number)
-        data = shard_bytes(spec, *log.draws(), name=log.name, number=number)
-        digest = bytes_digest(data)
-        if not path.exists():
-            write_file(path, data)
-        elif file_digest(path) != digest:
-            raise InvalidInput(path.name, "be made of the draws", "something else", "Remove it, and resume.")
-        log.finish(Shard(number, len(spec.span(number)), len(data), digest))
+            progress(log.next_record)
+        log.finish(write_shard(place, spec, *log.draws(), name=log.name, number=number))
     return log.shards
+
+
+def write_shard(
+    place: Path, spec: CorpusSpec, noisy: bytes, labels: bytes, *, name: str, number: int
+) -> Shard:
+    """Give a shard its name, once; what comes after a crash is made good by the same bytes."""
+    path = place / shard_name(number)
+    data = shard_bytes(spec, noisy, labels, name=name, number=number)
+    digest = bytes_digest(data)
+    if not path.exists():
+        write_file(path, data)
+    elif file_digest(path) != digest:
+        raise InvalidInput(path.name, "be made of the draws", "something else", "Remove it, and resume.")
+    return Shard(number, len(spec.span(number)), len(data), digest)
 
 
 def _deliver(place: Path, book: Ledger, reserved: Release) -> None:
     """Put the manifest under its name, if it is not there, and note it."""
+    for draft in place.glob("*.new"):  # of a process that was killed; the file of draws keeps others out
+        draft.unlink()
     path, manifest = place / MANIFEST, book.payload(reserved.id)
     if not path.exists() and place.is_dir():
         write_file(path, manifest)

@@ -17,53 +17,43 @@ LARGEST_PAYLOAD: Final = 2**29
 _LONGEST_MECHANISM: Final = 200
 
 
-def check_key(key: object) -> bytes:
+def check_key(key: bytes) -> bytes:
     """16 to 64 bytes."""
-    remedy = "Use a keyed digest of the request, such as HMAC-SHA-256."
-    if not isinstance(key, bytes):
-        raise InvalidInput("key", "be bytes", type(key).__name__, remedy)
-    if len(key) not in KEY_BYTES:
-        raise InvalidInput("key", "have 16 to 64 bytes", f"{len(key)} bytes", remedy)
+    if not isinstance(key, bytes) or len(key) not in KEY_BYTES:
+        remedy = "Use a keyed digest of the request, such as HMAC-SHA-256."
+        raise InvalidInput("key", "have 16 to 64 bytes", _size(key), remedy)
     return key
 
 
-def check_charge(charge: object) -> Charge:
+def check_charge(charge: Charge) -> Charge:
     """A charge that costs something."""
-    if not isinstance(charge, Charge):
-        raise InvalidInput(
-            "charge", "be a Charge", type(charge).__name__, "Use Charge.pure or Charge.gaussian."
-        )
-    if not charge:
-        raise InvalidInput("charge", "cost something", "nothing", "What leaves is never free.")
+    if not isinstance(charge, Charge) or not charge:
+        found = "nothing" if isinstance(charge, Charge) else type(charge).__name__
+        raise InvalidInput("charge", "be a Charge that costs something", found, "What leaves is never free.")
     return charge
 
 
-def check_mechanism(mechanism: object) -> str:
+def check_mechanism(mechanism: str) -> str:
     """A short printable name; empty is allowed."""
-    remedy = f"Use a name of at most {_LONGEST_MECHANISM} printable characters."
-    if not isinstance(mechanism, str):
-        raise InvalidInput("mechanism", "be a string", type(mechanism).__name__, remedy)
-    if len(mechanism) > _LONGEST_MECHANISM or not mechanism.isprintable():
-        raise InvalidInput("mechanism", "be short and printable", f"{len(mechanism)} characters", remedy)
+    if not isinstance(mechanism, str) or len(mechanism) > _LONGEST_MECHANISM or not mechanism.isprintable():
+        remedy = f"Use a name of at most {_LONGEST_MECHANISM} printable characters."
+        raise InvalidInput("mechanism", "be short and printable", _size(mechanism), remedy)
     return mechanism
 
 
-def check_unit(unit: object) -> Unit | None:
+def check_unit(unit: Unit | None) -> Unit | None:
     """A unit, or None where it is not stated."""
     if unit is not None and not isinstance(unit, Unit):
         raise InvalidInput("unit", "be a Unit", type(unit).__name__, "Use TEXT, TOKEN, phrase(c) or RECORD.")
     return unit
 
 
-def check_payload(payload: object) -> bytes:
-    """A private copy of the bytes to send."""
-    if not isinstance(payload, bytes | bytearray | memoryview):
-        raise InvalidInput("payload", "be bytes", type(payload).__name__, "Encode it first.")
-    data = bytes(payload)
-    if not 1 <= len(data) <= LARGEST_PAYLOAD:
+def check_payload(payload: bytes) -> bytes:
+    """The bytes to send."""
+    if not isinstance(payload, bytes) or not 1 <= len(payload) <= LARGEST_PAYLOAD:
         rule = f"have 1 to {LARGEST_PAYLOAD} bytes"
-        raise InvalidInput("payload", rule, f"{len(data)} bytes", "Split it into several releases.")
-    return data
+        raise InvalidInput("payload", rule, _size(payload), "Encode it, or split it into several releases.")
+    return payload
 
 
 def refuse_another_unit(chain: VerifiedChain, unit: Unit | None) -> None:
@@ -150,3 +140,8 @@ def _format(terms: Terms) -> str:
 
 def _per(unit: Unit | None) -> str:
     return "" if unit is None else f" per {unit}"
+
+
+def _size(value: object) -> str:
+    """The length of bytes and names, which are never repeated, or what else was given."""
+    return f"length {len(value)}" if isinstance(value, bytes | str) else type(value).__name__

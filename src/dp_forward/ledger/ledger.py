@@ -277,11 +277,6 @@ class Ledger:
         return self._terms.cap
 
     @property
-    def delta(self) -> float:
-        """The delta at which every epsilon of this ledger is stated."""
-        return self._terms.delta
-
-    @property
     def per_day(self) -> float | None:
         """The epsilon that no day of UTC passes; None where only the cap counts."""
         return self._terms.per_day

@@ -28,7 +28,7 @@ import sqlite3
 import struct
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.privacy.units import RECORD, TEXT, Unit, format_unit, parse_unit, phrase
@@ -217,14 +217,9 @@ def create_ledger_file(path: Path, first: Event) -> None:
             return LedgerUnavailable(f"The ledger cannot be made: {problem.detail}.")
         return _refusal(path, problem)
 
-    def fill(connection: sqlite3.Connection) -> None:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        for statement in _STATEMENTS[SCHEMA_VERSION]:
-            connection.execute(statement)
-        insert_event(connection, first)
-
-    create_database(path, fill, refuse=refuse)
+    numbers = (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {SCHEMA_VERSION}")
+    statements: list[Any] = [*numbers, *_STATEMENTS[SCHEMA_VERSION], (_INSERT, seal(first))]
+    create_database(path, statements, refuse=refuse)
 
 
 def open_ledger_file(path: Path) -> Database:

@@ -8,6 +8,7 @@ promise in truth, and what they still admit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from dp_forward.errors import InvalidInput
@@ -36,6 +37,7 @@ class Terms:
     before: float | None = None
 
     @classmethod
+    @lru_cache(maxsize=256, typed=True)  # a budget per day is a search, and one ledger is opened often
     def of(cls, cap: Cap | None, per_day: float | None) -> Terms:
         """The terms of a new ledger. A budget per day alone makes a pure one without a total."""
         if cap is not None and not isinstance(cap, Cap):
@@ -53,6 +55,7 @@ class Terms:
         return cls(cap, shares, day.shares, per_day)
 
     @classmethod
+    @lru_cache(maxsize=256, typed=True)
     def restate(cls, epsilon: float, delta: float, per_day: float | None, total: Charge) -> Terms:
         """The terms from now on of a ledger of schema version 2 that has charged ``total``.
 

@@ -26,7 +26,6 @@ Edges:
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import math
 import os
@@ -42,7 +41,7 @@ from numpy.typing import NDArray
 
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.privacy.charge import Charge
-from dp_forward.storage.database import Database, Problem, create_database
+from dp_forward.storage.database import Database, Problem
 
 if TYPE_CHECKING:
     import sqlite3
@@ -85,14 +84,13 @@ class TextRegister:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         place = _default_path() if path is None else Path(path).absolute()
-        if not place.exists():
-            try:
-                place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                raise _refuse(Problem("unavailable", error.strerror or "")) from None
-            with contextlib.suppress(FileExistsError):  # another process was quicker
-                create_database(place, _fill, refuse=_refuse)
-        self._database = Database(place, refuse=_refuse, check=_check, forget=True)
+        try:
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise _refuse(Problem("unavailable", error.strerror or "")) from None
+        new: list[Any] = [*_TABLES, ("INSERT INTO owner VALUES (?, ?)", (_FORMAT, secrets.token_bytes(32)))]
+        only_ours = {"form": ("owner", _FORMAT), "forget": True}
+        self._database = Database.open_or_create(place, new, refuse=_refuse, **only_ours)
         with self._database.transaction(write=False) as connection:
             (self._secret,) = connection.execute("SELECT secret FROM owner").fetchone()
 
@@ -316,20 +314,7 @@ def _default_path() -> Path:
     return folder.expanduser().absolute() / "register"
 
 
-def _fill(connection: sqlite3.Connection) -> None:
-    for table in _TABLES:
-        connection.execute(table)
-    connection.execute("INSERT INTO owner VALUES (?, ?)", (_FORMAT, secrets.token_bytes(32)))
-
-
-def _check(connection: sqlite3.Connection) -> None:
-    if connection.execute("SELECT format FROM owner").fetchall() != [(_FORMAT,)]:
-        raise _refuse(Problem("damaged"))
-
-
 def _refuse(problem: Problem) -> DpForwardError:
-    if problem.kind == "exists":
-        raise FileExistsError
     if problem.kind == "damaged":
         return LedgerCorrupt(
             "The register of texts is damaged, or another file. It is never reset: bring back a copy. Where "

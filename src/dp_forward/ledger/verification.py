@@ -47,10 +47,16 @@ class State(StrEnum):
 
 _OPENED: Final = "opened"
 _RESTATED: Final = "restated"
-_RESERVED: Final = State.RESERVED.value
-_READY: Final = State.READY.value
-_DUE: Final = {_READY: _RESERVED, State.DELIVERED.value: _READY}
+_DUE: Final = {State.READY: State.RESERVED, State.DELIVERED: State.READY}
 """The state that a release must have before each step."""
+_COLUMNS: Final = {
+    _OPENED: ("key", "mechanism", "epsilon_units", "mu2_units", "cap", "delta", "per_day"),
+    State.RESERVED: ("key", "mechanism"),
+    State.READY: ("payload_sha256", "payload_length"),
+    State.DELIVERED: (),
+    _RESTATED: ("epsilon_units", "mu2_units", "cap", "delta"),
+}
+"""What a row of each kind states itself; all else in it follows from its charge and from the rows before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +86,20 @@ class VerifiedChain:
         self._terms: Terms | None = None
         self._older: Event | None = None
         self.payloads: dict[int, Event] = {}
-        self._total_epsilon_units = 0
-        self._total_mu2_units = 0
-        self._reserved: list[Event] = []
-        self._states: list[str] = []
+        self.total = _NOTHING
+        """The charge of all releases together."""
+        self._releases: list[Release] = []
         self._by_key: dict[bytes, int] = {}
         self._pending: dict[int, None] = {}
-        self._days: dict[int, list[int]] = {}
+        self._days: dict[int, Charge] = {}
         self._units: dict[Unit | None, None] = {}
 
     def __len__(self) -> int:
-        return len(self._states)
-
-    @property
-    def total(self) -> Charge:
-        """The charge of all releases together."""
-        return Charge(self._total_epsilon_units, self._total_mu2_units)
+        return len(self._releases)
 
     def total_since(self, day: int) -> Charge:
         """The charge of the releases of this day (days since 1970, UTC) and of all later ones."""
-        units = [cost for other, cost in self._days.items() if other >= day]
-        return Charge(sum(cost[0] for cost in units), sum(cost[1] for cost in units))
+        return sum((cost for other, cost in self._days.items() if other >= day), _NOTHING)
 
     @property
     def terms(self) -> Terms:
@@ -144,11 +143,7 @@ class VerifiedChain:
 
     def get(self, release_id: int) -> Release | None:
         """The release with this number, counted from 1."""
-        if not 1 <= release_id <= len(self):
-            return None
-        row, state = self._reserved[release_id - 1], State(self._states[release_id - 1])
-        name, unit = read_mechanism(row.mechanism)
-        return Release(release_id, state, _charge(row.epsilon_units, row.mu2_units), name, row.key, unit)
+        return self._releases[release_id - 1] if 1 <= release_id <= len(self) else None
 
     def find(self, key: bytes) -> Release | None:
         """The release that was reserved under this key."""
@@ -156,8 +151,7 @@ class VerifiedChain:
 
     def pending(self) -> tuple[Release, ...]:
         """Releases that were charged and are not known to have arrived, oldest first."""
-        found = (self.get(release_id) for release_id in self._pending)
-        return tuple(release for release in found if release is not None)
+        return tuple(self._releases[number - 1] for number in self._pending)
 
     def next_event(self, kind: str, *, release: int = 0, charge: Charge = _NOTHING) -> Event:
         """The row that would follow now, not sealed yet."""
@@ -201,7 +195,7 @@ class VerifiedChain:
     def append(self, event: Event) -> None:
         """Accept one more row, or refuse it."""
         try:
-            problem = self._broken_link(event) or self._broken_law(event)
+            problem = self._broken_row(event) or self._broken_law(event)
         except (struct.error, TypeError, AttributeError, UnicodeError):
             problem = "a column holds a value of the wrong type"
         except InvalidInput:
@@ -218,9 +212,9 @@ class VerifiedChain:
         if not self.total <= terms.limit:
             told = f"{self.total} was charged of {terms.limit} in all"
             raise LedgerCorrupt(f"Ledger row {self.sequence} is damaged: {told}.")
-        for day, units in self._days.items():
-            if not Charge(*units) <= terms.day_limit:
-                told = f"{Charge(*units)} on {_date(day)} where {terms.day_limit} a day is allowed"
+        for day, charged in self._days.items():
+            if not charged <= terms.day_limit:
+                told = f"{charged} on {_date(day)} where {terms.day_limit} a day is allowed"
                 raise LedgerCorrupt(f"The ledger is damaged: {told}.")
 
     def read_payload(self, connection: sqlite3.Connection, release_id: int) -> bytes:
@@ -245,54 +239,59 @@ class VerifiedChain:
         if count != len(self.payloads):
             raise LedgerCorrupt("The ledger holds payloads that no row speaks of.")
 
-    def _broken_link(self, event: Event) -> str:
-        if event.sequence != self.sequence + 1:
-            return f"its number is {event.sequence}"
-        if event.previous != self.head:
-            return "it does not follow the row before it"
+    def _broken_row(self, event: Event) -> str:
+        """Whether a row is other than the one that would be written here for what it states."""
         if event.digest != digest_of(event):
             return "its hash does not match its contents"
-        return ""
+        columns = _COLUMNS.get(event.kind)
+        if columns is None:
+            return "its kind is unknown"
+        charge, release = _charge(event.epsilon_units, event.mu2_units), len(self) + 1
+        if event.kind != State.RESERVED:
+            charge, release = _NOTHING, event.release if event.kind in _DUE else 0
+        due = self.next_event(event.kind, release=release, charge=charge)
+        free = {name: getattr(event, name) for name in (*columns, "time_ns", "digest")}
+        other = [
+            name for name, a, b in zip(Event._fields, event, due._replace(**free), strict=True) if a != b
+        ]
+        return f"its {other[0]} does not follow from the rows before it" if other else ""
 
     def _broken_law(self, event: Event) -> str:
-        stated = event.kind in (_OPENED, _RESTATED)
-        cost = _charge(event.epsilon_units, event.mu2_units)
-        charge = _NOTHING if stated else cost
-        if (
-            event.total_epsilon_units != self._total_epsilon_units + charge.epsilon_units
-            or event.total_mu2_units != self._total_mu2_units + charge.mu2_units
-        ):
-            return "its totals are not the sums of the charges"
         if (event.kind == _OPENED) != (event.sequence == 1):
             return "a ledger is opened once, by its first row"
-        if stated:
-            return self._broken_terms(event, cost)
-        if event.cap or event.delta or event.per_day:
-            return "only the first row may state the cap"
-        if event.kind == _RESERVED:
-            return self._broken_reservation(event, charge)
-        return self._broken_step(event, charge)
+        if event.kind in (_OPENED, _RESTATED):
+            return self._broken_terms(event)
+        if event.kind == State.RESERVED:
+            return self._broken_reservation(event)
+        due, release = _DUE[State(event.kind)], self.get(event.release)
+        if release is None or release.state is not due:
+            return f"release {event.release} is not {due}"
+        if event.kind == State.READY and not (
+            len(event.payload_sha256) == DIGEST_BYTES and event.payload_length > 0
+        ):
+            return "its payload's digest or length makes no sense"
+        return ""
 
-    def _broken_terms(self, event: Event, shares: Charge) -> str:
-        name = read_mechanism(event.mechanism)[0]
-        if event.release or event.payload_sha256 or event.payload_length or name:
+    def _broken_terms(self, event: Event) -> str:
+        if read_mechanism(event.mechanism)[0]:
             return "opening a ledger releases nothing"
         if event.kind == _RESTATED and not self.older:
             return "only an older ledger is restated, and once"
         try:
-            terms = self._stated_terms(event, shares)
+            terms = self._stated_terms(event)
         except DpForwardError:
             return "the cap, the budget of a day or delta makes no sense"
         if terms is not None and not self.total <= terms.limit:
             return "more was charged than it allows"
         return ""
 
-    def _stated_terms(self, event: Event, shares: Charge) -> Terms | None:
+    def _stated_terms(self, event: Event) -> Terms | None:
         """The terms of a row ``opened`` or ``restated``; None for an opening of schema version 2.
 
         Raises:
             InvalidInput: where they make no sense.
         """
+        shares = _charge(event.epsilon_units, event.mu2_units)
         sense = InvalidInput("terms", "make sense", "others", "The file is damaged.")
         if event.kind == _RESTATED:
             terms = self._restated_terms()
@@ -309,61 +308,39 @@ class VerifiedChain:
             raise sense
         return Terms.of(None, event.per_day)
 
-    def _broken_reservation(self, event: Event, charge: Charge) -> str:
-        if event.release != len(self) + 1:
-            return "its release is not the next one"
-        if not charge:
+    def _broken_reservation(self, event: Event) -> str:
+        if not event.epsilon_units and not event.mu2_units:
             return "a release that costs nothing"
-        if self._older is not None and charge.mu2_units and not self._older.delta:
+        if self._older is not None and event.mu2_units and not self._older.delta:
             return "a Gaussian release in a ledger with delta 0"
         if len(event.key) not in KEY_BYTES or event.key in self._by_key:
             return "its key is too short, too long or not new"
-        if event.payload_sha256 or event.payload_length:
-            return "a payload before its time"
         # Only where a row states its unit: rows from before units were stored may differ. A ledger in which
         # they do has no unit, and accepts no further charge.
         name, unit = read_mechanism(event.mechanism)
         stated = name != event.mechanism
         return "its unit is not the one of the ledger" if stated and not self.admits(unit) else ""
 
-    def _broken_step(self, event: Event, charge: Charge) -> str:
-        due = _DUE.get(event.kind)
-        if due is None:
-            return "its kind is unknown"
-        if not 1 <= event.release <= len(self) or self._states[event.release - 1] != due:
-            return f"release {event.release} is not {due}"
-        if charge or event.key or event.mechanism:
-            return "only a reservation has a key, a mechanism and a charge"
-        if event.kind == _READY:
-            sane = len(event.payload_sha256) == DIGEST_BYTES and event.payload_length > 0
-        else:
-            sane = not event.payload_sha256 and not event.payload_length
-        return "" if sane else "its payload's digest or length makes no sense"
-
     def _take(self, event: Event) -> None:
-        kind, release = event.kind, event.release
-        if kind in (_OPENED, _RESTATED):
-            self._terms = self._stated_terms(event, _charge(event.epsilon_units, event.mu2_units))
+        number, (name, unit) = event.release, read_mechanism(event.mechanism)
+        if event.kind in (_OPENED, _RESTATED):
+            self._terms = self._stated_terms(event)
             self._older = self._older or (event if self._terms is None else None)
-            if (created_for := read_mechanism(event.mechanism)[1]) is not None:
-                self._units[created_for] = None
-        elif kind == _RESERVED:
-            self._reserved.append(event)
-            self._states.append(kind)
-            self._by_key[event.key] = release
-            self._units[read_mechanism(event.mechanism)[1]] = None
-            self._pending[release] = None
-            self._total_epsilon_units = event.total_epsilon_units
-            self._total_mu2_units = event.total_mu2_units
-            units = self._days.setdefault(event.time_ns // DAY_NS, [0, 0])
-            units[0] += event.epsilon_units
-            units[1] += event.mu2_units
-        elif kind == _READY:
-            self._states[release - 1] = kind
-            self.payloads[release] = event
+            if unit is not None:
+                self._units[unit] = None
+        elif event.kind == State.RESERVED:
+            charge, day = _charge(event.epsilon_units, event.mu2_units), event.time_ns // DAY_NS
+            self._releases.append(Release(number, State.RESERVED, charge, name, event.key, unit))
+            self._by_key[event.key] = number
+            self._pending[number] = self._units[unit] = None
+            self.total += charge
+            self._days[day] = self._days.get(day, _NOTHING) + charge
         else:
-            self._states[release - 1] = kind
-            del self._pending[release]
+            self._releases[number - 1] = replace(self._releases[number - 1], state=State(event.kind))
+            if event.kind == State.READY:
+                self.payloads[number] = event
+            else:
+                del self._pending[number]
         self.sequence, self.head = event.sequence, event.digest
 
 

@@ -22,15 +22,15 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, Self
 
-from dp_forward.errors import DpForwardError
+from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.storage.files import draft_of
 
-__all__ = ["Database", "Problem", "create_database"]
+__all__ = ["Database", "Problem", "create_database", "refuse_one_user"]
 
 _OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
 _SIDECARS: Final = ("-wal", "-shm", "-journal")
@@ -99,8 +99,31 @@ def _translated(refuse: Refuse) -> Iterator[None]:
     raise refuse(Problem(kind, name))
 
 
-def create_database(path: Path, fill: Callable[[sqlite3.Connection], object], *, refuse: Refuse) -> None:
-    """Make a new database for its owner only, complete or not at all; ``fill`` writes its tables and rows.
+def refuse_one_user(path: Path, *, taken: tuple[str, str], kept: str, made: str) -> Refuse:
+    """The errors of a database that one process uses at a time.
+
+    ``taken`` is the name of its folder for people, and how it is in use; ``kept`` says what a disk that fails
+    leaves behind, and ``made`` what the file should be.
+    """
+
+    def refuse(problem: Problem) -> DpForwardError:
+        if problem.kind in ("busy", "exists"):
+            return InvalidInput(taken[0], "be free", taken[1], "Wait for its end.")
+        if problem.kind in ("full", "unavailable"):
+            return LedgerUnavailable(f"`{path.name}` cannot be written: the disk is full or fails. {kept}")
+        if problem.kind == "gone":
+            return LedgerUnavailable(f"`{path.name}` {problem.detail} meanwhile. {kept}")
+        return LedgerCorrupt(f"`{path.name}` is damaged, or no {made}. It is never reset.")
+
+    return refuse
+
+
+Statement = str | tuple[str, tuple[Any, ...]]
+"""SQL, with its parameters if it has some."""
+
+
+def create_database(path: Path, statements: Iterable[Statement], *, refuse: Refuse) -> None:
+    """Make a new database for its owner only, complete or not at all; the statements fill it.
 
     Guarantees:
         ``path`` appears by one exclusive link to a file that is already filled and on disk, so no crash
@@ -120,7 +143,8 @@ def create_database(path: Path, fill: Callable[[sqlite3.Connection], object], *,
             try:
                 with contextlib.closing(_connect(draft, 0)) as connection:
                     with _began(connection, "BEGIN IMMEDIATE"):
-                        fill(connection)
+                        for one in statements:
+                            connection.execute(*([one] if isinstance(one, str) else one))
                     _settle(connection, refuse)
             finally:
                 for place in _beside(draft):
@@ -177,8 +201,9 @@ class Database:
     """One SQLite file, as one connection that threads take in turns.
 
     ``check`` looks at an opened file before anything is written to it and raises where it is not what the
-    owner made. ``exclusive`` keeps every other process out from the first use to `close`, at once and without
-    waiting. ``forget`` overwrites what is deleted. ``checkpoint_every`` is how many commits the log may hold.
+    owner made; ``form`` compares the column ``format`` of a table with a number. ``exclusive`` keeps every
+    other process out from the first use to `close`, at once and without waiting. ``forget`` overwrites what
+    is deleted. ``checkpoint_every`` is how many commits the log may hold.
 
     Guarantees:
         A transaction that ends without an error is on disk. The file is the same one from the first
@@ -195,6 +220,7 @@ class Database:
         *,
         refuse: Refuse,
         check: Callable[[sqlite3.Connection], object] | None = None,
+        form: tuple[str, int] | None = None,
         busy_seconds: float = 30.0,
         exclusive: bool = False,
         forget: bool = False,
@@ -203,7 +229,7 @@ class Database:
         self.path = path.resolve()
         self.lock = threading.RLock()
         self.snapshot_lock = threading.RLock()
-        self._refuse, self._check = refuse, check
+        self._refuse, self._check, self._form = refuse, check, form
         self._busy_seconds = 0.0 if exclusive else busy_seconds
         self._exclusive, self._forget = exclusive, forget
         self._checkpoint_every = checkpoint_every
@@ -222,6 +248,19 @@ class Database:
         if exclusive:
             with self.lock, _translated(refuse):
                 self._connected()
+
+    @classmethod
+    def open_or_create(
+        cls, path: Path, statements: Iterable[Statement], *, refuse: Refuse, **options: Any
+    ) -> Self:
+        """The database at this path, made if there is none; of two makers one takes that of the other."""
+        if not path.exists():
+            try:
+                create_database(path, statements, refuse=refuse)
+            except DpForwardError:
+                if not path.exists():
+                    raise
+        return cls(path, refuse=refuse, **options)
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
@@ -289,6 +328,10 @@ class Database:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             if self._check is not None:
                 self._check(connection)
+            if self._form is not None:
+                found = connection.execute(f"SELECT format FROM {self._form[0]}").fetchall()  # noqa: S608
+                if found != [(self._form[1],)]:
+                    raise self._refuse(Problem("damaged", "another format"))
             _settle(connection, self._refuse)
             if self._forget:
                 connection.execute("PRAGMA secure_delete = ON")

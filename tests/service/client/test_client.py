@@ -32,7 +32,7 @@ from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, Led
 from dp_forward.ledger import Ledger
 from dp_forward.noise.released.released_matrix import release
 from dp_forward.privacy import NoiseSpec
-from dp_forward.service.client import session as session_module
+from dp_forward.service.client import client as client_module
 from dp_forward.service.client.client import Client
 from dp_forward.service.client.transport import RetryPolicy, ServerRefused, ServerUnavailable
 from dp_forward.service.protocol.frame import HEADER_BYTES, parse_frame
@@ -210,8 +210,8 @@ def test_days_later_the_same_integers_go_under_a_new_header(
 ) -> None:
     with make() as client:
         client.ask(TEXT)
-        now = session_module.time.time() + 3 * 86400
-        monkeypatch.setattr(session_module.time, "time", lambda: now)
+        now = client_module.time.time() + 3 * 86400
+        monkeypatch.setattr(client_module.time, "time", lambda: now)
         again = client.ask(TEXT, resend=True)
         assert client.summary().releases == 1
     first, second = (parse_frame(body).header for body in network.posted)
@@ -230,7 +230,7 @@ class Clocks:
 
     def __init__(self, network: Network, patch: pytest.MonkeyPatch) -> None:
         self.off, self.tells = 0, True
-        patch.setattr(session_module.time, "time", lambda: NOON + self.off)
+        patch.setattr(client_module.time, "time", lambda: NOON + self.off)
         self._manifest, network.weather = network.manifest, self._answer
 
     def _answer(self, request: httpx.Request) -> httpx.Response | None:
@@ -413,7 +413,7 @@ def test_a_hostile_manifest_gets_nothing(make: Make, network: Network, user: Use
             raise AssertionError("the text was used")
 
         client = make()
-        client._session._pay = untouchable  # type: ignore[method-assign]
+        client._pay = untouchable  # type: ignore[method-assign]
         return client
 
     manifests = hostile(network.manifest)
@@ -596,9 +596,8 @@ def test_the_policy_that_a_client_shows_is_the_one_it_asks_by(make: Make) -> Non
     client = make()
     shown, other = repr(client), client.policy.with_epsilon(0.5)
     assert "2.0-LDP per text" in shown
-    for owner in (client, client._session):
-        with pytest.raises(AttributeError):
-            owner.policy = other
+    with pytest.raises(AttributeError):
+        client.policy = other  # type: ignore[misc]
     for owner, name, value in (
         (client.policy, "noise", other.noise),
         (client.policy.noise, "epsilon", 0.5),
@@ -729,11 +728,11 @@ def test_a_disk_that_fills_up_while_the_server_answers_costs_nothing(
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
 
     with make() as client:
-        plain = client._session._ledger.delivered
+        plain = client._ledger.delivered
         if file == "ledger":
             network.storm = fill
         else:
-            client._session._ledger.delivered = lambda number: (plain(number), fill())  # type: ignore[method-assign]
+            client._ledger.delivered = lambda number: (plain(number), fill())  # type: ignore[method-assign]
         try:
             with pytest.raises(LedgerUnavailable, match="The release was sent") as refused:
                 client.ask(TEXT)
@@ -828,7 +827,7 @@ def test_with_every_third_message_lost_each_text_has_one_charge_and_one_answer(
         ledger.verify()
     assert (summary.releases, summary.delivered, summary.spent) == (80, 80, 160.0)
     with make() as client:
-        assert len(client._session._answers) == 80
+        assert len(client._answers) == 80
 
 
 def test_a_refusal_is_not_repeated(make: Make, network: Network) -> None:
@@ -854,7 +853,7 @@ def test_a_token_that_expired_leaves_the_charge_and_nothing_else(make: Make, net
         with pytest.raises(ServerRefused, match="token"):
             client.ask(TEXT)
         assert (client.summary().releases, client.summary().delivered) == (1, 0)
-        assert len(client._session._answers) == 0
+        assert len(client._answers) == 0
     with make(token="the-new-token") as client:
         answer = client.ask(TEXT)
         assert (answer.charge, answer.spent) == (0.0, 2.0)
@@ -928,7 +927,6 @@ def test_a_crash_at_any_step_sends_nothing_uncharged_and_no_second_draw(
 
     def child() -> None:
         with make() as client:
-            inner = client._session
             if step in ("send", "receive"):
                 plain = network.weather if step == "send" else network.storm
                 name = "weather" if step == "send" else "storm"
@@ -936,7 +934,7 @@ def test_a_crash_at_any_step_sends_nothing_uncharged_and_no_second_draw(
                     network, name, lambda request: dying(plain)(request) if request.method == "POST" else None
                 )
             else:
-                owner = next(o for o in (inner, inner._ledger, inner._answers) if hasattr(o, step))
+                owner = next(o for o in (client, client._ledger, client._answers) if hasattr(o, step))
                 setattr(owner, step, dying(getattr(owner, step)))
             client.ask(TEXT)
 
@@ -1028,7 +1026,7 @@ def test_the_control_of_the_forks_can_fail(
     make: Make, network: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = random.Random(1)  # noise with a state that is copied by a fork
-    monkeypatch.setattr(session_module, "release", lambda *a, **k: release(*a, **k, entropy=state.randbytes))
+    monkeypatch.setattr(client_module, "release", lambda *a, **k: release(*a, **k, entropy=state.randbytes))
     for number in range(4):
         assert in_child(lambda number=number: make(ledger=tmp_path / f"{number}").ask(TEXT)) == 0  # type: ignore[misc]
     assert len({integers(body) for body in network.posted}) == 1
@@ -1058,15 +1056,14 @@ def test_one_client_across_four_forks_pays_once(make: Make, network: Network) ->
 
 def test_threads_draw_once_for_a_text(make: Make, network: Network) -> None:
     with make() as client:
-        inner, draws = client._session, []
-        plain = inner._draw
+        plain, draws = client._draw, []
 
         def slow(*args: Any) -> Any:
             draws.append(1)
             time.sleep(0.05)
             return plain(*args)
 
-        inner._draw = slow  # type: ignore[method-assign]
+        client._draw = slow  # type: ignore[method-assign]
         with ThreadPoolExecutor(4) as threads:
             found = list(threads.map(client.ask, [TEXT] * 4))
         assert len(draws) == 1
@@ -1093,7 +1090,7 @@ def test_no_text_or_token_is_told(
         with pytest.raises(InvalidInput) as refused:
             client.ask(f"{marker} \ud800")
         errors.append(refused.value)
-        shown = [repr(client), repr(client._session), repr(client._session._answers), caplog.text]
+        shown = [repr(client), repr(client._answers), caplog.text]
     for error in errors:
         assert error.__cause__ is None
         assert error.__context__ is None

@@ -243,12 +243,15 @@ def test_a_busy_server_is_waited_for(provide: Any, make: Any, tmp_path: Path) ->
     provider = provide(queue=1, max_batch=1)
     outcomes, until = provider.handler.metrics.outcomes, time.monotonic() + 20
 
-    def work() -> None:
-        """What the back has to do first."""
+    plain = provider.handler.batcher._compute
+
+    def wait(batch: Any) -> Any:
+        """The back is slow until somebody was refused."""
         while not outcomes["busy"] and time.monotonic() < until:
             time.sleep(0.01)
+        return plain(batch)
 
-    provider.handler.batcher._thread.submit(work)
+    provider.handler.batcher._compute = wait
     with make(provider.address, retry=RetryPolicy(attempts=1000, first=0.001, longest=0.01)) as client:
         # The server asks for a second; nobody waits that long here.
         assert len(list(client.ask_many(texts(12), at_once=12))) == 12
@@ -271,11 +274,11 @@ def test_a_refusal_of_one_text_is_raised_at_its_place_and_keeps_what_the_others_
                 raise Refused(code, "No.")
 
         provider.before = before
-        client._session._answers.find = lambda *_: None
+        client._answers.find = lambda *_: None
         with pytest.raises(error, match="422: no_noise" if code == "no_noise" else "status 500"):
             found.extend(client.ask_many(wanted))
         assert len(found) == 5
-        assert len(client._session._answers) >= 6  # those before it, and the one of before
+        assert len(client._answers) >= 6  # those before it, and the one of before
 
 
 @pytest.mark.slow
@@ -284,13 +287,13 @@ def test_the_texts_are_charged_in_their_order_up_to_the_budget(
 ) -> None:
     wanted, found = texts(20), []
     with make(provide().address, budget=14.0) as client:
-        plain = client._session._read
+        plain = client._read
 
         def slow_at_first(text: str, *rest: Any) -> Any:
             time.sleep(0.3 if text == wanted[0] else 0.0)  # nobody overtakes it
             return plain(text, *rest)
 
-        client._session._read = slow_at_first
+        client._read = slow_at_first
         with pytest.raises(BudgetExhausted):
             found.extend(client.ask_many(wanted))
         assert len(found) == 7

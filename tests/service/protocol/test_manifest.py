@@ -329,7 +329,7 @@ _JSON = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     mechanism=st.sampled_from(MATRICES),
     outer=st.dictionaries(st.sampled_from(sorted(_manifest().as_dict())), _JSON, max_size=2),

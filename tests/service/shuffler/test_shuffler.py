@@ -28,8 +28,7 @@ from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.shuffler import shuffler_store as store_module
-from dp_forward.service.shuffler.forwarding import Forwarder, fetch_spec, send_batch
-from dp_forward.service.shuffler.shuffler_app import make_shuffler_app
+from dp_forward.service.shuffler.shuffler_app import Forwarder, fetch_spec, make_shuffler_app, send_batch
 from dp_forward.service.shuffler.shuffler_store import Batch, ShufflerStore, fresh_ids
 from service.collector.collect_cases import summary
 from service.shuffler.shuffle_cases import (
@@ -52,7 +51,7 @@ QUICK = RetryPolicy(attempts=2, first=0.01, longest=0.02, timeout=5.0)
 
 
 def opened(folder: Path, least: int = 50) -> ShufflerStore:
-    return ShufflerStore.open_or_create(folder, spec(), least=least)
+    return ShufflerStore(folder, spec(), least=least)
 
 
 def collecting(folder: Path) -> TestClient:
@@ -372,7 +371,7 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
         with pytest.raises(InvalidInput, match="another process"):
             opened(tmp_path)
     with pytest.raises(InvalidInput, match="this collection"):
-        ShufflerStore.open_or_create(tmp_path, spec("none"), least=50)
+        ShufflerStore(tmp_path, spec("none"), least=50)
     with pytest.raises(InvalidInput, match="`least`"):
         opened(tmp_path, least=49)
     with pytest.raises(InvalidInput):

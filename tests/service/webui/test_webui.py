@@ -15,8 +15,7 @@ import pytest
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger import Cap, Charge, Ledger
 from dp_forward.privacy import Budget
-from dp_forward.service.webui.ui_app import MOST_BYTES, run_ui
-from dp_forward.service.webui.ui_security import HEADERS
+from dp_forward.service.webui.ui_app import HEADERS, MOST_BYTES, run_ui
 from dp_forward.service.webui.ui_service import _budget
 from service.webui import page_cases
 from service.webui.page_cases import EPSILON, Page

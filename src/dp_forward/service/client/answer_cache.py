@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dp_forward.errors import LedgerUnavailable
 from dp_forward.ledger import Ledger
-from dp_forward.storage.database import Database, Problem, create_database
+from dp_forward.storage.database import Database, Problem
 from dp_forward.storage.files import make_secret, read_secret
 
 if TYPE_CHECKING:
@@ -57,13 +57,7 @@ class AnswerCache:
             told = f"The secret beside the ledger cannot be read or written: {error.strerror}."
             raise LedgerUnavailable(told) from None
         self._path = path.with_name(path.name + ".answers")
-        try:
-            if not self._path.exists():
-                create_database(self._path, lambda new: new.execute(_TABLE), refuse=self._refuse)
-        except LedgerUnavailable:
-            if not self._path.exists():  # else another process was first
-                raise
-        self._database = Database(self._path, refuse=self._refuse)
+        self._database = Database.open_or_create(self._path, [_TABLE], refuse=self._refuse)
         len(self)  # refuses a damaged file now, before a text is read
 
     def key(self, tokens: Mapping[str, Tensor], public: Mapping[str, Any]) -> bytes:

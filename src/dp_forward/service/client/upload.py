@@ -105,7 +105,7 @@ def push_corpus(
         manifest = Manifest(release=replace(corpus.release, cut=cut))
         own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, collector.address)
         try:
-            return _push(collector, corpus, own, log, again=again, progress=progress)
+            return _push(collector, corpus, own, log, again=again, progress=progress or _quiet)
         except ServerUnavailable as error:
             reason = str(error).partition(" What was charged")[0]
             raise ServerUnavailable(f"{reason} What it has is kept: push again to go on.") from None
@@ -127,8 +127,7 @@ def check_collector(
         As `push_corpus`: `ProtocolMismatch` where it collects something else.
     """
     user.spec.required_noise()
-    manifest = Manifest(release=replace(user.spec, bits=bits))
-    own = CollectionSpec.of(manifest, labels)
+    own = CollectionSpec(manifest=Manifest(release=replace(user.spec, bits=bits)), labels=labels)
     with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as collector:
         return _agreed_spec(collector, own)
 
@@ -191,6 +190,10 @@ def _compare(name: str, mine: Any, theirs: Any) -> None:
         )
 
 
+def _quiet(records: int) -> None:
+    """Show nothing."""
+
+
 def _push(
     collector: Transport,
     corpus: ReleasedCorpus,
@@ -198,36 +201,32 @@ def _push(
     log: _UploadLog,
     *,
     again: bool,
-    progress: Count | None,
+    progress: Count,
 ) -> UploadResult:
     spec = _agreed_spec(collector, own)
     done = 0 if again else log.here()[0]
     log.begin(done, spec.shuffler_least)  # before the first byte leaves
     pushed, at_once = 0, max(1, min(own.body_records, _BODY_BYTES // own.record_bytes))
-    if progress is not None and done:
+    if done:
         progress(done)
     while done < len(corpus):
         span = range(done, min(done + at_once, len(corpus)))
-        body = _body(corpus, own.manifest, log.secret, span)
-        pushed += send_records(collector, "/v1/records", body, len(span))
+        pushed += send_records(collector, "/v1/records", _body(corpus, own, log.secret, span), len(span))
         done = span.stop
         log.advance(done)  # a crash before that costs the sending of one body, and nothing else
-        if progress is not None:
-            progress(done)
+        progress(done)
     return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere(), log.here()[1])
 
 
-def _body(corpus: ReleasedCorpus, manifest: Manifest, secret: bytes, span: range) -> bytes:
+def _body(corpus: ReleasedCorpus, own: CollectionSpec, secret: bytes, span: range) -> bytes:
     """The records of a span, one after another; the same bytes whenever it is called."""
     batch = corpus.__getitems__(span)
-    values, labels = batch["values"].numpy(), batch.get("labels")
-    records = []
-    for place, number in enumerate(span):
-        header = manifest.header(request=record_id(secret, number))
-        label = None if labels is None else int(labels[place])
-        noisy = values[place].astype(corpus.release.integers, copy=False)
-        records.append(pack_record(header.pack() + noisy.tobytes(), label))
-    return b"".join(records)
+    values, body = batch["values"].numpy().astype(corpus.release.integers, copy=False), bytearray()
+    labels = batch["labels"].tolist() if "labels" in batch else [None] * len(span)
+    for noisy, label, number in zip(values, labels, span, strict=True):
+        header = own.manifest.header(request=record_id(secret, number))
+        body += pack_record(header.pack() + noisy.tobytes(), label)
+    return bytes(body)
 
 
 class _UploadLog:

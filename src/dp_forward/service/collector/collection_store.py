@@ -100,7 +100,7 @@ class Collection:
         if any(not path.name.startswith(ours) for path in place.iterdir()):
             raise taken
         if not (place / RECORDS).exists():
-            create_database(place / RECORDS, _fill, refuse=_refuse)
+            create_database(place / RECORDS, _SCHEMA.split(";"), refuse=_refuse)
         with closing(cls(place, spec)) as found:
             if len(found):
                 raise taken
@@ -185,11 +185,6 @@ def _sealed(connection: sqlite3.Connection, batch: bytes) -> int | None:
     """With how many records a batch was sealed."""
     row = connection.execute("SELECT records FROM batches WHERE batch = ?", (batch,)).fetchone()
     return None if row is None else int(row[0])
-
-
-def _fill(connection: sqlite3.Connection) -> None:
-    for statement in _SCHEMA.split(";"):
-        connection.execute(statement)
 
 
 def _check_format(connection: sqlite3.Connection) -> None:

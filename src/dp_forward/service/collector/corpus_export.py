@@ -22,14 +22,13 @@ from typing import Final
 import numpy as np
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, shard_size
-from dp_forward.corpus.draw_log import Shard
-from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
+from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes
 from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
+from dp_forward.corpus.writer import write_shard
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import Count
 from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
 from dp_forward.service.protocol.collection import CollectionSpec, record_digest
-from dp_forward.storage.digests import bytes_digest
 from dp_forward.storage.files import draft_of, write_file
 
 __all__ = ["export_corpus"]
@@ -77,9 +76,7 @@ def _write(folder: Path, spec: CollectionSpec, moment: sqlite3.Connection, progr
         taken = list(islice(rows, len(span)))
         labels = np.asarray([label for _, label in taken if label is not None], dtype="<i8")
         noisy = b"".join(values for values, _ in taken)
-        data = shard_bytes(corpus, noisy, labels.tobytes(), name=name, number=number)
-        write_file(folder / shard_name(number), data)
-        shards.append(Shard(number, len(span), len(data), bytes_digest(data)))
+        shards.append(write_shard(folder, corpus, noisy, labels.tobytes(), name=name, number=number))
         if progress is not None:
             progress(span.stop)
     manifest = manifest_bytes(corpus, shards, name=name, corpus=key, shuffled=_batches(moment, spec))

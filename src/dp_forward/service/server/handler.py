@@ -2,6 +2,14 @@
 
 In this order: length, format, manifest, time, replay, noise, queue, back. What is cheap to refuse is refused
 first, and an id is remembered only for a frame that passed every check.
+
+Guarantees:
+    The same id with the same bytes gives the same answer again, or waits for the one that is being computed;
+    the same id with other bytes is refused. At most ``remembered`` ids and ``remembered_mib`` of answers are
+    kept (`ServerSettings`); the oldest go first.
+Edges:
+    An id that has been forgotten is as good as new. The same bytes then give the same answer, computed anew;
+    other bytes are taken. A request that failed is forgotten at once, so that it can be tried again.
 """
 
 from __future__ import annotations
@@ -24,7 +32,6 @@ from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import noise_check
-from dp_forward.service.server.replay_cache import ReplayCache
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import ProviderSide
@@ -69,6 +76,35 @@ class BackRunner:
         return found if isinstance(found, torch.Tensor) else None
 
 
+class ReplayCache:
+    """The last ids with the digest of their bytes and their answer, which may be to come; see the module."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._known = most, dict[bytes, tuple[bytes, asyncio.Future[bytes]]]()
+
+    def find(self, request: bytes, *, digest: bytes) -> asyncio.Future[bytes] | None:
+        """The answer to these bytes; None for a new id; `Refused` for other bytes."""
+        known, answer = self._known.get(request, (digest, None))
+        if known != digest:
+            raise Refused("replayed", "This request id came with other bytes. Draw a new id.")
+        # A loop that was closed left its future behind; then the answer is computed anew.
+        lost = answer is not None and not answer.done() and answer.get_loop().is_closed()
+        return None if lost else answer
+
+    def begin(self, request: bytes, *, digest: bytes, pending: asyncio.Future[bytes]) -> None:
+        """Remember that these bytes are being answered; the answer is kept unless it fails."""
+        self._known.pop(request, None)
+        self._known[request] = (digest, pending)
+        pending.add_done_callback(lambda done: self._forget_failure(request, done))
+        if len(self._known) > self._most:
+            del self._known[next(iter(self._known))]
+
+    def _forget_failure(self, request: bytes, done: asyncio.Future[bytes]) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        if failed and self._known.get(request, (b"", None))[1] is done:
+            del self._known[request]
+
+
 class Handler:
     """Answers frames for one back; see the module."""
 
@@ -91,7 +127,9 @@ class Handler:
         }
         if not all(check.tells for check in self._noise_checks.values()):
             _log.warning("so few numbers cross that a client without noise may not be noticed")
-        self._replays = ReplayCache(settings.remembered, most_bytes=settings.remembered_mib << 20)
+        # No answer is longer: a probability has at most 24 letters.
+        longest = len(json.dumps(spec.labels)) + 32 * (2 + len(spec.labels)) + max(map(len, spec.labels)) * 6
+        self._replays = ReplayCache(min(settings.remembered, 1 + (settings.remembered_mib << 20) // longest))
         self.batcher: Batcher[Noisy, NDArray[np.float64]] = Batcher(
             BackRunner(provider, self.manifest),
             max_batch=settings.max_batch,
@@ -99,7 +137,7 @@ class Handler:
             queue=settings.queue,
             on_batch=batch_sizes.observe,
         )
-        self.metrics.add_gauge("dpf_queue", "Requests that wait.", lambda: self.batcher.waiting)
+        self.metrics.add_gauge("dpf_queue", "Requests that wait.", self.batcher.waiting)
 
     @property
     def manifest(self) -> Manifest:
@@ -130,7 +168,7 @@ class Handler:
         digest = hashlib.sha256(data).digest()
         known = self._replays.find(frame.header.request, digest=digest)
         if known is not None:
-            return "resent", known if isinstance(known, bytes) else await asyncio.shield(known)
+            return "resent", await asyncio.shield(known)
         self._noise_checks[offer.epsilon](frame.values)
         computed = self.batcher.submit((frame.values, offer.step))
         pending = asyncio.create_task(self._write(frame.header.request, computed))

@@ -1,12 +1,22 @@
-"""HTTP server of the shuffler towards users: takes records as a collector does, under the same rules.
+"""The shuffler: takes records of users as a collector does, and forwards them in batches to the collector.
 
     GET  /v1/collection, POST /v1/records   as in `collector_routes`, with "shuffler": {"least": N}
     GET  /healthz, /metrics                 as in `app`; how many wait, are being sent, have been sealed
 
+A batch is on disk before its first byte leaves. It goes in pieces of records in the order of their new ids;
+each piece is acknowledged in the store when the collector has it; then the batch is sealed and deleted here.
+
 Guarantees:
     Those of `collector_routes` and of `ServerSettings`. Nothing about a sender is written or logged: no
     address, no time, no id.
+    Nothing leaves before ``least`` records wait, and then only as part of a batch. What is sent again, after
+    a failure of the network or of this process, is the same records under the same ids, which the collector
+    knows: each is there once, and the batch counts only when all are.
 Edges:
+    When a batch is made, and how large it is, can be seen by the collector and on the network. A collector
+    that refuses or is away stops nothing but the sending: the batch stays, is tried again, and the records
+    that come meanwhile make the next one larger.
+    If it refuses to seal, all records are sent again, in case it was restored from an older copy.
     Whoever has the token can ask how many records wait, and so watch them come one by one. That tells when
     somebody sent something, as watching the network does, and nothing about which record it was.
     When it stops, requests are finished and records that wait stay in the store.
@@ -16,23 +26,133 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
+from dp_forward.service.client.transport import (
+    Call,
+    RetryPolicy,
+    ServerRefused,
+    ServerUnavailable,
+    Transport,
+    send_records,
+)
 from dp_forward.service.collector.collector_routes import RecordIntake
-from dp_forward.service.protocol.collection import CollectionSpec, Record
+from dp_forward.service.protocol.collection import ID_AT, CollectionSpec, Record
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Guard, Refused, error_handlers, json_route
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.service.shuffler.forwarding import Forwarder
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
-__all__ = ["make_shuffler_app"]
+__all__ = ["RETRY", "Forwarder", "fetch_spec", "make_shuffler_app"]
+
+_log = logging.getLogger("dp_forward.service")
+
+RETRY: Final = RetryPolicy(longest=10.0, timeout=30.0)
+"""For the transport to a collector."""
+_RETRY_SECONDS: Final = 15.0
+"""Between two rounds of attempts, when a round has failed."""
+
+
+def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> int:
+    """Send the batch that was made, if there is one; how many records it had."""
+    batch = store.batch
+    if batch is None:
+        return 0
+    place = f"/v1/batches/{batch.name.hex()}"
+    while piece := store.piece(most=at_once):
+        send_records(collector, f"{place}/records", b"".join(piece), len(piece))
+        store.acknowledge(piece[-1][ID_AT])
+    seal = json.dumps({"records": batch.records}).encode()
+    try:
+        call = Call("POST", f"{place}/seal", 1 << 12, seal, "application/json")
+        if collector.send(call).json() != {"sealed": True}:
+            raise ServerRefused("The collector's answer to a seal makes no sense.")
+    except ServerRefused:
+        store.acknowledge(b"")
+        raise
+    store.finish()
+    return batch.records
+
+
+def fetch_spec(collector: Transport) -> CollectionSpec:
+    """What the collector wants.
+
+    Edges:
+        `WireError` for a spec that makes no sense, `InvalidInput` for that of another shuffler,
+        `ServerUnavailable` where there is no answer for a while.
+    """
+    try:
+        found = collector.send(Call("GET", "/v1/collection")).json()
+    except ServerUnavailable:
+        raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
+    spec = CollectionSpec.from_dict(found)
+    if spec.shuffler_least is not None:
+        raise InvalidInput("collector", "collect by itself", "a shuffler", "Name the collector behind it.")
+    return spec
+
+
+class Forwarder:
+    """Thread that makes batches and sends them."""
+
+    def __init__(self, store: ShufflerStore, collector: Transport, *, at_once: int) -> None:
+        self._store, self._collector, self._at_once = store, collector, at_once
+        self._due = threading.Event()
+        self.wake = self._due.set
+        """Records have come: see whether a batch is due."""
+        self._thread = threading.Thread(target=self._run, name="dpf-forward", daemon=True)
+        self.batches = self.records = self.failures = 0
+        """Batches sealed since the start, records in them, and rounds of attempts that failed."""
+
+    def start(self) -> None:
+        """Begin; a batch that an earlier process left is sent first."""
+        self._due.set()
+        self._thread.start()
+
+    def stop(self, seconds: float) -> None:
+        """End after the request that is under way; what is not sent stays in the store."""
+        self._collector.stopping.set()
+        self._due.set()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def once(self) -> None:
+        """Send the batch that was begun, then what is due."""
+        while self._store.batch is not None or self._store.make_batch():
+            self.records += send_batch(self._store, self._collector, at_once=self._at_once)
+            self.batches += 1
+            if self._collector.stopping.is_set():
+                break
+
+    def _run(self) -> None:
+        while not self._collector.stopping.is_set():
+            self._due.wait()
+            self._due.clear()
+            if self._collector.stopping.is_set():
+                return
+            try:
+                self.once()
+                continue
+            except ServerUnavailable:
+                why = "the collector gives no answer"
+            except DpForwardError as error:
+                why = str(error)
+            except Exception as error:  # its message could hold anything
+                why = type(error).__name__
+            if not self._collector.stopping.is_set():  # the batch is on disk, and tried again after a while
+                self.failures += 1
+                _log.warning("a batch waits to be sent: %s", why)
+                self._collector.stopping.wait(_RETRY_SECONDS)
+                self._due.set()
 
 
 def make_shuffler_app(

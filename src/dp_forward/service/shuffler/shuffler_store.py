@@ -47,11 +47,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
+from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, Record, with_new_id
 from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.server.request_limits import Refused
-from dp_forward.storage.database import Database, Problem, create_database
+from dp_forward.storage.database import Database, refuse_one_user
 
 __all__ = ["ShufflerStore"]
 
@@ -93,13 +93,29 @@ def fresh_ids(
 
 
 class ShufflerStore:
-    """The open file; threads may share it. Make one with `open_or_create`."""
+    """The store in a folder for what a collector wants, made if there is none; threads may share it.
 
-    def __init__(self, path: Path, spec: CollectionSpec, *, least: int) -> None:
+    ``least`` is the fewest records of a batch: what senders are told.
+
+    Edges:
+        `InvalidInput` for the store of another collection, or one that a process has open; and for a smaller
+        ``least`` than before while records wait, since their senders were told the larger one.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], spec: CollectionSpec, *, least: int) -> None:
+        replace(spec, shuffler_least=least)  # refuses what hides nobody
+        path = Path(folder) / _FILE
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._header = spec.manifest.header(request=bytes(ID_BYTES)).pack()
         """The header of every record of a batch, but for its id."""
         self._least = least
-        self._database = Database(path, refuse=_refuse, check=_check_format, exclusive=True, forget=True)
+        secret, form = secrets.token_bytes(32), json.dumps(spec.as_dict(), sort_keys=True)
+        row = ("INSERT INTO settings VALUES (1, ?, ?, ?, ?)", (_FORMAT, secret, form, least))
+        alone = {"form": ("settings", _FORMAT), "exclusive": True, "forget": True}
+        taken = ("store", "a folder that another process shuffles in")
+        kept = "What was stored is: start the shuffler again."
+        refuse = refuse_one_user(path, taken=taken, kept=kept, made="store of a shuffler")
+        self._database = Database.open_or_create(path, [*_SCHEMA.split(";"), row], refuse=refuse, **alone)
         self.close = self._database.close
         """Close the file and unlock it; what waits stays in it."""
         try:
@@ -109,24 +125,6 @@ class ShufflerStore:
         except BaseException:
             self._database.close()
             raise
-
-    @classmethod
-    def open_or_create(
-        cls, folder: str | os.PathLike[str], spec: CollectionSpec, *, least: int
-    ) -> ShufflerStore:
-        """Open the store for what a collector wants, in batches of at least so many.
-
-        Edges:
-            `InvalidInput` for the store of another collection, or one that a process has open; and for a
-            smaller ``least`` than before while records wait, since their senders were told the larger one.
-        """
-        replace(spec, shuffler_least=least)  # refuses what hides nobody
-        place = Path(folder)
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = place / _FILE
-        if not path.exists():
-            create_database(path, lambda connection: _fill(connection, spec, least), refuse=_refuse)
-        return cls(path, spec, least=least)
 
     def _load(self, connection: sqlite3.Connection, spec: CollectionSpec) -> None:
         row = connection.execute("SELECT secret, form, least FROM settings").fetchone()
@@ -250,29 +248,3 @@ class ShufflerStore:
 
     def _tag(self, request: bytes) -> bytes:
         return hmac.digest(self._secret, _DOMAIN + request, "sha256")
-
-
-def _fill(connection: sqlite3.Connection, spec: CollectionSpec, least: int) -> None:
-    for statement in _SCHEMA.split(";"):
-        connection.execute(statement)
-    row = (_FORMAT, secrets.token_bytes(32), json.dumps(spec.as_dict(), sort_keys=True), least)
-    connection.execute("INSERT INTO settings VALUES (1, ?, ?, ?, ?)", row)
-
-
-def _check_format(connection: sqlite3.Connection) -> None:
-    row = connection.execute("SELECT format FROM settings").fetchone()
-    if row is None or row[0] != _FORMAT:
-        raise sqlite3.DatabaseError("no settings of this format")
-
-
-def _refuse(problem: Problem) -> DpForwardError:
-    if problem.kind in ("busy", "exists"):
-        found = "a folder that another process shuffles in"
-        return InvalidInput("store", "be free", found, "Wait for its end.")
-    if problem.kind in ("full", "unavailable"):
-        return LedgerUnavailable(
-            f"`{_FILE}` cannot be written: the disk is full or fails. What was stored is."
-        )
-    if problem.kind == "gone":
-        return LedgerUnavailable(f"`{_FILE}` {problem.detail} meanwhile. Start the shuffler again.")
-    return LedgerCorrupt(f"`{_FILE}` is damaged, or no store of a shuffler. It is never reset.")

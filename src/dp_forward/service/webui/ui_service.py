@@ -15,7 +15,7 @@ from dp_forward.ledger import Summary
 from dp_forward.privacy import Deployment
 from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
 from dp_forward.service.client.client import Client
-from dp_forward.service.client.session import Preview
+from dp_forward.service.client.question import Preview
 from dp_forward.service.server.request_limits import Refused
 
 __all__ = ["UiService"]

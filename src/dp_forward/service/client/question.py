@@ -1,0 +1,133 @@
+"""One question to a server: its text, the bytes that ask, and its answer; each of them checked."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from torch import Tensor
+
+from dp_forward.errors import InvalidInput
+from dp_forward.ledger import Release
+from dp_forward.privacy.charge import Charge
+from dp_forward.service.client.transport import Call, ServerRefused
+from dp_forward.service.protocol.frame import HEADER_BYTES, MOST_AHEAD_S, MOST_BEHIND_S, parse_frame
+
+__all__ = ["Preview"]
+
+Text = str | tuple[str, str]
+"""What is asked about: one text, or a pair of them in one release."""
+Tokens = Mapping[str, Tensor]
+
+_FRESH_SECONDS: Final = 6 * 3600
+"""Servers refuse frames with an old time, so a stored release gets a new header after this long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the server answered, and what it cost.
+
+    ``charge`` is the epsilon that was charged for it now, alone: 0 where the text was paid for before.
+    ``resent`` says that no new release was made, ``stored`` that the answer was stored here, and nothing was
+    sent. Where a release was sent again, whoever got it before learns that the text is the same.
+    ``truncated`` says that the text was longer than the front reads. ``charged`` is the sum in the ledger:
+    pure epsilon, and the mu of Gaussian releases; ``spent`` is that sum where it is a valid epsilon at any
+    time, in a pure ledger, and else None. ``remaining`` is the lesser of what the cap and, where there is
+    one, the budget of this day leave.
+    """
+
+    label: str
+    probabilities: dict[str, float]
+    charge: float
+    charged: dict[str, float]
+    spent: float | None
+    remaining: float
+    resent: bool
+    stored: bool
+    truncated: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Preview:
+    """What the two parties see of a text, for its owner only; nothing of it is sent.
+
+    ``hidden`` [rows, width] is what the front computes, ``noisy`` the release as the provider reads it (None
+    where the text was never released at this epsilon), ``tokens`` what the front read.
+    """
+
+    tokens: Tokens
+    hidden: Tensor
+    noisy: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Question:
+    """A text that is paid for: the call that asks about it, and what becomes of the reply."""
+
+    call: Call
+    request: bytes
+    key: bytes
+    entry: Release
+    """In the ledger, from before the draw."""
+    charge: Charge | None
+    truncated: bool
+
+
+def check_text(text: object, name: str) -> None:
+    parts = text if isinstance(text, tuple) else (text,)
+    if len(parts) != (2 if isinstance(text, tuple) else 1):
+        raise InvalidInput(name, "be a string or a pair of them", f"{len(parts)} parts", "Give two texts.")
+    for part in parts:
+        if not isinstance(part, str):
+            raise InvalidInput(name, "be a string", type(part).__name__, "Decode it first.")
+        if not part.strip():
+            raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
+
+
+def refresh_frame(frame: bytes, now: int) -> tuple[bytes, bytes]:
+    """The request id and the bytes to send: the stored ones, or, where their time is hours ago or (by a wrong
+    clock) ahead, the same integers under a new id and time. Those are the same release: nothing is drawn, and
+    nothing is learnt from it that was not before.
+    """
+    header = parse_frame(frame).header
+    if 0 <= now - header.time <= _FRESH_SECONDS:
+        return header.request, frame
+    header = replace(header, request=secrets.token_bytes(16), time=now)
+    return header.request, header.pack() + frame[HEADER_BYTES:]
+
+
+def check_clock(date: str | None) -> None:
+    """Refuse a clock by which a server that says this ``Date`` would refuse every frame."""
+    try:
+        there = parsedate_to_datetime(date or "").timestamp()
+    except (ValueError, OverflowError):  # it says none
+        return
+    here = time.time()
+    if not -MOST_BEHIND_S <= here - there <= MOST_AHEAD_S:
+        shown = [time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)) for now in (there, here)]
+        rule = f"be at most {MOST_AHEAD_S} s ahead of the server's and {MOST_BEHIND_S // 3600} h behind it"
+        remedy = "Set it. Nothing was charged or sent."
+        raise InvalidInput("clock", f"{rule}: {shown[0]}", shown[1], remedy)
+
+
+def check_answer(found: Any, labels: tuple[str, ...], request: bytes) -> tuple[str, dict[str, float]]:
+    """The label and the probabilities, if this is an answer to this request at all."""
+    match found:
+        case {"label": str(label), "probabilities": dict(given), "request": str(echoed)} if (
+            label in labels and echoed == request.hex() and given.keys() == set(labels)
+        ):
+            values = [given[name] for name in labels]
+            sound = all(type(value) in (int, float) and 0 <= value <= 1 for value in values)
+            if sound and abs(sum(values) - 1) <= 1e-3:
+                return label, {name: float(given[name]) for name in labels}
+    raise ServerRefused(
+        "The server's answer does not fit the request. The release is kept, and is resent free."
+    )
