@@ -262,7 +262,11 @@ class Deployment:
             return None
         releases, mu = self._releases, self.text.gaussian_mu / math.sqrt(self._releases)
         if mu == 0:
-            return shuffled_mechanism(self.own_releases, users=self.users, delta=delta)
+            # A label that is drawn once goes with every release: one bundle, not several batches.
+            fresh = self.label is None or self.label.releases == releases
+            return shuffled_mechanism(
+                self.own_releases, users=self.users, delta=delta, rounds=releases if fresh else 1
+            )
         named = {} if self.label is None else _label_options(self.label)
         if self.sampled is not None:
             return sampled_gaussian(

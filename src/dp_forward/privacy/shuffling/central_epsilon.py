@@ -4,18 +4,36 @@ Three numbers answer three questions. ``upper`` is proved: no attacker learns mo
 attack: no proof can promise less. ``estimate`` is the paper's heuristic. Each carries its kind and
 the trusted part without which it means nothing, and an object of one kind cannot stand in the
 place of another.
+
+``upper`` is the least of what is proved, and ``bound`` names the proof: the `blanket` (of PrivUnit and of
+randomized response, alone or together), the `clones` (any pure mechanism, and Gaussian noise), the sampler's
+composition, or the local epsilon, which holds whoever mixes.
+
+Rules for what differs between users and batches:
+
+* *Several mechanisms or epsilons in one batch*: N counts those who use the same. The others may be handed to
+  the attacker one by one; a mixture of all is post-processing of that.
+* *Several records of one user in one batch, all replaced*: as one bundle where every user sends as many
+  (``copies``); else by group privacy, k epsilon at delta ``(1 + e^eps + ... + e^((k-1) eps)) delta``.
+* *Several batches, each user in one of them* (batches, phases with other users): nothing adds up. What the
+  batch of a record proves holds for it; what the worst batch proves holds for all.
+* *A fresh release of each user in each of k batches*: the batches are composed exactly from their curves. A
+  label that is drawn once and sent k times makes one bundle of the k releases.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.bounds import NormBound
+from dp_forward.privacy.mechanism import Budget, Mechanism
+from dp_forward.privacy.privunit import PrivUnit
 from dp_forward.privacy.rounding import shown_down, shown_up
+from dp_forward.privacy.shuffling.blanket import Blanket, blanket_epsilon
 from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_epsilon
 from dp_forward.privacy.shuffling.local_curve import Curve, curve_epsilon, record_curve
 from dp_forward.privacy.shuffling.lower_bound import (
@@ -25,6 +43,8 @@ from dp_forward.privacy.shuffling.lower_bound import (
 )
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
+from dp_forward.privacy.solve import last_safe
+from dp_forward.privacy.units import TEXT, Unit
 
 __all__ = ["ASSUMPTIONS", "SHUFFLER"]
 
@@ -44,7 +64,7 @@ ASSUMPTIONS: Final = {
         "whoever sees the releases",
         _OTHERS,
         "which records share a batch depends on when they came, and not on what they say",
-        "the record was sent once, and through this shuffler alone",
+        "each release was sent once, and through this shuffler alone",
     ),
     SAMPLER: (
         "the sampler is honest: it draws uniformly, tells nobody whom, and does not collude with whoever "
@@ -56,6 +76,14 @@ ASSUMPTIONS: Final = {
 """Trusted part -> what a central promise rests on besides the local one; never printed without it."""
 
 _KINDS: Final = ("proved", "attack", "estimate")
+PROOFS: Final = {
+    "local": "",
+    "clones": " by hiding among the clones",
+    "blanket": " by the privacy blanket",
+    "composed blanket": " by the privacy blanket, batch by batch",
+    "sampler": " by composing the draws",
+}
+"""The names of the proofs, and how a sentence names them."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +98,8 @@ class CentralBound:
     delta: float
     trusted: str
     statement: str
+    bound: str = ""
+    """The proof behind an upper bound, one of `PROOFS`; else empty."""
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -111,17 +141,21 @@ class CentralBounds:
                 raise InvalidInput(name, f"be of kind {kind}", found, "Do not swap the bounds.")
 
 
-def _proved(epsilon: float, delta: float, trusted: str, remark: str = "") -> CentralBound:
-    proved = f"epsilon {shown_up(epsilon, 4)} at delta {shown_up(delta, 4)} is proved"
+def _proved(epsilon: float, delta: float, trusted: str, bound: str, remark: str = "") -> CentralBound:
+    proved = f"epsilon {shown_up(epsilon, 4)} at delta {shown_up(delta, 4)} is proved{PROOFS[bound]}"
     statement = f"Through {trusted}, {proved}.{remark}"
-    return CentralBound("proved", epsilon, delta, trusted, statement)
+    return CentralBound("proved", epsilon, delta, trusted, statement, bound)
 
 
-def _attacked(epsilon: float, delta: float, trusted: str) -> CentralBound:
+def _attacked(epsilon: float, trusted: str, upper: CentralBound) -> CentralBound:
+    """With the gap to what is proved: the truth lies between."""
     statement = "The attack that was tried finds nothing here."
     if epsilon > 0:
-        statement = f"An attack shows that no proof can promise an epsilon below {shown_down(epsilon, 4)}."
-    return CentralBound("attack", epsilon, delta, trusted, statement)
+        statement = f"An attack shows that no proof can promise an epsilon below {shown_down(epsilon, 4)}"
+        if upper.epsilon is not None:
+            statement += f"; what is proved is {shown_up(upper.epsilon / epsilon, 3)} times that"
+        statement += "."
+    return CentralBound("attack", epsilon, upper.delta, trusted, statement)
 
 
 def _estimated(
@@ -140,13 +174,13 @@ def _amplified(delta: float, users: int, bundle: Curve) -> CentralBound:
     """The best proof for shuffled Gaussian bundles: the clones, or what holds without them."""
     epsilon = amplified_epsilon(delta, users=users, local_delta=bundle)
     if epsilon is not None:
-        return _proved(epsilon, delta, SHUFFLER)
+        return _proved(epsilon, delta, SHUFFLER, "clones")
     epsilon = curve_epsilon(delta, bundle)
     statement = (
         f"No amplification is proved; the local epsilon {shown_up(epsilon, 4)} at delta {shown_up(delta, 4)} "
         "holds with or without a shuffler."
     )
-    return CentralBound("proved", epsilon, delta, NOBODY, statement)
+    return CentralBound("proved", epsilon, delta, NOBODY, statement, "local")
 
 
 def shuffled_gaussian(
@@ -190,47 +224,80 @@ def shuffled_gaussian(
         draws=1 if label_once else releases,
     )
     estimate = _estimated(delta, label_epsilon, wanted=with_estimate, mu=mu, users=users, epochs=releases)
-    return CentralBounds(
-        upper=_amplified(delta, users, bundle),
-        lower=_attacked(lower, delta, SHUFFLER),
-        estimate=estimate,
-    )
+    upper = _amplified(delta, users, bundle)
+    return CentralBounds(upper=upper, lower=_attacked(lower, SHUFFLER, upper), estimate=estimate)
 
 
-def shuffled_pure(
-    *, local_epsilon: float, users: int, delta: float, cap_mass: float | None = None
-) -> CentralBounds:
-    """Pure releases, one of each user, through a trusted shuffler.
+def shuffled_mechanism(mechanism: Mechanism, *, users: int, delta: float, rounds: int = 1) -> CentralBounds:
+    """Pure releases, one of each user, through a trusted shuffler: the least of what is proved.
 
-    ``cap_mass`` is the cap probability of PrivUnit or the keep probability of randomized
-    response; with it there is an attack as well. The paper has no estimate for pure releases.
+    ``mechanism`` is all that one user sends. With ``rounds`` it goes in so many parts that are alike, each
+    with fresh noise and in a batch of its own. The paper has no estimate for pure releases.
 
     Guarantees:
-        ``upper`` is never above ``local_epsilon``.
+        ``upper`` is never above the local epsilon, and names the proof that gave it.
     """
-    delta = checks.delta(delta, zero=True)
-    upper = shuffled_epsilon(delta, local_epsilon=local_epsilon, users=users)
-    same = shown_up(upper, 4) == shown_up(local_epsilon, 4)
+    local, losses = mechanism.epsilon(), mechanism.pure_losses
+    once = tuple(replace(loss, copies=loss.copies // rounds) for loss in losses)
+    proofs = {
+        "local": local,
+        "clones": shuffled_epsilon(delta, local_epsilon=local, users=users) if local else 0.0,
+        "blanket" if rounds == 1 else "composed blanket": blanket_epsilon(
+            delta, losses=once, users=users, rounds=rounds
+        ),
+    }
+    found = {name: epsilon for name, epsilon in proofs.items() if epsilon is not None}
+    bound = min(found, key=found.__getitem__)
+    same = shown_up(found[bound], 4) == shown_up(local, 4)
     remark = " That is the local epsilon: the shuffler gains nothing here." if same else ""
-    if cap_mass is None:
-        unknown = "No attack was computed: that would need the cap mass of the mechanism."
-        lower = CentralBound("attack", None, delta, SHUFFLER, unknown)
-    else:
-        found = shuffled_pure_lower(delta, local_epsilon=local_epsilon, cap_mass=cap_mass, users=users)
-        lower = _attacked(found, delta, SHUFFLER)
+    if bound == "composed blanket":
+        remark += f" Each of a user's {rounds} releases goes through a batch of its own."
+    upper = _proved(found[bound], delta, SHUFFLER, bound, remark)
+    attack = shuffled_pure_lower(delta, losses=once, users=users, rounds=rounds)
     none = "The paper has no estimate for pure releases."
     return CentralBounds(
-        upper=_proved(upper, delta, SHUFFLER, remark),
-        lower=lower,
+        upper=upper,
+        lower=_attacked(attack, SHUFFLER, upper),
         estimate=CentralBound("estimate", None, delta, NOBODY, none),
     )
 
 
-def shuffled_mechanism(mechanism: Mechanism, *, users: int, delta: float) -> CentralBounds:
-    """`shuffled_pure` of a pure mechanism; with an attack where its loss is that of one cap."""
-    losses = mechanism.pure_losses
-    cap_mass = losses[0].mass if len(losses) == 1 and losses[0].copies == 1 else None
-    return shuffled_pure(local_epsilon=mechanism.epsilon(), users=users, delta=delta, cap_mass=cap_mass)
+def privunit_for_central(
+    epsilon: float, *, users: int, delta: float, bound: NormBound | None = None, unit: Unit = TEXT
+) -> PrivUnit:
+    """The PrivUnit of least noise that costs this central epsilon among ``users`` behind a shuffler.
+
+    Both the local epsilon and t are searched. For one local epsilon t* has the least noise, but what a
+    shuffler makes of it depends on t as well: for a small central epsilon the best t is above t*.
+
+    Guarantees:
+        The blanket's delta was evaluated at ``epsilon`` and is at most ``delta``, or the local epsilon is
+        ``epsilon`` itself. That t is the best one is a search, and no promise hangs on it.
+    """
+    epsilon = checks.epsilon(epsilon, name="central_epsilon")
+    delta = checks.delta(delta, zero=False)
+    users = checks.count("users", users, remedy="Pass the number of people who are shuffled together.")
+
+    def at(threshold: float, spread: float) -> PrivUnit:
+        def made(local: float) -> PrivUnit:
+            return PrivUnit.for_budget(Budget(local), bound=bound, unit=unit, threshold=threshold)
+
+        def slack(local: float) -> float:
+            blanket = Blanket.of(made(local).pure_losses, users=users)
+            # A hair below, so that the search from the other side does not end above what was wanted.
+            reached = 1.0 if blanket is None else blanket.delta(epsilon * (1 - 3e-5), spread=spread)
+            return math.log(delta / reached) if reached > 0 else math.inf
+
+        low, high = epsilon, 1.5 * epsilon
+        while slack(high) >= 0:
+            low, high = high, 1.5 * high
+        return made(last_safe(slack, safe=low, unsafe=high, tolerance=spread / 10))
+
+    low, high = 0.0, 6.0
+    for _ in range(12):  # golden section
+        left, right = high - 0.618 * (high - low), low + 0.618 * (high - low)
+        low, high = (left, high) if at(left, 1e-2).scale < at(right, 1e-2).scale else (low, right)
+    return at((low + high) / 2, 1e-4)
 
 
 def sampled_gaussian(
@@ -259,13 +326,9 @@ def sampled_gaussian(
     release = record_curve(mu=mu, label_epsilon=label_epsilon, labels=labels)
     epsilon = sampler_epsilon(delta, users=users, steps=steps, local_delta=release)
     if math.isfinite(epsilon):
-        upper = _proved(epsilon, delta, SAMPLER)
+        upper = _proved(epsilon, delta, SAMPLER, "sampler")
     else:
         none = f"No finite epsilon is proved at delta {shown_up(delta, 4)}."
         upper = CentralBound("proved", None, delta, NOBODY, none)
     estimate = _estimated(delta, label_epsilon, wanted=with_estimate, mu=mu, users=users, epochs=epochs)
-    return CentralBounds(
-        upper=upper,
-        lower=_attacked(lower, delta, SAMPLER),
-        estimate=estimate,
-    )
+    return CentralBounds(upper=upper, lower=_attacked(lower, SAMPLER, upper), estimate=estimate)
