@@ -54,8 +54,8 @@ def account(
     answers = labels if mechanism in RESPONSES else None
     request = MechanismRequest(mechanism, unit, norm, releases=releases, rows=rows, labels=answers)
     if threshold_share is not None:
-        shape = {"unit": unit, "norm": norm, "rows": rows, "threshold_share": threshold_share}
-        at: Any = NoiseSpec(mechanism=mechanism, epsilon=epsilon or 1.0, **shape).build()
+        named: dict[str, Any] = {"unit": unit, "rows": rows, "threshold_share": threshold_share}
+        at: Any = NoiseSpec(mechanism=mechanism, epsilon=epsilon or 1.0, **named).build()
         request = replace(request, threshold=at.threshold)
     text = _text_part(request, sigma=sigma, epsilon=epsilon, delta=at_delta)
     label = _label_part(label_epsilon, labels, draws=1 if sampler is None else releases)
@@ -68,7 +68,7 @@ def account(
         sentences += [f"{who[0].upper()}{who[1:]}: {said}" for who, said in result["observers"].items()]
         sentences.append(name_assumptions(guarantee.assumptions))
         if central is not None:
-            result |= {"delta": at_delta, **_central_fields(central)}
+            result |= {"delta": at_delta, **central_fields(central)}
             sentences += [central.lower.statement, central.estimate.statement]
         if paper:
             result["paper"], more = _paper(request, text, at_delta, deployment.users, central)
@@ -119,7 +119,8 @@ def _local_fields(request: MechanismRequest, guarantee: Guarantee) -> dict[str, 
     }
 
 
-def _central_fields(central: c.CentralBounds) -> dict[str, Any]:
+def central_fields(central: c.CentralBounds) -> dict[str, Any]:
+    """What is central, as the fields that `--json` prints."""
     return {
         "central_epsilon_upper": central.upper.epsilon,
         "central_epsilon_lower": central.lower.epsilon,

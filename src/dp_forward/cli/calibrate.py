@@ -8,11 +8,12 @@ from typer import Option
 
 from dp_forward import privacy
 from dp_forward.cli import options, output
+from dp_forward.cli.account import central_fields
 from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
 from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
-from dp_forward.privacy.shuffling import CentralBounds, privunit_for_central
+from dp_forward.privacy.shuffling import privunit_for_central
 
 
 def calibrate(
@@ -34,7 +35,7 @@ def calibrate(
     central_epsilon: Annotated[
         float | None, Option(help="Or: the epsilon behind a shuffler; PrivUnit's epsilon and t are searched.")
     ] = None,
-    shuffle: Annotated[int | None, Option(help="N users behind it, with --central-epsilon.")] = None,
+    shuffle: Annotated[int | None, Option(help="N users behind a trusted shuffler.")] = None,
     paper: options.Paper = False,
     json: options.Json = False,
 ) -> None:
@@ -45,11 +46,10 @@ def calibrate(
     request = MechanismRequest(
         mechanism, unit, norm, bound, releases, rows, columns, labels, prior, threshold, cap_probability
     )
-    made, central = None, None
+    at_delta = DEFAULT_DELTA if delta is None else delta
+    made: privacy.Mechanism | None = None
     if central_epsilon is not None:
-        at_delta = DEFAULT_DELTA if delta is None else delta
-        with output.working("searching epsilon and t ..."):
-            made, central = _for_central(request, central_epsilon, shuffle, epsilon, at_delta)
+        made = _for_central(request, central_epsilon, shuffle, epsilon, at_delta)
         epsilon, delta = made.epsilon(), 0.0
     if epsilon is None:
         raise InvalidInput("epsilon", "be given, or a central epsilon", None, "Try --epsilon 8.")
@@ -57,13 +57,8 @@ def calibrate(
     made = request.for_budget(budget) if made is None else made
     result = _describe(made, budget, norm=norm)
     sentences = [result["statement"]]
-    if central is not None:
-        result |= {
-            "central_epsilon_upper": central.upper.epsilon,
-            "central_epsilon_lower": central.lower.epsilon,
-            "central_bound": central.upper.bound,
-            "central_delta": central.upper.delta,
-        }
+    if central := privacy.Deployment(made, shuffled=shuffle).central(at_delta, with_estimate=False):
+        result |= {"central_delta": at_delta, **central_fields(central)}
         sentences += [f"{central.upper.statement} {central.upper.rests_on}", central.lower.statement]
     if made.guaranteed:
         sentences.append(name_assumptions(result["assumptions"]))
@@ -77,31 +72,20 @@ def calibrate(
         sentences.append(reading.statement)
     if not made.guaranteed:
         output.warn(f"{made.name} at epsilon {epsilon} is a baseline and carries no guarantee.")
-    hidden = ("statement", "assumptions", "against", "paper")
+    hidden = ("statement", "assumptions", "against", "paper", "central", "paper_estimate")
     output.print_result(result, json=json, title=repr(made), sentences=sentences, only_json=hidden)
 
 
 def _for_central(
-    request: MechanismRequest,
-    central_epsilon: float,
-    users: int | None,
-    epsilon: float | None,
-    delta: float,
-) -> tuple[privacy.PrivUnit, CentralBounds]:
-    """PrivUnit with the least estimation error for a central epsilon, and what is proved for it."""
+    request: MechanismRequest, wanted: float, users: int | None, epsilon: float | None, delta: float
+) -> privacy.Mechanism:
+    """PrivUnit with the least estimation error for a central epsilon."""
     fixed = (epsilon, request.threshold, request.cap_probability)
-    searched = all(value is None for value in fixed) and request.releases == 1
-    if request.mechanism is not MechanismName.PRIVUNIT or not searched:
-        rule = "go with privunit, one release, and leave epsilon and t open"
-        raise InvalidInput("central-epsilon", rule, str(request.mechanism), "Leave the others out.")
-    if users is None:
-        raise InvalidInput("shuffle", "say how many users are mixed", None, "Try --shuffle 67349.")
-    made = privunit_for_central(
-        central_epsilon, users=users, delta=delta, bound=request.bound, unit=request.unit
-    )
-    central = privacy.Deployment(made, shuffled=users).central(delta)
-    assert central is not None  # there is a shuffler
-    return made, central
+    if request.mechanism is not MechanismName.PRIVUNIT or any(fixed) or request.releases > 1 or users is None:
+        rule = "go with privunit, --shuffle and one release, epsilon and t left open"
+        raise InvalidInput("central-epsilon", rule, wanted, "Try -m privunit --shuffle 67349.")
+    with output.working("searching epsilon and t ..."):
+        return privunit_for_central(wanted, users=users, delta=delta, bound=request.bound, unit=request.unit)
 
 
 def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -> dict[str, Any]:

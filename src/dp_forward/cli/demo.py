@@ -138,8 +138,7 @@ def _result(private: Run, epsilon: float, out: Path) -> dict[str, Any]:
     drawn = draw_bars(rows, out / "accuracy.png", title=title, measure=measure, chance=0.5)
     with Ledger.open(ledger_of(out / "run" / "releases")) as ledger:
         spent = {"spent_per_record": ledger.spent(), "releases_of_the_corpus": ledger.releases}
-    # A folded record is one PrivUnit release at t*.
-    released = calibrate(PrivUnit, Budget(epsilon), bound=_BOUND)
+    released = calibrate(PrivUnit, Budget(epsilon), bound=_BOUND)  # a folded record is one release at t*
     central = shuffled_mechanism(released, users=report["records"], delta=_DELTA)
     return {
         "accuracy_without_noise": clean,

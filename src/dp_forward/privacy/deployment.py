@@ -268,20 +268,11 @@ class Deployment:
                 self.own_releases, users=self.users, delta=delta, rounds=releases if fresh else 1
             )
         named = {} if self.label is None else _label_options(self.label)
+        named |= {"mu": mu, "users": self.users, "delta": delta, "with_estimate": with_estimate}
         if self.sampled is not None:
-            return sampled_gaussian(
-                mu=mu, users=self.users, delta=delta, epochs=releases, with_estimate=with_estimate, **named
-            )
+            return sampled_gaussian(epochs=releases, **named)
         once = self.label is not None and self.label.releases == 1
-        return shuffled_gaussian(
-            mu=mu,
-            users=self.users,
-            delta=delta,
-            releases=releases,
-            label_once=once,
-            with_estimate=with_estimate,
-            **named,
-        )
+        return shuffled_gaussian(releases=releases, label_once=once, **named)
 
     def statements(self, delta: float, *, central: CentralBounds | None = None) -> dict[str, str]:
         """One sentence, or a few, for every observer; the central ones with what they rest on."""

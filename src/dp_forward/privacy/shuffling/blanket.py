@@ -1,8 +1,5 @@
 r"""Amplification by shuffling: the privacy blanket of PrivUnit, randomized response and their products.
 
-The clones know only a local epsilon. What these mechanisms say about *every* input is known in closed form,
-and gives a third to a half less.
-
 The lemma (Balle, Bell, Gascon and Nissim 2019, Lemma 5.1). Let ``R_x >= gamma omega`` for every input x, with
 a distribution omega, the blanket. N users send one release each through a shuffler, the replaced one
 included. With ``M ~ Bin(N, gamma)`` and independent ``Y_i ~ omega``, replacing x by x' costs at most
@@ -66,20 +63,15 @@ from dp_forward.privacy.solve import last_safe
 
 _MOST_LOCAL, _MOST_CAP, _MOST_ATOMS = 30.0, 0.99, 4096
 """Beyond: nobody hides another, what lies outside a cap is not known to `_MASSES`, and it takes too long."""
-_MOST_USERS: Final = 10**9
-"""More users are not counted: fewer are on the safe side."""
+_MOST_USERS: Final = 10**9  # more are not counted: fewer are on the safe side
 _LEAST_POINTS, _MOST_COARSE, _MOST_POINTS = 2**12, 2**16, 2**20
 _COARSE, _FINE = 5e-3, 5e-4
 """The share by which the grid may raise the variance, for finding a place and for the answer."""
-_OUTSIDE: Final = 20.0
-"""Minus the logarithm of the tilted chance to lie outside the window, on either side."""
+_OUTSIDE: Final = 20.0  # minus the logarithm of the tilted chance to lie above the window, or below
 _MASSES, _VALUES, _DIFFERENCE = 5e-14, 2e-14, 1e-15
 """Relative errors of a mass and of a value, absolute one of the difference of two masses."""
-_ROUNDING: Final = 2.0**-49
-"""Of a transform, per frequency: see `sampler`."""
-_LOST: Final = 1e-35
-"""A power of a frequency below this counts as 0."""
-_TINY: Final = 1e-300
+_ROUNDING, _LOST, _TINY = 2.0**-49, 1e-35, 1e-300
+"""Of a transform, per frequency; a power of a frequency that counts as 0; what underflows."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ def _atoms(loss: ThreeLevelLoss, cap: float) -> tuple[Floats, Floats]:
         )
         masses = np.pad(neither, (0, 1)) + np.pad(both, (1, 0))
         masses += np.pad(one, ((1, 0), (0, 1))) + np.pad(one, ((0, 1), (1, 0)))
-    return loss.epsilon * np.indices(masses.shape).reshape(2, -1), masses.ravel()
+    return np.asarray(loss.epsilon * np.indices(masses.shape).reshape(2, -1), np.float64), masses.ravel()
 
 
 def _log_moments(values: Floats, chances: Floats, orders: Floats) -> Floats:
@@ -153,15 +145,10 @@ def _lowest_moment(values: Floats, chances: Floats) -> float:
     def mean(order: float) -> float:
         return float((chances * values) @ np.exp(order * values - (order * values).max()))
 
-    if mean(0.0) >= 0:
-        return 0.0
-    low, high = 0.0, 1 / float(np.abs(values).max())
+    high = 1 / float(np.abs(values).max())
     while mean(high) < 0:
-        low, high = high, 2 * high
-    while high - low > 1e-3 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if mean(middle) < 0 else (low, middle)
-    return high
+        high *= 2
+    return last_safe(mean, safe=high, unsafe=0.0, tolerance=1e-3)
 
 
 def _window(values: Floats, chances: Floats, tilt: float, users: int) -> tuple[float, float, float]:
@@ -189,34 +176,29 @@ def _positive_part(values: Floats, chances: Floats, users: int, spread: float) -
     while raised > allowed and points < most:
         points *= 2
         step = (high - low) / (points - 4)
-        # Rounded up; whole and rest are exact from here on.
-        places = values / step
-        places = places + 4e-16 * np.abs(places)
+        places = values / step + 4e-16 * np.abs(values / step)  # rounded up; exact from here on
         whole = np.floor(places)
         rest = places - whole
         raised = step * step * float(weights @ (rest * (1 - rest)))
     index = np.concatenate((whole, whole + 1)).astype(np.int64)
     masses = np.concatenate((chances * (1 - rest), chances * rest))
-    log_tilted, log_above = _log_moments(step * index, masses, np.array([tilt, order]))
-    tilted = masses * np.exp(tilt * step * index - log_tilted)
-    power, rounding = _power(np.bincount(index % points, weights=tilted, minlength=points), users)
+    on_grid = np.asarray(step * index, np.float64)
+    log_tilted, log_above = _log_moments(on_grid, masses, np.array([tilt, order]))
+    circle, tilted = np.zeros(points), masses * np.exp(tilt * on_grid - log_tilted)
+    np.add.at(circle, index % points, tilted)
+    power, rounding = _power(circle, users)
     last = math.floor(low / step) + points - 1
     above = np.arange(1, last + 1)
     gains = above * np.exp(-tilt * step * above)
     inside = max(0.0, float(power[above % points] @ gains)) + rounding * float(np.linalg.norm(gains))
     # Above the window: x <= H e^(order (x - H)) for x >= H, as order * H >= 1.
-    end = step * last
-    log_beyond = math.log(end) + users * log_above - order * end
+    log_beyond = math.log(step * last) + users * log_above - order * step * last
     beyond = 0.0 if last >= users * int(index.max()) else math.exp(min(log_beyond, 700.0))
     return step * inside * math.exp(min(users * log_tilted, 700.0)) + beyond
 
 
 def _power(circle: Floats, users: int) -> tuple[Floats, float]:
-    """The ``users``-fold sum on the circle, and the Euclidean norm of its rounding error.
-
-    A frequency of size at most 1 is wrong by `_ROUNDING`, its power by ``users`` times that, and a transform
-    keeps the norm.
-    """
+    """The ``users``-fold sum on the circle, and the Euclidean norm of its rounding error (see `sampler`)."""
     frequencies = np.fft.rfft(circle)
     kept = np.abs(frequencies) > _LOST ** (1 / users)
     power = np.zeros_like(frequencies)
@@ -230,8 +212,7 @@ def blanket_epsilon(
 ) -> float | None:
     """The least central epsilon that the blanket proves at ``delta`` for such releases, rounded up.
 
-    With ``rounds``, each user sends one of these in each of so many batches, with fresh noise; the batches
-    are composed exactly (`batch_curve`, `sampler`).
+    With ``rounds``, each user sends a fresh one in each of so many batches, which are composed exactly.
 
     Guarantees:
         The bound was evaluated at the result and is at most ``delta``, or the result is the local epsilon.

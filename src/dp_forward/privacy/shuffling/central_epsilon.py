@@ -13,8 +13,8 @@ Rules for what differs between users and batches:
 
 * *Several mechanisms or epsilons in one batch*: N counts those who use the same. The others may be handed to
   the attacker one by one; a mixture of all is post-processing of that.
-* *Several records of one user in one batch, all replaced*: as one bundle where every user sends as many
-  (``copies``); else by group privacy, k epsilon at delta ``(1 + e^eps + ... + e^((k-1) eps)) delta``.
+* *Several records of one user in one batch, all replaced*: one bundle where every user sends as many; else by
+  group privacy, k epsilon at delta ``(1 + e^eps + ... + e^((k-1) eps)) delta``.
 * *Several batches, each user in one of them* (batches, phases with other users): nothing adds up. What the
   batch of a record proves holds for it; what the worst batch proves holds for all.
 * *A fresh release of each user in each of k batches*: the batches are composed exactly from their curves. A
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
@@ -134,8 +134,7 @@ class CentralBounds:
     estimate: CentralBound
 
     def __post_init__(self) -> None:
-        places = (("upper", "proved"), ("lower", "attack"), ("estimate", "estimate"))
-        for name, kind in places:
+        for name, kind in (("upper", "proved"), ("lower", "attack"), ("estimate", "estimate")):
             found = getattr(self, name).kind
             if found != kind:
                 raise InvalidInput(name, f"be of kind {kind}", found, "Do not swap the bounds.")
@@ -208,21 +207,9 @@ def shuffled_gaussian(
     mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
     users = checks.count("users", users, remedy="Pass the number of people who are shuffled.")
     releases = checks.count("releases", releases, remedy="Pass the releases of each user.")
-    lower = attack_epsilon(
-        delta,
-        mu=mu,
-        users=users,
-        releases=releases,
-        label_epsilon=label_epsilon,
-        labels=labels,
-        label_once=label_once,
-    )
-    bundle = record_curve(
-        mu=math.sqrt(releases) * mu,
-        label_epsilon=label_epsilon,
-        labels=labels,
-        draws=1 if label_once else releases,
-    )
+    label: dict[str, Any] = {"label_epsilon": label_epsilon, "labels": labels}
+    lower = attack_epsilon(delta, mu=mu, users=users, releases=releases, label_once=label_once, **label)
+    bundle = record_curve(mu=math.sqrt(releases) * mu, draws=1 if label_once else releases, **label)
     estimate = _estimated(delta, label_epsilon, wanted=with_estimate, mu=mu, users=users, epochs=releases)
     upper = _amplified(delta, users, bundle)
     return CentralBounds(upper=upper, lower=_attacked(lower, SHUFFLER, upper), estimate=estimate)
@@ -237,29 +224,22 @@ def shuffled_mechanism(mechanism: Mechanism, *, users: int, delta: float, rounds
     Guarantees:
         ``upper`` is never above the local epsilon, and names the proof that gave it.
     """
-    local, losses = mechanism.epsilon(), mechanism.pure_losses
-    once = tuple(replace(loss, copies=loss.copies // rounds) for loss in losses)
-    proofs = {
-        "local": local,
-        "clones": shuffled_epsilon(delta, local_epsilon=local, users=users) if local else 0.0,
-        "blanket" if rounds == 1 else "composed blanket": blanket_epsilon(
-            delta, losses=once, users=users, rounds=rounds
-        ),
-    }
-    found = {name: epsilon for name, epsilon in proofs.items() if epsilon is not None}
-    bound = min(found, key=found.__getitem__)
-    same = shown_up(found[bound], 4) == shown_up(local, 4)
+    local = mechanism.epsilon()
+    once = tuple(replace(loss, copies=loss.copies // rounds) for loss in mechanism.pure_losses)
+    clones = shuffled_epsilon(delta, local_epsilon=local, users=users) if local else 0.0
+    blanket = blanket_epsilon(delta, losses=once, users=users, rounds=rounds)
+    found = [(local, "local"), (clones, "clones")]
+    if blanket is not None:
+        found.append((blanket, "blanket" if rounds == 1 else "composed blanket"))
+    epsilon, bound = min(found, key=lambda proof: proof[0])
+    same = shown_up(epsilon, 4) == shown_up(local, 4)
     remark = " That is the local epsilon: the shuffler gains nothing here." if same else ""
     if bound == "composed blanket":
         remark += f" Each of a user's {rounds} releases goes through a batch of its own."
-    upper = _proved(found[bound], delta, SHUFFLER, bound, remark)
+    upper = _proved(epsilon, delta, SHUFFLER, bound, remark)
     attack = shuffled_pure_lower(delta, losses=once, users=users, rounds=rounds)
-    none = "The paper has no estimate for pure releases."
-    return CentralBounds(
-        upper=upper,
-        lower=_attacked(attack, SHUFFLER, upper),
-        estimate=CentralBound("estimate", None, delta, NOBODY, none),
-    )
+    none = CentralBound("estimate", None, delta, NOBODY, "The paper has no estimate for pure releases.")
+    return CentralBounds(upper=upper, lower=_attacked(attack, SHUFFLER, upper), estimate=none)
 
 
 def privunit_for_central(
@@ -267,12 +247,12 @@ def privunit_for_central(
 ) -> PrivUnit:
     """The PrivUnit of least noise that costs this central epsilon among ``users`` behind a shuffler.
 
-    Both the local epsilon and t are searched. For one local epsilon t* has the least noise, but what a
-    shuffler makes of it depends on t as well: for a small central epsilon the best t is above t*.
+    The local epsilon and t are searched. At one local epsilon t* has the least noise, but a larger t is
+    amplified better, so the best one lies a little above t*.
 
     Guarantees:
-        The blanket's delta was evaluated at ``epsilon`` and is at most ``delta``, or the local epsilon is
-        ``epsilon`` itself. That t is the best one is a search, and no promise hangs on it.
+        The blanket's delta was evaluated and is at most ``delta``, or the local epsilon is ``epsilon``. That
+        t is the best one is a search, and no promise hangs on it.
     """
     epsilon = checks.epsilon(epsilon, name="central_epsilon")
     delta = checks.delta(delta, zero=False)
@@ -320,15 +300,13 @@ def sampled_gaussian(
     users = checks.count("users", users, remedy="Pass the number of people who may be drawn.")
     epochs = checks.count("epochs", epochs, remedy="Pass the passes over the data.")
     steps = epochs * users
-    lower = sampler_attack_epsilon(
-        delta, mu=mu, users=users, steps=steps, label_epsilon=label_epsilon, labels=labels
-    )
-    release = record_curve(mu=mu, label_epsilon=label_epsilon, labels=labels)
+    label: dict[str, Any] = {"label_epsilon": label_epsilon, "labels": labels}
+    lower = sampler_attack_epsilon(delta, mu=mu, users=users, steps=steps, **label)
+    release = record_curve(mu=mu, **label)
     epsilon = sampler_epsilon(delta, users=users, steps=steps, local_delta=release)
+    none = f"No finite epsilon is proved at delta {shown_up(delta, 4)}."
+    upper = CentralBound("proved", None, delta, NOBODY, none)
     if math.isfinite(epsilon):
         upper = _proved(epsilon, delta, SAMPLER, "sampler")
-    else:
-        none = f"No finite epsilon is proved at delta {shown_up(delta, 4)}."
-        upper = CentralBound("proved", None, delta, NOBODY, none)
     estimate = _estimated(delta, label_epsilon, wanted=with_estimate, mu=mu, users=users, epochs=epochs)
     return CentralBounds(upper=upper, lower=_attacked(lower, SAMPLER, upper), estimate=estimate)

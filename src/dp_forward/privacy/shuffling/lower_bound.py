@@ -35,7 +35,8 @@ from scipy.special import betainc, gammaln, log_ndtr, logsumexp
 
 from dp_forward.privacy import checks
 from dp_forward.privacy.pure_loss import ThreeLevelLoss
-from dp_forward.privacy.shuffling.local_curve import Floats, binomial_tail, response_probabilities
+from dp_forward.privacy.response import keep_probability
+from dp_forward.privacy.shuffling.local_curve import Floats, binomial_tail
 
 _GRID: Final = 2001
 _REFINEMENTS: Final = 4
@@ -44,9 +45,6 @@ _ROUNDING: Final = 1e-11
 
 _TINY: Final = -1e-12
 """Above this logarithm of "none" the union bound on "one of them" is right to 1e-12."""
-
-_LEVELS: Final = 24
-"""Levels of the loss that are tried at most."""
 
 _USERS: Final = "Pass the number of people in the data set."
 
@@ -98,7 +96,8 @@ class _Report:
         if label_epsilon is not None:
             label_epsilon = checks.epsilon(label_epsilon, name="label_epsilon")
             labels = checks.count("labels", labels, at_least=2, remedy="Two labels or more.")
-            keep, other = response_probabilities(label_epsilon, labels)
+            keep = keep_probability(label_epsilon, labels)
+            other = math.exp(-label_epsilon) * keep
             weights = np.array([[keep], [other], [(labels - 2) * other]])
             with np.errstate(divide="ignore"):
                 self.log_weights = np.log(weights)
@@ -244,12 +243,9 @@ def shuffled_pure_lower(
     levels, weights = np.zeros(1), np.ones(1)
     for loss in losses:
         more, masses = loss.atoms()
-        levels = (levels[:, None] + more).ravel()
-        weights = np.outer(weights, masses).ravel()
-    thresholds = np.unique(np.round(levels[levels > 1e-9], 9))
-    tried = thresholds[:: -(-thresholds.size // _LEVELS)]
-    best = 0.0
-    for threshold in tried:
+        levels, weights = np.add.outer(levels, more).ravel(), np.outer(weights, masses).ravel()
+    thresholds, best = np.unique(np.round(levels[levels > 1e-9], 9)), 0.0
+    for threshold in thresholds[:: -(-thresholds.size // 24)]:  # not all of very many
         above = levels >= threshold - 1e-8
         mine = min(1.0, float(weights[above].sum()))
         chance = min(1.0, float(weights[above] @ np.exp(-levels[above])))
