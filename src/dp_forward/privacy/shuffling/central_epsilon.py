@@ -265,7 +265,7 @@ def privunit_for_central(
         def slack(local: float) -> float:
             blanket = Blanket.of(made(local).pure_losses, users=users)
             # A hair below, so that the search from the other side does not end above what was wanted.
-            reached = 1.0 if blanket is None else blanket.delta(epsilon * (1 - 3e-5), spread=spread)
+            reached = 1.0 if blanket is None else blanket.delta(epsilon * (1 - 4e-4), spread=spread)
             return math.log(delta / reached) if reached > 0 else math.inf
 
         low, high = epsilon, 1.5 * epsilon
@@ -277,7 +277,7 @@ def privunit_for_central(
     for _ in range(12):  # golden section
         left, right = high - 0.618 * (high - low), low + 0.618 * (high - low)
         low, high = (left, high) if at(left, 1e-2).scale < at(right, 1e-2).scale else (low, right)
-    return at((low + high) / 2, 1e-4)
+    return at((low + high) / 2, 5e-4)
 
 
 def sampled_gaussian(
