@@ -198,6 +198,7 @@ SMALL = [
     ([by_rows(3.0)], 3, 1.0),
     ([by_rows(3.0)], 10, 0.7),
     ([by_rows(4.0)], 30, 0.7),
+    ([RandomizedResponse(2.0, 12), RandomizedResponse(1.0, 12)], 10, 0.6),
     ([by_rows(2.0), RandomizedResponse(1.0, 6)], 10, 0.5),
 ]
 
@@ -209,7 +210,8 @@ def test_the_real_mechanism_stays_inside_and_a_smaller_bound_is_caught(parts, us
     bound = Blanket.of([part.loss for part in parts], users=users).delta(epsilon)
     found, error = measured_delta(parts, users, epsilon, draws, rng)
     assert found - 4 * error <= bound
-    if len(parts) == 1:  # the lemma is nearly tight here, so the control must fail
+    # Where the lemma is nearly tight for these three inputs, a bound of 0.8 times it must be caught.
+    if len({type(part) for part in parts}) == 1:
         assert found - 4 * error > 0.8 * bound
 
 
