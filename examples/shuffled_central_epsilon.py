@@ -7,7 +7,7 @@ everyone trusts strips who sent what. Then, and only then, there is a central ep
 """
 
 from dp_forward.privacy import TEXT, Budget, PrivUnit, RandomizedResponse, calibrate, compose, normalise
-from dp_forward.privacy.shuffling import paper_estimate, shuffled_gaussian, shuffled_pure
+from dp_forward.privacy.shuffling import paper_estimate, shuffled_gaussian, shuffled_mechanism
 
 USERS, DELTA = 67_349, 1e-5  # the training records of SST-2
 
@@ -15,9 +15,10 @@ print(f"PrivUnit and randomized response, {USERS} users, one record each, throug
 for text_epsilon, label_epsilon in ((2.0, 1.0), (4.0, 1.0), (4.0, 2.0)):
     text = calibrate(PrivUnit, Budget(text_epsilon), bound=normalise(1.0), unit=TEXT)
     label = calibrate(RandomizedResponse, Budget(label_epsilon), labels=2)
-    local = compose(text, label).epsilon()  # of the record; pure releases add up
-    central = shuffled_pure(local_epsilon=local, users=USERS, delta=DELTA).upper
-    print(f"  text {text_epsilon:g} and label {label_epsilon:g}, locally {local:.4g}. {central.statement}")
+    record = compose(text, label)  # pure releases add up
+    central = shuffled_mechanism(record, users=USERS, delta=DELTA).upper
+    local = f"{record.epsilon():.4g}"
+    print(f"  text {text_epsilon:g} and label {label_epsilon:g}, locally {local}. {central.statement}")
 
 # The paper reads shuffled Gaussian releases as if every step had drawn its user at random. Its text has the
 # sensitivity 2C; its experiments used C. By C, over three epochs, this sigma (for C = 1) is central 8:

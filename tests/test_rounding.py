@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dp_forward.cli import output
-from dp_forward.privacy import AnalyticGaussian
+from dp_forward.privacy import AnalyticGaussian, RandomizedResponse
 from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
-from dp_forward.privacy.shuffling.central_epsilon import shuffled_pure
+from dp_forward.privacy.shuffling import shuffled_mechanism
 
 PACKAGE = Path(__file__).parents[1] / "src" / "dp_forward"
 NUMERIC = re.compile(r"[-+ #0-9,_]*(\.[0-9]+)?[eEfFgGn%]$")
@@ -64,7 +64,7 @@ def test_fields_are_rounded_to_the_side_that_their_name_asks_for(capsys: pytest.
 def test_statements_round_delta_up() -> None:
     delta = 1.00001e-5
     assert f"({shown_up(1.0)}" == "(1.0"
-    central = shuffled_pure(local_epsilon=2.0, users=100_000, delta=delta)
+    central = shuffled_mechanism(RandomizedResponse(2.0, 2), users=100_000, delta=delta)
     assert "at delta 1.001e-05 is proved" in central.upper.statement
     mechanism = AnalyticGaussian(4.0, 2.0)
     assert "1.00001e-05)-DP" in mechanism.promise(1.000009e-5)

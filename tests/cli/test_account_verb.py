@@ -33,7 +33,8 @@ def test_shuffled_privunit_has_its_proved_central_epsilon(dpf) -> None:
         "--json",
     ).json
     assert set(result) >= KEYS
-    assert result["central_epsilon_upper"] == pytest.approx(0.1778, abs=5e-5)
+    assert result["central_epsilon_upper"] == pytest.approx(0.1090, abs=5e-5)
+    assert result["central_bound"] == "blanket"
     assert result["local_epsilon"] == pytest.approx(4.0)
     assert 0 <= result["central_epsilon_lower"] <= result["central_epsilon_upper"]
     assert result["paper_estimate"] is None
@@ -100,7 +101,20 @@ def test_pure_releases_add_and_go_through_the_shuffler_together(dpf) -> None:
     ).json
     four = dpf("account", "-m", "privunit", "-e", "4", "--shuffle", "67349", "--json").json
     assert result["local_epsilon"] == pytest.approx(4.0)
-    assert result["central_epsilon_upper"] == pytest.approx(four["central_epsilon_upper"], rel=1e-4)
+    # As the clones see it both cost the same; the blanket of small parts hides better.
+    assert result["central_epsilon_upper"] < four["central_epsilon_upper"]
+    rounds = dpf("account", "-m", "privunit", "-e", "1", "-k", "3", "--shuffle", "67349", "--json").json
+    assert rounds["central_bound"] == "composed blanket"
+    assert rounds["central_epsilon_upper"] < result["central_epsilon_upper"]
+
+
+def test_a_share_of_t_star_is_told_apart(dpf) -> None:
+    words = ["account", "-m", "privunit", "-e", "4", "--label-epsilon", "2.197", "--labels", "2"]
+    words += ["--shuffle", "67349", "--delta", "1e-5", "--json"]
+    assert 0.352 < dpf(*words).json["central_epsilon_upper"] <= 0.353
+    assert 0.395 < dpf(*words, "--threshold-share", "0.2").json["central_epsilon_upper"] <= 0.397
+    refused = dpf("account", "-m", "gaussian", "--sigma", "1", "--threshold-share", "0.2")
+    assert refused.code != 0
 
 
 def test_three_gaussian_releases_add_their_squares(dpf) -> None:

@@ -122,3 +122,15 @@ def test_usage_errors_have_exit_code_2_and_no_traceback(dpf, words: str) -> None
     result = dpf("calibrate", *words.split())
     assert result.code == 2
     assert "Traceback" not in result.err
+
+
+def test_a_central_epsilon_finds_the_privunit_of_least_noise(dpf) -> None:
+    words = ["calibrate", "-m", "privunit", "--central-epsilon", "0.5", "--delta", "1e-6"]
+    found = dpf(*words, "--shuffle", "67349", "--json").json
+    assert 0.499 < found["central_epsilon_upper"] <= 0.5
+    assert 0 < found["central_epsilon_lower"] < found["central_epsilon_upper"]
+    assert (found["central_bound"], found["central_delta"]) == ("blanket", 1e-6)
+    assert found["sigma"] < 0.44
+    for wrong in ([], ["--shuffle", "67349", "-e", "4"], ["--shuffle", "67349", "--threshold", "1"]):
+        assert dpf(*words, *wrong).code != 0
+    assert dpf("calibrate", "-m", "privunit").code != 0

@@ -15,7 +15,8 @@ import pytest
 import tiny_task
 from dp_forward.cli.serve import _make_app, serve_locally
 from dp_forward.corpus.writer import private_folder
-from dp_forward.privacy.shuffling import shuffled_epsilon
+from dp_forward.privacy import Budget, PrivUnit, calibrate
+from dp_forward.privacy.shuffling import shuffled_mechanism
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.split.artifacts import half_digest, load_user_side
@@ -191,7 +192,7 @@ def test_through_a_shuffler_a_central_epsilon_is_printed(world: Path, dpf: Dpf, 
         finally:
             shuffler.signal(signal.SIGINT)
             assert shuffler.finish(30) == 0
-    proved = shuffled_epsilon(1e-5, local_epsilon=1.0, users=least)
+    proved = shuffled_mechanism(calibrate(PrivUnit, Budget(1.0)), users=least, delta=1e-5).upper.epsilon
     assert pushed.json["central"]["epsilon_upper"] == pytest.approx(proved, rel=1e-6)
     done = dpf(*learn(world, folder, tmp_path / "run", "--json", start="careful"))
     assert done.code == 0, done.err

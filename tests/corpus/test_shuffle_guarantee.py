@@ -17,7 +17,7 @@ from dp_forward.corpus.shuffle_guarantee import (
 )
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, Notion, Prior, RandomizedResponse, ResponseWithPrior, compose
-from dp_forward.privacy.shuffling import shuffled_gaussian, shuffled_pure
+from dp_forward.privacy.shuffling import shuffled_epsilon, shuffled_gaussian, shuffled_mechanism
 from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, SHUFFLER
 from dp_forward.release_spec import ReleaseSpec
 
@@ -41,13 +41,12 @@ def batches(*sizes: int) -> list[ShuffledBatch]:
     return [ShuffledBatch(size) for size in sizes]
 
 
-def test_pure_noise_gives_what_the_clones_prove_at_the_size_of_the_batch() -> None:
+def test_pure_noise_gives_the_least_that_is_proved_at_the_size_of_the_batch() -> None:
     made = form()
-    loss = made.release.mechanism().pure_losses[0]
     local = made.release.mechanism().epsilon()
-    wanted = shuffled_pure(local_epsilon=local, users=3000, delta=DELTA, cap_mass=loss.mass)
     found = central_reading(made, batches(3000), delta=DELTA)
-    assert found == wanted
+    assert found == shuffled_mechanism(made.release.mechanism(), users=3000, delta=DELTA)
+    assert central_promise(made, batches(3000), delta=DELTA)["central_bound"] == "blanket"
     assert found.upper.epsilon is not None
     assert found.lower.epsilon is not None
     assert 0 < found.lower.epsilon <= found.upper.epsilon < 0.5 * local
@@ -66,11 +65,10 @@ def test_public_labels_leave_only_those_of_the_same_label_to_hide_among() -> Non
     found = central_reading(
         made, [ShuffledBatch(2000, (700, 0, 1300)), ShuffledBatch(1000, (500, 410, 90))], delta=DELTA
     )
-    mass = made.release.mechanism().pure_losses[0].mass
-    local = made.release.mechanism().epsilon()
-    assert found == shuffled_pure(local_epsilon=local, users=90, delta=DELTA, cap_mass=mass)
+    text = made.release.mechanism()
+    assert found == shuffled_mechanism(text, users=90, delta=DELTA)
     # The control: as if labels were hidden, the number would be far better, and wrong.
-    hidden = shuffled_pure(local_epsilon=local, users=1000, delta=DELTA)
+    hidden = shuffled_mechanism(text, users=1000, delta=DELTA)
     assert hidden.upper.epsilon < 0.6 * found.upper.epsilon  # type: ignore[operator]
 
 
@@ -90,10 +88,10 @@ def test_the_size_of_the_batch_would_be_a_breach_where_labels_are_public() -> No
     """Against an exact oracle: a pure randomizer of the same local epsilon, whose shuffle is a sum."""
     made = form("public", records=1000)
     local = made.release.mechanism().epsilon()
-    right = central_reading(made, [ShuffledBatch(1000, (500, 200, 300))], delta=DELTA).upper.epsilon
-    wrong = shuffled_pure(local_epsilon=local, users=1000, delta=DELTA).upper.epsilon
-    assert right is not None
-    assert wrong is not None
+    right = shuffled_epsilon(DELTA, local_epsilon=local, users=200)
+    found = central_reading(made, [ShuffledBatch(1000, (500, 200, 300))], delta=DELTA)
+    assert found == shuffled_mechanism(made.release.mechanism(), users=200, delta=DELTA)
+    wrong = shuffled_epsilon(DELTA, local_epsilon=local, users=1000)
     assert exact_delta(right, local=local, users=200) <= DELTA
     assert exact_delta(wrong, local=local, users=200) > 10 * DELTA
 
@@ -112,9 +110,10 @@ def test_text_and_randomized_label_are_one_randomizer_of_the_sum(label: Any) -> 
     local = compose(made.release.mechanism(), label).epsilon()
     assert local == pytest.approx(2.0 + label.loss.epsilon)
     found = central_reading(made, batches(3000), delta=DELTA)
-    right = shuffled_pure(local_epsilon=local, users=3000, delta=DELTA).upper
+    right = shuffled_mechanism(compose(made.release.mechanism(), label), users=3000, delta=DELTA).upper
     assert found.upper.epsilon == pytest.approx(right.epsilon, rel=1e-12)
     assert found.upper.statement == right.statement
+    assert found.upper.epsilon < shuffled_epsilon(DELTA, local_epsilon=local, users=3000)  # type: ignore[operator]
     assert found.upper.epsilon >= central_reading(form(), batches(3000), delta=DELTA).upper.epsilon  # type: ignore[operator]
 
 
@@ -224,11 +223,7 @@ def test_a_folded_record_is_one_randomizer_of_text_and_label() -> None:
     release = ReleaseSpec(noise=noise, rows=6, labels=LABELS, width=27, cut="output", front="aa" * 32, bits=8)
     folded = CorpusSpec(release=release, labels="folded", records=3000, shard_records=1000)
     found = central_reading(folded, batches(3000), delta=DELTA)
-    loss = release.mechanism().pure_losses[0]
-    wanted = shuffled_pure(
-        local_epsilon=release.mechanism().epsilon(), users=3000, delta=DELTA, cap_mass=loss.mass
-    )
-    assert found == wanted
+    assert found == shuffled_mechanism(release.mechanism(), users=3000, delta=DELTA)
     beside = central_reading(form(RandomizedResponse(1.0, 3)), batches(3000), delta=DELTA)
     assert 0 < found.upper.epsilon < beside.upper.epsilon  # type: ignore[operator]
     with pytest.raises(InvalidInput, match="be given where labels are public"):

@@ -11,7 +11,7 @@ from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import PURE, RESPONSES, MechanismRequest, name_assumptions
 from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Budget, Guarantee, Mechanism, PaperReading, RandomizedResponse
+from dp_forward.privacy import Budget, Guarantee, Mechanism, NoiseSpec, PaperReading, RandomizedResponse
 from dp_forward.privacy import shuffling as c
 from dp_forward.privacy.deployment import Deployment
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
@@ -31,6 +31,7 @@ def account(
     norm: options.Norm = 1.0,
     releases: options.Releases = 1,
     rows: options.Rows = None,
+    threshold_share: Annotated[float | None, Option(help="PrivUnit's t as a share of t* [1].")] = None,
     label_epsilon: Annotated[
         float | None,
         Option(help="A randomized label goes along, drawn once; with --sampler, anew each time."),
@@ -52,6 +53,10 @@ def account(
     at_delta = DEFAULT_DELTA if delta is None else delta
     answers = labels if mechanism in RESPONSES else None
     request = MechanismRequest(mechanism, unit, norm, releases=releases, rows=rows, labels=answers)
+    if threshold_share is not None:
+        named: dict[str, Any] = {"unit": unit, "rows": rows, "threshold_share": threshold_share}
+        at: Any = NoiseSpec(mechanism=mechanism, epsilon=epsilon or 1.0, **named).build()
+        request = replace(request, threshold=at.threshold)
     text = _text_part(request, sigma=sigma, epsilon=epsilon, delta=at_delta)
     label = _label_part(label_epsilon, labels, draws=1 if sampler is None else releases)
     deployment = Deployment(text, label, shuffled=shuffle, sampled=sampler)
@@ -63,7 +68,7 @@ def account(
         sentences += [f"{who[0].upper()}{who[1:]}: {said}" for who, said in result["observers"].items()]
         sentences.append(name_assumptions(guarantee.assumptions))
         if central is not None:
-            result |= {"delta": at_delta, **_central_fields(central)}
+            result |= {"delta": at_delta, **central_fields(central)}
             sentences += [central.lower.statement, central.estimate.statement]
         if paper:
             result["paper"], more = _paper(request, text, at_delta, deployment.users, central)
@@ -109,17 +114,20 @@ def _local_fields(request: MechanismRequest, guarantee: Guarantee) -> dict[str, 
         "guess_rate": guarantee.guess_rate,
         "central_epsilon_upper": None,
         "central_epsilon_lower": None,
+        "central_bound": None,
         "paper_estimate": None,
     }
 
 
-def _central_fields(central: c.CentralBounds) -> dict[str, Any]:
+def central_fields(central: c.CentralBounds) -> dict[str, Any]:
+    """What is central, as the fields that `--json` prints."""
     return {
         "central_epsilon_upper": central.upper.epsilon,
         "central_epsilon_lower": central.lower.epsilon,
+        "central_bound": central.upper.bound,
         "paper_estimate": central.estimate.epsilon,
         "central": {
-            name: {"kind": bound.kind, "trusted": bound.trusted, "statement": bound.statement}
+            name: {key: getattr(bound, key) for key in ("kind", "trusted", "statement", "bound")}
             for name, bound in vars(central).items()
         },
     }

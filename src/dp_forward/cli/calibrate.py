@@ -8,14 +8,19 @@ from typer import Option
 
 from dp_forward import privacy
 from dp_forward.cli import options, output
+from dp_forward.cli.account import central_fields
 from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
 from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy.noise_spec import DEFAULT_DELTA
+from dp_forward.privacy.shuffling import privunit_for_central
 
 
 def calibrate(
     mechanism: options.MechanismOption,
-    epsilon: options.Epsilon,
+    epsilon: Annotated[
+        float | None, Option("--epsilon", "-e", help="The budget; less is more private.")
+    ] = None,
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     norm: options.Norm = 1.0,
@@ -27,6 +32,10 @@ def calibrate(
     prior: Annotated[str | None, Option(help="A public prior over the labels: 0.7,0.2,0.1.")] = None,
     threshold: Annotated[float | None, Option(help="PrivUnit's t [the best one, t*].")] = None,
     cap_probability: Annotated[float | None, Option(help="PrivUnit's p; t follows from it.")] = None,
+    central_epsilon: Annotated[
+        float | None, Option(help="Or: the epsilon behind a shuffler; PrivUnit's epsilon and t are searched.")
+    ] = None,
+    shuffle: Annotated[int | None, Option(help="N users behind a trusted shuffler.")] = None,
     paper: options.Paper = False,
     json: options.Json = False,
 ) -> None:
@@ -37,10 +46,20 @@ def calibrate(
     request = MechanismRequest(
         mechanism, unit, norm, bound, releases, rows, columns, labels, prior, threshold, cap_probability
     )
+    at_delta = DEFAULT_DELTA if delta is None else delta
+    made: privacy.Mechanism | None = None
+    if central_epsilon is not None:
+        made = _for_central(request, central_epsilon, shuffle, epsilon, at_delta)
+        epsilon, delta = made.epsilon(), 0.0
+    if epsilon is None:
+        raise InvalidInput("epsilon", "be given, or a central epsilon", None, "Try --epsilon 8.")
     budget = privacy.Budget(epsilon, delta_of(delta, mechanism))
-    made = request.for_budget(budget)
+    made = request.for_budget(budget) if made is None else made
     result = _describe(made, budget, norm=norm)
     sentences = [result["statement"]]
+    if central := privacy.Deployment(made, shuffled=shuffle).central(at_delta, with_estimate=False):
+        result |= {"central_delta": at_delta, **central_fields(central)}
+        sentences += [f"{central.upper.statement} {central.upper.rests_on}", central.lower.statement]
     if made.guaranteed:
         sentences.append(name_assumptions(result["assumptions"]))
     if paper:
@@ -53,8 +72,20 @@ def calibrate(
         sentences.append(reading.statement)
     if not made.guaranteed:
         output.warn(f"{made.name} at epsilon {epsilon} is a baseline and carries no guarantee.")
-    hidden = ("statement", "assumptions", "against", "paper")
+    hidden = ("statement", "assumptions", "against", "paper", "central", "paper_estimate")
     output.print_result(result, json=json, title=repr(made), sentences=sentences, only_json=hidden)
+
+
+def _for_central(
+    request: MechanismRequest, wanted: float, users: int | None, epsilon: float | None, delta: float
+) -> privacy.Mechanism:
+    """PrivUnit with the least estimation error for a central epsilon."""
+    fixed = (epsilon, request.threshold, request.cap_probability)
+    if request.mechanism is not MechanismName.PRIVUNIT or any(fixed) or request.releases > 1 or users is None:
+        rule = "go with privunit, --shuffle and one release, epsilon and t left open"
+        raise InvalidInput("central-epsilon", rule, wanted, "Try -m privunit --shuffle 67349.")
+    with output.working("searching epsilon and t ..."):
+        return privunit_for_central(wanted, users=users, delta=delta, bound=request.bound, unit=request.unit)
 
 
 def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -> dict[str, Any]:

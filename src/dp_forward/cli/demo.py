@@ -29,7 +29,7 @@ from dp_forward.privacy import (
     normalise,
 )
 from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
-from dp_forward.privacy.shuffling import shuffled_pure
+from dp_forward.privacy.shuffling import shuffled_mechanism
 from dp_forward.storage.json_files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ def _result(private: Run, epsilon: float, out: Path) -> dict[str, Any]:
     drawn = draw_bars(rows, out / "accuracy.png", title=title, measure=measure, chance=0.5)
     with Ledger.open(ledger_of(out / "run" / "releases")) as ledger:
         spent = {"spent_per_record": ledger.spent(), "releases_of_the_corpus": ledger.releases}
-    central = shuffled_pure(local_epsilon=epsilon, users=report["records"], delta=_DELTA)
+    released = calibrate(PrivUnit, Budget(epsilon), bound=_BOUND)  # a folded record is one release at t*
+    central = shuffled_mechanism(released, users=report["records"], delta=_DELTA)
     return {
         "accuracy_without_noise": clean,
         "accuracy_gaussian": gaussian,
@@ -149,6 +150,7 @@ def _result(private: Run, epsilon: float, out: Path) -> dict[str, Any]:
         "draws": report["draws"],
         "epsilon": epsilon,
         "central_epsilon_upper": central.upper.epsilon,
+        "central_bound": central.upper.bound,
         "central_delta": _DELTA,
         "central_statement": f"{central.upper.statement} {central.upper.rests_on}",
         "guarantee": private.promises.as_dict(),
@@ -237,7 +239,7 @@ def noise_for(epsilon: float) -> dict[str, Any]:
     gaussian = calibrate(MatrixGaussian, Budget(epsilon, _DELTA), bound=_BOUND)
     privunit = calibrate(PrivUnit, Budget(epsilon), bound=_BOUND)
     paper = PaperReading.for_budget(Budget(epsilon, _DELTA), bound=_BOUND)
-    central = shuffled_pure(local_epsilon=epsilon, users=_USERS, delta=_DELTA)
+    central = shuffled_mechanism(privunit, users=_USERS, delta=_DELTA)
     return {
         "epsilon": epsilon,
         "gaussian_sigma": gaussian.sigma,

@@ -16,10 +16,11 @@ is the same for both, and known to the attacker.
 2. *One batch.* A record is in exactly one batch. The other batches are drawn from other records, with coins
    of their own, so they tell nothing about this one: its promise is that of its batch. All records are
    promised what the worst batch promises; nothing adds up over batches.
-3. *Clones.* Within a batch of N the theorem of Feldman, McMillan and Talwar (2021, "Hiding among the clones",
-   Theorem 3.1 for pure noise, 3.8 for Gaussian) applies: each of the N - 1 others sends, with a probability
-   of at least ``e^-eps0``, what the replaced record would have sent, before or after. See
-   `privacy.shuffling.clones`. It needs ``eps0`` between *any* two inputs, not only between neighbours. A
+3. *Hiding.* Within a batch of N each of the N - 1 others sends, with a known probability, what tells nothing
+   about its own record. Two theorems count them, and the least epsilon is taken: the privacy blanket (Balle
+   et al. 2019; PrivUnit and randomized response, see `privacy.shuffling.blanket`), and the clones (Feldman,
+   McMillan and Talwar 2021; any pure noise, and Gaussian, see `privacy.shuffling.clones`).
+   Both need a promise between *any* two inputs, not only between neighbours. A
    promise per token is about texts that differ in one token, and says nothing about how like two strangers'
    releases are. So there is no central promise here for noise that protects less than a text
    (`hides_whole_texts`).
@@ -149,6 +150,7 @@ def central_promise(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta
     return {
         "epsilon_upper": reading.upper.epsilon,
         "epsilon_lower": reading.lower.epsilon,
+        "central_bound": reading.upper.bound,
         "delta": delta,
         "notion": str(_deployment(spec, batches).central_notion),
         "trusted": reading.upper.trusted,

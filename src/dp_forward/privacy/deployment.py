@@ -273,22 +273,17 @@ class Deployment:
             return None
         releases, mu = self._releases, self.text.gaussian_mu / math.sqrt(self._releases)
         if mu == 0:
-            return shuffled_mechanism(self.own_releases, users=self.users, delta=delta)
-        named = {} if self.label is None else _label_options(self.label)
-        if self.sampled is not None:
-            return sampled_gaussian(
-                mu=mu, users=self.users, delta=delta, epochs=releases, with_estimate=with_estimate, **named
+            # A label that is drawn once goes with every release: one bundle, not several batches.
+            fresh = self.label is None or self.label.releases == releases
+            return shuffled_mechanism(
+                self.own_releases, users=self.users, delta=delta, rounds=releases if fresh else 1
             )
+        named = {} if self.label is None else _label_options(self.label)
+        named |= {"mu": mu, "users": self.users, "delta": delta, "with_estimate": with_estimate}
+        if self.sampled is not None:
+            return sampled_gaussian(epochs=releases, **named)
         once = self.label is not None and self.label.releases == 1
-        return shuffled_gaussian(
-            mu=mu,
-            users=self.users,
-            delta=delta,
-            releases=releases,
-            label_once=once,
-            with_estimate=with_estimate,
-            **named,
-        )
+        return shuffled_gaussian(releases=releases, label_once=once, **named)
 
     @property
     def central_notion(self) -> Notion:

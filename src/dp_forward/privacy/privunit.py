@@ -34,7 +34,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, log_expit, log_ndtr, logit, ndtri, ndtri_exp
+from scipy.special import expit, log_expit, log_ndtr, logit, ndtr, ndtri, ndtri_exp
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
@@ -103,7 +103,8 @@ class PrivUnit(PureNoise):
         # The most weight the level +epsilon can have: the cap, or what its mirror leaves of it.
         mass = math.exp(float(log_expit(odds)) + min(0.0, outside - inside))
         vectors = self.bound.changed_rows(self.protects) or 1
-        object.__setattr__(self, "loss", ThreeLevelLoss(once, mass, vectors * self.releases))
+        cap = float(ndtr(-self.threshold))
+        object.__setattr__(self, "loss", ThreeLevelLoss(once, mass, vectors * self.releases, cap))
 
     @classmethod
     def for_budget(

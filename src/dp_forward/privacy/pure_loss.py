@@ -45,6 +45,9 @@ class ThreeLevelLoss:
     epsilon: float
     mass: float
     copies: int = 1
+    cap: float | None = None
+    """For `shuffling.blanket`: how much of the blanket lies where an input's density is e^epsilon times that
+    elsewhere; None where the mechanism is not of that kind."""
 
     def __post_init__(self) -> None:
         checks.nonnegative("epsilon", self.epsilon, remedy="Use 0 or more.")

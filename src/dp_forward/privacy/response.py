@@ -98,7 +98,7 @@ class _Uniform(_Response):
         checks.count("labels", self.labels, at_least=2, remedy=_LABELS)
         checks.count("releases", self.releases, remedy=_ONCE)
         keep = keep_probability(epsilon, self.labels)
-        object.__setattr__(self, "loss", ThreeLevelLoss(epsilon, keep, self.releases))
+        object.__setattr__(self, "loss", ThreeLevelLoss(epsilon, keep, self.releases, 1 / self.labels))
 
     @classmethod
     def for_budget(cls, budget: Budget, *, labels: int, releases: int = 1) -> Self:
@@ -244,7 +244,7 @@ class ResponseWithPrior(_Response):
         object.__setattr__(self, "top", top)
         real = epsilon if best > 1 else 0.0
         mass = keep_probability(epsilon, best) if best > 1 else 0.5
-        object.__setattr__(self, "loss", ThreeLevelLoss(real, mass, self.releases))
+        object.__setattr__(self, "loss", ThreeLevelLoss(real, mass, self.releases, 1 / best))
 
     @classmethod
     def for_budget(cls, budget: Budget, *, prior: Prior, releases: int = 1) -> ResponseWithPrior:

@@ -122,7 +122,7 @@ _CLOSED_FORM: Mapping[str, Any] = {
     "cut": "output",
     "rows": 64,
     "back": "closed-form",
-    "label_privacy": "folded",
+    "label_privacy": "folded",  # and no threshold_share: t* estimates best, and hides well behind a shuffler
 }
 _CLOSED_PUBLIC = {"public_limit": 6000, "public_words": 48}
 _CLOSED_PUBLIC_FRONT = {

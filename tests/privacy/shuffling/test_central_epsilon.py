@@ -3,7 +3,6 @@
 import dataclasses
 from unittest import mock
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +25,6 @@ from dp_forward.privacy.shuffling import (
     sampled_gaussian,
     sampler,
     shuffled_gaussian,
-    shuffled_pure,
 )
 from dp_forward.privacy.shuffling.central_epsilon import NOBODY, SAMPLER, SHUFFLER, shuffled_mechanism
 
@@ -57,11 +55,10 @@ def test_no_attack_beats_the_proof_for_shuffled_gaussians(label_epsilon, **argum
     local_epsilon=st.floats(0.05, 20),
     users=st.integers(1, 50_000),
     delta=st.one_of(st.just(0.0), st.floats(1e-12, 0.3)),
-    share=st.floats(0.01, 1),
+    labels=st.integers(2, 100),
 )
-def test_no_attack_beats_the_proof_for_shuffled_pure_releases(local_epsilon, share, **arguments):
-    cap_mass = share / (1 + np.exp(-local_epsilon))
-    read = shuffled_pure(local_epsilon=local_epsilon, cap_mass=cap_mass, **arguments)
+def test_no_attack_beats_the_proof_for_shuffled_pure_releases(local_epsilon, labels, **arguments):
+    read = shuffled_mechanism(RandomizedResponse(local_epsilon, labels), **arguments)
     assert 0 <= read.lower.epsilon <= read.upper.epsilon <= local_epsilon
 
 
@@ -116,16 +113,15 @@ def test_the_sampler_reading_brackets_the_paper():
     assert read.estimate.statement.endswith("without a theorem.")
 
 
-def test_pure_releases_have_no_estimate_and_no_attack_without_their_cap():
-    read = shuffled_pure(local_epsilon=2.0, users=1_000, delta=1e-5)
+def test_pure_releases_have_no_estimate():
+    read = shuffled_mechanism(RandomizedResponse(2.0, 3), users=1_000, delta=1e-5)
     assert read.estimate.epsilon is None
-    assert read.lower.epsilon is None
-    assert "cap mass" in read.lower.statement
-    assert 0 < read.upper.epsilon < 1
+    assert 0 < read.lower.epsilon < read.upper.epsilon < 1
 
 
 def test_a_shuffler_that_gains_nothing_for_pure_releases_is_called_so():
-    nothing, much = (shuffled_pure(local_epsilon=10.0, users=users, delta=1e-5) for users in (500, 10**8))
+    response = RandomizedResponse(10.0, 2)
+    nothing, much = (shuffled_mechanism(response, users=users, delta=1e-5) for users in (500, 10**8))
     assert "That is the local epsilon" in nothing.upper.statement
     assert "That is the local epsilon" not in much.upper.statement
     assert much.upper.epsilon < 1
@@ -173,14 +169,19 @@ def test_wrong_numbers_are_refused(wrong):
             function(**({"delta": 1e-5, "mu": 1.0, "users": 100} | wrong))
 
 
-def test_a_pure_mechanism_is_shuffled_with_its_own_loss_and_a_composition_with_its_sum() -> None:
+def test_text_and_label_together_cost_more_than_the_text_and_each_names_its_proof() -> None:
     text = calibrate(PrivUnit, Budget(2.0), bound=normalise(1.0), unit=TEXT)
-    label = RandomizedResponse(1.0, 2)
-    mass = text.pure_losses[0].mass
     alone = shuffled_mechanism(text, users=10_000, delta=1e-6)
-    same = shuffled_pure(local_epsilon=text.epsilon(), users=10_000, delta=1e-6, cap_mass=mass)
-    assert (alone.upper.epsilon, alone.lower.epsilon) == (same.upper.epsilon, same.lower.epsilon)
-    both = compose(text, label)
-    together = shuffled_mechanism(both, users=10_000, delta=1e-6)
-    summed = shuffled_pure(local_epsilon=both.epsilon(), users=10_000, delta=1e-6)
-    assert together.upper.epsilon == summed.upper.epsilon > alone.upper.epsilon
+    together = shuffled_mechanism(compose(text, RandomizedResponse(1.0, 2)), users=10_000, delta=1e-6)
+    assert alone.upper.epsilon < together.upper.epsilon
+    assert alone.lower.epsilon < together.lower.epsilon < together.upper.epsilon
+    assert alone.upper.bound == together.upper.bound == "blanket"
+
+
+def test_the_least_of_the_proofs_is_taken_and_named(monkeypatch):
+    """Where the blanket is the larger one, or is not known, the clones are printed."""
+    for blanket in (0.5, None):
+        monkeypatch.setattr(central_epsilon, "blanket_epsilon", lambda *_, found=blanket, **__: found)
+        read = shuffled_mechanism(RandomizedResponse(2.0, 2), users=10_000, delta=1e-6)
+        assert read.upper.bound == "clones"
+        assert "by hiding among the clones" in read.upper.statement

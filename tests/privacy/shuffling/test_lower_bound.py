@@ -8,6 +8,7 @@ from scipy.special import ndtr
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import curve
+from dp_forward.privacy.pure_loss import ThreeLevelLoss
 from dp_forward.privacy.shuffling import (
     attack_epsilon,
     sampler_attack_epsilon,
@@ -69,7 +70,7 @@ def test_nothing_underflows():
 
 def test_an_attack_that_finds_nothing_says_zero():
     assert attack_epsilon(1e-5, mu=1e-6, users=1000) == 0
-    assert shuffled_pure_lower(0.9, local_epsilon=0.1, cap_mass=0.2, users=10) == 0
+    assert shuffled_pure_lower(0.9, losses=[ThreeLevelLoss(0.1, 0.2)], users=10) == 0
 
 
 @pytest.mark.slow
@@ -108,7 +109,7 @@ def test_the_sampler_is_attacked_about_as_well_as_the_shuffler():
 @pytest.mark.parametrize("users", [1, 10, 1000, 100_000])
 def test_the_pure_attack_stays_below_the_proof(local_epsilon, users):
     keep = 1 / (1 + math.exp(-local_epsilon))
-    lower = shuffled_pure_lower(1e-5, local_epsilon=local_epsilon, cap_mass=keep, users=users)
+    lower = shuffled_pure_lower(1e-5, losses=[ThreeLevelLoss(local_epsilon, keep)], users=users)
     upper = shuffled_epsilon(1e-5, local_epsilon=local_epsilon, users=users)
     assert 0.1 * upper < lower <= upper
 
@@ -125,9 +126,19 @@ def test_the_pure_attack_is_the_binomial_ratio():
         )
 
     exact = max(math.log((tail(j, cap) - delta) / tail(j, other)) for j in range(1, 5))
-    found = shuffled_pure_lower(delta, local_epsilon=local_epsilon, cap_mass=cap, users=users)
+    found = shuffled_pure_lower(delta, losses=[ThreeLevelLoss(local_epsilon, cap)], users=users)
     assert found == pytest.approx(exact, rel=1e-9)
-    assert shuffled_pure_lower(0, local_epsilon=1.0, cap_mass=0.6, users=4) == 1.0
+    assert shuffled_pure_lower(0, losses=[ThreeLevelLoss(1.0, 0.6)], users=4) == 1.0
+
+
+def test_several_parts_and_several_rounds_are_attacked_harder():
+    text, label = ThreeLevelLoss(3.0, 0.8), ThreeLevelLoss(1.0, 0.7)
+    alone = shuffled_pure_lower(1e-5, losses=[text], users=1000)
+    both = shuffled_pure_lower(1e-5, losses=[text, label], users=1000)
+    rounds = shuffled_pure_lower(1e-5, losses=[text], users=1000, rounds=5)
+    assert 0 < alone < both < 4
+    assert alone < rounds < 15
+    assert shuffled_pure_lower(1e-5, losses=[ThreeLevelLoss(0.0, 0.5)], users=1000) == 0
 
 
 @pytest.mark.parametrize(
@@ -139,8 +150,7 @@ def test_the_pure_attack_is_the_binomial_ratio():
         (attack_epsilon, {"mu": 1.0, "users": 10, "label_epsilon": -1.0}, "label_epsilon"),
         (attack_epsilon, {"mu": 1.0, "users": 10, "label_epsilon": 1.0, "labels": 1}, "labels"),
         (sampler_attack_epsilon, {"mu": 1.0, "users": 10, "steps": 0}, "steps"),
-        (shuffled_pure_lower, {"local_epsilon": 1.0, "cap_mass": 0.9, "users": 9}, "cap_mass"),
-        (shuffled_pure_lower, {"local_epsilon": 1.0, "cap_mass": 0.0, "users": 9}, "cap_mass"),
+        (shuffled_pure_lower, {"losses": [], "users": 0}, "users"),
     ],
 )
 def test_wrong_numbers_are_refused(function, arguments, name):

@@ -148,12 +148,12 @@ def test_a_central_epsilon_is_proved_for_the_records_that_the_runs_had(tmp_path:
     for name, records in (("many", 67_349), ("few", 1_000), ("unknown", None)):
         path = tmp_path / f"{name}.jsonl"
         for job in jobs_of("proved-training", row, column):
-            said = {} if records is None else {"records": records}
+            said = {} if records is None else {"records": records, "plan": {"threshold_share": 0.2}}
             put(path, job, accuracy(0.84) | said)
         render(path, tmp_path / name, only=["proved-training"])
         shown[name] = line_of(page(tmp_path / name, "proved-training"), row)
-    assert "| 67,349 | 0.6334 |" in shown["many"]
-    assert "0.6334" not in shown["few"]
+    assert "| 67,349 | 0.3956 (blanket) |" in shown["many"]
+    assert "0.3956" not in shown["few"]
     assert "| not measured | not measured |" in shown["unknown"]
 
 

@@ -3,17 +3,17 @@
 A central epsilon exists only where a trusted part of the deployment hides who sent what. All of it is for
 replace-one neighbours: the number of releases is public.
 
-`central_epsilon` is what a user calls. Below it: `clones` and `sampler` (upper bounds, one proof technique
-each), `lower_bound` (attacks), `paper_estimate`, and `local_curve` (the curve of what one user sends).
+`central_epsilon` is what a user calls. Below it: `blanket`, `clones` and `sampler` (upper bounds, one proof
+technique each), `lower_bound` (attacks), `paper_estimate`, `local_curve` (the curve of what one user sends).
 """
 
 from dp_forward.privacy.shuffling.central_epsilon import (
     CentralBound,
     CentralBounds,
+    privunit_for_central,
     sampled_gaussian,
     shuffled_gaussian,
     shuffled_mechanism,
-    shuffled_pure,
 )
 from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_epsilon
 from dp_forward.privacy.shuffling.local_curve import record_curve
@@ -31,6 +31,7 @@ __all__ = [
     "amplified_epsilon",
     "attack_epsilon",
     "paper_estimate",
+    "privunit_for_central",
     "record_curve",
     "sampled_gaussian",
     "sampler_attack_epsilon",
@@ -38,6 +39,5 @@ __all__ = [
     "shuffled_epsilon",
     "shuffled_gaussian",
     "shuffled_mechanism",
-    "shuffled_pure",
     "shuffled_pure_lower",
 ]

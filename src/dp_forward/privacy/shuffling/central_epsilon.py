@@ -4,18 +4,36 @@ Three numbers answer three questions. ``upper`` is proved: no attacker learns mo
 attack: no proof can promise less. ``estimate`` is that of the paper's authors. Each carries its kind and
 the trusted part without which it means nothing, and an object of one kind cannot stand in the
 place of another.
+
+``upper`` is the least of what is proved, and ``bound`` names the proof: the `blanket` (of PrivUnit and of
+randomized response, alone or together), the `clones` (any pure mechanism, and Gaussian noise), the sampler's
+composition, or the local epsilon, which holds whoever mixes.
+
+Rules for what differs between users and batches:
+
+* *Several mechanisms or epsilons in one batch*: N counts those who use the same. The others may be handed to
+  the attacker one by one; a mixture of all is post-processing of that.
+* *Several records of one user in one batch, all replaced*: one bundle where every user sends as many; else by
+  group privacy, k epsilon at delta ``(1 + e^eps + ... + e^((k-1) eps)) delta``.
+* *Several batches, each user in one of them* (batches, phases with other users): nothing adds up. What the
+  batch of a record proves holds for it; what the worst batch proves holds for all.
+* *A fresh release of each user in each of k batches*: the batches are composed exactly from their curves. A
+  label that is drawn once and sent k times makes one bundle of the k releases.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.bounds import NormBound
+from dp_forward.privacy.mechanism import Budget, Mechanism
+from dp_forward.privacy.privunit import PrivUnit
 from dp_forward.privacy.rounding import shown_down, shown_up
+from dp_forward.privacy.shuffling.blanket import Blanket, blanket_epsilon
 from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_epsilon
 from dp_forward.privacy.shuffling.local_curve import Curve, curve_epsilon, record_curve
 from dp_forward.privacy.shuffling.lower_bound import (
@@ -25,6 +43,8 @@ from dp_forward.privacy.shuffling.lower_bound import (
 )
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
+from dp_forward.privacy.solve import last_safe
+from dp_forward.privacy.units import TEXT, Unit
 
 __all__ = ["ASSUMPTIONS", "SHUFFLER"]
 
@@ -44,7 +64,7 @@ ASSUMPTIONS: Final = {
         "whoever sees the releases",
         _OTHERS,
         "which records share a batch depends on when they came, and not on what they say",
-        "the record was sent once, and through this shuffler alone",
+        "each release was sent once, and through this shuffler alone",
     ),
     SAMPLER: (
         "the sampler is honest: it draws uniformly, tells nobody whom, and does not collude with whoever "
@@ -56,6 +76,14 @@ ASSUMPTIONS: Final = {
 """Trusted part -> what a central promise rests on besides the local one; never printed without it."""
 
 _KINDS: Final = ("proved", "attack", "estimate")
+PROOFS: Final = {
+    "local": "",
+    "clones": " by hiding among the clones",
+    "blanket": " by the privacy blanket",
+    "composed blanket": " by the privacy blanket, batch by batch",
+    "sampler": " by composing the draws",
+}
+"""The names of the proofs, and how a sentence names them."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +98,8 @@ class CentralBound:
     delta: float
     trusted: str
     statement: str
+    bound: str = ""
+    """The proof behind an upper bound, one of `PROOFS`; else empty."""
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -104,24 +134,27 @@ class CentralBounds:
     estimate: CentralBound
 
     def __post_init__(self) -> None:
-        places = (("upper", "proved"), ("lower", "attack"), ("estimate", "estimate"))
-        for name, kind in places:
+        for name, kind in (("upper", "proved"), ("lower", "attack"), ("estimate", "estimate")):
             found = getattr(self, name).kind
             if found != kind:
                 raise InvalidInput(name, f"be of kind {kind}", found, "Do not swap the bounds.")
 
 
-def _proved(epsilon: float, delta: float, trusted: str, remark: str = "") -> CentralBound:
-    proved = f"epsilon {shown_up(epsilon, 4)} at delta {shown_up(delta, 4)} is proved"
+def _proved(epsilon: float, delta: float, trusted: str, bound: str, remark: str = "") -> CentralBound:
+    proved = f"epsilon {shown_up(epsilon, 4)} at delta {shown_up(delta, 4)} is proved{PROOFS[bound]}"
     statement = f"Through {trusted}, {proved}.{remark}"
-    return CentralBound("proved", epsilon, delta, trusted, statement)
+    return CentralBound("proved", epsilon, delta, trusted, statement, bound)
 
 
-def _attacked(epsilon: float, delta: float, trusted: str) -> CentralBound:
+def _attacked(epsilon: float, trusted: str, upper: CentralBound) -> CentralBound:
+    """With the gap to what is proved: the truth lies between."""
     statement = "The attack that was tried finds nothing here."
     if epsilon > 0:
-        statement = f"An attack shows that no proof can promise an epsilon below {shown_down(epsilon, 4)}."
-    return CentralBound("attack", epsilon, delta, trusted, statement)
+        statement = f"An attack shows that no proof can promise an epsilon below {shown_down(epsilon, 4)}"
+        if upper.epsilon is not None:
+            statement += f"; what is proved is {shown_up(upper.epsilon / epsilon, 3)} times that"
+        statement += "."
+    return CentralBound("attack", epsilon, upper.delta, trusted, statement)
 
 
 def _estimated(
@@ -140,13 +173,13 @@ def _amplified(delta: float, users: int, bundle: Curve) -> CentralBound:
     """The best proof for shuffled Gaussian bundles: the clones, or what holds without them."""
     epsilon = amplified_epsilon(delta, users=users, local_delta=bundle)
     if epsilon is not None:
-        return _proved(epsilon, delta, SHUFFLER)
+        return _proved(epsilon, delta, SHUFFLER, "clones")
     epsilon = curve_epsilon(delta, bundle)
     statement = (
         f"No amplification is proved; the local epsilon {shown_up(epsilon, 4)} at delta {shown_up(delta, 4)} "
         "holds with or without a shuffler."
     )
-    return CentralBound("proved", epsilon, delta, NOBODY, statement)
+    return CentralBound("proved", epsilon, delta, NOBODY, statement, "local")
 
 
 def shuffled_gaussian(
@@ -174,63 +207,77 @@ def shuffled_gaussian(
     mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
     users = checks.count("users", users, remedy="Pass the number of people who are shuffled.")
     releases = checks.count("releases", releases, remedy="Pass the releases of each user.")
-    lower = attack_epsilon(
-        delta,
-        mu=mu,
-        users=users,
-        releases=releases,
-        label_epsilon=label_epsilon,
-        labels=labels,
-        label_once=label_once,
-    )
-    bundle = record_curve(
-        mu=math.sqrt(releases) * mu,
-        label_epsilon=label_epsilon,
-        labels=labels,
-        draws=1 if label_once else releases,
-    )
+    label: dict[str, Any] = {"label_epsilon": label_epsilon, "labels": labels}
+    lower = attack_epsilon(delta, mu=mu, users=users, releases=releases, label_once=label_once, **label)
+    bundle = record_curve(mu=math.sqrt(releases) * mu, draws=1 if label_once else releases, **label)
     estimate = _estimated(delta, label_epsilon, wanted=with_estimate, mu=mu, users=users, epochs=releases)
-    return CentralBounds(
-        upper=_amplified(delta, users, bundle),
-        lower=_attacked(lower, delta, SHUFFLER),
-        estimate=estimate,
-    )
+    upper = _amplified(delta, users, bundle)
+    return CentralBounds(upper=upper, lower=_attacked(lower, SHUFFLER, upper), estimate=estimate)
 
 
-def shuffled_pure(
-    *, local_epsilon: float, users: int, delta: float, cap_mass: float | None = None
-) -> CentralBounds:
-    """Pure releases, one of each user, through a trusted shuffler.
+def shuffled_mechanism(mechanism: Mechanism, *, users: int, delta: float, rounds: int = 1) -> CentralBounds:
+    """Pure releases, one of each user, through a trusted shuffler: the least of what is proved.
 
-    ``cap_mass`` is the cap probability of PrivUnit or the keep probability of randomized
-    response; with it there is an attack as well. The estimate is for Gaussian noise alone.
+    ``mechanism`` is all that one user sends. With ``rounds`` it goes in so many parts that are alike, each
+    with fresh noise and in a batch of its own. The authors' estimate is for Gaussian noise alone.
 
     Guarantees:
-        ``upper`` is never above ``local_epsilon``.
+        ``upper`` is never above the local epsilon, and names the proof that gave it.
     """
-    delta = checks.delta(delta, zero=True)
-    upper = shuffled_epsilon(delta, local_epsilon=local_epsilon, users=users)
-    same = shown_up(upper, 4) == shown_up(local_epsilon, 4)
+    local = mechanism.epsilon()
+    once = tuple(replace(loss, copies=loss.copies // rounds) for loss in mechanism.pure_losses)
+    clones = shuffled_epsilon(delta, local_epsilon=local, users=users) if local else 0.0
+    blanket = blanket_epsilon(delta, losses=once, users=users, rounds=rounds)
+    found = [(local, "local"), (clones, "clones")]
+    if blanket is not None:
+        found.append((blanket, "blanket" if rounds == 1 else "composed blanket"))
+    epsilon, bound = min(found, key=lambda proof: proof[0])
+    same = shown_up(epsilon, 4) == shown_up(local, 4)
     remark = " That is the local epsilon: the shuffler gains nothing here." if same else ""
-    if cap_mass is None:
-        unknown = "No attack was computed: that would need the cap mass of the mechanism."
-        lower = CentralBound("attack", None, delta, SHUFFLER, unknown)
-    else:
-        found = shuffled_pure_lower(delta, local_epsilon=local_epsilon, cap_mass=cap_mass, users=users)
-        lower = _attacked(found, delta, SHUFFLER)
-    none = "The authors' estimate is for Gaussian noise alone."
-    return CentralBounds(
-        upper=_proved(upper, delta, SHUFFLER, remark),
-        lower=lower,
-        estimate=CentralBound("estimate", None, delta, NOBODY, none),
-    )
+    if bound == "composed blanket":
+        remark += f" Each of a user's {rounds} releases goes through a batch of its own."
+    upper = _proved(epsilon, delta, SHUFFLER, bound, remark)
+    attack = shuffled_pure_lower(delta, losses=once, users=users, rounds=rounds)
+    none = CentralBound("estimate", None, delta, NOBODY, "The authors' estimate is for Gaussian noise alone.")
+    return CentralBounds(upper=upper, lower=_attacked(attack, SHUFFLER, upper), estimate=none)
 
 
-def shuffled_mechanism(mechanism: Mechanism, *, users: int, delta: float) -> CentralBounds:
-    """`shuffled_pure` of a pure mechanism; with an attack where its loss is that of one cap."""
-    losses = mechanism.pure_losses
-    cap_mass = losses[0].mass if len(losses) == 1 and losses[0].copies == 1 else None
-    return shuffled_pure(local_epsilon=mechanism.epsilon(), users=users, delta=delta, cap_mass=cap_mass)
+def privunit_for_central(
+    epsilon: float, *, users: int, delta: float, bound: NormBound | None = None, unit: Unit = TEXT
+) -> PrivUnit:
+    """The PrivUnit of least noise that costs this central epsilon among ``users`` behind a shuffler.
+
+    The local epsilon and t are searched. At one local epsilon t* has the least noise, but a larger t is
+    amplified better, so the best one lies a little above t*.
+
+    Guarantees:
+        The blanket's delta was evaluated and is at most ``delta``, or the local epsilon is ``epsilon``. That
+        t is the best one is a search, and no promise hangs on it.
+    """
+    epsilon = checks.epsilon(epsilon, name="central_epsilon")
+    delta = checks.delta(delta, zero=False)
+    users = checks.count("users", users, remedy="Pass the number of people who are shuffled together.")
+
+    def at(threshold: float, spread: float) -> PrivUnit:
+        def made(local: float) -> PrivUnit:
+            return PrivUnit.for_budget(Budget(local), bound=bound, unit=unit, threshold=threshold)
+
+        def slack(local: float) -> float:
+            blanket = Blanket.of(made(local).pure_losses, users=users)
+            # A hair below, so that the search from the other side does not end above what was wanted.
+            reached = 1.0 if blanket is None else blanket.delta(epsilon * (1 - 4e-4), spread=spread)
+            return math.log(delta / reached) if reached > 0 else math.inf
+
+        low, high = epsilon, 1.5 * epsilon
+        while slack(high) >= 0:
+            low, high = high, 1.5 * high
+        return made(last_safe(slack, safe=low, unsafe=high, tolerance=spread / 10))
+
+    low, high = 0.0, 6.0
+    for _ in range(12):  # golden section
+        left, right = high - 0.618 * (high - low), low + 0.618 * (high - low)
+        low, high = (left, high) if at(left, 1e-2).scale < at(right, 1e-2).scale else (low, right)
+    return at((low + high) / 2, 5e-4)
 
 
 def sampled_gaussian(
@@ -253,19 +300,13 @@ def sampled_gaussian(
     users = checks.count("users", users, remedy="Pass the number of people who may be drawn.")
     epochs = checks.count("epochs", epochs, remedy="Pass the passes over the data.")
     steps = epochs * users
-    lower = sampler_attack_epsilon(
-        delta, mu=mu, users=users, steps=steps, label_epsilon=label_epsilon, labels=labels
-    )
-    release = record_curve(mu=mu, label_epsilon=label_epsilon, labels=labels)
+    label: dict[str, Any] = {"label_epsilon": label_epsilon, "labels": labels}
+    lower = sampler_attack_epsilon(delta, mu=mu, users=users, steps=steps, **label)
+    release = record_curve(mu=mu, **label)
     epsilon = sampler_epsilon(delta, users=users, steps=steps, local_delta=release)
+    none = f"No finite epsilon is proved at delta {shown_up(delta, 4)}."
+    upper = CentralBound("proved", None, delta, NOBODY, none)
     if math.isfinite(epsilon):
-        upper = _proved(epsilon, delta, SAMPLER)
-    else:
-        none = f"No finite epsilon is proved at delta {shown_up(delta, 4)}."
-        upper = CentralBound("proved", None, delta, NOBODY, none)
+        upper = _proved(epsilon, delta, SAMPLER, "sampler")
     estimate = _estimated(delta, label_epsilon, wanted=with_estimate, mu=mu, users=users, epochs=epochs)
-    return CentralBounds(
-        upper=upper,
-        lower=_attacked(lower, delta, SAMPLER),
-        estimate=estimate,
-    )
+    return CentralBounds(upper=upper, lower=_attacked(lower, SAMPLER, upper), estimate=estimate)

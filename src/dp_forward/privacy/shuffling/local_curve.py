@@ -10,18 +10,12 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 
 from dp_forward.privacy import curve
+from dp_forward.privacy.response import keep_probability
 from dp_forward.privacy.solve import last_safe
 
 Floats = NDArray[np.float64]
 Curve = Callable[[Floats], Floats]
 """An exact privacy curve: epsilons, of any sign, to deltas that are never too small."""
-
-
-def response_probabilities(label_epsilon: float, labels: int) -> tuple[float, float]:
-    """Randomized response: the chance to keep a label, and to become one given other label."""
-    away = math.exp(-label_epsilon)
-    total = 1 + (labels - 1) * away
-    return 1 / total, away / total
 
 
 def record_curve(*, mu: float, label_epsilon: float | None = None, labels: int = 2, draws: int = 1) -> Curve:
@@ -37,7 +31,8 @@ def record_curve(*, mu: float, label_epsilon: float | None = None, labels: int =
         shifts: Floats = np.zeros(1)
         weights: Floats = np.ones(1)
     else:
-        keep, other = response_probabilities(label_epsilon, labels)
+        keep = keep_probability(label_epsilon, labels)
+        other = math.exp(-label_epsilon) * keep
         weights = np.ones(1)
         for _ in range(draws):
             weights = np.asarray(np.convolve(weights, [other, (labels - 2) * other, keep]), dtype=np.float64)

@@ -26,16 +26,17 @@ The ratio of a Gaussian text is normal, ``mu^2/2`` on average from ``a`` and ``-
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 import numpy as np
 from scipy.special import betainc, gammaln, log_ndtr, logsumexp
 
-from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.shuffling.local_curve import Floats, binomial_tail, response_probabilities
+from dp_forward.privacy.pure_loss import ThreeLevelLoss
+from dp_forward.privacy.response import keep_probability
+from dp_forward.privacy.shuffling.local_curve import Floats, binomial_tail
 
 _GRID: Final = 2001
 _REFINEMENTS: Final = 4
@@ -95,7 +96,8 @@ class _Report:
         if label_epsilon is not None:
             label_epsilon = checks.epsilon(label_epsilon, name="label_epsilon")
             labels = checks.count("labels", labels, at_least=2, remedy="Two labels or more.")
-            keep, other = response_probabilities(label_epsilon, labels)
+            keep = keep_probability(label_epsilon, labels)
+            other = math.exp(-label_epsilon) * keep
             weights = np.array([[keep], [other], [(labels - 2) * other]])
             with np.errstate(divide="ignore"):
                 self.log_weights = np.log(weights)
@@ -218,32 +220,41 @@ def sampler_attack_epsilon(
     return _best(bound, *report.range())
 
 
-def shuffled_pure_lower(delta: float, *, local_epsilon: float, cap_mass: float, users: int) -> float:
-    """No proof can promise less than this for shuffled releases of a three-level pure mechanism.
+def shuffled_pure_lower(
+    delta: float, *, losses: Sequence[ThreeLevelLoss], users: int, rounds: int = 1
+) -> float:
+    """No proof can promise less than this for shuffled releases of pure mechanisms, or of several together.
 
-    Three levels: for the worst two records the privacy loss is ``+local_epsilon`` with
-    probability ``cap_mass``, ``-local_epsilon`` with ``cap_mass e^-local_epsilon``, else 0.
-    PrivUnit (``cap_mass`` its cap probability) and randomized response (its keep probability)
-    are like this. The attacker counts the releases in the set where the loss is positive: user 1
-    lands there with ``a = cap_mass`` or ``b = cap_mass e^-local_epsilon``, everybody else with
-    ``b``. The event is "the count is at least j"; the best ``j`` is taken.
+    The attacker counts the releases in the set where the privacy loss between the worst two records is at
+    least some level: user 1 lands there with a chance ``a`` or ``b``, everybody else with ``b``. The event is
+    "the count is at least j"; the best level and the best j are taken. Of several ``rounds``, each with such
+    a release in a batch of its own, "at least so many of them show it".
 
     Guarantees:
-        A lower bound on every valid central epsilon at ``delta``, never above ``local_epsilon``.
+        A lower bound on every valid central epsilon at ``delta``, never above the local one.
     Edges:
-        ``delta = 0`` gives ``local_epsilon``: that all land in the set is e^local_epsilon times
-        likelier.
+        ``delta = 0`` gives the local epsilon: that all land in the set is so much likelier.
     """
     delta = checks.delta(delta, zero=True)
-    local_epsilon = checks.epsilon(local_epsilon, name="local_epsilon")
     users = checks.count("users", users, remedy=_USERS)
-    remedy = "Use the cap probability of PrivUnit or the keep probability of the response."
-    cap_mass = checks.probability("cap_mass", cap_mass, remedy=remedy)
-    if cap_mass * (1 + math.exp(-local_epsilon)) > 1 + 1e-12:
-        raise InvalidInput("cap_mass", "be at most 1 / (1 + e^-local_epsilon)", cap_mass, remedy)
-    if delta == 0:
-        return local_epsilon
-    chance = cap_mass * math.exp(-local_epsilon)
+    local = rounds * math.fsum(loss.total for loss in losses)
+    if delta == 0 or local == 0:
+        return local
+    levels, weights = np.zeros(1), np.ones(1)
+    for loss in losses:
+        more, masses = loss.atoms()
+        levels, weights = np.add.outer(levels, more).ravel(), np.outer(weights, masses).ravel()
+    thresholds, best = np.unique(np.round(levels[levels > 1e-9], 9)), 0.0
+    for threshold in thresholds[:: -(-thresholds.size // 24)]:  # not all of very many
+        above = levels >= threshold - 1e-8
+        mine = min(1.0, float(weights[above].sum()))
+        chance = min(1.0, float(weights[above] @ np.exp(-levels[above])))
+        best = max(best, _counted(delta, mine, chance, users, rounds))
+    return min(local, max(0.0, best * (1 - _ROUNDING) - _ROUNDING))
+
+
+def _counted(delta: float, mine: float, chance: float, users: int, rounds: int) -> float:
+    """The best bound from the number of releases in a set; ``mine`` and ``chance`` to land there."""
     # Past Bernstein's reach the event is rarer than delta and proves nothing.
     need, mean = -math.log(delta), (users - 1) * chance
     reach = need / 3 + math.sqrt(need * need / 9 + 2 * need * mean)
@@ -251,10 +262,10 @@ def shuffled_pure_lower(delta: float, *, local_epsilon: float, cap_mass: float, 
     counts = np.arange(max(1, math.floor(mean - reach)), top + 1, dtype=np.float64)
     more = binomial_tail(counts - 1, users - 1, chance)
     fewer = binomial_tail(counts, users - 1, chance)
-    gained = cap_mass * more + (1 - cap_mass) * fewer - delta
-    caught = chance * more + (1 - chance) * fewer
-    useful = (gained > 0) & (caught > 0)
-    if not useful.any():
-        return 0.0
-    best = float(np.max(np.log(gained[useful] / caught[useful])))
-    return min(local_epsilon, max(0.0, best * (1 - _ROUNDING) - _ROUNDING))
+    with np.errstate(divide="ignore"):
+        log_p = np.log(np.minimum(1.0, mine * more + (1 - mine) * fewer))
+        log_q = np.log(np.minimum(1.0, chance * more + (1 - chance) * fewer))
+    useful = np.isfinite(log_p) & np.isfinite(log_q)
+    tried = sorted({round(j) for j in np.geomspace(1, rounds, 16)})
+    found = (_log_ratio(log_p[useful], log_q[useful], delta, at_least=j, of=rounds) for j in tried)
+    return max((float(ratios.max()) for ratios in found if ratios.size), default=0.0)
