@@ -36,6 +36,8 @@ __all__ = ["Plan", "ReleasesPlan"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 _PRECISION = choice_of(*get_args(Precision), remedy="Use auto.")
+Schedule = Literal["linear", "constant"]
+_SCHEDULE = choice_of(*get_args(Schedule), remedy="Use linear.")
 _AVERAGE = partial(check_share, remedy="Use 0 for none, or 0.999.")
 _AVERAGE_HELP = "Decay of the moving average of the weights that is kept; 0 keeps the last weights."
 _HEAD_RATE_HELP = "Learning rate of what starts from random weights: head, maps, auxiliary head."
@@ -124,6 +126,9 @@ class Plan(TaskSettings):
     learning_rate: float | None = setting(None, "Of the task's training [by rule].", "advanced", POSITIVE)
     head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
     weight_decay: float = setting(0.01, "AdamW's weight decay.", check=NONNEGATIVE)
+    schedule: Schedule = setting(
+        "linear", "Of the learning rates: linear (up, then down to 0) or constant.", check=_SCHEDULE
+    )
     average: float | None = setting(None, _AVERAGE_HELP, check=_AVERAGE)
     draws: int | None = setting(
         None, "Noisy matrices per text and step, where the front trains.", "advanced", COUNT

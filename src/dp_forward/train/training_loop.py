@@ -34,7 +34,7 @@ from dp_forward.train.processes import peak_memory_mib, process_count, start_cou
 from dp_forward.train.run import RunFolder
 
 if TYPE_CHECKING:
-    from dp_forward.train.plan import Plan, Precision, ReleasesPlan
+    from dp_forward.train.plan import Plan, Precision, ReleasesPlan, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,7 @@ class FitSettings:
     head_learning_rate: float | None = None
     """For ``module.new_parameters()``; None means: as all others."""
     weight_decay: float = 0.01
+    schedule: Schedule = "linear"
     average: float = 0.0
     clean_epochs: float = 0.0
     """Epochs at the start in which the module's noise is left out (``module.clean``)."""
@@ -189,8 +190,9 @@ def _arguments(
         "per_device_eval_batch_size": max(settings.batch, 64),
         "learning_rate": settings.learning_rate,
         "weight_decay": settings.weight_decay,
-        "lr_scheduler_type": "linear",
-        "warmup_steps": math.ceil(0.06 * steps),  # as BERT was fine-tuned
+        "lr_scheduler_type": settings.schedule,
+        # As BERT was fine-tuned.
+        "warmup_steps": math.ceil(0.06 * steps) if settings.schedule == "linear" else 0,
         "bf16": bf16,
         # Else several processes without a GPU would each train alone.
         "use_cpu": not torch.cuda.is_available(),
