@@ -50,8 +50,20 @@ Data = Annotated[
 Corpus = Annotated[
     Path | None, typer.Option("--corpus", help="Public text for `pretraining`: a file, plain or .gz.")
 ]
+Wikipedia = Annotated[
+    Path | None,
+    typer.Option("--wikipedia", help="The same for the paper's rows of `pretraining`, which had Wikipedia."),
+]
+Priority = Annotated[
+    int | None,
+    typer.Option("--priority", min=1, help="Only the paper's rows of this priority, 1 to 4."),
+]
 Workers = Annotated[int, typer.Option("--workers", "-j", min=1, help="Steps side by side.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", help="Start no step after so long; go on later.")]
+Stop = Annotated[
+    float | None, typer.Option("--stop", help="End what still runs after so long; needs several workers.")
+]
+Keep = Annotated[bool, typer.Option("--keep", help="Keep all trained models for later commands.")]
 Results = Annotated[
     Path | None, typer.Option("--results", help="The file of finished steps [WORK/results.jsonl].")
 ]
@@ -77,8 +89,12 @@ def reproduce(
     weights: Weights = None,
     data: Data = None,
     corpus: Corpus = None,
+    wikipedia: Wikipedia = None,
+    priority: Priority = None,
     workers: Workers = 1,
     seconds: Seconds = None,
+    stop: Stop = None,
+    keep: Keep = False,
     results: Results = None,
     work: Work = Path("reproduced"),
     render: Render = None,
@@ -111,10 +127,10 @@ def reproduce(
             raise InvalidInput("results", "be a file of results", results, "Check the path.")
         _print_list(chosen, store.by_digest(), json=json)
         return
-    jobs = _jobs(chosen, cell or [], smoke=smoke)
-    places = (small.smoke_data(work / "data") if smoke else {}) | _data_paths(data or [], corpus)
+    jobs = _jobs(chosen, cell or [], priority, smoke=smoke)
+    places = (small.smoke_data(work / "data") if smoke else {}) | _data_paths(data or [], corpus, wikipedia)
     cache = DatasetCache(places, models={} if weights is None else {model: str(weights)})
-    outcome = _run(jobs, store, work, cache, workers=workers, seconds=seconds)
+    outcome = _run(jobs, store, work, cache, workers=workers, seconds=seconds, stop=stop, keep=keep)
     _print_outcome(chosen, store, outcome, smoke=smoke, json=json)
     if outcome.failed:
         raise typer.Exit(1)
@@ -127,23 +143,26 @@ def _chosen(known: Mapping[str, Table], names: list[str]) -> dict[str, Table]:
     return {name: known[name] for name in names or known}
 
 
-def _jobs(chosen: Mapping[str, Table], words: list[str], *, smoke: bool) -> list[Job]:
+def _jobs(chosen: Mapping[str, Table], words: list[str], priority: int | None, *, smoke: bool) -> list[Job]:
     from reproduction.runs.smoke import few_jobs
 
     found: list[Job] = []
     for table in chosen.values():
-        found += few_jobs(table) if smoke and not words else table.jobs(words)
+        all_cells = smoke and not words and priority is None
+        found += few_jobs(table) if all_cells else table.jobs(words, priority=priority)
     if not found:
         raise InvalidInput("cell", "be a cell of the table", words, "Try --list, or fewer words.")
     return list(dict.fromkeys(found))
 
 
-def _data_paths(data: list[str], corpus: Path | None) -> dict[str, str]:
+def _data_paths(data: list[str], corpus: Path | None, wikipedia: Path | None) -> dict[str, str]:
     from dp_forward.data.sources import parse_data_option
+    from reproduction.tables.paper_rows import WIKIPEDIA
     from reproduction.tables.training import CORPUS
 
     places = {task: str(path) for task, path in map(parse_data_option, data)}
-    return places if corpus is None else {**places, CORPUS: str(corpus)}
+    public = {CORPUS: corpus, WIKIPEDIA: wikipedia}
+    return places | {name: str(path) for name, path in public.items() if path is not None}
 
 
 def _run(
@@ -151,18 +170,15 @@ def _run(
     store: ResultFile,
     work: Path,
     cache: DatasetCache,
-    *,
-    workers: int,
-    seconds: float | None,
+    **how: Any,
 ) -> Outcome:
     from reproduction.runs.workers import run_jobs
 
     def warn(message: str) -> None:
         output.warn(message, name=_NAME)
 
-    how: dict[str, Any] = {"workers": workers, "seconds": seconds, "warn": warn}
     with Bars() as bars:
-        return run_jobs(jobs, results=store, work=work, cache=cache, progress=bars, **how)
+        return run_jobs(jobs, results=store, work=work, cache=cache, progress=bars, warn=warn, **how)
 
 
 def _render(

@@ -41,6 +41,7 @@ _LATER: Final[Mapping[str, Any]] = {
     "header": True,
     "describe": {},
     "back": "gradient",
+    "schedule": "linear",
 }
 """Settings that a plan had not yet when the stored results were made -> what was done then."""
 

@@ -24,12 +24,13 @@ __all__ = [
     "guess_rate",
     "guess_rates_section",
     "non_private_accuracy",
+    "our_columns",
 ]
 
 TASK: Final = "SST-2"
-PAPERS: Final = "aMGM, S = C (the paper's)"
-RIGHT: Final = "aMGM, S = 2C (right)"
-PRIVUNIT: Final = "PrivUnit (ours)"
+PAPERS: Final = "aMGM, S = C, our recipe"
+RIGHT: Final = "aMGM, S = 2C, our recipe"
+PRIVUNIT: Final = "PrivUnit, our recipe"
 _CEILINGS: Final[Mapping[str, tuple[str, Callable[[float, float], float]]]] = {
     PAPERS: ("r = Phi(B)", lambda a, e: gaussian_ceiling(a, e, sensitivity=1.0)),
     RIGHT: ("r = Phi(B / 2)", lambda a, e: gaussian_ceiling(a, e, sensitivity=2.0)),
@@ -49,7 +50,12 @@ _MIND: Final = (
 
 def non_private_accuracy(table: Table, found: Found) -> float | None:
     """Accuracy of SST-2 without noise, from the table `mechanisms`."""
-    return table.number(f"{TASK}: without noise", table.columns[0], found)
+    return table.number(f"{TASK}: without noise, our recipe", our_columns(table)[0], found)
+
+
+def our_columns(table: Table) -> list[str]:
+    """The epsilons of our recipe in the table `mechanisms`."""
+    return [column for column in table.columns if table.at(f"{TASK}: {RIGHT}", column) is not None]
 
 
 def ceilings_section(table: Table, found: Found) -> str:
@@ -62,10 +68,10 @@ def ceilings_section(table: Table, found: Found) -> str:
                 table.number(f"{TASK}: {name}", column, found),
                 None if clean is None else ceiling(clean, float(column)),
             )
-            for column in table.columns
+            for column in our_columns(table)
         ]
     known = "The model without noise was not run." if clean is None else _MIND.format(a=number(clean, 3))
-    body = grid(f"{TASK}, mechanism \\ epsilon per text", table.columns, rows)
+    body = grid(f"{TASK}, mechanism \\ epsilon per text", our_columns(table), rows)
     return f"## Measured, and the ceiling\n\n{_WORDS} {known}\n\n{body}"
 
 
@@ -100,13 +106,13 @@ def guess_rates_section(table: Table, found: Found) -> str:
     rows, run = {}, False
     for name in (RIGHT, PRIVUNIT):
         cells = []
-        for column in table.columns:
+        for column in our_columns(table):
             got = table.number(f"{TASK}: {name}", column, found)
             run = run or got is not None
             best = percent_up(guess_rate(name, float(column)))
             cells.append(f"{NOT_RUN if got is None else number(got, 3)} at {best}")
         rows[name] = cells
-    body = grid(f"{TASK}, accuracy at best guess \\ epsilon per text", table.columns, rows)
+    body = grid(f"{TASK}, accuracy at best guess \\ epsilon per text", our_columns(table), rows)
     figure = "![Accuracy against the best guess rate](../figures/accuracy-against-guess-rate.png)"
     shown = f"\n\n{figure}" if run else ""
     return f"## The same runs, by the best guess\n\n{_EQUAL}\n\n{body}{shown}"

@@ -10,16 +10,23 @@ Edges:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy.rounding import shown_up
 from dp_forward.storage.files import draft_of
-from reproduction.render.ceilings import PAPERS, PRIVUNIT, RIGHT, TASK, guess_rate, non_private_accuracy
+from reproduction.render.ceilings import (
+    PAPERS,
+    PRIVUNIT,
+    RIGHT,
+    TASK,
+    guess_rate,
+    non_private_accuracy,
+    our_columns,
+)
 from reproduction.tables.paper_sensitivity import gaussian_ceiling, pure_ceiling, real_epsilon
 from reproduction.tables.table import Chart, Found, Table
 
@@ -42,6 +49,10 @@ _CUT: Final = re.compile(r"(embeddings|encoder\.\d+|output)(?=,|$)")
 _STEPWISE: Final = re.compile(r"\d")
 _LEGEND_CHARACTERS: Final = 105
 _CEILING_POINTS: Final = 61
+_BRACKETS: Final = re.compile(r" \((?:the authors' experiments|the text, and the proof)\)")
+_THEIRS: Final = "printed in the paper (hollow)"
+Printed = Mapping[str, Mapping[str, float]]
+"""Row -> column -> the paper's own number, of one table."""
 
 
 def check_figures() -> None:
@@ -84,8 +95,11 @@ def _save(figure: Any, path: Path) -> None:
         figure.savefig(draft, dpi=_DPI, format="png", metadata={"Software": None})
 
 
-def draw_chart(table: Table, found: Found, path: Path) -> None:
-    """The table's chart: panels side by side, a line for every row that has a value, one legend below."""
+def draw_chart(table: Table, found: Found, path: Path, *, printed: Printed | None = None) -> None:
+    """The table's chart: panels side by side, a line for every row that has a value, one legend below.
+
+    What the paper ``printed`` stands as hollow marks in the colour of its row.
+    """
     chart = table.chart
     assert chart is not None
     panels = {
@@ -93,30 +107,39 @@ def draw_chart(table: Table, found: Found, path: Path) -> None:
         for title, rows in chart.lines.items()
     }
     # A panel of the undefended model alone says nothing.
-    telling = [t for t, rows in panels.items() if any(not row.endswith("without noise") for row, _ in rows)]
+    telling = [t for t, rows in panels.items() if any("without noise" not in row for row, _ in rows)]
     panels = {title: panels[title] for title in telling or panels}
     labels = list(dict.fromkeys(_label(row, title) for title, rows in panels.items() for row, _ in rows))
     looks = _looks([_label(row, title) for title, rows in chart.lines.items() for row in rows])
     columns = _columns(table, chart)
     legend_columns = max(1, min(4, _LEGEND_CHARACTERS // (max(map(len, labels)) + 8)))
-    width = 7.0 if len(panels) == 1 else 3.0 * len(panels)
-    height = 3.7 + 0.19 * -(-len(labels) // legend_columns)
+    across = min(3, len(panels))
+    down = -(-len(panels) // across)
+    width = 7.0 if across == 1 else 3.2 * across
+    height = 3.0 * down + 0.7 + 0.19 * -(-len(labels) // legend_columns)
     with _canvas(width, height) as figure:
-        every_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        every_axes = figure.subplots(down, across, squeeze=False, sharey=True).flatten()
+        for axes in every_axes[len(panels) :]:
+            axes.set_visible(False)
         handles: dict[str, Any] = {}
-        for axes, (title, rows) in zip(every_axes, panels.items(), strict=True):
+        for axes, (title, rows) in zip(every_axes, panels.items(), strict=False):
             for row, points in rows:
                 label = _label(row, title)
                 places = [(columns[column], *value) for column, *value in points]
                 handles[label] = _draw_line(axes, places, elinewidth=0.8, capsize=2, **looks[label])
+                theirs = {columns[c]: v for c, v in (printed or {}).get(row, {}).items() if c in columns}
+                if theirs:
+                    hollow = {"marker": "o", "facecolors": "none", "edgecolors": looks[label]["color"]}
+                    handles[_THEIRS] = axes.scatter(list(theirs), list(theirs.values()), s=42, **hollow)
             numbers = all(_is_number(name) for name in columns)
             _set_ticks(axes, columns, log=chart.log and numbers and min(columns.values()) > 0)
             axes.set_xlabel(chart.x)
             axes.set_title(title, fontsize=10)
         every_axes[0].set_ylabel(chart.y)
+        named = [*labels, *([_THEIRS] if _THEIRS in handles else [])]
         figure.legend(
-            [handles[label] for label in labels],
-            labels,
+            [handles[label] for label in named],
+            named,
             loc="outside lower center",
             ncols=legend_columns,
             fontsize=8,
@@ -128,7 +151,10 @@ def draw_chart(table: Table, found: Found, path: Path) -> None:
 
 
 def _label(row: str, panel: str) -> str:
-    return row.removeprefix(f"{panel}: ")
+    """A row without its panel's name; which recipe it has, the panel says."""
+    return _BRACKETS.sub("", row.removeprefix(f"{panel.split(',', maxsplit=1)[0]}: ")).removesuffix(
+        ", our recipe"
+    )
 
 
 def _columns(table: Table, chart: Chart) -> dict[str, float]:
@@ -200,19 +226,19 @@ def has_headline(table: Table, found: Found) -> bool:
 
 def draw_headline(table: Table, found: Found, path: Path) -> None:
     """The README's figure: SST-2 in the table `mechanisms` against epsilon, and the ceilings if known."""
-    columns = {column: float(column) for column in table.columns}
+    columns = {column: float(column) for column in our_columns(table)}
     epsilons = list(columns.values())
     blue, green, sky = (_PALETTE[name] for name in ("aMGM, S = 2C", "PrivUnit", "aMGM, S = C"))
     clean = non_private_accuracy(table, found)
-    low, high = (float(shown_up(real_epsilon(end), 2)) for end in (epsilons[0], epsilons[-1]))
+    low, high = (round(real_epsilon(end), 2) for end in (epsilons[0], epsilons[-1]))
     lines = {
         PRIVUNIT: ("PrivUnit", {"color": green, "marker": "o", "linewidth": 2.2}),
         RIGHT: (
-            "the paper's mechanism, at the right sensitivity",
+            "the paper's mechanism, at S = 2C",
             {"color": blue, "marker": "s", "linewidth": 2.2},
         ),
         PAPERS: (
-            f"the paper's epsilon (really {low:g} to {high:g})",
+            f"at S = C, as in its experiments (proved: {low:g} to {high:g})",
             {"color": sky, "linestyle": "--", "linewidth": 1.0},
         ),
     }
@@ -241,7 +267,8 @@ def draw_guess_rates(table: Table, found: Found, path: Path) -> None:
             {"color": _PALETTE["aMGM, S = 2C"], "marker": "s", "linewidth": 2.0},
         ),
     }
-    columns, clean = {column: float(column) for column in table.columns}, non_private_accuracy(table, found)
+    columns = {column: float(column) for column in our_columns(table)}
+    clean = non_private_accuracy(table, found)
     with _canvas(8.0, 4.0) as figure:
         by_epsilon, by_guess = figure.subplots(1, 2, sharey=True)
         for name, (label, look) in looks.items():

@@ -21,7 +21,7 @@ from reproduction.render.pages import PageInputs, figure_name, index_page, table
 from reproduction.render.paper_values import read_paper_values
 from reproduction.runs.result_file import ResultFile
 from reproduction.tables.catalogue import tables
-from reproduction.tables.table import Found, Table
+from reproduction.tables.table import Table
 
 __all__ = ["render"]
 
@@ -56,7 +56,7 @@ def render(
     chosen = [table for table in known.values() if not only or table.name in only]
     pages = {"index.md": index_page(known, inputs)}
     pages |= {f"{table.name}.md": table_page(table, inputs) for table in chosen}
-    drawings = _drawings(chosen, inputs.found)
+    drawings = _drawings(chosen, inputs)
     written = []
     for name, text in pages.items():
         written.append(_folder(docs / "paper") / name)
@@ -67,9 +67,12 @@ def render(
     return written
 
 
-def _drawings(chosen: Sequence[Table], found: Found) -> dict[str, Callable[[Path], None]]:
+def _drawings(chosen: Sequence[Table], inputs: PageInputs) -> dict[str, Callable[[Path], None]]:
+    found, values = inputs.found, inputs.paper_values
     drawings: dict[str, Callable[[Path], None]] = {
-        figure_name(table): partial(draw_chart, table, found) for table in chosen if has_chart(table, found)
+        figure_name(table): partial(draw_chart, table, found, printed=values.get(table.name))
+        for table in chosen
+        if has_chart(table, found)
     }
     mechanisms = next((table for table in chosen if table.name == "mechanisms"), None)
     if mechanisms is not None and has_headline(mechanisms, found):

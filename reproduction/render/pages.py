@@ -36,10 +36,12 @@ _VERSIONS: Final = {
     "torch": "torch",
     "transformers": "transformers",
 }
-_NOT_PRINTED: Final = (
-    "The cells that the paper printed are not in this repository. Bring them with `--printed FILE`, a "
-    "file of JSON `{table: {row: {column: number}}}` with the names of these pages and shares between 0 "
-    "and 1; each page then gets a second table with the differences."
+_PRINTED: Final = (
+    "The cells that the paper printed are in `reproduction/printed.json`, under the paper's own names, and "
+    "each "
+    "page sets ours beside them. `--printed FILE` brings others: JSON `{table: {row: {column: number}}}` "
+    "with the "
+    "names of these pages and shares between 0 and 1. Figures of the paper have no printed numbers."
 )
 
 
@@ -161,15 +163,15 @@ def index_page(tables: Mapping[str, Table], inputs: PageInputs) -> str:
         f"All pages are written by one command:\n\n```console\n$ {_RENDER}\n```",
         "## What the abstract claims, and what we find",
         "Claims of the paper's abstract, in our words, for its model and its convention. Ours are "
-        "computed from the cells of the table named; pp are percentage points. S = C is the paper's "
-        "sensitivity, S = 2C the right one.",
+        "computed from the cells of the table named; pp are percentage points. S = C is what the authors' "
+        "experiments calibrate with; the text and the proof say 2C.",
         grid("the abstract", ("here", "table"), claimed),
         "The columns of `positions` carry the paper's central epsilons, which nobody has proved for "
         "DP-Forward trained `end-to-end`; DP-SGD's are proved. The first two rows compare as the paper "
         "does, which is not like with like, and take the best of many cells of SST-2 (the one task with "
         "both sensitivities) on the texts that recipes were chosen on: two points are noise. "
         "[proved-training](proved-training.md) has what is proved.",
-        _NOT_PRINTED,
+        _PRINTED,
         "## What is not run",
         _not_run(tables, inputs),
     ]
@@ -181,9 +183,13 @@ def _reading() -> str:
     return "\n".join(
         f"* {line}"
         for line in (
-            "S = C is the sensitivity that the paper calibrates with; two texts can differ by 2C. What "
-            f"the paper calls epsilon 8 is {eight:g} by the proof. Rows with S = C are what it did; rows "
-            "with S = 2C keep their promise.",
+            "S = C is the sensitivity that the authors' experiments calibrate with; two texts can differ by "
+            "2C, "
+            f"as the paper's text says. What S = C calls epsilon 8 is {eight:.2f} by the proof. Rows with S "
+            "= C "
+            "are what the experiments did; rows with S = 2C keep their promise.",
+            "Rows without a word on it have the paper's recipe (`reproduction/tables/paper_recipe.py`); *our "
+            "recipe* is another row.",
             "`end-to-end` is the paper's training: it protects later queries and no training text.",
             "A cell is one run, or a mean over seeds with each seed in brackets. Below a table stands the "
             "widest 95 % interval (over texts and draws of the noise; another seed moves a cell as well).",
@@ -217,7 +223,6 @@ def _not_run(tables: Mapping[str, Table], inputs: PageInputs) -> str:
         if run < cells:
             what = "nothing of it is run" if not run else f"{cells - run} of {cells} cells are not run"
             lines.append(f"[{table.name}]({table.name}.md): {what}. Its page has the command.")
-    lines.append("The paper's own numbers: see above.")
     return "\n".join(f"* {line}" for line in lines)
 
 

@@ -1,6 +1,8 @@
-"""Values that a reader typed in from the paper's printed tables: `{table: {row: {column: number}}}`.
+"""The paper's printed numbers beside ours: `reproduction/printed.json`, or typed in by a reader.
 
-The repository does not hold them. Each is checked against the tables here before anything is written.
+The file names its source and holds each table under the paper's own names; a cell says where its number
+stands there (`Cell.printed`). A reader's file, `{table: {row: {column: number}}}` with the names of our
+pages, goes before it; each of its cells is checked against the tables here before anything is written.
 """
 
 from __future__ import annotations
@@ -8,23 +10,51 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from dp_forward.errors import InvalidInput
-from reproduction.render.markdown import NOT_RUN, grid, number
+from reproduction.render.markdown import NOT_RUN, grid, number, points
 from reproduction.tables.table import Found, Table
 
-__all__ = ["PaperValues", "paper_values_section", "read_paper_values"]
+__all__ = ["PaperValues", "paper_values_section", "printed_number", "read_paper_values"]
 
 PaperValues = Mapping[str, Mapping[str, Mapping[str, float]]]
+_FILE: Final = Path(__file__).parents[1] / "printed.json"
 _SHARES: Final = ("accuracy", "accuracy_without_noise", "success", "chance")
 
 
 def read_paper_values(path: Path | None, tables: Mapping[str, Table]) -> PaperValues:
-    """The typed cells, all of them checked; none without a file."""
-    if path is None:
-        return {}
+    """The paper's number of every cell that has one, and what a reader typed in its place."""
+    typed = {} if path is None else _typed(path, tables)
+    found = {}
+    for name, table in tables.items():
+        rows: dict[str, dict[str, float]] = {}
+        for cell in table.cells:
+            if cell.printed is not None:
+                rows.setdefault(cell.row, {})[cell.column] = printed_number(cell.printed)
+        for row, columns in typed.get(name, {}).items():
+            rows.setdefault(row, {}).update(columns)
+        found[name] = rows
+    return found
+
+
+@cache
+def _published() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def printed_number(where: tuple[str, ...]) -> float:
+    """What the paper printed at a table, row and column of its own."""
+    table, row, column = where
+    cells = _published()["tables"][table]["cells"]
+    return float(cells[row][column])
+
+
+def _typed(path: Path, tables: Mapping[str, Table]) -> PaperValues:
+    """The cells of a reader's file, all of them checked."""
     try:
         typed = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (OSError, ValueError):
@@ -78,7 +108,13 @@ def paper_values_section(table: Table, printed: PaperValues, found: Found) -> st
     }
     if not columns:
         return ""
-    words = "The paper's number, as typed in by a reader; in brackets, ours minus the paper's."
+    items = sorted({cell.printed[0] for cell in table.cells if cell.printed}, key=lambda t: int(t.split()[1]))
+    words = (
+        f"Ours, *theirs* as printed ({', '.join(items) or 'as typed in'} of the paper, on BERT-base), and in "
+        "brackets ours minus theirs in points. What is still different is said above: the model first of "
+        "all, "
+        "on QQP the data."
+    )
     return f"## What the paper printed\n\n{words}\n\n{grid(table.corner, columns, rows)}"
 
 
@@ -88,6 +124,5 @@ def _pair(table: Table, row: str, column: str, theirs: float | None, found: Foun
         return ""
     ours = cell.value(found).number
     if ours is None:
-        return f"{theirs:g} ({NOT_RUN})"
-    difference = number(ours - theirs, cell.digits)
-    return f"{theirs:g} ({'' if difference.startswith('-') else '+'}{difference})"
+        return f"{NOT_RUN}, *{theirs:g}*"
+    return f"{number(ours, cell.digits)}, *{theirs:g}* ({points(ours - theirs)})"

@@ -6,7 +6,7 @@ Results hold numbers, the promise in words and the effective plan; never a text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +14,11 @@ from typing import Any, Final
 import numpy as np
 
 from dp_forward.attacks.attribute import attribute_attack, keyword_genres
+from dp_forward.attacks.inversion.gradient import invert_by_gradient
 from dp_forward.attacks.inversion.nearest_token import invert_nearest
 from dp_forward.attacks.inversion.recall import Inversion, TokenPrior, token_table
-from dp_forward.attacks.membership import answers, entropy, threshold_attack
-from dp_forward.data import EncodedTexts, FixedLength, read_records
+from dp_forward.attacks.membership import SCORES, answers, drop_words, threshold_attack
+from dp_forward.data import EncodedTexts, FixedLength, Record, read_records, sample_records
 from dp_forward.data.tasks import find_task
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
@@ -32,7 +33,7 @@ from dp_forward.train.finetune import finetune
 from dp_forward.train.noisy_model import NoisyModel
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.pretrain.pretraining import pretrain
-from dp_forward.train.run import Halves, Run
+from dp_forward.train.run import Halves
 from reproduction.jobs import FIRST, Job, effective_settings, plan_of
 from reproduction.model_setup import TASKS
 from reproduction.runs.dataset_cache import DatasetCache
@@ -114,8 +115,8 @@ def _pretrain(work: _Work) -> dict[str, Any]:
 def _queries(work: _Work) -> dict[str, Any]:
     """A trained model, asked through other noise than it was trained with, or that it never met."""
     built_on = work.job.after[0]
-    pair, norm = _trained_halves(built_on, work.after[0], work.settings.get("cut"))
-    noise = NoiseSpec(mechanism="matrix-gaussian", epsilon=work.settings["epsilon"], norm=norm).build()
+    pair, spec = _trained_halves(built_on, work.after[0], work.settings.get("cut"))
+    noise = replace(spec, mechanism="matrix-gaussian", epsilon=work.settings["epsilon"]).build()
     task = TASKS[str(built_on.settings["task"])]
     rows = int(effective_settings(built_on.kind, built_on.settings)["rows"])
     module = NoisyModel(pair, Sanitizer(noise, seed=work.settings["noise_seed"]), rows=rows, labels=_LABELS)
@@ -138,77 +139,134 @@ def _queries(work: _Work) -> dict[str, Any]:
     }
 
 
-def _trained_halves(job: Job, folder: Path, cut: str | None) -> tuple[Split, float]:
-    """The halves of a run, or the model of a baseline cut in two; and the norm that the noise is for."""
+def _trained_halves(job: Job, folder: Path, cut: str | None) -> tuple[Split, NoiseSpec]:
+    """The halves of a run, or the model of a baseline cut in two; and the Gaussian noise that fits it."""
+    plain = NoiseSpec(mechanism="matrix-gaussian")
     if job.kind == "baseline":
         assert cut is not None
-        return split_model(load_model(str(folder / "model"), labels=_LABELS), cut), 1.0
+        return split_model(load_model(str(folder / "model"), labels=_LABELS), cut), plain
     done = Halves.load(folder)
-    return done.pair, 1.0 if done.spec.noise is None else done.spec.noise.norm
+    own = done.spec.noise
+    if own is None:
+        return done.pair, plain
+    kept = {"unit": own.unit, "rows": own.rows} if own.unit != "text" else {}
+    return done.pair, replace(plain, norm=own.norm, **kept)
 
 
 def _membership(work: _Work) -> dict[str, Any]:
-    """The entropy attack on a run: its training texts against the rest of their split, or another split."""
-    run = Run.load(work.after[0])
-    plan, limit, draws = run.plan, int(work.settings["limit"]), work.settings["draws"]
-    read: dict[str, Any] = {"model": tokenizer_model(work.job), "rows": run.spec.rows}
-    members = work.cache.texts(plan.task, "train", limit=plan.train_limit, **read)
-    if plan.train_limit is None:
-        kind, limit_others = "evaluation split", plan.evaluation_limit
-        others = work.cache.texts(plan.task, plan.evaluation_split, limit=limit_others, **read)
+    """Tell a run's training texts from the rest of their split, or from another split, by what it answers.
+
+    ``scores`` names the numbers that are looked at, each with a result of its own; without it, entropy.
+    ``dropped`` is the share of the words that the others lose first, as in the paper.
+    """
+    built_on, limit = work.job.after[0], int(work.settings["limit"])
+    settings = effective_settings(built_on.kind, built_on.settings)
+    pair, mechanism = _asked(built_on, work.after[0])
+    read: dict[str, Any] = {"model": tokenizer_model(work.job), "rows": int(settings["rows"])}
+    task, only = str(settings["task"]), settings.get("train_limit")
+    members = work.cache.texts(task, "train", limit=only, **read)
+    if only is None:
+        kind, others = "evaluation split", _others(work, settings, read)
     else:
-        kind, every = "rest of the training split", work.cache.texts(plan.task, "train", **read)
+        kind, every = "rest of the training split", work.cache.texts(task, "train", **read)
         known = set(_token_ids(members))
         others = every.subset([number for number, ids in enumerate(_token_ids(every)) if ids not in known])
     rng = np.random.default_rng(0)
     chosen = [texts.subset(rng.permutation(len(texts))[:limit]) for texts in (members, others)]
-    mechanism = None if run.spec.noise is None else run.spec.mechanism()
-    scores = [
-        entropy(answers(run.pair.front, run.pair.back, mechanism, texts, draws=draws)) for texts in chosen
+    seen = [
+        answers(pair.front, pair.back, mechanism, texts, draws=work.settings["draws"]) for texts in chosen
     ]
-    return {**threshold_attack(scores[0], scores[1], seed=0).as_dict(), "others": kind}
+    found = {
+        name: threshold_attack(
+            *(SCORES[name](some, texts.labels) for some, texts in zip(seen, chosen, strict=True)), seed=0
+        ).as_dict()
+        for name in work.settings.get("scores", ("entropy",))
+    }
+    return {**(found if "scores" in work.settings else found["entropy"]), "others": kind}
+
+
+def _asked(job: Job, folder: Path) -> tuple[Split, Mechanism | None]:
+    """What answers queries of a run, and through which noise; a baseline answers without."""
+    if job.kind == "baseline":
+        return _trained_halves(job, folder, "output")[0], None
+    done = Halves.load(folder)
+    return done.pair, None if done.spec.noise is None else done.spec.mechanism()
+
+
+def _others(work: _Work, settings: Mapping[str, Any], read: Mapping[str, Any]) -> EncodedTexts:
+    """The evaluation split of a run, with some words dropped where the job says so."""
+    split, limit, share = settings["evaluation_split"], settings.get("evaluation_limit"), "dropped"
+    if share not in work.settings:
+        return work.cache.texts(str(settings["task"]), split, limit=limit, **read)
+    task = find_task(str(settings["task"]))
+    records: Iterable[Record] = read_records(task, split, source=work.cache.data.get(task.name))
+    if limit is not None:
+        records = sample_records(records, limit)
+    thinned = drop_words(records, share=work.settings[share], seed=0)
+    model = work.cache.models.get(read["model"], read["model"])
+    return EncodedTexts.from_records(thinned, FixedLength(load_tokenizer(model), read["rows"]))
 
 
 def _token_ids(texts: EncodedTexts) -> list[bytes]:
     return [row.tobytes() for row in texts.batch(range(len(texts)))["input_ids"].numpy()]
 
 
-def _front(settings: Mapping[str, Any]) -> tuple[Any, Mechanism | None]:
-    """The published front at a cut, and the noise that it is used with."""
-    model: Any = load_model(settings["model"], labels=_LABELS)
-    pair = split_model(model.float(), settings["cut"])
+def _front(work: _Work) -> tuple[Any, Mechanism | None]:
+    """The front at a cut, of the run that the job builds on or as published; and the noise of its queries."""
+    settings, cut = work.settings, work.settings["cut"]
+    if work.job.after:
+        front: Any = _trained_halves(work.job.after[0], work.after[0], cut)[0].front
+    else:
+        model: Any = load_model(settings["model"], labels=_LABELS)
+        front = split_model(model.float(), cut).front
     if settings["mechanism"] == "none":
-        return pair.front, None
-    choice = NoiseSpec(mechanism=settings["mechanism"], epsilon=settings["epsilon"])
-    return pair.front, choice.build()
+        return front, None
+    return front, NoiseSpec(mechanism=settings["mechanism"], epsilon=settings["epsilon"]).build()
 
 
 def _inversion(work: _Work) -> dict[str, Any]:
-    front, mechanism = _front(work.settings)
-    chosen: dict[str, Any] = {"model": tokenizer_model(work.job), "rows": work.settings["rows"]}
+    front, mechanism = _front(work)
+    name = tokenizer_model(work.job)
+    chosen: dict[str, Any] = {"model": name, "rows": work.settings["rows"]}
+    split = work.settings.get("split", "validation")
     public = work.cache.texts(work.settings["task"], "train", **chosen)
-    texts = work.cache.texts(work.settings["task"], "validation", limit=work.settings["limit"], **chosen)
+    texts = work.cache.texts(work.settings["task"], split, limit=work.settings["limit"], **chosen)
     prior = TokenPrior.learn(
         public,
-        special=load_tokenizer(work.settings["model"]).all_special_ids,
+        special=load_tokenizer(work.cache.models.get(name, name)).all_special_ids,
         vocabulary=int(token_table(front).num_embeddings),  # type: ignore[arg-type]
     )
-    return invert_nearest(Inversion(front, mechanism, texts, prior, device=str(pick_device()))).as_dict()
+    target = Inversion(front, mechanism, texts, prior, device=str(pick_device()))
+    if work.settings.get("attack") == "gradient":
+        return invert_by_gradient(target, steps=int(work.settings.get("steps", 150))).as_dict()
+    return invert_nearest(target).as_dict()
 
 
 def _attribute(work: _Work) -> dict[str, Any]:
-    task = find_task(work.settings["task"])
-    read = read_records(task, "train", source=work.cache.data.get(task.name))
-    genres = list(keyword_genres(record.text for record in read))
-    if len(genres) < 40:
-        raise InvalidInput("texts", "be 40 or more with a genre", len(genres), "Use more texts.")
-    front, mechanism = _front(work.settings)
-    tokens = FixedLength(load_tokenizer(work.settings["model"]), work.settings["rows"])
-    texts = EncodedTexts.from_records(genres, tokens)
-    test, train = texts.split_off(0.5, seed=0)
+    """Genres by keyword: learnt and told on two halves of a task, or told on another task."""
+    other = work.settings.get("test_task")
+    task = str(work.settings["task"])
+    front, mechanism = _front(work)
+    name = tokenizer_model(work.job)
+    tokens = FixedLength(load_tokenizer(work.cache.models.get(name, name)), work.settings["rows"])
+    if other is None:
+        test, train = _genres(work, task, ("train",), tokens).split_off(0.5, seed=0)
+    else:
+        train = _genres(work, task, ("train", "test"), tokens)
+        test = _genres(work, other, ("train", "validation"), tokens)
     epochs = int(work.settings.get("epochs", 20))
     found = attribute_attack(front, mechanism, train, test, epochs=epochs, seed=0, device=str(pick_device()))
     return found.as_dict()
+
+
+def _genres(work: _Work, name: str, splits: Sequence[str], tokens: FixedLength) -> EncodedTexts:
+    task = find_task(name)
+    source = work.cache.data.get(task.name)
+    read = (record.text for split in splits for record in read_records(task, split, source=source))
+    genres = list(keyword_genres(read))
+    if len(genres) < 40:
+        raise InvalidInput("texts", "be 40 or more with a genre", len(genres), "Use more texts.")
+    return EncodedTexts.from_records(genres, tokens)
 
 
 def _speed(work: _Work) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from reproduction.jobs import Job
 from reproduction.model_setup import ModelSetup
+from reproduction.tables.paper_rows import WIKIPEDIA
 from reproduction.tables.table import Cell, Table
 from reproduction.tables.training import CORPUS
 
@@ -34,10 +35,10 @@ _PACE: Final[dict[str, Any]] = {
 _SMALLER: Final[dict[str, dict[str, Any]]] = {
     "finetune": _PACE,
     "baseline": {**_PACE, "micro_batch": 16, "evaluation_draws": None},
-    "pretrain": {"steps": 2, "head_steps": 2, "batch": 8, "length": 16, "bf16": False},
+    "pretrain": {"steps": 2, "epochs": None, "head_steps": 2, "batch": 8, "length": 16, "bf16": False},
     "queries": {"draws": 2},
     "membership": {"limit": 20},
-    "inversion": {"rows": 16, "limit": 20},
+    "inversion": {"rows": 16, "limit": 20, "steps": 2},
     "attribute": {"rows": 16, "epochs": 2},
     "speed": {"shape": "tiny", "batch": 4, "rows": 8, "rounds": 2},
 }
@@ -65,7 +66,7 @@ def _shrink(job: Job) -> Job:
 def _small_plan(job: Job) -> dict[str, Any]:
     given = job.settings
     changed: dict[str, Any] = {}
-    if given["regime"] == "end-to-end" and given.get("mechanism") != "none":
+    if given["regime"] == "end-to-end" and given.get("mechanism") != "none" and "schedule" not in given:
         changed |= {"warm_up_epochs": 1 if given.get("cut") == "output" else None, "draws": 2}
     if given["regime"] == "public-front":
         changed |= {"public_limit": 64, "public_epochs": 1, "public_batch": 16}
@@ -141,7 +142,8 @@ def smoke_data(folder: Path) -> dict[str, str]:
         (folder / name).mkdir(exist_ok=True)
     genres = ("action", "comedy", "drama", "horror")
     for split, rows in splits.items():
-        _table(folder / "sst2" / f"{split}.tsv", ("sentence", "label"), rows)
+        sentences = [(f"{text} {genres[i % 4]}", label) for i, (text, label) in enumerate(rows)]
+        _table(folder / "sst2" / f"{split}.tsv", ("sentence", "label"), sentences)
         ours = "test" if split == "validation" else split
         reviews = [
             json.dumps({"text": f"{text} {genres[i % 4]}", "label": label})
@@ -155,7 +157,11 @@ def smoke_data(folder: Path) -> dict[str, str]:
         _table(folder / "qqp" / f"{split}.tsv", ("question1", "question2", "is_duplicate"), pairs)
     corpus = folder / "reviews.txt"
     corpus.write_text("\n".join(text for text, _ in splits["train"]) + "\n", encoding="utf-8")
-    return {**{name: str(folder / name) for name in ("sst2", "imdb", "qqp")}, CORPUS: str(corpus)}
+    return {
+        **{name: str(folder / name) for name in ("sst2", "imdb", "qqp")},
+        CORPUS: str(corpus),
+        WIKIPEDIA: str(corpus),
+    }
 
 
 def _table(path: Path, head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> None:

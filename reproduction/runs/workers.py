@@ -59,22 +59,26 @@ def run_jobs(
     cache: DatasetCache,
     workers: int = 1,
     seconds: float | None = None,
+    stop: float | None = None,
+    keep: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Carry out what is not in ``results`` yet, and what that builds on; append each result as it comes.
 
-    ``seconds`` starts no job after so long. A job that fails costs itself and what builds on it; ``warn`` is
+    ``seconds`` starts no job after so long. ``stop`` ends those that still run then, with several workers,
+    and starts none whose weight, in minutes, says that it would not be done by then. ``keep`` leaves every
+    finished folder for later commands. A job that fails costs itself and what builds on it; ``warn`` is
     called with the reason.
     """
-    wanted = list(dict.fromkeys(jobs))
+    wanted, started = list(dict.fromkeys(jobs)), time.monotonic()
     known = results.by_digest()
     outcome = Outcome(known=sum(job.digest in known for job in wanted))
     todo = _needed([job for job in wanted if job.digest not in known], work)
     if not todo:
         return outcome
     _read_texts(todo, cache, progress)
-    schedule = _Schedule(todo, results, work, outcome, progress, warn, time.monotonic(), seconds)
+    schedule = _Schedule(todo, results, work, outcome, progress, warn, started, seconds, stop, keep)
     if workers == 1:
         schedule.run_here(cache)
     else:
@@ -100,8 +104,9 @@ def _needed(missing: list[Job], work: Path) -> list[Job]:
 
 
 def _read_texts(jobs: list[Job], cache: DatasetCache, progress: Progress | None) -> None:
-    """Before the fork, the longest rows first: shorter ones are cut from them."""
-    plans = [(plan_of(job.settings), tokenizer_model(job)) for job in jobs if job.kind == "finetune"]
+    """Before the fork, the longest rows first: shorter ones are cut from them. Finished runs count, too."""
+    runs = [job for job in in_order(jobs) if job.kind == "finetune"]
+    plans = [(plan_of(job.settings), tokenizer_model(job)) for job in runs]
     for number, (plan, model) in enumerate(sorted(plans, key=lambda item: -(item[0].rows or 0))):
         cache.prepare(plan, model)
         if progress is not None:
@@ -126,6 +131,8 @@ class _Schedule:
     warn: Callable[[str], None] | None
     started: float
     seconds: float | None
+    stop: float | None
+    keep: bool
 
     def __post_init__(self) -> None:
         self.whole_weight = sum(job.weight for job in self.todo)
@@ -157,7 +164,11 @@ class _Schedule:
                     running[pool.submit(_in_worker, job, self.work)] = job
                 if not running:
                     break
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                done = wait(running, timeout=self._time_left(), return_when=FIRST_COMPLETED).done
+                if not done:
+                    _end(pool)
+                    break
+                for future in done:
                     job = running.pop(future)
                     try:
                         self._ended(job, future.result())
@@ -167,7 +178,7 @@ class _Schedule:
 
     def _startable(self, waiting: list[Job], running: set[Job]) -> list[Job]:
         """What can start now. A job that measures time runs alone, after the others."""
-        ready = [job for job in waiting if self._can_start(job)]
+        ready = [job for job in waiting if self._can_start(job) and self._in_time(job)]
         beside = [job for job in ready if job.kind not in _ALONE]
         if beside or running:
             return [] if any(job.kind in _ALONE for job in running) else beside
@@ -187,6 +198,14 @@ class _Schedule:
         if broken and job.digest not in self.outcome.failed:
             self._ended(job, _Ended(None, error=f"what it builds on failed ({broken[0].digest[:12]})"))
         return bool(broken)
+
+    def _in_time(self, job: Job) -> bool:
+        left = self._time_left()
+        return left is None or 60 * job.weight <= left
+
+    def _time_left(self) -> float | None:
+        """Until running jobs are ended."""
+        return None if self.stop is None else max(0.0, self.stop - (time.monotonic() - self.started))
 
     def _out_of_time(self) -> bool:
         return self.seconds is not None and time.monotonic() - self.started >= self.seconds
@@ -223,6 +242,8 @@ class _Schedule:
 
     def _tidy(self, job: Job) -> None:
         """Drop a folder that nothing waits for any more; weights are large."""
+        if self.keep and job in self.finished:
+            return
         ended = self.finished | {s for s in self.todo if s.digest in self.outcome.failed}
         if not any(job in later.after and later not in ended for later in self.todo):
             shutil.rmtree(_folder(self.work, job), ignore_errors=True)
@@ -246,6 +267,12 @@ def _begin(cache: DatasetCache) -> None:
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("high")
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """End the jobs of a pool where they are; a folder without its mark is made anew later."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
 
 
 def _in_worker(job: Job, work: Path) -> _Ended:

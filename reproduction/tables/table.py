@@ -6,10 +6,11 @@ A cell never holds a number that somebody typed. It holds the jobs whose results
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from reproduction.jobs import Job
 
@@ -19,6 +20,7 @@ Found = Mapping[str, Mapping[str, Any]]
 """What finished jobs found, by digest."""
 Known = Callable[[], float | str]
 Derived = Callable[[Sequence[Mapping[str, Any]]], float | str | None]
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Cell:
 
     ``metric`` is the name of a number in the results of ``jobs``; a dot goes inside ("privunit.seconds").
     ``known`` is a formula alone; ``derived`` a formula of what the jobs found, such as how many records
-    there were: what it proves is then about these very runs.
+    there were: what it proves is then about these very runs. ``printed`` says where the paper printed its
+    own number: table, row and column of `reproduction/printed.json`. ``priority`` is the order in which cells
+    with the paper's settings are worth running, from 1; all others have 0.
     """
 
     row: str
@@ -63,6 +67,8 @@ class Cell:
     known: Known | None = field(default=None, compare=False)
     derived: Derived | None = field(default=None, compare=False)
     digits: int = 3
+    printed: tuple[str, ...] | None = None
+    priority: int = 0
 
     def value(self, found: Found) -> Value:
         """What it shows, given the results by digest."""
@@ -80,7 +86,8 @@ class Cell:
         if len(parts) > 1:
             return Value(mean, numbers, missing=missing)
         # An accuracy names the ends of its interval after itself; an attack has one interval only.
-        prefix = "" if self.metric == "success" else f"{self.metric}_"
+        inside, _, last = self.metric.rpartition("success")
+        prefix = inside if not last and self.metric.endswith("success") else f"{self.metric}_"
         low, high = (_inside(parts[0][0], prefix + end) for end in ("low", "high"))
         return Value(mean, numbers, low, high, missing)
 
@@ -121,8 +128,12 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Column names in order."""
-        return list(dict.fromkeys(cell.column for cell in self.cells))
+        """Column names in order: by their numbers where these are all that differs, else as they come."""
+        names = list(dict.fromkeys(cell.column for cell in self.cells))
+        found = [_NUMBER.findall(name) for name in names]
+        if len({_NUMBER.sub("", name) for name in names}) != 1 or any(len(numbers) != 1 for numbers in found):
+            return names
+        return sorted(names, key=lambda name: float(_NUMBER.findall(name)[0]))
 
     def at(self, row: str, column: str) -> Cell | None:
         """The cell there; None where the table is empty."""
@@ -150,10 +161,15 @@ class Table:
         measured = [cell for cell in self.cells if cell.jobs]
         return len(measured), sum(cell.value(found).run for cell in measured)
 
-    def jobs(self, only: Iterable[str] = ()) -> list[Job]:
-        """The jobs of its cells; with ``only``, of cells whose "row, column" holds each of these words."""
+    def jobs(self, only: Iterable[str] = (), *, priority: int | None = None) -> list[Job]:
+        """The jobs of its cells: of those whose "row, column" holds all these words; of one priority."""
         words = [word.lower() for word in only]
-        chosen = [c for c in self.cells if all(w in f"{c.row}, {c.column}".lower() for w in words)]
+        chosen = [
+            cell
+            for cell in self.cells
+            if all(word in f"{cell.row}, {cell.column}".lower() for word in words)
+            and priority in (None, cell.priority)
+        ]
         return [job for cell in chosen for job in cell.jobs]
 
 

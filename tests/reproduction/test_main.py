@@ -13,7 +13,7 @@ from reproduction.jobs import Job
 from reproduction.runs.result_file import ResultFile
 from reproduction.tables.catalogue import tables
 
-ROW = "SST-2: aMGM, S = 2C (right)"
+ROW = "SST-2: aMGM, S = 2C, our recipe"
 CELL = ("--cell", f"{ROW}, 8")
 
 

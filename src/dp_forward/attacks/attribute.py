@@ -138,13 +138,15 @@ def attribute_attack(
     if progress is not None:
         progress(epochs + 1)
     chance = float(np.bincount(wanted).max()) / len(wanted)
+    right = guessed.numpy() == wanted
     return AttackResult.from_counts(
         "attribute",
-        int((guessed.numpy() == wanted).sum()),
+        int(right.sum()),
         len(wanted),
         chance=chance,
         ceiling=None if mechanism is None else attribute_ceiling(mechanism, chance),
         values=int(known.max()) + 1,
+        recall_by_value={str(value): float(right[wanted == value].mean()) for value in np.unique(wanted)},
         texts_of_the_attacker=len(known),
         pool=pool,
         epochs=epochs,

@@ -36,8 +36,10 @@ __all__ = ["Plan", "ReleasesPlan"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 _PRECISION = choice_of(*get_args(Precision), remedy="Use auto.")
+Schedule = Literal["linear", "constant"]
+_SCHEDULE = choice_of(*get_args(Schedule), remedy="Use linear.")
 _HEAD_RATE_HELP = "Learning rate of what starts from random weights: head, maps, auxiliary head."
-_RETIRED: Mapping[str, object] = {"weight_decay": 0.01, "average": 0.0, "lora_rank": 0}
+_RETIRED: Mapping[str, object] = {"average": 0.0, "lora_rank": 0}
 _WITHOUT_NOISE = ("epsilon", "delta", "threshold_share", "training_epsilon", "training_threshold_share")
 FRONT_SETTINGS: Mapping[str, object] = {
     "draws": 1,
@@ -123,6 +125,10 @@ class Plan(TaskSettings):
     batch: int | None = setting(None, "Texts per step [by rule].", "advanced", COUNT)
     learning_rate: float | None = setting(None, "Of the task's training [by rule].", "advanced", POSITIVE)
     head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
+    weight_decay: float = setting(0.01, "AdamW's weight decay.", check=NONNEGATIVE)
+    schedule: Schedule = setting(
+        "linear", "Of the learning rates: linear (up, then down to 0) or constant.", check=_SCHEDULE
+    )
     draws: int | None = setting(
         None, "Noisy matrices per text and step, where the front trains.", "advanced", COUNT
     )
@@ -313,7 +319,7 @@ class ReleasesPlan(PlanBase):
     from the corpus. A plan that says it again could only contradict it, so it is refused.
     """
 
-    retired: ClassVar = _RETIRED
+    retired: ClassVar = {**_RETIRED, "weight_decay": 0.01}
     releases: str = setting(
         help="The folder of a released corpus, or of a collection.", decides=False, missing="Name a folder."
     )

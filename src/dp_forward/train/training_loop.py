@@ -30,7 +30,7 @@ from dp_forward.train.processes import peak_memory_mib, process_count, start_cou
 from dp_forward.train.run import RunFolder
 
 if TYPE_CHECKING:
-    from dp_forward.train.plan import Plan, Precision, ReleasesPlan
+    from dp_forward.train.plan import Plan, Precision, ReleasesPlan, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,8 @@ class FitSettings:
     learning_rate: float
     head_learning_rate: float | None = None
     """For ``module.new_parameters()``; None means: as all others."""
+    weight_decay: float = 0.01
+    schedule: Schedule = "linear"
     clean_epochs: float = 0.0
     """Epochs at the start in which the module's noise is left out (``module.clean``)."""
     seed: int = 0
@@ -177,9 +179,10 @@ def _arguments(
         "per_device_train_batch_size": max(1, settings.batch // process_count()),
         "per_device_eval_batch_size": max(settings.batch, 64),
         "learning_rate": settings.learning_rate,
-        "weight_decay": 0.01,
-        "lr_scheduler_type": "linear",
-        "warmup_steps": math.ceil(0.06 * steps),  # as BERT was fine-tuned
+        "weight_decay": settings.weight_decay,
+        "lr_scheduler_type": settings.schedule,
+        # As BERT was fine-tuned.
+        "warmup_steps": math.ceil(0.06 * steps) if settings.schedule == "linear" else 0,
         "bf16": bf16,
         # Else several processes without a GPU would each train alone.
         "use_cpu": not torch.cuda.is_available(),

@@ -13,6 +13,7 @@ import pytest
 from dp_forward.errors import InvalidInput
 from reproduction.jobs import Job, in_order
 from reproduction.render import render
+from reproduction.render.ceilings import our_columns
 from reproduction.runs.result_file import ResultFile
 from reproduction.tables.catalogue import tables
 from reproduction.tables.paper_sensitivity import gaussian_ceiling, pure_ceiling
@@ -52,15 +53,15 @@ def accuracy(value: float) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("made-up") / "results.jsonl"
-    for place, column in enumerate(TABLES["mechanisms"].columns):
-        for name, base in (("aMGM, S = C (the paper's)", 0.6), ("aMGM, S = 2C (right)", 0.55)):
+    for place, column in enumerate(our_columns(TABLES["mechanisms"])):
+        for name, base in (("aMGM, S = C, our recipe", 0.6), ("aMGM, S = 2C, our recipe", 0.55)):
             (job,) = jobs_of("mechanisms", f"SST-2: {name}", column)
             put(path, job, accuracy(base + 0.05 * place))
-    (clean,) = jobs_of("mechanisms", "SST-2: without noise", "1")
+    (clean,) = jobs_of("mechanisms", "SST-2: without noise, our recipe", "1")
     put(path, clean, accuracy(0.9))
     forward, private = (
         jobs_of("positions", row, "8")[0]
-        for row in ("SST-2: encoder.3, S = C (the paper's)", "SST-2: DP-SGD")
+        for row in ("SST-2: encoder.3, S = C, our recipe", "SST-2: DP-SGD, our recipe")
     )
     put(path, forward, accuracy(0.843))
     put(path, private, accuracy(0.81))
@@ -70,9 +71,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for row, success in (("without noise", 0.998), ("PrivUnit (8)", 0.002)):
         (job,) = jobs_of("attacks", row, "inversion, embeddings")
         put(path, job, {"success": success})
-    for job, value in zip(jobs_of("pretraining", "as published", "8"), (0.810, 0.814), strict=True):
+    for job, value in zip(
+        jobs_of("pretraining", "encoder.3: as published, our recipe", "8"), (0.810, 0.814), strict=True
+    ):
         put(path, job, accuracy(value))
-    put(path, jobs_of("pretraining", "as published", "16")[0], accuracy(0.85))
+    put(path, jobs_of("pretraining", "encoder.3: as published, our recipe", "16")[0], accuracy(0.85))
     return path
 
 
@@ -120,7 +123,9 @@ def test_without_results_every_page_says_so_and_nothing_is_drawn(empty: tuple[Pa
 
 def test_a_cell_without_a_result_is_not_run(docs: Path) -> None:
     text = page(docs, "mechanisms")
-    assert line_of(text, "SST-2: aMGM, S = 2C (right)").endswith("| 0.550 | 0.600 | 0.650 | 0.700 | 0.750 |")
+    assert line_of(text, "SST-2: aMGM, S = 2C, our recipe").endswith(
+        "| 0.550 | 0.600 | 0.650 | 0.700 | 0.750 |"
+    )
     assert line_of(text, "IMDb: MVG").endswith("| not run | not run | not run | not run | not run |")
     assert "**Not run.**" not in text
     assert "11 of 90" not in text  # the model without noise fills five cells
@@ -134,11 +139,15 @@ def test_what_was_run_but_could_not_be_measured_is_not_called_not_run(docs: Path
 
 
 def test_seeds_stand_in_brackets(docs: Path) -> None:
-    assert "| 0.812 (0.810, 0.814) |" in line_of(page(docs, "pretraining"), "as published")
+    assert "| 0.812 (0.810, 0.814) |" in line_of(
+        page(docs, "pretraining"), "encoder.3: as published, our recipe"
+    )
 
 
 def test_a_seed_that_is_missing_is_said_and_the_cell_does_not_count(docs: Path) -> None:
-    assert "| 0.850 (1 of 2 seeds) |" in line_of(page(docs, "pretraining"), "as published")
+    assert "| 0.850 (1 of 2 seeds) |" in line_of(
+        page(docs, "pretraining"), "encoder.3: as published, our recipe"
+    )
     assert "1 of 28 measured cells" in page(docs, "pretraining")
 
 
@@ -176,8 +185,8 @@ def test_a_proved_epsilon_is_never_rounded_down(docs: Path) -> None:
 def test_the_ceilings_are_those_of_the_two_sensitivities(docs: Path) -> None:
     text = section(page(docs, "mechanisms"), "Measured, and the ceiling")
     for row, sensitivity, got in (
-        ("S = C (the paper's): r = Phi(B)", 1.0, 0.75),
-        ("S = 2C (right): r = Phi(B / 2)", 2.0, 0.70),
+        ("S = C, our recipe: r = Phi(B)", 1.0, 0.75),
+        ("S = 2C, our recipe: r = Phi(B / 2)", 2.0, 0.70),
     ):
         ceiling = gaussian_ceiling(0.9, 8.0, sensitivity=sensitivity)
         shown = f"{got:.3f} of {ceiling:.3f} ({100 * (got - ceiling):+.1f})"
@@ -251,7 +260,7 @@ def test_only_leaves_other_pages_alone(results: Path, tmp_path: Path) -> None:
 
 
 def test_typed_cells_of_the_paper_stand_with_the_difference(results: Path, tmp_path: Path) -> None:
-    row = "SST-2: aMGM, S = 2C (right)"
+    row = "SST-2: aMGM, S = 2C, our recipe"
     typed = {"mechanisms": {row: {"1": 0.56, "8": 0.7}, "QQP: MVG": {"1": 0.5}}}
     (tmp_path / "printed.json").write_text(json.dumps(typed))
     render(results, tmp_path, printed=tmp_path / "printed.json", only=["mechanisms"])
