@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from dp_forward.attacks.inversion.gradient import invert_by_gradient
 
 from dp_forward.attacks.attribute import attribute_attack, keyword_genres
-from dp_forward.attacks.inversion.gradient import invert_by_gradient
 from dp_forward.attacks.inversion.nearest_token import invert_nearest
 from dp_forward.attacks.inversion.recall import Inversion, TokenPrior, token_table
 from dp_forward.attacks.membership import SCORES, answers, drop_words, threshold_attack

@@ -205,7 +205,7 @@ def paper_pretraining_cells(setup: ModelSetup) -> list[Cell]:
             "mechanism": "matrix-gaussian",
             "epsilon": proved,
             "length": PAPER.rows,
-            "epochs": 1,
+            "steps": 700,  # about one pass over 2.2 million words
             "batch": PAPER.batch,
             "learning_rate": PAPER.learning_rate,
             "least_noise": 1.0,
