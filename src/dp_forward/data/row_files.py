@@ -8,11 +8,11 @@ and test on the same rows, so nothing is guessed: a file whose name says another
 whose name says none must tell its rows apart (`Task.row_split`), or it counts as `train`.
 
 Guarantees:
-    A file is streamed: memory does not grow with the number of rows.
+    A file is streamed, but for a JSON array: memory does not grow with the number of rows.
     An error names the file and the line or row, never what stands there.
 Edges:
     The first line of TSV and CSV names the columns; without a header they are called 1, 2 and so on. Blank
-    lines are passed over. A line or JSON object of more than 16 MiB, or a CSV field past the limit of
+    lines are passed over. A line of more than 16 MiB (not in a JSON array), or a CSV field past the limit of
     Python's csv module, is refused.
 """
 
@@ -37,8 +37,6 @@ from dp_forward.errors import InvalidInput
 __all__ = ["read_rows"]
 
 _LONGEST_LINE = 1 << 24
-_PIECE = 1 << 16
-_SPACE = re.compile(r"\s*")
 _SHARD = re.compile(r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})(?P<rest>\..*)")
 
 
@@ -156,16 +154,16 @@ class _File:
         found = f"{type(error).__name__} in {self.path.name}"
         return InvalidInput(self.name, "be a whole, readable file", found, "Fetch or write it anew.")
 
-    def texts(self, most: int, *, lines: bool = True) -> Iterator[str]:
-        """The lines, none of ``most`` bytes or more (-1: of any length); or pieces of so many bytes."""
+    def texts(self, most: int) -> Iterator[str]:
+        """The lines, none of ``most`` bytes or more (-1: of any length)."""
         # Only the very first bytes of a file may be a byte order mark.
         decoder, line = codecs.getincrementaldecoder("utf-8-sig")(), 1
         try:
             with self.path.open("rb") as raw:
                 packed = self.path.suffix.lower() == ".gz"
                 stream: Any = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
-                while data := stream.readline(most) if lines else stream.read(most):
-                    if lines and len(data) == most:
+                while data := stream.readline(most):
+                    if len(data) == most:
                         rule, remedy = "have lines under 16 MiB", "Is it a text file?"
                         raise self.wrong(rule, "a longer one", self.place(line), remedy)
                     yield decoder.decode(data)
@@ -214,38 +212,22 @@ def _read_csv(file: _File) -> Iterator[Row]:
 
 def _read_json(file: _File) -> Iterator[Row]:
     """An array of objects, or an object in every line."""
-    start = next((piece.lstrip() for piece in file.texts(_PIECE, lines=False) if piece.strip()), "")
+    start = next((line.lstrip() for line in file.texts(-1) if line.strip()), "")
     return _read_json_array(file) if start.startswith("[") else _read_json_lines(file)
 
 
 def _read_json_array(file: _File) -> Iterator[Row]:
-    """Objects one at a time: no more is held than one of them and a piece of the file."""
-    decoder, pieces, number = json.JSONDecoder(), file.texts(_PIECE, lines=False), 0
-    text, at, expected = "", 0, "["
-    while True:
-        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-        mark = text[at : at + 1]
-        if mark not in expected:
-            break
-        if mark == "{":
-            try:
-                fields, at = decoder.raw_decode(text, at)
-            except (ValueError, RecursionError):
-                pass  # it may not be there to its end yet
-            else:
-                number, expected = number + 1, ",]"
-                yield Row(file.place(number, "row"), fields)
-                continue
-        elif mark:
-            at, expected = at + 1, {"[": "{]", ",": "{", "]": ""}[mark]
-            continue
-        piece = next(pieces, None) if len(text) - at < _LONGEST_LINE else None
-        if piece is None:
-            break
-        text, at = text[at:] + piece, 0
-    if mark or expected:
-        place = file.place(number + 1, "row")
-        raise file.wrong("hold a JSON array of objects", "something else", place, "Mend the file.")
+    text, rule = "".join(file.texts(-1)), "hold a JSON array of objects"
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        place = file.place(getattr(error, "lineno", 1))
+        raise file.wrong(rule, "something else", place, "Mend the file.") from None
+    for number, fields in enumerate(rows, start=1):
+        place = file.place(number, "row")
+        if not isinstance(fields, dict):
+            raise file.wrong(rule, "something else", place, "Mend the file.")
+        yield Row(place, fields)
 
 
 def _read_json_lines(file: _File) -> Iterator[Row]:
