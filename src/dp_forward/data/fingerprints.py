@@ -12,6 +12,7 @@ Edges:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from hashlib import blake2b
 from itertools import islice
 from typing import Final
@@ -46,11 +47,11 @@ def fingerprint_records(records: Iterable[Record]) -> NDArray[np.uint64]:
 
 def fingerprint_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
     """[texts, 17]: the whole text, then its least runs of words in order, and 0 where it has fewer."""
-    numbers, wholes, flat, lengths = _Hashes(), list[int](), list[int](), list[int]()
+    word_hash, wholes, flat, lengths = cache(_hash), list[int](), list[int](), list[int]()
     for text in texts:
         words = fold_words(text)
         wholes.append(_hash("".join(words) or text.strip()))  # without letters, what else is there
-        flat += map(numbers.__getitem__, words)
+        flat += map(word_hash, words)
         lengths.append(len(words))
     found = np.zeros((len(texts), PRINT_COLUMNS), dtype=np.uint64)
     found[:, 0] = wholes
@@ -78,14 +79,6 @@ def _put_least(found: NDArray[np.uint64], owners: NDArray[np.int64], runs: NDArr
     rank = np.arange(len(owners)) - np.searchsorted(owners, owners)
     kept = rank < _RUNS_KEPT
     found[owners[kept], 1 + rank[kept]] = runs[kept]
-
-
-class _Hashes(dict[str, int]):
-    """The hash of each word, computed once."""
-
-    def __missing__(self, word: str) -> int:
-        self[word] = _hash(word)
-        return self[word]
 
 
 def _hash(text: str) -> int:
