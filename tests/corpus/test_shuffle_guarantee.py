@@ -12,12 +12,17 @@ from dp_forward.corpus.corpus_spec import CorpusSpec, Labels
 from dp_forward.corpus.shuffle_guarantee import (
     ShuffledBatch,
     central_promise,
-    central_reading,
     central_statement,
+    shuffled_deployment,
 )
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import NoiseSpec, Notion, Prior, RandomizedResponse, ResponseWithPrior, compose
-from dp_forward.privacy.shuffling import shuffled_epsilon, shuffled_gaussian, shuffled_mechanism
+from dp_forward.privacy.shuffling import (
+    CentralBounds,
+    shuffled_epsilon,
+    shuffled_gaussian,
+    shuffled_mechanism,
+)
 from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, SHUFFLER
 from dp_forward.release_spec import ReleaseSpec
 
@@ -35,6 +40,10 @@ def form(labels: Labels = "none", *, records: int = 3000, **noise: Any) -> Corpu
         records=records,
         shard_records=1000,
     )
+
+
+def central_reading(spec: CorpusSpec, given: list[ShuffledBatch], *, delta: float) -> CentralBounds:
+    return shuffled_deployment(spec, given).central(delta, with_estimate=False)
 
 
 def batches(*sizes: int) -> list[ShuffledBatch]:

@@ -32,7 +32,7 @@ is the same for both, and known to the attacker.
    ``N delta0``, need not show that by itself.)
 
 Guarantees:
-    `central_reading` gives a number only for a corpus all of whose records came in batches, at the size of
+    `central_promise` gives a number only for a corpus all of whose records came in batches, at the size of
     the smallest set in which a record hides. ``upper`` is never above what the
     local proof gives: the pure epsilon, or for Gaussian noise that at the same delta.
 Edges:
@@ -111,21 +111,14 @@ def hides_whole_texts(spec: CorpusSpec) -> bool:
     return spec.release.mechanism().unit in (TEXT, RECORD)
 
 
-def central_reading(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> CentralBounds:
-    """What is proved, and what an attack shows, for a record of a corpus that came in these batches.
+def shuffled_deployment(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> Deployment:
+    """One record among the fewest that hide it, in a corpus that came in these batches.
 
     Edges:
         `InvalidInput` without batches, for batches that do not make up the corpus, and for noise that
-        protects less than a text: see the module. Where nothing is gained ``upper`` says so, and is the local
-        epsilon.
+        protects less than a text: see the module. Where nothing is gained ``central`` says so, and its
+        ``upper`` is the local epsilon.
     """
-    reading = _deployment(spec, batches).central(delta, with_estimate=False)
-    assert reading is not None  # there is a shuffler
-    return reading
-
-
-def _deployment(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> Deployment:
-    """One record among the fewest that hide it."""
     check_batches(spec, batches)
     users = min(batch.least for batch in batches)
     text = spec.release.mechanism()
@@ -145,14 +138,16 @@ def _deployment(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> Deploymen
 
 
 def central_promise(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> dict[str, Any]:
-    """`central_reading` for JSON: a central epsilon never stands without what it rests on."""
-    reading = central_reading(spec, batches, delta=delta)
+    """What is proved, and what an attack shows, for JSON: never without what it rests on."""
+    deployment = shuffled_deployment(spec, batches)
+    reading = deployment.central(delta, with_estimate=False)
+    assert reading is not None  # there is a shuffler
     return {
         "epsilon_upper": reading.upper.epsilon,
         "epsilon_lower": reading.lower.epsilon,
         "central_bound": reading.upper.bound,
         "delta": delta,
-        "notion": str(_deployment(spec, batches).central_notion),
+        "notion": str(deployment.central_notion),
         "trusted": reading.upper.trusted,
         "batches": len(batches),
         "statements": central_statement(reading, batches),
