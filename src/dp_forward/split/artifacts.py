@@ -124,13 +124,6 @@ def _refuse_other_half(spec: ReleaseSpec, half: Half) -> None:
             raise InvalidInput("spec", f"have the {name} {own} of its half", found, "Use ReleaseSpec.of.")
 
 
-def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
-    """Write both halves and ``split.json``; returns the digests by half."""
-    root = Path(folder)
-    front = _save_half("front", pair.front, root)
-    return {"front": front, "back": _save_back(pair.back, root, front)}
-
-
 def _save_half(side: str, half: Half, root: Path, **more: Any) -> str:
     """Write a half, with ``more`` in its settings."""
     folder = root / side
@@ -141,13 +134,6 @@ def _save_half(side: str, half: Half, root: Path, **more: Any) -> str:
     write_json(folder / _SETTINGS, _settings(side, half) | more, sort_keys=True)
     digest = half_digest(folder)
     write_file(folder / _DIGEST, json.dumps({"sha256": digest}) + "\n")
-    return digest
-
-
-def _save_back(back: AnyBack, root: Path, front_digest: str) -> str:
-    digest = _save_half("back", back, root)
-    digests = {"digest_front": front_digest, "digest_back": digest}
-    write_json(root / "split.json", {"format": _FORMAT, "cut": str(back.cut), **digests}, sort_keys=True)
     return digest
 
 
@@ -182,16 +168,12 @@ def half_digest(folder: str | os.PathLike[str]) -> str:
 
 def load_front(folder: str | os.PathLike[str], *, digest: str | None = None) -> AnyFront:
     """The user's half; ``digest`` pins it to a known one."""
-    return cast(AnyFront, _load(Path(folder), "front", digest))
+    return cast(AnyFront, _build(Path(folder), "front", _check(Path(folder), "front", digest)))
 
 
 def load_back(folder: str | os.PathLike[str], *, digest: str | None = None) -> AnyBack:
     """The provider's half; ``digest`` pins it to a known one."""
-    return cast(AnyBack, _load(Path(folder), "back", digest))
-
-
-def _load(folder: Path, side: str, digest: str | None) -> Half:
-    return _build(folder, side, _check(folder, side, digest))
+    return cast(AnyBack, _build(Path(folder), "back", _check(Path(folder), "back", digest)))
 
 
 def _build(folder: Path, side: str, settings: dict[str, Any]) -> Half:
@@ -203,6 +185,12 @@ def _build(folder: Path, side: str, settings: dict[str, Any]) -> Half:
     half.load_state_dict(weights)
     half.train(False)
     return half
+
+
+def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
+    """Write both halves and ``split.json``; returns the digests by half."""
+    front = _save_half("front", pair.front, Path(folder))
+    return {"front": front, "back": save_provider_side(pair.back, None, folder, front_digest=front)}
 
 
 def save_sides(
@@ -235,12 +223,15 @@ def _digests_below(folder: Path) -> dict[str, str]:
 
 
 def save_provider_side(
-    back: AnyBack, spec: ReleaseSpec, folder: str | os.PathLike[str], *, front_digest: str
+    back: AnyBack, spec: ReleaseSpec | None, folder: str | os.PathLike[str], *, front_digest: str
 ) -> str:
     """Write ``back/`` and ``split.json`` alone; returns the digest of the back."""
     root = Path(folder)
-    digest = _save_back(back, root, front_digest)
-    write_json(root / "back" / _SPEC, spec.as_dict(), sort_keys=True)
+    digest = _save_half("back", back, root)
+    digests = {"digest_front": front_digest, "digest_back": digest}
+    write_json(root / "split.json", {"format": _FORMAT, "cut": str(back.cut), **digests}, sort_keys=True)
+    if spec is not None:
+        write_json(root / "back" / _SPEC, spec.as_dict(), sort_keys=True)
     return digest
 
 
