@@ -177,7 +177,7 @@ def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(InvalidInput, match="a pair"):
         next(cut_into_sentences([Record("one two three", "four", 1)]))
     with pytest.raises(InvalidInput, match="most_words"):
-        cut_into_sentences([], most_words=4)
+        list(cut_into_sentences([], most_words=4))
 
 
 def test_labels_of_the_task_are_read_where_they_are_asked_for(tmp_path: Path) -> None:

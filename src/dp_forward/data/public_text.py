@@ -71,7 +71,19 @@ def cut_into_sentences(
     # With fewer, a sentence of most_words + 1 words could not be cut into two pieces that are long enough.
     remedy = "Use the words of an ordinary sentence, such as 32."
     most = count("most_words", most_words, at_least=2 * _LEAST_WORDS - 1, remedy=remedy)
-    return _cut_sentences(records, most=most, treebank=treebank)
+    for record in records:
+        if record.second is not None:
+            remedy = "Pieces of a pair mean nothing alone."
+            raise InvalidInput("records", "hold single texts", "a pair", remedy)
+        for sentence in _NEW_LINE.split(_END_OF_SENTENCE.sub(r"\1\n", record.text)):
+            words = sentence.split()
+            if len(words) >= _LEAST_WORDS:
+                # Runs of at most ``most`` words whose lengths differ by one at most.
+                number = -(-len(words) // most)
+                ends = [len(words) * i // number for i in range(number + 1)]
+                for start, end in pairwise(ends):
+                    piece = " ".join(words[start:end])
+                    yield Record(_NOT.sub(" n't", piece) if treebank else piece, None, record.label)
 
 
 def read_public_records(
@@ -140,22 +152,6 @@ def pack_blocks(
         rule = f"fill at least one block of {length} tokens that the tokenizer knows"
         raise InvalidInput("corpus", rule, f"{len(rest)} tokens", "Use more text, or a smaller length.")
     return np.concatenate(blocks)[:most]
-
-
-def _cut_sentences(records: Iterable[Record], *, most: int, treebank: bool) -> Iterator[Record]:
-    for record in records:
-        if record.second is not None:
-            remedy = "Pieces of a pair mean nothing alone."
-            raise InvalidInput("records", "hold single texts", "a pair", remedy)
-        for sentence in _NEW_LINE.split(_END_OF_SENTENCE.sub(r"\1\n", record.text)):
-            words = sentence.split()
-            if len(words) >= _LEAST_WORDS:
-                # Runs of at most ``most`` words whose lengths differ by one at most.
-                number = -(-len(words) // most)
-                ends = [len(words) * i // number for i in range(number + 1)]
-                for start, end in pairwise(ends):
-                    piece = " ".join(words[start:end])
-                    yield Record(_NOT.sub(" n't", piece) if treebank else piece, None, record.label)
 
 
 def _find_files(path: Path, name: str) -> list[Path]:
