@@ -169,9 +169,6 @@ class _Part(nn.Module):
         for name in wiring.reads:
             setattr(self, name, getattr(block, name))
 
-    def extra_repr(self) -> str:
-        return f"point={self.point}"
-
 
 class BlockHead(_Part):
     """A block from its input to a point inside it; the last thing the front runs."""
