@@ -214,8 +214,9 @@ def test_a_real_process_killed_from_outside_is_resumed(tmp_path: Path) -> None:
     assert {
         name: files_of(out)[name] for name in before if not name.endswith(".new")
     }.items() <= before.items()
+    values = in_order(corpus)
     for first, data in noisy.items():
-        assert in_order(corpus)[first : first + len(data) // in_order(corpus)[0].nbytes].tobytes() == data
+        assert values[first : first + len(data) // values[0].nbytes].tobytes() == data
     assert (paid, spent(out)) == (4.0, 4.0)
 
 

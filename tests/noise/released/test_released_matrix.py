@@ -106,8 +106,8 @@ def test_rounding_adds_at_most_a_five_hundredth_of_variance() -> None:
 
 @pytest.mark.slow
 def test_a_signal_far_below_the_step_survives_in_the_mean() -> None:
-    """A 128 x 768 matrix of norm 1 has entries of 0.003; the step is 0.125."""
-    hidden = np.random.default_rng(5).standard_normal((128, 768))
+    """A 64 x 384 matrix of norm 1 has entries of 0.006; the step is 0.125."""
+    hidden = np.random.default_rng(5).standard_normal((64, 384))
     bounded = BOUND.apply(hidden)
     grid = Grid.for_noise(MATRIX.sigma, norm=1.0)
     assert not np.rint(bounded / grid.step).any(), "the coarse grid alone would keep nothing"
