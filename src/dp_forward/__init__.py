@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dp_forward.split.halves import Split as Split
     from dp_forward.split.private_model import PrivateModel as PrivateModel
     from dp_forward.split.private_model import join as join
-    from dp_forward.split.private_model import join_qkv as join_qkv
     from dp_forward.split.private_model import private as private
     from dp_forward.train.finetune import finetune as finetune
     from dp_forward.train.plan import Plan as Plan
@@ -49,7 +48,6 @@ _HOMES = {
     "Split": "dp_forward.split.halves",
     "finetune": "dp_forward.train.finetune",
     "join": "dp_forward.split.private_model",
-    "join_qkv": "dp_forward.split.private_model",
     "load_back": "dp_forward.split.artifacts",
     "load_front": "dp_forward.split.artifacts",
     "private": "dp_forward.split.private_model",
@@ -68,7 +66,6 @@ __all__ = [
     "__version__",
     "finetune",
     "join",
-    "join_qkv",
     "load_back",
     "load_front",
     "private",

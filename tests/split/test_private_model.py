@@ -1,6 +1,5 @@
 """Front, noise and back as one module."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,7 +15,6 @@ from dp_forward.privacy import (
     normalise,
     normalise_rows,
 )
-from dp_forward.split.private_model import open_at_qkv
 from tiny_models import SETTINGS, tiny, tiny_inputs
 
 PRIVUNIT = calibrate(PrivUnit, Budget(8.0), bound=normalise(1.0), unit=TEXT)
@@ -94,44 +92,3 @@ def test_the_public_names_are_loaded_when_used() -> None:
         dpf.nothing  # noqa: B018
     with pytest.raises(InvalidInput, match="draws"):
         dpf.join(dpf.split(tiny("bert"), "encoder.1"), draws=0)
-
-
-@pytest.mark.parametrize("family", SETTINGS)
-def test_the_projections_after_the_rows_are_what_the_front_gave(family: str) -> None:
-    pair = dpf.split(tiny(family), "encoder.1.qkv")
-    opened, projections = open_at_qkv(pair)
-    inputs = tiny_inputs(family)
-    with torch.no_grad():
-        rows = opened.front(**inputs)
-        again = torch.cat([projection(rows) for projection in projections], dim=-1)
-        assert torch.equal(again, pair.front(**inputs))
-    assert rows.shape[-1] == opened.front.width == 32
-
-
-@pytest.mark.parametrize("family", [family for family in SETTINGS if family != "vit"])
-def test_it_trains_and_the_noise_follows_the_weights(family: str) -> None:
-    pair = dpf.split(tiny(family), "encoder.1.qkv")
-    joined = dpf.join_qkv(pair, Budget(8.0, 1e-5), bound=normalise_rows(1.0), seed=1, draws=2).train()
-    optimizer = torch.optim.SGD(joined.parameters(), lr=0.5)
-    before = joined.sanitizer.mechanism.sigma
-    for _ in range(2):
-        optimizer.zero_grad()
-        joined(**tiny_inputs(family), labels=torch.tensor([0, 1])).loss.backward()
-        optimizer.step()
-    after = joined.sanitizer.mechanism.sigma
-    assert after != before
-    weights = [
-        p.weight.detach().double().numpy().T
-        if isinstance(p, torch.nn.Linear)
-        else p.weight.detach().double().numpy()
-        for p in joined.sanitizer.projections
-    ]
-    largest = np.linalg.svd(np.concatenate(weights, axis=1), compute_uv=False)[0]
-    assert after == pytest.approx(2 * largest / 1.6660305978, rel=1e-6)
-    assert joined.guarantee().epsilon <= 8.0
-    assert "token" in joined.guarantee().promise
-
-
-def test_a_joint_release_needs_the_cut_before_the_first_attention() -> None:
-    with pytest.raises(InvalidInput, match="qkv"):
-        dpf.join_qkv(dpf.split(tiny("bert"), "encoder.1"), Budget(8.0, 1e-5), bound=normalise_rows(1.0))

@@ -2,10 +2,9 @@
 
 from dp_forward.noise.released.released_label import ReleasedLabels, release_labels
 from dp_forward.noise.released.released_matrix import Released, dequantise, release, release_batch, serialise
-from dp_forward.noise.simulated.sanitizer import ProjectedSanitizer, Sanitizer
+from dp_forward.noise.simulated.sanitizer import Sanitizer
 
 __all__ = [
-    "ProjectedSanitizer",
     "Released",
     "ReleasedLabels",
     "Sanitizer",

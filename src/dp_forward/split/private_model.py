@@ -7,7 +7,6 @@ simulated; a provider never runs this object, only the back.
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,18 +19,17 @@ from torch.nn import functional
 
 from dp_forward.data import FixedLength
 from dp_forward.errors import InvalidInput
-from dp_forward.noise import ProjectedSanitizer, Sanitizer
-from dp_forward.privacy import TOKEN, Budget, Guarantee, NoiseSpec, NormBound, Unit
+from dp_forward.noise import Sanitizer
+from dp_forward.privacy import Guarantee, NoiseSpec
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import load_provider_side, load_user_side, save_sides
-from dp_forward.split.cut_modules import QkvHead
-from dp_forward.split.halves import Front, Split
+from dp_forward.split.halves import Split
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.split.surgery import split_model
 
-__all__ = ["PrivateModel", "join", "join_qkv", "private"]
+__all__ = ["PrivateModel", "join", "private"]
 
 
 class PrivateModel(nn.Module):
@@ -49,7 +47,7 @@ class PrivateModel(nn.Module):
     def __init__(
         self,
         pair: Split,
-        sanitizer: Sanitizer | ProjectedSanitizer | None,
+        sanitizer: Sanitizer | None,
         draws: int,
         spec: ReleaseSpec | None = None,
         tokens: FixedLength | None = None,
@@ -201,42 +199,3 @@ def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> 
         front = pair.front
         refuse_where_rows_mix("sanitizer", sanitizer.mechanism.unit, row_local=front.row_local, cut=front.cut)
     return PrivateModel(pair, sanitizer, draws)
-
-
-def join_qkv(
-    pair: Split,
-    budget: Budget,
-    *,
-    bound: NormBound,
-    unit: Unit = TOKEN,
-    seed: int | None = None,
-    draws: int = 1,
-) -> PrivateModel:
-    """The joint release of Q, K and V at the cut `encoder.1.qkv`: rows bounded, projected, noised once.
-
-    Edges:
-        While the projections train, their largest singular value is certified anew in every step, which takes
-        a decomposition of a [width, 3 width] matrix.
-    """
-    opened, projections = open_at_qkv(pair)
-    sanitizer = ProjectedSanitizer(projections, budget, bound=bound, unit=unit, seed=seed)
-    return PrivateModel(opened, sanitizer, draws)
-
-
-def open_at_qkv(pair: Split) -> tuple[Split, nn.ModuleList]:
-    """A pair whose front stops at the rows before Q, K and V, and the projections that come next.
-
-    The bound of a joint release stands *before* the projection, so the front must give the rows that the
-    projections read, and the projections follow the bound on the user's side.
-
-    Guarantees:
-        ``cat([p(rows) for p in projections])`` is what the front gave before; the given pair is untouched.
-    """
-    if pair.cut.point != "qkv" or not isinstance(pair.front, Front):
-        raise InvalidInput("cut", "be encoder.1.qkv, without maps", str(pair.cut), "Split again there.")
-    front = copy.deepcopy(pair.front)
-    head = next(module for module in front.modules() if isinstance(module, QkvHead))
-    projections = head.projections
-    head.projections = nn.ModuleList([nn.Identity()])
-    front.width = int(front.model.config.hidden_size)  # type: ignore[union-attr,arg-type]
-    return Split(front, pair.back), projections
