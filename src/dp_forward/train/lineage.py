@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -249,6 +250,20 @@ def _find_places(model: str) -> tuple[Path, Path]:
     raise InvalidInput("model", "hold a back", model, "Name a run, a result of dpf split, or a back folder.")
 
 
+def refuse_other_releases(
+    corpus: ReleasedCorpus, fronts: Iterable[str | None], spec: ReleaseSpec | None, *names: str
+) -> None:
+    """Refuse releases of another front, or where one of ``names`` differs; None: not known."""
+    for known in fronts:
+        if known is not None and known != corpus.front_digest:
+            rule = f"come from the front of the model, {known[:12]}..."
+            raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
+    for name in names:
+        if spec is not None and getattr(spec, name) != getattr(corpus.release, name):
+            rule = f"have the {name} that the model was made for"
+            raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
+
+
 def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
     """Refuse a corpus that this back cannot learn from, before anything is written."""
     spec, cut = corpus.release, start.back.cut
@@ -256,14 +271,7 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
         remedy = "Have them released: public, or randomized by --label-epsilon."
         raise InvalidInput("releases", "hold labels", "none", remedy)
     fronts = [start.front_digest] if start.front is None else [start.front_digest, half_digest(start.front)]
-    for known in fronts:
-        if known is not None and known != corpus.front_digest:
-            rule = f"come from the front of the model, {known[:12]}..."
-            raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
-    for name in ("noise", "rows", "labels"):
-        if start.spec is not None and getattr(start.spec, name) != getattr(spec, name):
-            rule = f"have the {name} that the model was made for"
-            raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
+    refuse_other_releases(corpus, fronts, start.spec, "noise", "rows", "labels")
     wanted = ReleaseSpec.of(start.back, noise=spec.noise, rows=spec.rows, labels=spec.labels)
     wanted.refuse_mixed_rows(row_local=cut.row_local)
     if wanted.shape != spec.shape:
@@ -279,9 +287,8 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
 
 def copy_front(front: Path, out: Path) -> None:
     """The user's side as it is, so that the new run is whole; nothing else that lies in its folder."""
-    out.mkdir(exist_ok=True)
-    for name in _OF_A_FRONT:
-        if (front / name).is_dir():
-            shutil.copytree(front / name, out / name, dirs_exist_ok=True)
-        elif (front / name).is_file():
-            shutil.copyfile(front / name, out / name)
+
+    def others(at: str, names: list[str]) -> set[str]:
+        return set(names) - set(_OF_A_FRONT) if Path(at) == front else set()
+
+    shutil.copytree(front, out, dirs_exist_ok=True, ignore=others)
