@@ -119,9 +119,8 @@ def run_dpsgd(
         model: Any = load_model(plan.model, labels=len(task.labels))
         check_vocabulary(tokenizer, getattr(model.config, "vocab_size", None))
         train, evaluation = read_splits(plan, FixedLength(tokenizer, plan.rows), progress=progress)
-        if evaluation is None or evaluation.labels is None:
-            rule = "be given for DP-SGD, and have labels"
-            raise InvalidInput("evaluation_split", rule, plan.evaluation_split or "nothing", "Use validation.")
+        if evaluation is None:
+            raise InvalidInput("evaluation_split", "be given for DP-SGD", "nothing", "Use validation.")
         with TextRegister(register) as known:
             known.declare("public", evaluation.prints)
             note_seen_texts(vars(model.config), known.declare("raw", train.prints))
@@ -148,6 +147,8 @@ def train_dpsgd(
 
     Every epoch is stored in ``place``, and what is stored there is not trained again.
     """
+    _check_labels("train", train, model)
+    _check_labels("evaluation", evaluation, model)
     rate, per_epoch = sampling(len(train), plan.batch)
     steps = plan.epochs * per_epoch
     run = {"model": _digest(model.state_dict()), "records": len(train)}
@@ -204,6 +205,15 @@ def _train_epoch(private: PrivateTraining, plan: DpSgdPlan, progress: Progress |
         if progress is not None and private.steps > before:
             progress(_STAGE, private.steps, plan.epochs * len(private.draws), {})
     return float(total) / max(1, texts)
+
+
+def _check_labels(name: str, records: EncodedTexts, model: Any) -> None:
+    found, labels = records.labels, int(model.config.num_labels)
+    if found is None:
+        raise InvalidInput(name, "give input_ids, attention_mask and labels", "no labels", "Encode it.")
+    if int(found.min()) < 0 or int(found.max()) >= labels:
+        rule = f"lie in 0 to {labels - 1}, the labels of the model's head"
+        raise InvalidInput(f"{name} labels", rule, "another", "Load the model with num_labels of the task.")
 
 
 def _store_epoch(
