@@ -112,22 +112,17 @@ def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
             "resent": "sent again, seen to be the same text",
             "truncated": "cut to the front's length",
         }
+        spent = f"charged mu {shown_up(answer['charged']['mu'])}"
+        if answer["spent"] is not None:  # only in a pure ledger is the sum an epsilon
+            spent = f"spent {brief(shown_up(answer['spent']))}"
         given = {**answer, "resent": answer["resent"] and not answer["stored"]}
         notes = ", ".join(note for flag, note in flags.items() if given[flag])
         typer.echo(
             f"{number}. {answer['label']} {sure:.3f}{f' ({notes})' if notes else ''}; "
-            f"charge {brief(shown_up(answer['charge']))}, {_spent(answer)}, "
+            f"charge {brief(shown_up(answer['charge']))}, {spent}, "
             f"remaining {brief(shown_down(answer['remaining']))}"
             f"{'; ' + answer['text'] if 'text' in answer else ''}"
         )
-
-
-def _spent(answer: Mapping[str, Any]) -> str:
-    """The sum in the ledger; only in a pure one is it an epsilon."""
-    spent, charged = answer["spent"], answer["charged"]
-    if spent is None:
-        return f"charged mu {shown_up(charged['mu'])}"
-    return f"spent {brief(shown_up(spent))}"
 
 
 def _pairs(given: list[str], *, lines: bool) -> list[tuple[str, str]]:

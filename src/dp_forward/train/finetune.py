@@ -107,8 +107,7 @@ def finetune(
         started = time.perf_counter()
         inputs = load_inputs(plan, progress=progress) if inputs is None else inputs
         keeps = checkpoints and folder is not None
-        with place.dropped_if_refused():
-            said = enter_texts(plan, inputs, register) if is_first_process() else []
+        said = enter_texts(plan, inputs, register) if is_first_process() else []
         release = {"ledger": ledger, "budget": budget, "register": register, "say": say}
         training = _Training(plan, inputs, place, progress, keeps, release, said)
         report = training.report(training.run(), started=started)

@@ -3,16 +3,11 @@
 A front that was trained on public data can be given to everybody: `--model RUN` starts from its halves, in
 `release-once` with the front as it is. So one public step serves many private tasks and mechanisms.
 
-A front that was trained on raw texts (`end-to-end`) may hold anything about them. So these are entered in the
-owner's register before the training (`inputs.enter_texts`), and the front carries the commitments to its
-entries, from model to model: a regime that protects training texts refuses a front that has seen one of them,
-whatever the task is called. A back that was trained from releases holds those: a second release of the same
-texts adds to the first, in the register too. So every report names the tasks of both, and a back that has
-learnt from the task is refused. What `public-front` had before its releases (RUN/public) is kept to start
-from.
-
-A provider starts from a back (`StartingPoint`), which `check_fits` compares with the corpus before anything
-trains: on releases of another front, or of another noise, it would learn nothing that it could be asked.
+A front that was trained on raw texts (`end-to-end`) may hold anything about them, and carries the commitments
+to their entries in the owner's register from model to model (`inputs.enter_texts`). A back that was trained
+from releases holds those, and a second release of the same texts adds to the first. So every report names the
+tasks of both, and what a regime cannot protect any more is refused. A provider starts from a back
+(`StartingPoint`).
 
 Edges:
     A front from elsewhere has commitments that this register does not know, or none. Then only the names of
@@ -52,18 +47,15 @@ _SUMMARY, _SPEC, _SETTINGS = "split.json", "release.json", "half.json"
 _OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _SPEC, "tokenizer")
 PUBLIC = "public"
 """RUN/public/back: the back of `public-front` as it was before the releases."""
-
-
 NUMBERS = "projection.safetensors"
 """In RUN/projection, beside its front: what is known in its space."""
 
 
 class Shape(NamedTuple):
-    """What is fixed once a model is cut."""
+    """What is fixed once a model is cut; the width d' is 0 without maps."""
 
     cut: str
     width: int
-    """d', or 0 without maps."""
     rows: int
 
 
@@ -203,15 +195,14 @@ def load_start(model: str) -> StartingPoint:
     for name in ("digest_back", "digest_front"):
         if summary is not None and not isinstance(summary.get(name), str):
             raise InvalidInput("model", f"have {name} in {_SUMMARY}", "none", "Get it again.")
-    known, back, spec = summary or {}, None, None
+    known, front, provider = summary or {}, base / "front", None
+    digest = known.get("digest_back")
     if (place / _SPEC).is_file():  # saved for a provider, and not only split
-        provider = load_provider_side(place, digest=known.get("digest_back"))
-        back, spec = provider.back, provider.spec
-    front = base / "front"
+        provider = load_provider_side(place, digest=digest)
     return StartingPoint(
-        back=back or load_back(place, digest=known.get("digest_back")),
+        back=load_back(place, digest=digest) if provider is None else provider.back,
         digest=half_digest(place),
-        spec=spec,
+        spec=None if provider is None else provider.spec,
         front_digest=known.get("digest_front"),
         front=front if base == Path(model) and front.is_dir() else None,
         # A report beside a back of unknown front may be about another front.
