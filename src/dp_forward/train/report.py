@@ -157,8 +157,7 @@ def weakness(report: Mapping[str, Any]) -> str | None:
     Its interval must lie above what always naming the most frequent label reaches on the same texts, and its
     gain over the descriptions, compared text by text, above 0.
     """
-    commonest = report.get("accuracy_of_commonest_label")
-    described = report.get("accuracy_of_descriptions")
+    commonest, described = (report.get(f"accuracy_of_{of}") for of in ("commonest_label", "descriptions"))
     if commonest is None or report["accuracy_low"] > commonest:
         if described is None or report["gain_over_descriptions_low"] > 0:
             return None
