@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.writer import release_corpus
@@ -223,7 +223,8 @@ class _Training:
         make: Callable[[int], NoisyModel],
     ) -> dict[str, Any]:
         """Front and back together, where the regime lets the front see the texts."""
-        halves, evaluation = {"front": pair.front, "back": pair.back}, self.curve_texts
+        halves: dict[str, nn.Module] = {"front": pair.front, "back": pair.back}
+        evaluation = self.curve_texts
         return self.train_stage(
             stage, settings, make_module=make, train=texts, evaluation=evaluation, halves=halves
         )

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -216,10 +217,8 @@ def provenance() -> dict[str, Any]:
     import torch
     import transformers
 
-    import dp_forward
-
     return {
-        "dp_forward": dp_forward.__version__,
+        "dp_forward": _version(),
         "commit": _commit(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
@@ -228,6 +227,13 @@ def provenance() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _version() -> str | None:
+    try:
+        return version("dp-forward")
+    except PackageNotFoundError:  # a source tree that was not installed
+        return None
 
 
 def _commit() -> str | None:
