@@ -77,9 +77,7 @@ def test_members_of_a_private_run_are_told_under_its_ceiling(dpf: Callable[..., 
     )
     assert (done.json["others_from"], done.json["drawn_alike"]) == ("train, the rest", True)
     assert (done.json["members"], done.json["others"]) == (60, 60)
-    shown = dpf(
-        "attack", "membership", str(private), "--others", "dev", "--noiseless", "--score", "confidence"
-    )
+    shown = dpf("attack", "membership", str(private), "--others", "dev", "--noiseless")
     assert shown.code == 0, shown.err
     assert "not drawn alike" in shown.err
     assert "membership, confidence" in shown.out
@@ -187,7 +185,6 @@ def test_genres_are_found_by_keywords(
         (["membership", "RUN", "--task", "imdb"], "task"),
         (["membership", "RUN", "--limit", "10"], "members"),
         (["inversion", "FRONT"], "task"),
-        (["membership", "RUN", "--others", "dev", "--drop-words", "0.2"], "others"),
         (["inversion", "RUN", "--with-prior"], "with-prior"),
         (["inversion", "RUN", "--limit", "10"], "texts"),
         (["inversion", "RUN", "--split", "train"], "public"),

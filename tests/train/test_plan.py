@@ -106,10 +106,19 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_stored_plan_with_settings_that_are_gone_is_the_same_plan() -> None:
-    gone = {"weight_decay": 0.01, "average": 0.0, "lora_rank": 0, "early_stopping": 0}
+    gone = {"average": 0.0, "lora_rank": 0, "early_stopping": 0}
     assert _plan(**gone) == _plan()
     assert gone.items() <= _plan().deciding().items(), "its digest is the one that it was stored with"
     assert gone.keys().isdisjoint(_plan().as_dict())
+
+
+def test_the_digests_of_stored_plans_stay() -> None:
+    """By what they were before settings came and went: the closed form had no average at all."""
+    closed, trained = (effective_plan(_plan(model="minilm", **back)) for back in ({}, {"back": "gradient"}))
+    assert closed.deciding()["average"] is None
+    assert trained.deciding()["average"] == 0.0
+    assert "schedule" not in trained.deciding()
+    assert effective_plan(_plan(schedule="constant")).deciding()["schedule"] == "constant"
 
 
 def test_the_digest_follows_what_decides_the_result_and_not_where_files_lie() -> None:

@@ -255,7 +255,7 @@ def test_what_was_learnt_is_saved_and_never_pickled(fitted: dpf.PrivateClassifie
 @pytest.mark.slow
 def test_its_own_folder_goes_with_it(model: str) -> None:
     classifier = dpf.PrivateClassifier(model, epsilon=8.0).fit(TEXTS, LABELS)
-    folder = classifier._place.path
+    folder = classifier._folder
     assert folder.is_dir()
     del classifier
     assert not folder.exists()
@@ -438,4 +438,4 @@ def test_a_real_encoder_learns_sentiment_from_two_hundred_sentences() -> None:
     }
     classifier = dpf.PrivateClassifier(epsilon=8.0, descriptions=described).fit(texts[:200], labels[:200])
     assert classifier.score(texts[200:], labels[200:]) > 0.58
-    assert json.loads((classifier._place.path / "plan.json").read_text("utf-8"))["plan"]["model"] == "minilm"
+    assert json.loads((classifier._folder / "plan.json").read_text("utf-8"))["plan"]["model"] == "minilm"

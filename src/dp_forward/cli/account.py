@@ -58,7 +58,11 @@ def account(
         at: Any = NoiseSpec(mechanism=mechanism, epsilon=epsilon or 1.0, **named).build()
         request = replace(request, threshold=at.threshold)
     text = _text_part(request, sigma=sigma, epsilon=epsilon, delta=at_delta)
-    label = _label_part(label_epsilon, labels, draws=1 if sampler is None else releases)
+    label = None
+    if label_epsilon is not None:
+        if labels is None:
+            raise InvalidInput("labels", "be given with --label-epsilon", None, "Try --labels 2.")
+        label = RandomizedResponse(label_epsilon, labels, 1 if sampler is None else releases)
     deployment = Deployment(text, label, shuffled=shuffle, sampled=sampler)
     with output.working("accounting ..."):
         guarantee = deployment.guarantee(delta=at_delta if text.gaussian_mu else 0.0)
@@ -93,14 +97,6 @@ def _text_part(
         return request.for_budget(Budget(epsilon * request.releases))
     once: Any = replace(request, releases=1).for_budget(Budget(epsilon, delta))
     return request.for_sigma(once.sigma, delta)
-
-
-def _label_part(epsilon: float | None, labels: int | None, *, draws: int) -> RandomizedResponse | None:
-    if epsilon is None:
-        return None
-    if labels is None:
-        raise InvalidInput("labels", "be given with --label-epsilon", None, "Try --labels 2.")
-    return RandomizedResponse(epsilon, labels, draws)
 
 
 def _local_fields(request: MechanismRequest, guarantee: Guarantee) -> dict[str, Any]:

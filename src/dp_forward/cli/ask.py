@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,7 +81,12 @@ def ask(
     except BudgetExhausted as refused:
         raise BudgetExhausted(f"{refused} {_STILL_FREE}") from None
     finally:  # what was paid for is shown, whatever ended it
-        _print_all(answers, asked=len(asked), json=json)
+        if 0 < len(answers) < len(asked):
+            typer.echo(f"Only {len(answers)} of {len(asked)} texts were answered.", err=True)
+        if answers and json:
+            output.print_json(answers)
+        else:
+            print_answers(answers)
 
 
 def _read(texts: list[str] | None, file: Path | None) -> list[str]:
@@ -97,14 +103,8 @@ def _read(texts: list[str] | None, file: Path | None) -> list[str]:
     return given
 
 
-def _print_all(answers: list[dict[str, Any]], *, asked: int, json: bool) -> None:
-    if not answers:
-        return
-    if len(answers) < asked:
-        typer.echo(f"Only {len(answers)} of {asked} texts were answered.", err=True)
-    if json:
-        output.print_json(answers)
-        return
+def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
+    """One line for each of `Answer.as_dict`; with its ``text`` where that is public, and was added."""
     for number, answer in enumerate(answers, start=1):
         sure = max(answer["probabilities"].values())
         flags = {
@@ -112,21 +112,17 @@ def _print_all(answers: list[dict[str, Any]], *, asked: int, json: bool) -> None
             "resent": "sent again, seen to be the same text",
             "truncated": "cut to the front's length",
         }
-        given = answer | {"resent": answer["resent"] and not answer["stored"]}
+        spent = f"charged mu {shown_up(answer['charged']['mu'])}"
+        if answer["spent"] is not None:  # only in a pure ledger is the sum an epsilon
+            spent = f"spent {brief(shown_up(answer['spent']))}"
+        given = {**answer, "resent": answer["resent"] and not answer["stored"]}
         notes = ", ".join(note for flag, note in flags.items() if given[flag])
         typer.echo(
             f"{number}. {answer['label']} {sure:.3f}{f' ({notes})' if notes else ''}; "
-            f"charge {brief(shown_up(answer['charge']))}, {_spent(answer)}, "
+            f"charge {brief(shown_up(answer['charge']))}, {spent}, "
             f"remaining {brief(shown_down(answer['remaining']))}"
+            f"{'; ' + answer['text'] if 'text' in answer else ''}"
         )
-
-
-def _spent(answer: dict[str, Any]) -> str:
-    """The sum in the ledger; only in a pure one is it an epsilon."""
-    spent, charged = answer["spent"], answer["charged"]
-    if spent is None:
-        return f"charged mu {shown_up(charged['mu'])}"
-    return f"spent {brief(shown_up(spent))}"
 
 
 def _pairs(given: list[str], *, lines: bool) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 import typer
@@ -24,7 +24,6 @@ from dp_forward.cli.evaluate import task_of_run
 from dp_forward.cli.plan_options import Data, data_paths
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import Mechanism
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import counter
 from dp_forward.storage.json_files import read_json
@@ -63,15 +62,12 @@ _FEWEST: Final = 20
 Split = Annotated[str | None, Option(help="Which split [the run's evaluation split].")]
 
 
-class Outcome(NamedTuple):
-    """What a verb found: its main result, and facts to print.
+Outcome = tuple["AttackResult", Mapping[str, Any]]
+"""What a verb found: its main result, and facts to print.
 
-    Of the facts, ``scores`` are further attacks on the target. Where ``drawn_alike`` is False, a success
-    above the ceiling would have another reason than the noise.
-    """
-
-    result: AttackResult
-    facts: Mapping[str, Any]
+Of the facts, ``scores`` are further attacks on the target. Where ``drawn_alike`` is False, a success above
+the ceiling would have another reason than the noise.
+"""
 
 
 class Target:
@@ -81,21 +77,12 @@ class Target:
         A folder without plan.json (of `dpf split`, or a user's own) has no task of its own.
     """
 
-    def __init__(
-        self,
-        run: Path,
-        bars: Bars,
-        *,
-        task: str | None,
-        data: list[str] | None,
-        seed: int,
-        device: str | None,
-    ) -> None:
+    def __init__(self, run: Path, bars: Bars, *, task: str | None, seed: int, **given: Any) -> None:
         from dp_forward.split.artifacts import load_user_side
         from dp_forward.split.device import pick_device
 
         self.bars, self.folder, self.task_name, self.seed = bars, run, task, seed
-        self.device = str(pick_device(device))
+        self.device, self.data = str(pick_device(given["device"])), data_paths(given["data"]) or {}
         if not (run / "front").is_dir():
             remedy = "A back alone reads no text: name a folder of dpf finetune."
             raise InvalidInput("run", "hold a front", "none", remedy)
@@ -106,12 +93,7 @@ class Target:
             self.plan = read_json(run / "plan.json", name="run", remedy="Get it again.").get("plan")
             if not isinstance(self.plan, dict):
                 raise InvalidInput("run", "hold a readable plan.json", "no plan in it", "Get it again.")
-        self.data = data_paths(data) or {}
-
-    @property
-    def mechanism(self) -> Mechanism | None:
-        """The noise, calibrated now; None for an undefended model."""
-        return None if self.spec.noise is None else self.spec.mechanism()
+        self.mechanism = None if self.spec.noise is None else self.spec.mechanism()
 
     def split(self, given: str | None) -> str:
         """The split that is given, else the one that the run was measured on."""
@@ -189,9 +171,6 @@ def membership(
     noiseless: Annotated[
         bool, Option("--noiseless", help="The attacker holds the back and feeds it without noise.")
     ] = False,
-    score: Annotated[
-        Literal["entropy", "confidence", "modified-entropy"], Option(help="The one that is reported on top.")
-    ] = "entropy",
     drop_words: Annotated[
         float | None, Option(help="Leave this share of words out of the others, near to what the paper does.")
     ] = None,
@@ -218,8 +197,7 @@ def membership(
     for name, scored in SCORES.items():
         numbers = scored(answered, texts.labels)
         found[name] = threshold_attack(numbers[:size], numbers[size:], name=f"membership, {name}", **rules)
-    top = found.pop(score)
-    right = answered.argmax(axis=1) == texts.labels
+    top, right = found.pop("entropy"), answered.argmax(axis=1) == texts.labels
     facts = {
         "task": plan.task,
         "regime": str(plan.regime),
@@ -232,7 +210,7 @@ def membership(
         "accuracy_on_others": float(right[size:].mean()),
         "scores": {one.attack: one.as_dict() for one in found.values()},
     }
-    return Outcome(top, facts)
+    return top, facts
 
 
 def _plan_of(target: Target) -> Plan:
@@ -264,41 +242,15 @@ def _training_ceiling(target: Target, plan: Plan) -> float | None:
 def _texts_to_tell_apart(
     target: Target, plan: Plan, others: str | None, limit: int, drop_words: float | None
 ) -> tuple[EncodedTexts, int, str, bool]:
-    """First the members, then as many others; how many, where the others come from, and `_others`' coin."""
+    """First the members, then as many others; how many, where the others come from, and if a coin chose."""
+    from dp_forward.attacks.membership import drop_words as thin_out
     from dp_forward.data import read_records, sample_records
+    from dp_forward.data.tasks import split_name
     from dp_forward.privacy.checks import count
 
     limit = count("limit", limit, remedy="Use 2000.")
     everybody = list(read_records(target.task(), "train"))
     members = everybody if plan.train_limit is None else sample_records(everybody, plan.train_limit)
-    rest, others_from, drawn_alike = _others(target, plan, everybody, members, others, drop_words)
-    size = min(len(members), len(rest), limit)
-    if size < _FEWEST:
-        rule = f"be {_FEWEST} members and {_FEWEST} others or more"
-        raise InvalidInput("texts", rule, size, "An interval needs more.")
-    drawn: list[Record] = []
-    for seed, records in enumerate((members, rest), start=target.seed):
-        chosen = np.random.default_rng(seed).permutation(len(records))[:size]
-        drawn += [records[number] for number in chosen]
-    texts = target.encoded(drawn)
-    if texts.labels is None:
-        raise InvalidInput("others", "have labels", others_from, "Name another split.")
-    return texts, size, others_from, drawn_alike
-
-
-def _others(
-    target: Target,
-    plan: Plan,
-    everybody: list[Record],
-    members: list[Record],
-    others: str | None,
-    drop_words: float | None,
-) -> tuple[list[Record], str, bool]:
-    """Others, where they come from, and whether a coin could have made them members."""
-    from dp_forward.attacks.membership import drop_words as thin_out
-    from dp_forward.data import read_records
-    from dp_forward.data.tasks import split_name
-
     known = {id(record) for record in members}
     rest = [record for record in everybody if id(record) not in known]
     wanted = None if others is None else split_name(others)
@@ -309,7 +261,18 @@ def _others(
     if drop_words is not None:
         rest = list(thin_out(rest, share=drop_words, seed=target.seed))
         part, alike = f"{part}, without {drop_words:g} of the words", False
-    return rest, part, alike
+    size = min(len(members), len(rest), limit)
+    if size < _FEWEST:
+        rule = f"be {_FEWEST} members and {_FEWEST} others or more"
+        raise InvalidInput("texts", rule, size, "An interval needs more.")
+    drawn: list[Record] = []
+    for seed, records in enumerate((members, rest), start=target.seed):
+        chosen = np.random.default_rng(seed).permutation(len(records))[:size]
+        drawn += [records[number] for number in chosen]
+    texts = target.encoded(drawn)
+    if texts.labels is None:
+        raise InvalidInput("others", "have labels", part, "Name another split.")
+    return texts, size, part, alike
 
 
 @attack_verb
@@ -362,7 +325,7 @@ def inversion(
         "public_texts": len(own),
         "bag_recall": found.details["bag_recall"],
     }
-    return Outcome(found, facts)
+    return found, facts
 
 
 @attack_verb
@@ -377,9 +340,6 @@ def attribute(
     column: Annotated[str, Option("--attribute", help="Its column of attributes.")] = "attribute",
     share: Annotated[float, Option(help="Of the texts, how many the attacker knows and learns from.")] = 0.5,
     epochs: Annotated[int, Option(help="Of the attacker's training.")] = 20,
-    pool: Annotated[
-        Literal["mean", "flatten"] | None, Option(help="[flatten up to 4,096 numbers, mean above].")
-    ] = None,
     limit: Annotated[int | None, Option(help="A sample of the labelled texts.")] = None,
 ) -> Outcome:
     """What else does a release tell? A genre of the text by keywords, or any attribute of a labelled file.
@@ -407,16 +367,7 @@ def attribute(
         rule = f"be {2 * _FEWEST} or more with an attribute"
         raise InvalidInput("texts", rule, most, "Name another split, or --labelled FILE.")
     test, train = target.encoded(records, most).split_off(float(share), seed=target.seed)
-    found = attribute_attack(
-        target.front,
-        target.mechanism,
-        train,
-        test,
-        epochs=epochs,
-        seed=target.seed,
-        pool=pool,
-        device=target.device,
-        progress=counter(target.bars, "learning the attribute", epochs + 1),
-    )
-    facts = {"source": source, "attribute_values": list(values)[:50], "pool": found.details["pool"]}
-    return Outcome(found, facts)
+    progress = counter(target.bars, "learning the attribute", epochs + 1)
+    how: Any = {"epochs": epochs, "seed": target.seed, "device": target.device, "progress": progress}
+    found = attribute_attack(target.front, target.mechanism, train, test, **how)
+    return found, {"source": source, "attribute_values": list(values)[:50], "pool": found.details["pool"]}

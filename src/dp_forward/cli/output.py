@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from json import dumps
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -70,8 +70,8 @@ def print_result(
     """A result as one JSON object, or as fields and sentences without what is ``only_json``."""
     if json:
         print_json(result)
-        return
-    print_fields(title, {k: v for k, v in result.items() if k not in only_json}, sentences)
+    else:
+        print_fields(title, {k: v for k, v in result.items() if k not in only_json}, sentences)
 
 
 def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -106,18 +106,11 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
     """Run a command line; a refusal of ours is one line on stderr and its exit code, a warning one line."""
     shown = warnings.showwarning
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, LedgerRestated):
             warn(str(message), name=name)
         else:
-            shown(message, category, filename, lineno, file, line)
+            shown(message, category, *where, **more)
 
     try:
         warnings.showwarning = show

@@ -64,7 +64,7 @@ from dp_forward.train.closed_form import (
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import length_batches
 from dp_forward.train.inputs import cut_model, public_texts, read_splits
-from dp_forward.train.lineage import NUMBERS
+from dp_forward.train.lineage import NUMBERS, refuse_other_releases
 from dp_forward.train.plan import Plan
 
 __all__ = ["PROJECTION", "compare_noise", "outlook", "prepare_projection", "read_rows"]
@@ -73,6 +73,7 @@ PROJECTION: Final = "projection"
 """RUN/projection: the front that releases records, and what is known in its space beforehand."""
 _BATCH: Final = 64
 _READ_AT_ONCE: Final = 4096
+_TENSORS: Final = ("origin", "matrix", "covariance", "hint", "trust")
 
 Floats = NDArray[np.float64]
 
@@ -205,18 +206,11 @@ class Projected:
     def save(self, folder: Path) -> Projected:
         """Write the front and the numbers; returns the same with the digest of the front."""
         projection = self.projection
-        tensors = {
-            "origin": projection.origin,
-            "matrix": projection.matrix,
-            "covariance": projection.covariance,
-            "trust": np.array(projection.trust),
-        }
-        if projection.hint is not None:
-            tensors["hint"] = projection.hint
+        known = ((name, getattr(projection, name)) for name in _TENSORS)
+        tensors = {name: np.ascontiguousarray(value) for name, value in known if value is not None}
         folder.mkdir(parents=True, exist_ok=True)
         with draft_of(folder / NUMBERS) as draft:
-            whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-            save_file(whole, draft, metadata={"source": projection.source})
+            save_file(tensors, draft, metadata={"source": projection.source})
         digest = save_user_side(self.front, self.spec, self.tokens.tokenizer, folder)
         return replace(self, spec=replace(self.spec, front=digest))
 
@@ -228,16 +222,9 @@ class Projected:
             with safe_open(folder / NUMBERS, framework="numpy") as file:
                 numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 source = (file.metadata() or {}).get("source", "")
-            mean, spread = numbers["trust"].tolist()
-            found = Projection(
-                origin=numbers["origin"],
-                matrix=numbers["matrix"],
-                covariance=numbers["covariance"],
-                hint=numbers.get("hint"),
-                trust=(mean, spread),
-                source=source,
-            )
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            mean, spread = numbers.pop("trust").tolist()
+            found = Projection(**numbers, trust=(mean, spread), source=source)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             rule, remedy = f"hold {NUMBERS}", "Name the folder of the projection."
             raise InvalidInput("model", rule, type(error).__name__, remedy) from None
         labels = len(user.spec.labels)
@@ -280,13 +267,7 @@ class Projected:
 
     def refuse_others(self, corpus: ReleasedCorpus) -> None:
         """Refuse releases that were not made in this projection."""
-        if corpus.front_digest != self.spec.front:
-            rule = f"come from the front of the model, {str(self.spec.front)[:12]}..."
-            raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
-        for name in ("noise", "rows", "labels", "width"):
-            if getattr(corpus.release, name) != getattr(self.spec, name):
-                rule = f"have the {name} that the projection was made for"
-                raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
+        refuse_other_releases(corpus, [str(self.spec.front)], self.spec, "noise", "rows", "labels", "width")
 
     def prior(self) -> Discriminant:
         """What is known before any record is."""

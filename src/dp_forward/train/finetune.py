@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.writer import release_corpus
@@ -107,8 +107,7 @@ def finetune(
         started = time.perf_counter()
         inputs = load_inputs(plan, progress=progress) if inputs is None else inputs
         keeps = checkpoints and folder is not None
-        with place.dropped_if_refused():
-            said = enter_texts(plan, inputs, register) if is_first_process() else []
+        said = enter_texts(plan, inputs, register) if is_first_process() else []
         release = {"ledger": ledger, "budget": budget, "register": register, "say": say}
         training = _Training(plan, inputs, place, progress, keeps, release, said)
         report = training.report(training.run(), started=started)
@@ -201,39 +200,37 @@ class _Training:
         plan, stages = self.plan, {}
         if plan.warm_up_epochs:
             plain = Split(self.pair.front.plain, self.pair.back.plain)
-            first = replace(settings, epochs=plan.warm_up_epochs)
-            stages["warm-up"] = self._train_undefended("warm-up", plain, texts, loss, first)
+            model, first = self._undefended(plain, loss), replace(settings, epochs=plan.warm_up_epochs)
+            stages["warm-up"] = self._train_pair("warm-up", plain, texts, first, lambda step: model)
             if plan.public_relabel:
-                texts = texts.with_labels(self._labels_by_model(self._undefended(plain, loss), texts))
+                progress = counter(self.progress, "relabelling", len(texts))
+                answer = partial(answers_of, model.to(pick_device()), texts, at_once=512, progress=progress)
+                texts = texts.with_labels(self.place.stored_array("stages/relabelling.npy", answer))
             # A front that has been warmed up learns more slowly through the noise, so as not to forget, and
             # new maps settle without noise.
             rate, clean = settings.learning_rate * (1 / 3), 0.2 * settings.epochs
             settings = replace(settings, learning_rate=rate, clean_epochs=clean)
         noise = None if plan.training_noise is None else plan.training_noise.build()
-        stages[stage] = self.train_stage(
-            stage,
-            settings,
-            make_module=lambda step: self._noisy_model(noise, step=step, loss=loss),
-            train=texts,
-            evaluation=self.curve_texts,
-            halves={"front": self.pair.front, "back": self.pair.back},
-        )
-        return stages
+        make = partial(self._noisy_model, noise, loss=loss)
+        return {**stages, stage: self._train_pair(stage, self.pair, texts, settings, make)}
 
-    def _train_undefended(
-        self, stage: str, pair: Split, texts: EncodedTexts, loss: LabelLoss, settings: FitSettings
+    def _train_pair(
+        self,
+        stage: str,
+        pair: Split,
+        texts: EncodedTexts,
+        settings: FitSettings,
+        make: Callable[[int], NoisyModel],
     ) -> dict[str, Any]:
-        """Front and back without noise, bound or maps, where the regime lets the front see the texts."""
+        """Front and back together, where the regime lets the front see the texts."""
+        halves: dict[str, nn.Module] = {"front": pair.front, "back": pair.back}
+        evaluation = self.curve_texts
         return self.train_stage(
-            stage,
-            settings,
-            make_module=lambda step: self._undefended(pair, loss),
-            train=texts,
-            evaluation=self.curve_texts,
-            halves={"front": pair.front, "back": pair.back},
+            stage, settings, make_module=make, train=texts, evaluation=evaluation, halves=halves
         )
 
     def _undefended(self, pair: Split, loss: LabelLoss) -> NoisyModel:
+        """Front and back without noise, bound or maps."""
         labels = len(self.inputs.task.labels)
         return NoisyModel(pair, None, rows=self.inputs.spec.rows, labels=labels, loss=loss)
 
@@ -244,8 +241,9 @@ class _Training:
             assert inputs.public is not None
             named = {name: getattr(plan, f"public_{name}") for name in _PACE if name != "epochs"}
             settings = FitSettings.of(plan, epochs=plan.warm_up_epochs, **named)
-            stages["public"] = self._train_undefended(
-                "public", self.pair, inputs.public, LabelLoss(), settings
+            model = self._undefended(self.pair, LabelLoss())
+            stages["public"] = self._train_pair(
+                "public", self.pair, inputs.public, settings, lambda step: model
             )
         folder, projected = self.place.path / PROJECTION, None
         if is_first_process() and not (folder / "front" / "release.json").is_file():  # written last
@@ -301,22 +299,13 @@ class _Training:
 
     def _release(self, user: UserSide) -> ReleasedCorpus:
         """One stored release for every record of the task; charged once, drawn once."""
-        texts, place = self.inputs.train, self.place.path / "releases"
-        if not is_first_process():
-            wait_for_everyone()
-            return ReleasedCorpus.open(place)
-        corpus = release_corpus(
-            user,
-            texts,
-            place,
-            label_mechanism=self.labels,
-            **self.release,
-            resume=True,  # the run's folder was claimed for this plan
-            progress=counter(self.progress, "releasing", len(texts)),
-            device=pick_device(),
-        )
+        texts, place, corpus = self.inputs.train, self.place.path / "releases", None
+        if is_first_process():
+            more = {**self.release, "progress": counter(self.progress, "releasing", len(texts))}
+            more |= {"label_mechanism": self.labels, "device": pick_device()}
+            corpus = release_corpus(user, texts, place, resume=True, **more)  # the folder is this plan's
         wait_for_everyone()
-        return corpus
+        return ReleasedCorpus.open(place) if corpus is None else corpus
 
     def report(self, stages: dict[str, Any], *, started: float) -> dict[str, Any]:
         """Accuracy through the noise over repeated draws and without it, and what is promised."""
@@ -343,7 +332,7 @@ class _Training:
 
     def _measure(self, texts: EncodedTexts) -> tuple[Accuracy, float]:
         """Accuracy over draws of the noise, and without it."""
-        model = self._noisy_model(self.mechanism, step=_EVALUATION_STREAM).to(pick_device())
+        model = self._noisy_model(self.mechanism, _EVALUATION_STREAM).to(pick_device())
         progress = counter(self.progress, "evaluating", len(texts))
         noisy = accuracy_over_draws(model, texts, draws=self.plan.evaluation_draws, progress=progress)
         model.clean = True
@@ -351,7 +340,7 @@ class _Training:
         return noisy, accuracy_over_draws(model, texts, draws=1, progress=progress).mean
 
     def _noisy_model(
-        self, mechanism: Mechanism | None, *, step: int, loss: LabelLoss | None = None
+        self, mechanism: Mechanism | None, step: int, loss: LabelLoss | None = None
     ) -> NoisyModel:
         plan = self.plan
         # Simulated noise: another stream after every resume, so that no noise is met twice.
@@ -366,15 +355,6 @@ class _Training:
             auxiliary_alone=bool(plan.auxiliary_alone),
             loss=loss,
         )
-
-    def _labels_by_model(self, model: NoisyModel, texts: EncodedTexts) -> NDArray[Any]:
-        """What a model says of each text."""
-
-        def answer() -> NDArray[np.int64]:
-            progress = counter(self.progress, "relabelling", len(texts))
-            return answers_of(model.to(pick_device()), texts, at_once=512, progress=progress)
-
-        return self.place.stored_array("stages/relabelling.npy", answer)
 
     def _own_texts(self) -> EncodedTexts:
         """The training texts, their labels randomized once where the plan says so."""
@@ -396,7 +376,7 @@ class _Training:
         """Evaluation texts after one simulated draw, for the learning curve of the back."""
         device, texts, records = pick_device(), self.curve_texts, []
         assert texts is not None
-        model = self._noisy_model(self.mechanism, step=_CURVE_STREAM).to(device).eval()
+        model = self._noisy_model(self.mechanism, _CURVE_STREAM).to(device).eval()
         for start in range(0, len(texts), 64):
             batch = texts.batch(range(start, min(start + 64, len(texts))))
             labels = batch.pop("labels")

@@ -20,7 +20,7 @@ from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister, compar
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.split.halves import Front, note_seen_texts
+from dp_forward.split.halves import note_seen_texts
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.train.lineage import load_published, raw_texts_seen
 from dp_forward.train.plan import Plan
@@ -211,8 +211,7 @@ def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:
         pair = split_model(model, plan.cut, width=width, pooling=plan.pooling)
         tokenizer = load_tokenizer(plan.model)
     front = pair.front
-    plain = front if isinstance(front, Front) else front.front
-    check_vocabulary(tokenizer, plain.settings.get("vocab_size"))
+    check_vocabulary(tokenizer, front.plain.settings.get("vocab_size"))
     tokens = FixedLength(tokenizer, plan.rows, causal=front.pads_left, most_positions=front.max_rows)
     noise = None if plan.back == "closed-form" else plan.noise  # there the front is not yet what is asked
     spec = ReleaseSpec.of(front, noise=noise, rows=plan.rows, labels=task.labels)

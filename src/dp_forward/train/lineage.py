@@ -3,16 +3,11 @@
 A front that was trained on public data can be given to everybody: `--model RUN` starts from its halves, in
 `release-once` with the front as it is. So one public step serves many private tasks and mechanisms.
 
-A front that was trained on raw texts (`end-to-end`) may hold anything about them. So these are entered in the
-owner's register before the training (`inputs.enter_texts`), and the front carries the commitments to its
-entries, from model to model: a regime that protects training texts refuses a front that has seen one of them,
-whatever the task is called. A back that was trained from releases holds those: a second release of the same
-texts adds to the first, in the register too. So every report names the tasks of both, and a back that has
-learnt from the task is refused. What `public-front` had before its releases (RUN/public) is kept to start
-from.
-
-A provider starts from a back (`StartingPoint`), which `check_fits` compares with the corpus before anything
-trains: on releases of another front, or of another noise, it would learn nothing that it could be asked.
+A front that was trained on raw texts (`end-to-end`) may hold anything about them, and carries the commitments
+to their entries in the owner's register from model to model (`inputs.enter_texts`). A back that was trained
+from releases holds those, and a second release of the same texts adds to the first. So every report names the
+tasks of both, and what a regime cannot protect any more is refused. A provider starts from a back
+(`StartingPoint`).
 
 Edges:
     A front from elsewhere has commitments that this register does not know, or none. Then only the names of
@@ -24,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,18 +47,15 @@ _SUMMARY, _SPEC, _SETTINGS = "split.json", "release.json", "half.json"
 _OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _SPEC, "tokenizer")
 PUBLIC = "public"
 """RUN/public/back: the back of `public-front` as it was before the releases."""
-
-
 NUMBERS = "projection.safetensors"
 """In RUN/projection, beside its front: what is known in its space."""
 
 
 class Shape(NamedTuple):
-    """What is fixed once a model is cut."""
+    """What is fixed once a model is cut; the width d' is 0 without maps."""
 
     cut: str
     width: int
-    """d', or 0 without maps."""
     rows: int
 
 
@@ -202,15 +195,14 @@ def load_start(model: str) -> StartingPoint:
     for name in ("digest_back", "digest_front"):
         if summary is not None and not isinstance(summary.get(name), str):
             raise InvalidInput("model", f"have {name} in {_SUMMARY}", "none", "Get it again.")
-    known, back, spec = summary or {}, None, None
+    known, front, provider = summary or {}, base / "front", None
+    digest = known.get("digest_back")
     if (place / _SPEC).is_file():  # saved for a provider, and not only split
-        provider = load_provider_side(place, digest=known.get("digest_back"))
-        back, spec = provider.back, provider.spec
-    front = base / "front"
+        provider = load_provider_side(place, digest=digest)
     return StartingPoint(
-        back=back or load_back(place, digest=known.get("digest_back")),
+        back=load_back(place, digest=digest) if provider is None else provider.back,
         digest=half_digest(place),
-        spec=spec,
+        spec=None if provider is None else provider.spec,
         front_digest=known.get("digest_front"),
         front=front if base == Path(model) and front.is_dir() else None,
         # A report beside a back of unknown front may be about another front.
@@ -249,6 +241,20 @@ def _find_places(model: str) -> tuple[Path, Path]:
     raise InvalidInput("model", "hold a back", model, "Name a run, a result of dpf split, or a back folder.")
 
 
+def refuse_other_releases(
+    corpus: ReleasedCorpus, fronts: Iterable[str | None], spec: ReleaseSpec | None, *names: str
+) -> None:
+    """Refuse releases of another front, or where one of ``names`` differs; None: not known."""
+    for known in fronts:
+        if known is not None and known != corpus.front_digest:
+            rule = f"come from the front of the model, {known[:12]}..."
+            raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
+    for name in names:
+        if spec is not None and getattr(spec, name) != getattr(corpus.release, name):
+            rule = f"have the {name} that the model was made for"
+            raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
+
+
 def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
     """Refuse a corpus that this back cannot learn from, before anything is written."""
     spec, cut = corpus.release, start.back.cut
@@ -256,14 +262,7 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
         remedy = "Have them released: public, or randomized by --label-epsilon."
         raise InvalidInput("releases", "hold labels", "none", remedy)
     fronts = [start.front_digest] if start.front is None else [start.front_digest, half_digest(start.front)]
-    for known in fronts:
-        if known is not None and known != corpus.front_digest:
-            rule = f"come from the front of the model, {known[:12]}..."
-            raise InvalidInput("releases", rule, f"{corpus.front_digest[:12]}...", "Name the other model.")
-    for name in ("noise", "rows", "labels"):
-        if start.spec is not None and getattr(start.spec, name) != getattr(spec, name):
-            rule = f"have the {name} that the model was made for"
-            raise InvalidInput("releases", rule, "others", "Release again, or name the other model.")
+    refuse_other_releases(corpus, fronts, start.spec, "noise", "rows", "labels")
     wanted = ReleaseSpec.of(start.back, noise=spec.noise, rows=spec.rows, labels=spec.labels)
     wanted.refuse_mixed_rows(row_local=cut.row_local)
     if wanted.shape != spec.shape:
@@ -279,9 +278,8 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
 
 def copy_front(front: Path, out: Path) -> None:
     """The user's side as it is, so that the new run is whole; nothing else that lies in its folder."""
-    out.mkdir(exist_ok=True)
-    for name in _OF_A_FRONT:
-        if (front / name).is_dir():
-            shutil.copytree(front / name, out / name, dirs_exist_ok=True)
-        elif (front / name).is_file():
-            shutil.copyfile(front / name, out / name)
+
+    def others(at: str, names: list[str]) -> set[str]:
+        return set(names) - set(_OF_A_FRONT) if Path(at) == front else set()
+
+    shutil.copytree(front, out, dirs_exist_ok=True, ignore=others)

@@ -86,8 +86,7 @@ class NoisyModel(nn.Module):
     def _read(self, **texts: Tensor | None) -> tuple[Tensor, Tensor]:
         """The hidden matrix before the map M1 (where there is one), and after it with all ``rows`` rows."""
         front = self.front
-        inner = front.front if isinstance(front, NarrowFront) else front
-        wide: Tensor = inner(**texts)
+        wide: Tensor = front.plain(**texts) if isinstance(front, NarrowFront) else front(**texts)
         crossing = wide.detach() if self.auxiliary_alone and self.training else wide
         hidden: Tensor = front.narrow(crossing) if isinstance(front, NarrowFront) else crossing
         missing = self.rows - hidden.shape[1]
@@ -159,6 +158,6 @@ def _new_parameters(back: AnyBack) -> list[nn.Parameter]:
     if isinstance(back, AnswerBack):
         return list(back.parameters())
     found = list(back.widen.parameters()) if isinstance(back, NarrowBack) else []
-    model = back.back.model if isinstance(back, NarrowBack) else back.model
+    model = back.plain.model
     body = f"{getattr(model, 'base_model_prefix', '')}."
     return found + [value for name, value in model.named_parameters() if not name.startswith(body)]

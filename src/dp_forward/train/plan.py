@@ -249,6 +249,13 @@ class Plan(TaskSettings):
         }
         return replace(noise, **{name: value for name, value in changes.items() if value is not None})
 
+    def deciding(self) -> dict[str, Any]:
+        """As of every plan; with the values that stored plans had, where a setting came or went since."""
+        found = super().deciding()
+        if self.back == "closed-form":
+            found["average"] = None
+        return {name: value for name, value in found.items() if (name, value) != ("schedule", "linear")}
+
     def _rules(self) -> Iterator[tuple[str, bool, str, str]]:
         """(setting, whether it is broken, rule, remedy): what cannot go together is refused, not ignored."""
         from dp_forward.data.tasks import split_name

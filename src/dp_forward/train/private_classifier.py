@@ -35,7 +35,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,7 @@ class PrivateClassifier:
 
     _estimator_type = "classifier"  # for scikit-learn before 1.6
     _cloned = False
-    _place: _Folder
+    _folder: Path
     run_: Run
     """What `fit` made, as `dpf.finetune` gives it."""
     classes_: NDArray[Any]
@@ -129,20 +129,14 @@ class PrivateClassifier:
         task, classes = _find_classes(labels, kind)
         plan = self._plan(task)
         inputs = self._inputs(plan, texts, labels)
-        place, said = _Folder(), list[str]()
+        folder, said = Path(tempfile.mkdtemp(prefix="dpf-")), list[str]()
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        charged: dict[str, Any] = {"ledger": ledger, "budget": self.budget, "say": said.append}
         try:
-            run = finetune(
-                plan,
-                folder=place.path,
-                inputs=inputs,
-                checkpoints=False,
-                ledger=ledger,
-                budget=self.budget,
-                say=said.append,
-            )
+            run = finetune(plan, folder=folder, inputs=inputs, checkpoints=False, **charged)
         except BudgetExhausted as refused:
             raise BudgetExhausted(f"{refused} {_EACH_FIT}") from None
-        self._place, self.run_, self.classes_, self.outlook_ = place, run, classes, tuple(said)
+        self._folder, self.run_, self.classes_, self.outlook_ = folder, run, classes, tuple(said)
         return self
 
     def _plan(self, task: Task) -> Plan:
@@ -151,9 +145,9 @@ class PrivateClassifier:
             rule, remedy = "be release-once or public-front", "Only these protect the records."
             raise InvalidInput("regime", rule, repr(self.regime), remedy)
         phrases = {label_word(label) or "": said for label, said in (self.descriptions or {}).items()}
-        public = None
-        if self.public is not None:
-            public = os.fspath(self.public) if isinstance(self.public, str | os.PathLike) else _GIVEN
+        public = None if self.public is None else _GIVEN
+        if isinstance(self.public, str | os.PathLike):
+            public = os.fspath(self.public)
         return effective_plan(
             Plan.for_labels(
                 task,
@@ -172,14 +166,12 @@ class PrivateClassifier:
         """The model cut in two, and the records and public texts as token ids."""
         task, (pair, tokens, spec) = plan.find_task(), cut_model(plan)
         if plan.public == _GIVEN:
-            given = (
-                self.public if isinstance(self.public, tuple) and len(self.public) == 2 else (self.public,)
-            )
-            open_texts, open_labels = columns_of(*given)
-            open_labels = open_labels if len(given) == 2 else None
-            if open_labels is None and plan.regime is Regime.PUBLIC_FRONT:
+            paired = isinstance(self.public, tuple) and len(self.public) == 2
+            open_texts, found = columns_of(*self.public) if paired else columns_of(self.public)
+            if not paired and plan.regime is Regime.PUBLIC_FRONT:
                 raise InvalidInput("public", "be (texts, labels) in public-front", "texts", "Add labels.")
-            public: EncodedTexts | None = encode_texts(open_texts, open_labels, tokens, task=task)[1]
+            known = found if paired else None
+            public: EncodedTexts | None = encode_texts(open_texts, known, tokens, task=task)[1]
         else:
             public = public_texts(plan, tokens)
         if public is not None:
@@ -210,16 +202,12 @@ class PrivateClassifier:
     @property
     def guarantee(self) -> Guarantee:
         """What each training record is promised."""
-        found = self._fitted.run_.promises.training
-        assert found is not None  # the regimes of this class protect records
-        return found
+        return cast(Guarantee, self._fitted.run_.promises.training)  # these regimes protect records
 
     @property
     def guarantee_of_query(self) -> Guarantee:
         """What a text is promised whose label a provider is asked for, with the saved front."""
-        found = self._fitted.run_.promises.queries
-        assert found is not None
-        return found
+        return cast(Guarantee, self._fitted.run_.promises.queries)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the run, its releases and their ledger into a new folder.
@@ -227,7 +215,7 @@ class PrivateClassifier:
         Hand ``back`` to a provider (`dpf serve FOLDER/back`), ``front`` to users (`dpf ask FOLDER/front`),
         and keep the rest.
         """
-        root, run = Path(folder), self._fitted._place.path
+        root, run = Path(folder), self._fitted._folder
         if root.exists() and any(root.iterdir()):
             raise InvalidInput("folder", "be new or empty", root, "Name another.")
         shutil.copytree(run, root, dirs_exist_ok=True)
@@ -258,12 +246,12 @@ class PrivateClassifier:
             seed=plan.seed,
         )
         made.run_, made.classes_, made.outlook_ = run, _read_classes(run.spec.labels, kept["classes"]), ()
-        made._place = _Folder(root)
+        made._folder = root
         return made
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings that it was made with."""
-        return {name: getattr(self, name) for name in list(inspect.signature(type(self)).parameters)}
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **settings: Any) -> Self:
         """Change settings; what was learnt stays until the next `fit`."""
@@ -327,15 +315,6 @@ class PrivateClassifier:
         return read_rows(front, encoded).astype(np.float64)
 
 
-class _Folder:
-    """A folder of its own, gone when nobody refers to this any more, or a given one."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="dpf-")) if path is None else path
-        if path is None:
-            weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
 def _find_classes(labels: list[Any] | None, kind: object) -> tuple[Task, NDArray[Any]]:
     """The labels as they were given, in order, and the task of their words."""
     if labels is None:
@@ -354,6 +333,5 @@ def _find_classes(labels: list[Any] | None, kind: object) -> tuple[Task, NDArray
 
 def _read_classes(words: Sequence[str], kind: str) -> NDArray[Any]:
     """The labels of a stored classifier, as they were given."""
-    if np.dtype(kind).kind == "b":
-        return np.array([word == "True" for word in words])
-    return np.array(words).astype(kind)
+    found = np.array(words)
+    return found == "True" if np.dtype(kind).kind == "b" else found.astype(kind)

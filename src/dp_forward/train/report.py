@@ -79,9 +79,9 @@ def markdown(report: Mapping[str, Any]) -> str:
     """The report for people."""
     plan = report["plan"]
     cut = f" cut at `{plan['cut']}`" if "cut" in plan else ""
-    guarantee, subjects = report["guarantee"], ("queries", "training_texts", "labels")
+    guarantee = report["guarantee"]
     lines = [
-        f"# {'Back trained from ' if _from_releases(report) else ''}{_title(report)}",
+        f"# {_title(report)}",
         "",
         f"`{plan['model']}`{cut}, regime `{report['regime']}`.",
         "",
@@ -91,17 +91,14 @@ def markdown(report: Mapping[str, Any]) -> str:
         "",
         "## What is promised",
         "",
-        *[
-            f"* **{name.replace('_', ' ').capitalize()}.** {guarantee['statements'][name]}"
-            for name in subjects
-        ],
+        *[f"* **{name.replace('_', ' ').capitalize()}.** {x}" for name, x in guarantee["statements"].items()],
         "",
     ]
     parts = [guarantee.get(name) for name in ("queries", "training", "labels")]
     assumed = dict.fromkeys(assumption for part in parts if part for assumption in part["assumptions"])
     if assumed:
         lines += ["It rests on:", "", *[f"* {assumption}" for assumption in assumed], ""]
-    if _from_releases(report):
+    if "central" in report:  # trained from releases
         central = report["central"]
         said = "No central promise." if central is None else "\n\n".join(central["statements"])
         lines += ["## Through a shuffler", "", said, ""]
@@ -116,19 +113,12 @@ def markdown(report: Mapping[str, Any]) -> str:
     return "\n".join(lines + [f"* {name}: {value}" for name, value in report["provenance"].items()]) + "\n"
 
 
-def _from_releases(report: Mapping[str, Any]) -> bool:
-    return "central" in report
-
-
 def _title(report: Mapping[str, Any]) -> str:
-    if _from_releases(report):
-        return f"{report['records']} releases"
-    plan = report["plan"]
-    noise = (
-        "no noise"
-        if plan.get("mechanism") == "none"
-        else f"{plan['mechanism']}, epsilon {brief(shown_up(plan['epsilon']))}"
-    )
+    if "central" in report:
+        return f"Back trained from {report['records']} releases"
+    plan, noise = report["plan"], "no noise"
+    if plan["mechanism"] != "none":
+        noise = f"{plan['mechanism']}, epsilon {brief(shown_up(plan['epsilon']))}"
     return f"{plan['task']}, {noise}"
 
 
@@ -145,7 +135,7 @@ def _numbers(report: Mapping[str, Any]) -> dict[str, str]:
     }
     if "accuracy_on_released_labels" in report:
         rows["agreement with the released labels"] = _share(report["accuracy_on_released_labels"])
-    if _from_releases(report):
+    if "central" in report:
         measured_on = "held-out releases"
     elif report["regime"] == "dp-sgd" or report["plan"]["mechanism"] == "none":
         measured_on = "texts, no noise in a query"
@@ -168,8 +158,7 @@ def weakness(report: Mapping[str, Any]) -> str | None:
     Its interval must lie above what always naming the most frequent label reaches on the same texts, and its
     gain over the descriptions, compared text by text, above 0.
     """
-    commonest = report.get("accuracy_of_commonest_label")
-    described = report.get("accuracy_of_descriptions")
+    commonest, described = (report.get(f"accuracy_of_{of}") for of in ("commonest_label", "descriptions"))
     if commonest is None or report["accuracy_low"] > commonest:
         if described is None or report["gain_over_descriptions_low"] > 0:
             return None
@@ -203,7 +192,6 @@ def draw_bars(
     names, heights, _, _ = zip(*bars, strict=True)
     off = [[v - low for _, v, low, _ in bars], [high - v for _, v, _, high in bars]]
     places = range(len(bars))
-
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -67,7 +67,7 @@ class RunFolder:
 
         Edges:
             A folder that holds another plan, an unfinished run without ``resume``, or anything that is not a
-            run, is refused and left as it is.
+            run, is refused and left as it is. What is refused before it stored anything leaves no folder.
         """
         run = cls(path)
         if not is_first_process():
@@ -86,7 +86,12 @@ class RunFolder:
             # The others come on also after a refusal: they then fail by themselves, and do not wait for ever.
             wait_for_everyone()
         with lock:
-            yield run
+            try:
+                yield run
+            except DpForwardError:
+                if {found.name for found in path.iterdir()} <= {_PLAN, _LOCK}:
+                    shutil.rmtree(path)
+                raise
 
     def _claim(self, plan: PlanBase, digest: str, resume: bool) -> None:
         known = self.path / _PLAN
@@ -108,16 +113,6 @@ class RunFolder:
             raise InvalidInput("out", "hold no other plan", self.path, "Name another folder.")
         if not resume and not self.complete:
             raise InvalidInput("out", "hold no unfinished run", self.path, "Add --resume to continue it.")
-
-    @contextlib.contextmanager
-    def dropped_if_refused(self) -> Iterator[None]:
-        """Remove the folder again if the block refuses, where nothing but the plan is in it."""
-        try:
-            yield
-        except DpForwardError:
-            if {path.name for path in self.path.iterdir()} <= {_PLAN, _LOCK}:
-                shutil.rmtree(self.path)
-            raise
 
     @property
     def complete(self) -> bool:

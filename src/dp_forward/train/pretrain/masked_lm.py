@@ -1,10 +1,8 @@
-"""Masked language models: load, hide tokens, score those alone, noise at a cut, save as an ordinary one."""
+"""Masked language models: load, hide tokens, noise at a cut, save as an ordinary one."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from dp_forward.errors import InvalidInput
@@ -138,48 +136,6 @@ class MaskedBlocks(Dataset[dict[str, Tensor]]):
         block = self._blocks[self._order[1][place]]
         ids, labels = self._masking(block, np.random.default_rng((*self._seed, 1, item)))
         return {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
-
-
-@contextmanager
-def score_masked_tokens_only(model: nn.Module) -> Iterator[None]:
-    """While it is open, the model's ``loss`` comes from the rows of masked tokens alone; its logits too.
-
-    The head turns a row into a score for every token of the vocabulary, which costs as much as the rest of a
-    small model, and the loss looks at one row in seven. So the other rows are left out before the head.
-    Nothing of a family's code is repeated: two hooks, one on the model (which labels count) and one on the
-    first part of its head (which rows those are).
-
-    Guarantees:
-        Loss and gradients are those of the whole: the rows that are left out carry the label that is ignored.
-    Edges:
-        A batch in which nothing is masked is left as it is. A model whose head is not found computes all
-        scores.
-    """
-    inner: Any = model.back.model if isinstance(model, PrivateModel) else model
-    base = getattr(inner, "base_model_prefix", None)
-    beside = [part for name, part in inner.named_children() if base is not None and name != base]
-    # What the hidden rows reach first of the head: its first child with weights beside the base.
-    head = next((part for part in beside if [*part.parameters()]), None)
-    if head is None:
-        yield
-        return
-    chosen: list[Tensor] = []
-
-    def keep_labels(module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        chosen.clear()
-        labels = given.get("labels")
-        if labels is None or not bool((hidden := labels != IGNORED).any()):
-            return None
-        chosen.append(hidden)
-        return args, {**given, "labels": labels[hidden]}
-
-    def keep_rows(module: nn.Module, args: tuple[Any, ...]) -> Any:
-        return (args[0][chosen[0]], *args[1:]) if chosen else None
-
-    # Last in line, so that whatever else looks at the labels has seen them whole.
-    labels_hook = model.register_forward_pre_hook(keep_labels, with_kwargs=True)
-    with labels_hook, head.register_forward_pre_hook(keep_rows):
-        yield
 
 
 def split_tied(model: Any, cut: str) -> Split:

@@ -50,7 +50,6 @@ from dp_forward.train.pretrain.masked_lm import (
     MaskedLM,
     Masking,
     NoisyMaskedLM,
-    score_masked_tokens_only,
     split_tied,
 )
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
@@ -195,11 +194,8 @@ class _Job:
             "save_steps": plan.save_every,
             "save_total_limit": 2,
         }
-        with score_masked_tokens_only(model):
-            folder, progress = place.checkpoints(phase), self.progress
-            found = fit(
-                model, items, None, settings, stage=phase, folder=folder, progress=progress, **arguments
-            )
+        folder, progress = place.checkpoints(phase), self.progress
+        found = fit(model, items, None, settings, stage=phase, folder=folder, progress=progress, **arguments)
         self.peak_memory_mib = max(self.peak_memory_mib, found["peak_memory_mib"])
         return [{"phase": phase, "step": int(row["step"]), "loss": row["loss"]} for row in found["history"]]
 
@@ -247,11 +243,10 @@ def masked_loss(model: nn.Module, items: MaskedBlocks, *, batch: int) -> float:
     was_training = model.training
     model.to(device).eval()
     total, tokens = 0.0, 0
-    with score_masked_tokens_only(model):
-        for some in DataLoader(items, batch_size=batch):
-            masked = int((some["labels"] != IGNORED).sum())
-            total += masked * float(model(**{name: value.to(device) for name, value in some.items()}).loss)
-            tokens += masked
+    for some in DataLoader(items, batch_size=batch):
+        masked = int((some["labels"] != IGNORED).sum())
+        total += masked * float(model(**{name: value.to(device) for name, value in some.items()}).loss)
+        tokens += masked
     model.train(was_training)
     return total / tokens
 
