@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from audit.response_audit import audit_response
-from audit.two_point import audit_gaussian, audit_privunit
+from audit.two_point import audit_gaussian, audit_privunit, whitened
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     MVG,
     TEXT,
     AnalyticGaussian,
     Budget,
+    Factor,
     MatrixGaussian,
     PrivUnit,
     RandomizedResponse,
     calibrate,
-    from_weights,
     normalise,
 )
 
@@ -31,13 +31,13 @@ def _claim(name: str, epsilon: float, **shape) -> MatrixGaussian:
     if name == "mvg":
         return calibrate(MVG, budget, bound=BOUND, unit=TEXT, rows=2, columns=3).exact
     if name == "shaped":
-        shape = {"row_factor": from_weights([0.5, 2.0]), "column_factor": from_weights([1.0, 3.0, 0.2])}
+        shape = {"row_factor": Factor([0.5, 2.0]), "column_factor": Factor([1.0, 3.0, 0.2])}
     return calibrate(MatrixGaussian, budget, bound=BOUND, unit=TEXT, **shape)
 
 
 def _audit(claim: MatrixGaussian, factor: float, seed: int, draws: int = DRAWS, apart: float = 1.0):
     def sampler(x, rng):
-        return x + factor * claim.noise(*x.shape, rng)
+        return x + factor * claim._noise(x.shape, rng)
 
     rng = np.random.default_rng(seed)
     return audit_gaussian(claim, sampler, apart * PLUS, -apart * PLUS, draws=draws, rng=rng)
@@ -50,7 +50,7 @@ def _audit(claim: MatrixGaussian, factor: float, seed: int, draws: int = DRAWS, 
 def test_an_honest_gaussian_passes_and_false_ones_are_caught(name: str, epsilon: float) -> None:
     claim = _claim(name, epsilon)
     # A tenth of a small mu takes very many draws to see, of a pair further apart only a few.
-    apart = max(1.0, 2 / float(np.linalg.norm(claim.whiten(2 * PLUS))))
+    apart = max(1.0, 2 / float(np.linalg.norm(whitened(claim, 2 * PLUS))))
     for distance in {1.0, apart}:
         honest = _audit(claim, 1.0, seed=1, apart=distance)
         assert not honest.refuted
