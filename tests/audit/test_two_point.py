@@ -1,10 +1,12 @@
 """The two-point audit: honest samplers pass, a wrong factor is caught."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from audit.response_audit import audit_response
-from audit.two_point import audit_gaussian, audit_privunit, whitened
+from audit.two_point import audit_gaussian, audit_privunit
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     MVG,
@@ -18,6 +20,7 @@ from dp_forward.privacy import (
     calibrate,
     normalise,
 )
+from reference_samplers import noise, raw_vector, whitened
 
 EPSILONS = [1.0, 8.0, 16.0]
 DRAWS = 4000
@@ -37,7 +40,7 @@ def _claim(name: str, epsilon: float, **shape) -> MatrixGaussian:
 
 def _audit(claim: MatrixGaussian, factor: float, seed: int, draws: int = DRAWS, apart: float = 1.0):
     def sampler(x, rng):
-        return x + factor * claim._noise(x.shape, rng)
+        return x + factor * noise(claim, x.shape, rng)
 
     rng = np.random.default_rng(seed)
     return audit_gaussian(claim, sampler, apart * PLUS, -apart * PLUS, draws=draws, rng=rng)
@@ -65,12 +68,12 @@ def test_an_honest_privunit_passes_and_false_ones_are_caught(epsilon: float) -> 
     hidden = np.linspace(-1, 1, 24).reshape(2, 12)
     claim = calibrate(PrivUnit, Budget(epsilon), bound=BOUND, unit=TEXT)
     rng = np.random.default_rng(5)
-    assert not audit_privunit(claim, claim.raw, hidden, draws=DRAWS, rng=rng).refuted
+    assert not audit_privunit(claim, partial(raw_vector, claim), hidden, draws=DRAWS, rng=rng).refuted
     doubled = calibrate(PrivUnit, Budget(2 * epsilon), bound=BOUND, unit=TEXT)
-    assert audit_privunit(claim, doubled.raw, hidden, draws=DRAWS, rng=rng).refuted
+    assert audit_privunit(claim, partial(raw_vector, doubled), hidden, draws=DRAWS, rng=rng).refuted
 
     def less_noise(x, generator):
-        raw = claim.raw(x, generator).ravel()
+        raw = raw_vector(claim, x, generator).ravel()
         unit = np.ravel(BOUND.apply(x))
         unit = unit / np.linalg.norm(unit)
         along = raw @ unit

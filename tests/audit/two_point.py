@@ -14,17 +14,9 @@ import numpy as np
 from dp_forward.audit.findings import Finding, Floats, distance_finding, share_finding, weak_noise_z
 from dp_forward.privacy import MatrixGaussian, PrivUnit
 from dp_forward.privacy.checks import count
+from reference_samplers import whitened
 
 Sampler = Callable[[Floats, np.random.Generator], Floats]
-
-
-def whitened(claim: MatrixGaussian, difference: Floats) -> Floats:
-    """The same where the noise is N(0, I)."""
-    u, v = (
-        factor.left(np.eye(size))
-        for factor, size in zip((claim.row_factor, claim.column_factor), difference.shape, strict=True)
-    )
-    return np.asarray(np.linalg.solve(v, np.linalg.solve(u, difference).T).T / claim.sigma)
 
 
 def audit_gaussian(

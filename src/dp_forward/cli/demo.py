@@ -278,6 +278,8 @@ def _audits(epsilon: float) -> list[dict[str, Any]]:
 
 def _spend(*, cap: float, each: float) -> dict[str, Any]:
     """Release until the ledger says no."""
+    from dp_forward.noise.released.released_matrix import release, serialise
+
     mechanism = calibrate(PrivUnit, Budget(each), bound=_BOUND)
     rng = np.random.default_rng(7)
     with (
@@ -287,11 +289,10 @@ def _spend(*, cap: float, each: float) -> dict[str, Any]:
         while True:
             key = ledger.releases.to_bytes(16, "big")
             try:
-                release = ledger.reserve(key, mechanism.charge(), mechanism=mechanism.name)
+                reserved = ledger.reserve(key, mechanism.charge(), mechanism=mechanism.name)
             except BudgetExhausted as error:
                 ledger.verify()
                 spent = {"spent": ledger.spent(), "releases": ledger.releases}
                 return {"cap": cap, **spent, "sound": True, "refused": str(error)}
-            noisy = mechanism.sample(rng.standard_normal(_SHAPE), rng)
-            ledger.ready(release.id, noisy.astype("<f4").tobytes())
-            ledger.delivered(release.id)
+            ledger.ready(reserved.id, serialise(release(rng.standard_normal(_SHAPE), mechanism)))
+            ledger.delivered(reserved.id)

@@ -89,16 +89,8 @@ class Factor:
         widest = max(spectral_norm_upper(inverse[:, i : i + window]) for i in columns)
         return nudge_up(widest * slack)
 
-    def left(self, matrix: Floats) -> Floats:
-        """``F matrix``."""
-        if self.entries is None:
-            return matrix
-        return self.entries[:, None] * matrix if self.entries.ndim == 1 else self.entries @ matrix
-
     def __str__(self) -> str:
-        if self.entries is None:
-            return "uniform"
-        return f"{'diagonal' if self.entries.ndim == 1 else 'full'} {len(self.entries)}"
+        return f"{'diagonal' if np.ndim(self.entries) == 1 else 'full'} {self.size}"
 
 
 UNIFORM = Factor()

@@ -15,8 +15,6 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from dp_forward.errors import InvalidInput, Unproved
@@ -72,15 +70,6 @@ class GaussianNoise(Mechanism):
     @property
     def gaussian_mu(self) -> float:
         return self.mu
-
-    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> NDArray[np.float64]:
-        """One reference release: bound (without one the matrix stays as it is), then noise."""
-        bound = self.sensitivity.bound
-        bounded = np.array(hidden, dtype=np.float64, ndmin=2) if bound is None else bound.apply(hidden)
-        return bounded + self._noise(bounded.shape, rng)
-
-    def _noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float64]:
-        return self.sigma * rng.standard_normal(shape)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sigma={shown_up(self.sigma)}) -> {self.promise()}"

@@ -24,12 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import curve
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.factor import UNIFORM, Factor, Floats
+from dp_forward.privacy.factor import UNIFORM, Factor
 from dp_forward.privacy.gaussian import GaussianNoise, settle
 from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
@@ -82,13 +80,6 @@ class MatrixGaussian(GaussianNoise):
         at_one = cls(1.0, sensitivity, row_factor, column_factor, releases, delta)
         sigma = nudge_up(at_one.mu / curve.largest_mu(budget.epsilon, delta))
         return cls(sigma, sensitivity, row_factor, column_factor, releases, delta)
-
-    def _noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-        rows, columns = shape
-        self.row_factor.fit("row_factor", rows)
-        self.column_factor.fit("column_factor", columns)
-        shaped = self.row_factor.left(rng.standard_normal((rows, columns)))
-        return self.sigma * self.column_factor.left(shaped.T).T
 
     def __repr__(self) -> str:
         shape = "".join(

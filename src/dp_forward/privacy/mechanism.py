@@ -1,8 +1,7 @@
 """Base class of all mechanisms (noise, privacy map, promise), and the budget they are calibrated for.
 
-A mechanism answers for *all* the releases it covers (``releases`` of one input), and draws one release with
-``sample`` (a reference in NumPy, for tests and experiments: floating point noise is not safe to release, see
-docs/adr/0002).
+A mechanism answers for *all* the releases it covers (``releases`` of one input). It draws none: floating
+point noise is not safe to release (docs/adr/0002).
 """
 
 from __future__ import annotations

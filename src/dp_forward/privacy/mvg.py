@@ -153,9 +153,6 @@ class MVG(GaussianNoise):
         y = gap / (math.sqrt(size) + math.sqrt(size + 2 * gap))
         return min(1.0, self.releases * math.exp(-y * y) * (1 + 1e-10))
 
-    def _noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-        return self.exact._noise(shape, rng)
-
 
 def _harmonics(r: int) -> tuple[float, float]:
     """``H_r`` and ``H_{r,1/2}``."""

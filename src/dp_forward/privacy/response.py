@@ -72,7 +72,7 @@ class _Response(PureNoise):
         return scope_of(self.unit, releases=self.releases)
 
     def sample(self, labels: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One reference answer for each label."""
+        """One answer for each label, for experiments: what is released is drawn by exact coins."""
         array = np.asarray(labels)
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise InvalidInput("labels", "be a list of whole numbers", array.dtype, "Use 0..K-1.")
@@ -167,11 +167,6 @@ class KaryResponse(_Uniform):
             rule = f"have a score for each of {self.labels} labels"
             raise InvalidInput("hidden", rule, f"shape {rows.shape}", "Use a front that ends in K scores.")
         return np.asarray(np.argmax(np.where(np.isfinite(rows), rows, 0.0), axis=1))
-
-    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One reference release of one row of scores [1, K]: a one-hot row."""
-        answers = super().sample(self.decide(self.bound.apply(hidden)), rng)
-        return np.asarray(np.eye(self.labels, dtype=np.int64)[answers])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
