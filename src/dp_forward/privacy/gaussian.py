@@ -20,8 +20,8 @@ from scipy.special import ndtr
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.mechanism import Budget, Mechanism, scope_of
-from dp_forward.privacy.rounding import nudge_up, shown_up
+from dp_forward.privacy.mechanism import Budget, Mechanism
+from dp_forward.privacy.rounding import brief, nudge_up, shown_down, shown_up
 from dp_forward.privacy.units import Unit
 
 __all__ = ["GaussianNoise"]
@@ -65,7 +65,9 @@ class GaussianNoise(Mechanism):
 
     @property
     def scope(self) -> str:
-        return scope_of(self.unit, distance=self.sensitivity.value, releases=self.releases)
+        if self.unit is not None:
+            return super().scope
+        return f"for inputs at distance {brief(shown_down(self.sensitivity.value))}{self._over}"
 
     @property
     def gaussian_mu(self) -> float:
@@ -86,12 +88,7 @@ def settle(mechanism: GaussianNoise, *, sigma: float, gain: float = 1.0) -> None
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AnalyticGaussian(GaussianNoise):
-    """Independent Gaussian noise on every entry (aGM), with its exact curve.
-
-    Guarantees:
-        For every epsilon >= 0, ``releases`` releases are (epsilon, delta(epsilon))-DP between any
-        two inputs that the sensitivity covers; see the module docstring for the proof.
-    """
+    """Independent Gaussian noise on every entry (aGM), with its exact curve; the module has the proof."""
 
     name: ClassVar[str] = "gaussian"
 

@@ -38,7 +38,7 @@ from scipy.special import expit, log_expit, log_ndtr, logit, ndtr, ndtri
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound, normalise
-from dp_forward.privacy.mechanism import Budget, scope_of
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.solve import last_safe
@@ -157,10 +157,6 @@ class PrivUnit(PureNoise):
     @property
     def assumptions(self) -> tuple[str, ...]:
         return self.bound.assumptions
-
-    @property
-    def scope(self) -> str:
-        return scope_of(self.protects, releases=self.releases)
 
     def __repr__(self) -> str:
         t, p = self.threshold, self.cap_probability

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound
-from dp_forward.privacy.mechanism import Budget, scope_of
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.units import LABEL, TEXT, Unit
@@ -66,10 +66,6 @@ class _Response(PureNoise):
     @abstractmethod
     def transition(self) -> NDArray[np.float64]:
         """Row y: the probabilities of what is answered for the label y."""
-
-    @property
-    def scope(self) -> str:
-        return scope_of(self.unit, releases=self.releases)
 
     def sample(self, labels: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
         """One answer for each label, for experiments: what is released is drawn by exact coins."""
@@ -135,9 +131,8 @@ class RandomizedResponse(_Uniform):
 class KaryResponse(_Uniform):
     r"""Randomized response on the decision of a front that gives K scores: one row in, a one-hot row out.
 
-    The decision is the label with the largest score, the first of them where several are equal. It is
-    answered with probability ``e^eps / (e^eps + K - 1)``, else one of the K - 1 others, all alike. What
-    leaves is the row of K that holds 1 at the answer and 0 elsewhere.
+    The decision is the label with the largest score, the first of them where several are equal. What leaves
+    is the row of K that holds 1 at the answer and 0 elsewhere.
 
     Guarantees:
         Pure epsilon-LDP of the text, for any front. Proof: the decision d is a function of the text alone.
