@@ -22,7 +22,7 @@ from dp_forward.privacy import (
     normalise_rows,
     phrase,
 )
-from reference_samplers import left, noise, sample, whitened
+from reference_samplers import left, noise, whitened
 
 BUDGET = Budget(8.0, 1e-5)
 
@@ -94,7 +94,6 @@ def test_a_joint_release_of_q_k_and_v_is_calibrated_by_its_map() -> None:
     joint = calibrate(MatrixGaussian, BUDGET, bound=LinearImage(normalise_rows(1.0), weight), unit=TOKEN)
     plain = calibrate(MatrixGaussian, BUDGET, bound=normalise_rows(1.0), unit=TOKEN)
     assert joint.sigma == pytest.approx(plain.sigma * np.linalg.svd(weight)[1][0], rel=1e-9)
-    assert sample(joint, np.ones((3, 4)), np.random.default_rng(0)).shape == (3, 12)
 
 
 def test_the_density_is_that_of_the_vectorised_gaussian() -> None:
