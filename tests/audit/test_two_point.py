@@ -1,5 +1,7 @@
 """The two-point audit: honest samplers pass, a wrong factor is caught."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -11,13 +13,14 @@ from dp_forward.privacy import (
     TEXT,
     AnalyticGaussian,
     Budget,
+    Factor,
     MatrixGaussian,
     PrivUnit,
     RandomizedResponse,
     calibrate,
-    from_weights,
     normalise,
 )
+from reference_samplers import noise, raw_vector, whitened
 
 EPSILONS = [1.0, 8.0, 16.0]
 DRAWS = 4000
@@ -31,13 +34,13 @@ def _claim(name: str, epsilon: float, **shape) -> MatrixGaussian:
     if name == "mvg":
         return calibrate(MVG, budget, bound=BOUND, unit=TEXT, rows=2, columns=3).exact
     if name == "shaped":
-        shape = {"row_factor": from_weights([0.5, 2.0]), "column_factor": from_weights([1.0, 3.0, 0.2])}
+        shape = {"row_factor": Factor([0.5, 2.0]), "column_factor": Factor([1.0, 3.0, 0.2])}
     return calibrate(MatrixGaussian, budget, bound=BOUND, unit=TEXT, **shape)
 
 
 def _audit(claim: MatrixGaussian, factor: float, seed: int, draws: int = DRAWS, apart: float = 1.0):
     def sampler(x, rng):
-        return x + factor * claim.noise(*x.shape, rng)
+        return x + factor * noise(claim, x.shape, rng)
 
     rng = np.random.default_rng(seed)
     return audit_gaussian(claim, sampler, apart * PLUS, -apart * PLUS, draws=draws, rng=rng)
@@ -50,7 +53,7 @@ def _audit(claim: MatrixGaussian, factor: float, seed: int, draws: int = DRAWS, 
 def test_an_honest_gaussian_passes_and_false_ones_are_caught(name: str, epsilon: float) -> None:
     claim = _claim(name, epsilon)
     # A tenth of a small mu takes very many draws to see, of a pair further apart only a few.
-    apart = max(1.0, 2 / float(np.linalg.norm(claim.whiten(2 * PLUS))))
+    apart = max(1.0, 2 / float(np.linalg.norm(whitened(claim, 2 * PLUS))))
     for distance in {1.0, apart}:
         honest = _audit(claim, 1.0, seed=1, apart=distance)
         assert not honest.refuted
@@ -65,12 +68,12 @@ def test_an_honest_privunit_passes_and_false_ones_are_caught(epsilon: float) -> 
     hidden = np.linspace(-1, 1, 24).reshape(2, 12)
     claim = calibrate(PrivUnit, Budget(epsilon), bound=BOUND, unit=TEXT)
     rng = np.random.default_rng(5)
-    assert not audit_privunit(claim, claim.raw, hidden, draws=DRAWS, rng=rng).refuted
+    assert not audit_privunit(claim, partial(raw_vector, claim), hidden, draws=DRAWS, rng=rng).refuted
     doubled = calibrate(PrivUnit, Budget(2 * epsilon), bound=BOUND, unit=TEXT)
-    assert audit_privunit(claim, doubled.raw, hidden, draws=DRAWS, rng=rng).refuted
+    assert audit_privunit(claim, partial(raw_vector, doubled), hidden, draws=DRAWS, rng=rng).refuted
 
     def less_noise(x, generator):
-        raw = claim.raw(x, generator).ravel()
+        raw = raw_vector(claim, x, generator).ravel()
         unit = np.ravel(BOUND.apply(x))
         unit = unit / np.linalg.norm(unit)
         along = raw @ unit

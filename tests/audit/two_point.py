@@ -14,6 +14,7 @@ import numpy as np
 from dp_forward.audit.findings import Finding, Floats, distance_finding, share_finding, weak_noise_z
 from dp_forward.privacy import MatrixGaussian, PrivUnit
 from dp_forward.privacy.checks import count
+from reference_samplers import whitened
 
 Sampler = Callable[[Floats, np.random.Generator], Floats]
 
@@ -33,11 +34,11 @@ def audit_gaussian(
     this very pair, so that any pair can be audited; the worst one lies at the full sensitivity.
     """
     draws = count("draws", draws, at_least=2, remedy="Use a few thousand.")
-    difference = claim.whiten(first - second)
+    difference = whitened(claim, first - second)
     mu = float(np.linalg.norm(difference))
     direction = difference / mu
     scores = [
-        np.array([np.sum(claim.whiten(sampler(x, rng)) * direction) for _ in range(draws)])
+        np.array([np.sum(whitened(claim, sampler(x, rng)) * direction) for _ in range(draws)])
         for x in (first, second)
     ]
     return distance_finding(scores[0], scores[1], mu)

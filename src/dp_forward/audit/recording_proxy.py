@@ -84,7 +84,7 @@ class RecordingProxy:
                     found.append(Sent(head, rest[:size]))
                 data = rest[size:]
         whole = {one.body for one in found}
-        return [one for one in found if not any(_begins(one.body, other) for other in whole)]
+        return [one for one in found if not any(b != one.body and b.startswith(one.body) for b in whole)]
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -113,10 +113,6 @@ class RecordingProxy:
                 target.sendall(chunk)
             for end in (source, target):
                 end.shutdown(socket.SHUT_RDWR)
-
-
-def _begins(part: bytes, whole: bytes) -> bool:
-    return len(part) < len(whole) and whole.startswith(part)
 
 
 class RecordedClient:

@@ -99,26 +99,22 @@ class Ledger:
         A file of schema version 2 is upgraded when it is opened, with a warning (`LedgerRestated`) that says
         what it promises in truth (`Terms.restate` has the proof).
 
-        All releases protect one unit (a text, a token, ...), which every epsilon here refers to. It is fixed
-        by `create`, or else by the first charge; a charge of another unit, or of none that is stated, is
-        refused in the transaction that would write it.
+        All releases protect one unit (a text, a token, ...). It is fixed by `create`, or else by the first
+        charge; a charge of another unit, or of none that is stated, is refused.
 
-        Every event holds the hash of the one before it, and the last hash is stored separately. At each
-        opening and, for new rows, at each call, the chain is recomputed. That detects accidents: bit rot,
-        lost or swapped or edited rows, a lost tail, totals that do not add up, another file in its place
-        while it is open.
+        At each opening and, for new rows, at each call, the chain of hashes is recomputed. That detects
+        accidents: bit rot, lost or swapped or edited rows, a lost tail, totals that do not add up, another
+        file in its place while it is open.
     Edges:
         While a ledger is open its ``-wal`` file is part of it: move or copy both, or close first.
         The hashes have no secret in them. An owner who rewrites the whole file, restores an old copy or
         deletes the ``-wal`` file between uses is *not* detected; neither is a disk that reports "written" and
         did not write. Whoever holds the file spends their own privacy.
-        A day is what this machine's clock says when a charge is written, and stays with it. Where the clock
-        was set back, charges of a later day count as today's; so after a clock that ran ahead the day is
-        charged until that time has come. A clock set forward begins a new day: the cap is the promise that no
-        clock can change.
-        The ledger never receives a text. Keys should be keyed digests of the request (HMAC), because a plain
-        digest of a guessable text can be guessed back. Keys and payloads never appear in an error, a log or a
-        repr.
+        A day is what this machine's clock says when a charge is written (`admission.refuse_beyond_budget`
+        says what becomes of a clock that is set back). A clock set forward begins a new day: the cap is the
+        promise that no clock can change.
+        Keys should be keyed digests of the request (HMAC), because a plain digest of a guessable text can be
+        guessed back. Keys and payloads never appear in an error, a log or a repr.
         Threads may share an object; a fork may use it on both sides.
     """
 
@@ -196,14 +192,11 @@ class Ledger:
     def reserve(
         self, key: bytes, charge: Charge, *, mechanism: str = "", unit: Unit | None = None
     ) -> Release:
-        """Charge one release, before anything is drawn; asking again with a key costs nothing.
+        """Charge one release, before anything is drawn; it is on disk when this returns.
 
-        Guarantees:
-            When this returns, the charge is on disk, once per key, and the sums of both kinds are within
-            their shares, in all and of its day.
         Edges:
-            A known key returns its release in the state it has reached. `InvalidInput` if it was
-            charged something else then, or where the ledger has another ``unit`` or no share for this
+            A known key costs nothing, and returns its release in the state it has reached. `InvalidInput` if
+            it was charged something else then, or where the ledger has another ``unit`` or no share for this
             kind of charge; `BudgetExhausted` if a share, in all or of the day, would be passed. Then
             nothing is written.
             Charges that say no unit go together, in a ledger of their own.

@@ -10,14 +10,13 @@ before units were stored have no second line. Their unit is taken from the names
 wrote its own charges ("ask: privunit per text"), and is otherwise unknown.
 
 The row ``opened`` states the terms: the shares of the cap in the columns of a charge (its totals are 0), the
-epsilon and delta that they promise, and the budget of a day. In files of schema version 2 it states one
-epsilon and delta without shares; such a file is upgraded when it is opened, and a row ``restated`` at the end
-of the chain states its shares and its promise from then on (`terms`).
+epsilon and delta that they promise, and the budget of a day. In files of schema version 2 it states no
+shares; a row ``restated`` at the end of the chain does, once such a file is upgraded (`terms`).
 
 Guarantees:
-    The digest of a row covers its unit and its terms. Rows from before units were stored are read as they
-    are: no file is changed or refused for them. An upgrade is one transaction: it keeps every row and
-    payload, and a crash leaves the old file or the new one.
+    The digest of a row covers its unit and its terms. No file is changed or refused for rows from before
+    units were stored. An upgrade is one transaction: it keeps every row and payload, and a crash leaves the
+    old file or the new one.
 """
 
 from __future__ import annotations
@@ -234,17 +233,19 @@ def open_ledger_file(path: Path) -> Database:
 
 def _check_tables(connection: sqlite3.Connection) -> None:
     """Refuse a file that is not a ledger, or whose tables and triggers are not the ones above."""
+    connection.execute("BEGIN")  # all of one moment: another process may be upgrading the file
     (application,) = connection.execute("PRAGMA application_id").fetchone()
+    version = _version(connection)
+    found = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
+    connection.execute("COMMIT")
     if application != APPLICATION_ID:
         raise LedgerCorrupt("The file is an SQLite database, but not a ledger of dp-forward.")
-    version = _version(connection)
     if version not in _STATEMENTS:
         raise LedgerCorrupt(
             f"The ledger has schema version {version}; this software knows {_OLDER_VERSION} and "
             f"{SCHEMA_VERSION} only. Use the dp-forward that made it, or a new ledger: what the old one "
             "holds stays spent, and both add up."
         )
-    found = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall()
     if sorted(sql for (sql,) in found) != sorted(_STATEMENTS[version]):
         raise LedgerCorrupt("The ledger's tables and triggers are not the ones that were made.")
 

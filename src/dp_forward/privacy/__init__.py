@@ -22,13 +22,7 @@ from dp_forward.privacy.bounds import (
 from dp_forward.privacy.calibrate import calibrate
 from dp_forward.privacy.compose import Composition, compose
 from dp_forward.privacy.deployment import Deployment
-from dp_forward.privacy.factor import (
-    UNIFORM,
-    Factor,
-    from_covariance,
-    from_factor,
-    from_weights,
-)
+from dp_forward.privacy.factor import UNIFORM, Factor
 from dp_forward.privacy.gaussian import AnalyticGaussian, ClassicalGaussian
 from dp_forward.privacy.guarantee import Guarantee, Notion
 from dp_forward.privacy.matrix import MatrixGaussian
@@ -73,9 +67,6 @@ __all__ = [
     "clip",
     "clip_rows",
     "compose",
-    "from_covariance",
-    "from_factor",
-    "from_weights",
     "normalise",
     "normalise_rows",
     "parse_unit",

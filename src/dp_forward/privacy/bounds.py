@@ -63,10 +63,6 @@ class Bound(ABC):
     def changed_rows(self, unit: Unit) -> int | None:
         """How many consecutive rows two neighbours differ in; None where all of them may."""
 
-    @abstractmethod
-    def apply(self, hidden: ArrayLike) -> NDArray[np.float64]:
-        """The bounded matrix (a reference in float64; never raises for the values)."""
-
     @property
     @abstractmethod
     def assumptions(self) -> tuple[str, ...]:
@@ -167,6 +163,7 @@ class NormBound(Bound):
         return nudge_up(self.norm * math.sqrt(self._known_rows("its radius")))
 
     def apply(self, hidden: ArrayLike) -> NDArray[np.float64]:
+        """The bounded matrix, in float64; never raises for the values."""
         matrix = np.array(hidden, dtype=np.float64, ndmin=2)
         if matrix.ndim != 2 or matrix.size == 0:
             raise InvalidInput("hidden", "be one matrix", f"shape {matrix.shape}", "Loop over texts.")
@@ -230,14 +227,6 @@ class LinearImage(Bound):
 
     def radius(self) -> float:
         return nudge_up(self.base.radius() * self.spectral_norm)
-
-    def apply(self, hidden: ArrayLike) -> NDArray[np.float64]:
-        bounded = self.base.apply(hidden)
-        if bounded.shape[1] != len(self.weight):
-            raise InvalidInput(
-                "hidden", f"have {len(self.weight)} columns", bounded.shape[1], "Check the cut."
-            )
-        return np.asarray(bounded @ self.weight)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

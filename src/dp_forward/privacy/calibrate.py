@@ -44,7 +44,14 @@ def calibrate(
         _refuse(mechanism.__name__, sensitivity=sensitivity)
         settings |= {"bound": bound, "unit": TEXT if unit is None else unit}
     else:
-        settings["sensitivity"] = _sensitivity(bound, unit, sensitivity)
+        if sensitivity is not None:
+            _refuse("a bare sensitivity", bound=bound, unit=unit)
+        elif bound is None:
+            remedy = "Use bound=normalise(1.0), unit=TEXT."
+            raise InvalidInput("bound", "say how large a matrix may be", None, remedy)
+        else:
+            sensitivity = bound.sensitivity(TEXT if unit is None else unit)
+        settings["sensitivity"] = Sensitivity.of(sensitivity)
     maker: Any = mechanism
     made: M = maker.for_budget(budget, **settings)
     # The result of the root finder is checked by accounting for it.
@@ -61,16 +68,3 @@ def _refuse(name: str, **given: object) -> None:
     for setting, value in given.items():
         if value is not None:
             raise InvalidInput(setting, f"be left out for {name}", value, "It has none.")
-
-
-def _sensitivity(
-    bound: Bound | None, unit: Unit | None, sensitivity: Sensitivity | float | None
-) -> Sensitivity:
-    if sensitivity is not None:
-        _refuse("a bare sensitivity", bound=bound, unit=unit)
-        return Sensitivity.of(sensitivity)
-    if bound is None:
-        raise InvalidInput(
-            "bound", "say how large a matrix may be", None, "Use bound=normalise(1.0), unit=TEXT."
-        )
-    return bound.sensitivity(TEXT if unit is None else unit)

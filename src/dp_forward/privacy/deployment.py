@@ -206,8 +206,8 @@ class Deployment:
             # The theorems for Gaussian noise would leave the pure part out.
             rule = "be one mechanism with a shuffler or sampler"
             raise InvalidInput("text", rule, "Gaussian and pure together", "Pass the label by itself.")
-        if self.label is not None and self.label.releases not in (1, self._releases):
-            rule = f"be drawn once, or with each of the {self._releases} releases"
+        if self.label is not None and self.label.releases not in (1, self.text.releases):
+            rule = f"be drawn once, or with each of the {self.text.releases} releases"
             raise InvalidInput("label", rule, self.label.releases, "Count its draws.")
         if self.label is not None and isinstance(self.text, RandomizedResponse):
             raise InvalidInput("label", "go with a text mechanism", "two labels", "Use more releases.")
@@ -220,13 +220,9 @@ class Deployment:
             return
         if self.text.gaussian_mu == 0:
             raise InvalidInput("sampler", "go with Gaussian noise", self.sampled, "Use a shuffler.")
-        if self.label is not None and self.label.releases != self._releases:
+        if self.label is not None and self.label.releases != self.text.releases:
             remedy = "No proof here covers a label that is drawn once and sampled several times."
             raise InvalidInput("label", "be drawn with every release of a sampler", "once", remedy)
-
-    @property
-    def _releases(self) -> int:
-        return int(getattr(self.text, "releases", 1))
 
     @property
     def users(self) -> int | None:
@@ -237,11 +233,11 @@ class Deployment:
     def own_releases(self) -> Mechanism:
         """What is seen by whoever sees one user's own releases, all of them."""
         if self.sampled is not None:
-            mu = self.text.gaussian_mu / math.sqrt(self._releases)
+            mu = self.text.gaussian_mu / math.sqrt(self.text.releases)
             once = None if self.label is None else replace(self.label, releases=1)
             rests_on = dict.fromkeys((*self.text.assumptions, *(once.assumptions if once else ())))
             return SampledReleases(
-                mu, self.sampled, self._releases, once, self.text.shown_delta, tuple(rests_on)
+                mu, self.sampled, self.text.releases, once, self.text.shown_delta, tuple(rests_on)
             )
         return self.text if self.label is None else compose(self.text, self.label)
 
@@ -251,13 +247,6 @@ class Deployment:
         if self.sampled is not None:
             return Observer.SAMPLER
         return Observer.PROVIDER if self.shuffled is None else Observer.SHUFFLER
-
-    @property
-    def sees_own_releases(self) -> str:
-        """Who sees one user's own releases, in words."""
-        if self.users is None:
-            return "anyone who sees the releases, the provider included"
-        return f"{self.receiver}, or anyone else who sees one user's own releases"
 
     def guarantee(
         self, *, delta: float = -1.0, notion: Notion | None = None, assumptions: tuple[str, ...] = ()
@@ -271,7 +260,7 @@ class Deployment:
         """What holds for whoever sees only what was mixed; None without a shuffler or a sampler."""
         if self.users is None:
             return None
-        releases, mu = self._releases, self.text.gaussian_mu / math.sqrt(self._releases)
+        releases, mu = self.text.releases, self.text.gaussian_mu / math.sqrt(self.text.releases)
         if mu == 0:
             # A label that is drawn once goes with every release: one bundle, not several batches.
             fresh = self.label is None or self.label.releases == releases

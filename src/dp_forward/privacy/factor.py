@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
@@ -34,9 +34,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Factor:
-    """``entries`` is None for the identity of any size, a vector for a diagonal, or a matrix.
+    """``entries`` is None for the identity of any size (`UNIFORM`), a vector for a diagonal, or a matrix.
 
-    Use `UNIFORM`, `from_weights`, `from_covariance` or `from_factor`.
+    Coordinate i of a diagonal gets noise of standard deviation ``entries[i]``.
     """
 
     entries: Floats | None = None
@@ -89,63 +89,9 @@ class Factor:
         widest = max(spectral_norm_upper(inverse[:, i : i + window]) for i in columns)
         return nudge_up(widest * slack)
 
-    def left(self, matrix: Floats) -> Floats:
-        """``F matrix``."""
-        if self.entries is None:
-            return matrix
-        return self.entries[:, None] * matrix if self.entries.ndim == 1 else self.entries @ matrix
-
-    def left_inverse(self, matrix: Floats) -> Floats:
-        """``F^-1 matrix``."""
-        if self.entries is None:
-            return matrix
-        if self.entries.ndim == 1:
-            return matrix / self.entries[:, None]
-        return np.asarray(np.linalg.solve(self.entries, matrix))
-
-    def log_determinant(self) -> float:
-        """``log |det F|``."""
-        if self.entries is None:
-            return 0.0
-        if self.entries.ndim == 1:
-            return float(np.log(self.entries).sum())
-        return float(np.linalg.slogdet(self.entries)[1])
-
     def __str__(self) -> str:
-        if self.entries is None:
-            return "uniform"
-        return f"{'diagonal' if self.entries.ndim == 1 else 'full'} {len(self.entries)}"
+        return f"{'diagonal' if np.ndim(self.entries) == 1 else 'full'} {self.size}"
 
 
 UNIFORM = Factor()
 """The identity: every coordinate gets the same, independent noise."""
-
-
-def from_weights(weights: ArrayLike) -> Factor:
-    """A diagonal factor: coordinate i gets noise of standard deviation ``weights[i]``."""
-    return Factor(checks.finite_array("weights", weights, ndim=1))
-
-
-def from_factor(matrix: ArrayLike) -> Factor:
-    """Any invertible square matrix U or V itself."""
-    return Factor(checks.finite_array("factor", matrix, ndim=2))
-
-
-def from_covariance(covariance: ArrayLike) -> Factor:
-    """The Cholesky factor of a symmetric, positive definite covariance."""
-    matrix = checks.finite_array("covariance", covariance, ndim=2)
-    if matrix.shape[0] != matrix.shape[1]:
-        raise InvalidInput("covariance", "be square", f"shape {matrix.shape}", "Reshape it.")
-    if not np.allclose(matrix, matrix.T, rtol=1e-10, atol=1e-12 * float(np.abs(matrix).max())):
-        raise InvalidInput("covariance", "be symmetric", "an asymmetric matrix", "Use (A + A.T) / 2.")
-    least = float(np.linalg.eigvalsh(matrix)[0])
-    try:
-        factor = np.linalg.cholesky((matrix + matrix.T) / 2)
-    except np.linalg.LinAlgError:
-        raise InvalidInput(
-            "covariance",
-            "be positive definite",
-            f"smallest eigenvalue {least:.3g}",
-            "Add a small multiple of the identity.",
-        ) from None
-    return Factor(np.asarray(factor, dtype=np.float64))

@@ -15,15 +15,13 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.mechanism import Budget, Mechanism, scope_of
-from dp_forward.privacy.rounding import nudge_up, shown_up
+from dp_forward.privacy.mechanism import Budget, Mechanism
+from dp_forward.privacy.rounding import brief, nudge_up, shown_down, shown_up
 from dp_forward.privacy.units import Unit
 
 __all__ = ["GaussianNoise"]
@@ -67,20 +65,13 @@ class GaussianNoise(Mechanism):
 
     @property
     def scope(self) -> str:
-        return scope_of(self.unit, distance=self.sensitivity.value, releases=self.releases)
+        if self.unit is not None:
+            return super().scope
+        return f"for inputs at distance {brief(shown_down(self.sensitivity.value))}{self._over}"
 
     @property
     def gaussian_mu(self) -> float:
         return self.mu
-
-    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> NDArray[np.float64]:
-        """One reference release: bound (without one the matrix stays as it is), then noise."""
-        bound = self.sensitivity.bound
-        bounded = np.array(hidden, dtype=np.float64, ndmin=2) if bound is None else bound.apply(hidden)
-        return bounded + self._noise(bounded.shape, rng)
-
-    def _noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float64]:
-        return self.sigma * rng.standard_normal(shape)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(sigma={shown_up(self.sigma)}) -> {self.promise()}"
@@ -97,12 +88,7 @@ def settle(mechanism: GaussianNoise, *, sigma: float, gain: float = 1.0) -> None
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AnalyticGaussian(GaussianNoise):
-    """Independent Gaussian noise on every entry (aGM), with its exact curve.
-
-    Guarantees:
-        For every epsilon >= 0, ``releases`` releases are (epsilon, delta(epsilon))-DP between any
-        two inputs that the sensitivity covers; see the module docstring for the proof.
-    """
+    """Independent Gaussian noise on every entry (aGM), with its exact curve; the module has the proof."""
 
     name: ClassVar[str] = "gaussian"
 

@@ -119,7 +119,9 @@ class Guarantee:
     @property
     def against(self) -> str:
         """The observer: whoever sees one user's own releases."""
-        return self.deployment.sees_own_releases
+        if self.deployment.users is None:
+            return "anyone who sees the releases, the provider included"
+        return f"{self.deployment.receiver}, or anyone else who sees one user's own releases"
 
     @property
     def promise(self) -> str:

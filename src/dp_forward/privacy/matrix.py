@@ -15,29 +15,19 @@ condition ``sigma_min(U) sigma_min(V) >= S / B(epsilon, delta)``: always suffici
 when the differences fill the Frobenius ball. At token level only rows change, so ``max_i ||U^-1 e_i||``
 replaces ``1/sigma_min(U)``.
 
-The density is
-
-.. math:: p(Z) = (2\pi)^{-nd/2}\,|\Sigma|^{-d/2}\,|\Psi|^{-n/2}\,
-          e^{-\frac12 \mathrm{tr}(\Psi^{-1} Z^T \Sigma^{-1} Z)}
-
-(Equation 2 of the paper has the two exponents the other way round; nothing there rests on it).
-
-Paper: Definition 5, Theorem 6 (whose "only if" needs such differences), Algorithm 1, Lemma 3.
+Paper: Definition 5 (whose density has two exponents the other way round; nothing rests on it), Theorem 6
+(whose "only if" needs such differences), Algorithm 1, Lemma 3.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import checks, curve
+from dp_forward.privacy import curve
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.factor import UNIFORM, Factor, Floats
+from dp_forward.privacy.factor import UNIFORM, Factor
 from dp_forward.privacy.gaussian import GaussianNoise, settle
 from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
@@ -90,35 +80,6 @@ class MatrixGaussian(GaussianNoise):
         at_one = cls(1.0, sensitivity, row_factor, column_factor, releases, delta)
         sigma = nudge_up(at_one.mu / curve.largest_mu(budget.epsilon, delta))
         return cls(sigma, sensitivity, row_factor, column_factor, releases, delta)
-
-    def noise(self, rows: int, columns: int, rng: np.random.Generator) -> Floats:
-        """One reference draw of Z."""
-        self.row_factor.fit("row_factor", rows)
-        self.column_factor.fit("column_factor", columns)
-        shaped = self.row_factor.left(rng.standard_normal((rows, columns)))
-        return self.sigma * self.column_factor.left(shaped.T).T
-
-    def _noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-        rows, columns = shape
-        return self.noise(rows, columns, rng)
-
-    def whiten(self, difference: ArrayLike) -> Floats:
-        """``U^-1 difference V^-T / sigma``: the same thing seen where the noise is N(0, I)."""
-        matrix = checks.finite_array("difference", difference, ndim=2)
-        self.row_factor.fit("row_factor", matrix.shape[0])
-        self.column_factor.fit("column_factor", matrix.shape[1])
-        half = self.row_factor.left_inverse(matrix)
-        return self.column_factor.left_inverse(half.T).T / self.sigma
-
-    def log_density(self, noise: ArrayLike) -> float:
-        """The log density of Z at ``noise``: |Sigma| to the d/2, |Psi| to the n/2."""
-        white = self.whiten(noise)
-        rows, columns = len(white), white.size // len(white)
-        log_det_row = self.row_factor.log_determinant() + rows * math.log(self.sigma)
-        log_det_column = self.column_factor.log_determinant()
-        constant = -0.5 * white.size * math.log(2 * math.pi)
-        volume = columns * log_det_row + rows * log_det_column
-        return constant - volume - 0.5 * float(np.sum(white * white))
 
     def __repr__(self) -> str:
         shape = "".join(

@@ -1,8 +1,7 @@
 """Base class of all mechanisms (noise, privacy map, promise), and the budget they are calibrated for.
 
-A mechanism answers for *all* the releases it covers (``releases`` of one input), and draws one release with
-``sample`` (a reference in NumPy, for tests and experiments: floating point noise is not safe to release, see
-docs/adr/0002).
+A mechanism answers for *all* the releases it covers (``releases`` of one input). It draws none: floating
+point noise is not safe to release (docs/adr/0002).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.rounding import brief, shown_down, shown_up
+from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.units import Unit
 
 if TYPE_CHECKING:
@@ -49,6 +48,8 @@ class Mechanism(ABC):
 
     name: ClassVar[str]
     """The name on the command line."""
+    releases: int = 1
+    """How many releases of one input it answers for."""
 
     @abstractmethod
     def epsilon(self, delta: float = 0.0) -> float:
@@ -78,9 +79,13 @@ class Mechanism(ABC):
         """The delta at which `repr` states the promise."""
 
     @property
-    @abstractmethod
     def scope(self) -> str:
         """For whom the promise holds: 'per text', 'per text over 3 releases', ..."""
+        return f"per {self.unit}{self._over}"
+
+    @property
+    def _over(self) -> str:
+        return "" if self.releases == 1 else f" over {self.releases} releases"
 
     @property
     def gaussian_mu(self) -> float:
@@ -114,9 +119,3 @@ class Mechanism(ABC):
         epsilon = shown_up(self.epsilon(delta))
         numbers = f"({epsilon}, {shown_up(delta)})" if delta else epsilon
         return f"{numbers}-{'DP' if self.unit is None else 'LDP'} {self.scope}"
-
-
-def scope_of(unit: Unit | None, *, distance: float | None = None, releases: int = 1) -> str:
-    """The words behind a promise."""
-    what = f"for inputs at distance {brief(shown_down(distance or 0.0))}" if unit is None else f"per {unit}"
-    return what if releases == 1 else f"{what} over {releases} releases"

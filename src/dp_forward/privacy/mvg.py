@@ -16,7 +16,7 @@ for epsilon the condition is simply ``epsilon = (alpha P + beta sqrt(P)) / 2``.
 
 Unimodal: the columns are independent (Psi = I), the rows get precisions
 ``s_i(Sigma^-1) = sqrt(theta_i) P / sqrt(d)`` with shares ``theta_i`` of the precision budget that
-sum to 1. Equal shares by default.
+sum to 1; `for_budget` takes equal ones.
 
 The noise this asks for is enormous (variance above 1e8 where the matrix Gaussian needs 1.44): the
 theorem is loose, not the noise weak. `exact` gives the same noise its exact curve.
@@ -31,12 +31,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.factor import Floats, from_weights
+from dp_forward.privacy.factor import Factor, Floats
 from dp_forward.privacy.gaussian import GaussianNoise
 from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.mechanism import Budget
@@ -76,7 +75,7 @@ class MVG(GaussianNoise):
         exact = MatrixGaussian(
             1.0,
             self.sensitivity,
-            from_weights(deviations),
+            Factor(deviations),
             releases=self.releases,
             at_delta=self.at_delta,
         )
@@ -92,12 +91,10 @@ class MVG(GaussianNoise):
         rows: int,
         columns: int,
         largest_norm: float | None = None,
-        precision_shares: ArrayLike | None = None,
         releases: int = 1,
     ) -> MVG:
-        """The least noise that the MVG theorem allows for this budget and split of precision."""
+        """The least noise that the MVG theorem allows for this budget, the same in every row."""
         rows = checks.count("rows", rows, remedy="It is the fixed public length n.")
-        shares = _checked_shares(precision_shares, rows)
         delta = budget.positive_delta("MVG")
         if largest_norm is None:
             if sensitivity.bound is None:
@@ -110,7 +107,7 @@ class MVG(GaussianNoise):
         alpha, beta = draft._alpha(), draft._beta_per_zeta() * draft._zeta(delta / releases * (1 - 1e-9))
         root = 4 * wanted / (beta + math.sqrt(beta * beta + 8 * alpha * wanted))
         precision = root * root
-        variances = math.sqrt(columns) / (np.sqrt(shares) * precision)
+        variances = math.sqrt(columns) / (np.sqrt(np.full(rows, 1 / rows)) * precision)
         deviations = np.sqrt(variances) * (1 + 1e-10)
         return cls(deviations, columns, largest_norm, sensitivity, releases, delta)
 
@@ -156,25 +153,8 @@ class MVG(GaussianNoise):
         y = gap / (math.sqrt(size) + math.sqrt(size + 2 * gap))
         return min(1.0, self.releases * math.exp(-y * y) * (1 + 1e-10))
 
-    def _noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-        return self.exact._noise(shape, rng)
-
 
 def _harmonics(r: int) -> tuple[float, float]:
     """``H_r`` and ``H_{r,1/2}``."""
     k = np.arange(1, r + 1, dtype=np.float64)
     return float(np.sum(1 / k)), float(np.sum(1 / np.sqrt(k)))
-
-
-def _checked_shares(shares: ArrayLike | None, rows: int) -> Floats:
-    if shares is None:
-        return np.full(rows, 1 / rows)
-    array = checks.finite_array("precision_shares", shares, ndim=1)
-    if len(array) != rows or not (array > 0).all() or abs(float(array.sum()) - 1) > 1e-9:
-        raise InvalidInput(
-            "precision_shares",
-            f"be {rows} numbers above 0 that sum to 1",
-            f"{len(array)} numbers with sum {float(array.sum()):g}",
-            "Divide by their sum.",
-        )
-    return array

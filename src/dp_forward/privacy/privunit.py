@@ -33,13 +33,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, log_expit, log_ndtr, logit, ndtr, ndtri, ndtri_exp
+from scipy.special import expit, log_expit, log_ndtr, logit, ndtr, ndtri
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound, normalise
-from dp_forward.privacy.mechanism import Budget, scope_of
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.solve import last_safe
@@ -50,8 +49,6 @@ __all__ = ["PrivUnit"]
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _FURTHEST = 35.0
 _ROUNDING = 1e-13
-
-Floats = NDArray[np.float64]
 
 
 def mean_scale(epsilon: float, threshold: float) -> float:
@@ -160,33 +157,6 @@ class PrivUnit(PureNoise):
     @property
     def assumptions(self) -> tuple[str, ...]:
         return self.bound.assumptions
-
-    @property
-    def scope(self) -> str:
-        return scope_of(self.protects, releases=self.releases)
-
-    def raw(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
-        """V itself, not yet divided by m: one draw per bounded vector."""
-        bounded = self.bound.apply(hidden)
-        vectors = bounded.reshape(1, -1) if self.bound.over == "matrix" else bounded
-        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        noise = rng.standard_normal(unit.shape)
-        along = self._signal(len(unit), rng)[:, None]
-        across = noise - np.sum(unit * noise, axis=1, keepdims=True) * unit
-        raw: Floats = along * unit + across
-        return raw.reshape(bounded.shape)
-
-    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> Floats:
-        """One reference release, unbiased for the bounded matrix: bound, then ``norm / m * V``."""
-        return self.sigma * self.raw(hidden, rng)
-
-    def _signal(self, size: int, rng: np.random.Generator) -> Floats:
-        """s: N(0, 1) above t with probability p, else below, by inverse CDF in log space."""
-        log_uniform = np.log1p(-rng.random(size))
-        above = -ndtri_exp(log_uniform + log_ndtr(-self.threshold))
-        below = ndtri_exp(log_uniform + log_ndtr(self.threshold))
-        in_cap = rng.random(size) < self.cap_probability
-        return np.asarray(np.where(in_cap, np.maximum(above, self.threshold), below))
 
     def __repr__(self) -> str:
         t, p = self.threshold, self.cap_probability

@@ -93,7 +93,7 @@ class ThreeLevelLoss:
 
 
 class PureNoise(Mechanism):
-    """Anything whose privacy loss is +-epsilon or 0: PrivUnit and randomized response."""
+    """Anything whose privacy loss is +-epsilon or 0."""
 
     loss: ThreeLevelLoss
     """The loss of all releases together; set when the object is made."""

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound
-from dp_forward.privacy.mechanism import Budget, scope_of
+from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.units import LABEL, TEXT, Unit
@@ -67,12 +67,8 @@ class _Response(PureNoise):
     def transition(self) -> NDArray[np.float64]:
         """Row y: the probabilities of what is answered for the label y."""
 
-    @property
-    def scope(self) -> str:
-        return scope_of(self.unit, releases=self.releases)
-
     def sample(self, labels: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One reference answer for each label."""
+        """One answer for each label, for experiments: what is released is drawn by exact coins."""
         array = np.asarray(labels)
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise InvalidInput("labels", "be a list of whole numbers", array.dtype, "Use 0..K-1.")
@@ -135,9 +131,8 @@ class RandomizedResponse(_Uniform):
 class KaryResponse(_Uniform):
     r"""Randomized response on the decision of a front that gives K scores: one row in, a one-hot row out.
 
-    The decision is the label with the largest score, the first of them where several are equal. It is
-    answered with probability ``e^eps / (e^eps + K - 1)``, else one of the K - 1 others, all alike. What
-    leaves is the row of K that holds 1 at the answer and 0 elsewhere.
+    The decision is the label with the largest score, the first of them where several are equal. What leaves
+    is the row of K that holds 1 at the answer and 0 elsewhere.
 
     Guarantees:
         Pure epsilon-LDP of the text, for any front. Proof: the decision d is a function of the text alone.
@@ -167,11 +162,6 @@ class KaryResponse(_Uniform):
             rule = f"have a score for each of {self.labels} labels"
             raise InvalidInput("hidden", rule, f"shape {rows.shape}", "Use a front that ends in K scores.")
         return np.asarray(np.argmax(np.where(np.isfinite(rows), rows, 0.0), axis=1))
-
-    def sample(self, hidden: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One reference release of one row of scores [1, K]: a one-hot row."""
-        answers = super().sample(self.decide(self.bound.apply(hidden)), rng)
-        return np.asarray(np.eye(self.labels, dtype=np.int64)[answers])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,13 +25,13 @@ from dp_forward.privacy import (
     AnalyticGaussian,
     Budget,
     ClassicalGaussian,
+    Factor,
     LinearImage,
     MatrixGaussian,
     RandomizedResponse,
     calibrate,
     clip,
     clip_rows,
-    from_weights,
     normalise,
     normalise_rows,
 )
@@ -324,9 +324,7 @@ def test_a_release_is_not_changed_copied_or_pickled() -> None:
 
 
 REFUSED = {
-    "shaped": calibrate(
-        MatrixGaussian, BUDGET, bound=BOUND, unit=TEXT, row_factor=from_weights([1.0, 2.0, 1.0])
-    ),
+    "shaped": calibrate(MatrixGaussian, BUDGET, bound=BOUND, unit=TEXT, row_factor=Factor([1.0, 2.0, 1.0])),
     "mvg": calibrate(MVG, BUDGET, bound=BOUND, unit=TEXT, rows=3, columns=4),
     "classical": ClassicalGaussian.baseline(BUDGET, sensitivity=BOUND.sensitivity(TEXT)),
     "response": RandomizedResponse(1.0, 2),

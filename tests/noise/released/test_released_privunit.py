@@ -18,6 +18,7 @@ from dp_forward.noise.released import released_privunit
 from dp_forward.noise.released.released_matrix import dequantise, release, release_batch
 from dp_forward.noise.released.released_privunit import PER_UNIT, Law, directions, rounded_privunit
 from dp_forward.privacy import TEXT, TOKEN, Budget, PrivUnit, calibrate, normalise, normalise_rows
+from reference_samplers import raw_vector
 
 WHOLE = calibrate(PrivUnit, Budget(4.0), bound=normalise(1.0), unit=TEXT)
 ROWS = calibrate(PrivUnit, Budget(4.0), bound=normalise_rows(2.5, rows=3), unit=TOKEN)
@@ -223,7 +224,7 @@ def _along_and_across(values, mechanism: PrivUnit, hidden):
 @pytest.fixture(scope="module")
 def reference() -> np.ndarray:
     rng = np.random.default_rng(1)
-    raw = np.stack([WHOLE.raw(HIDDEN, rng) for _ in range(6000)])
+    raw = np.stack([raw_vector(WHOLE, HIDDEN, rng) for _ in range(6000)])
     return WHOLE.sigma * np.rint(PER_UNIT * raw) / PER_UNIT
 
 

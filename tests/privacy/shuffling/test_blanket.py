@@ -24,6 +24,7 @@ from dp_forward.privacy.pure_loss import ThreeLevelLoss
 from dp_forward.privacy.shuffling import shuffled_epsilon
 from dp_forward.privacy.shuffling.blanket import Blanket, batch_curve, blanket_epsilon
 from dp_forward.privacy.shuffling.central_epsilon import privunit_for_central, shuffled_mechanism
+from reference_samplers import raw_vector
 
 GOLDEN = [
     (2.0, 10_000, 1e-6, 1.0, 0.09877),
@@ -171,7 +172,7 @@ def measured_delta(parts, users, epsilon, draws, rng):
         if isinstance(mechanism, PrivUnit):
             wanted = np.zeros((draws, users, 3))
             wanted[:, 0, 0], wanted[:, 1:, 1] = 1.0, 1.0
-            rows = mechanism.raw(wanted.reshape(-1, 3), rng).reshape(wanted.shape)
+            rows = raw_vector(mechanism, wanted.reshape(-1, 3), rng).reshape(wanted.shape)
             t, step = mechanism.threshold, mechanism.loss.epsilon
             logs = [step * (side >= t) for side in (rows[..., 0], -rows[..., 0], rows[..., 1])]
         else:

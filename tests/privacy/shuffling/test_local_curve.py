@@ -7,8 +7,8 @@ import pytest
 
 from dp_forward.privacy import curve
 from dp_forward.privacy.response import keep_probability
-from dp_forward.privacy.shuffling import amplified_epsilon, record_curve
-from dp_forward.privacy.shuffling.local_curve import curve_epsilon
+from dp_forward.privacy.shuffling.clones import amplified_epsilon
+from dp_forward.privacy.shuffling.local_curve import curve_epsilon, record_curve
 from shuffling_deltas import shuffled_delta
 
 PAPER_NOISE = {

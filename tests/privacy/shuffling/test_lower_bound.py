@@ -9,10 +9,10 @@ from scipy.special import ndtr
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import curve
 from dp_forward.privacy.pure_loss import ThreeLevelLoss
-from dp_forward.privacy.shuffling import (
+from dp_forward.privacy.shuffling import shuffled_epsilon
+from dp_forward.privacy.shuffling.lower_bound import (
     attack_epsilon,
     sampler_attack_epsilon,
-    shuffled_epsilon,
     shuffled_pure_lower,
 )
 

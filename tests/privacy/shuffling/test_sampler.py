@@ -8,7 +8,8 @@ import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import curve
-from dp_forward.privacy.shuffling import record_curve, sampler, sampler_epsilon
+from dp_forward.privacy.shuffling import sampler, sampler_epsilon
+from dp_forward.privacy.shuffling.local_curve import record_curve
 from shuffling_deltas import sampler_delta
 
 LABEL = math.log(9)

@@ -1,8 +1,8 @@
 r"""Inversion by linear discriminants: for cuts that mix rows, learnt from the attacker's own releases.
 
-It has the front, so it releases public text with (simulated) noise and keeps, of the rows seen where token v
-stands, their number and mean mu_v, and of all of them the covariance S within a token. Were the rows of a
-token normal with that covariance, the most probable token of a row y would be that with the largest
+The attacker releases public text with (simulated) noise and keeps, of the rows seen where token v stands,
+their number and mean mu_v, and of all of them the covariance S within a token. Were the rows of a token
+normal with that covariance, the most probable token of a row y would be that with the largest
 
 .. math:: (y - \mu)^T S^{-1} (\mu_v - \mu) - \tfrac12 (\mu_v - \mu)^T S^{-1} (\mu_v - \mu) + \log p_v
 

@@ -1,8 +1,7 @@
 r"""Nearest-token attack: for each row that was seen, the token whose own row lies nearest.
 
-Whoever has the front (it is public, or the provider made it) can ask it what any token looks like. Where the
-front computes row i from token i alone (`row_local`: embeddings, encoder.1.qkv), it is run on every token at
-every place, so all candidate rows x_v are known (`compare_tokens`). What is seen of row i is
+Where the front computes row i from token i alone (`row_local`: embeddings, encoder.1.qkv), it is run on every
+token at every place, so all candidate rows x_v are known (`compare_tokens`). What is seen of row i is
 ``y_i = s x_v + noise``, where a bound has multiplied the matrix by s. Without noise the nearest candidate
 *is* the token. Two attackers use this, and differ in what they know:
 

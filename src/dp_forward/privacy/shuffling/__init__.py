@@ -15,29 +15,18 @@ from dp_forward.privacy.shuffling.central_epsilon import (
     shuffled_gaussian,
     shuffled_mechanism,
 )
-from dp_forward.privacy.shuffling.clones import amplified_epsilon, shuffled_epsilon
-from dp_forward.privacy.shuffling.local_curve import record_curve
-from dp_forward.privacy.shuffling.lower_bound import (
-    attack_epsilon,
-    sampler_attack_epsilon,
-    shuffled_pure_lower,
-)
+from dp_forward.privacy.shuffling.clones import shuffled_epsilon
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
 
 __all__ = [
     "CentralBound",
     "CentralBounds",
-    "amplified_epsilon",
-    "attack_epsilon",
     "paper_estimate",
     "privunit_for_central",
-    "record_curve",
     "sampled_gaussian",
-    "sampler_attack_epsilon",
     "sampler_epsilon",
     "shuffled_epsilon",
     "shuffled_gaussian",
     "shuffled_mechanism",
-    "shuffled_pure_lower",
 ]

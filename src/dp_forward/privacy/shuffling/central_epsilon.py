@@ -204,9 +204,6 @@ def shuffled_gaussian(
         more.
     """
     delta = checks.delta(delta, zero=False)
-    mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
-    users = checks.count("users", users, remedy="Pass the number of people who are shuffled.")
-    releases = checks.count("releases", releases, remedy="Pass the releases of each user.")
     label: dict[str, Any] = {"label_epsilon": label_epsilon, "labels": labels}
     lower = attack_epsilon(delta, mu=mu, users=users, releases=releases, label_once=label_once, **label)
     bundle = record_curve(mu=math.sqrt(releases) * mu, draws=1 if label_once else releases, **label)
@@ -296,8 +293,6 @@ def sampled_gaussian(
         ``upper.epsilon`` is None where ``delta`` is too small for any finite proof.
     """
     delta = checks.delta(delta, zero=False)
-    mu = checks.positive("mu", mu, remedy="Pass sensitivity / sigma.")
-    users = checks.count("users", users, remedy="Pass the number of people who may be drawn.")
     epochs = checks.count("epochs", epochs, remedy="Pass the passes over the data.")
     steps = epochs * users
     label: dict[str, Any] = {"label_epsilon": label_epsilon, "labels": labels}

@@ -190,13 +190,7 @@ def sampler_attack_epsilon(
     label_epsilon: float | None = None,
     labels: int = 2,
 ) -> float:
-    """The same for an anonymous sampler that draws one of ``users`` people ``steps`` times.
-
-    Guarantees:
-        A lower bound on every valid central epsilon at ``delta``.
-    Edges:
-        0 where the attack finds nothing.
-    """
+    """The same for an anonymous sampler that draws one of ``users`` people ``steps`` times."""
     delta = checks.delta(delta, zero=True)
     users = checks.count("users", users, remedy=_USERS)
     steps = checks.count("steps", steps, remedy="Pass epochs * users.")

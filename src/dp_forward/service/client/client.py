@@ -28,9 +28,8 @@ Edges:
     promises that a batch of texts rounds as each of them does alone, and what is released must not depend on
     what else was asked.
     A text that is longer than n tokens is cut: the server cannot tell, the user is told (`Answer.truncated`).
-    A release that is sent again (``resend``, or because no answer came) looks the same, so whoever got it
-    before learns that the text is the same. Epsilon does not bound that: it bounds what is learnt about the
-    text.
+    Whoever gets a release again (``resend``, or because no answer came) learns that the text is the same.
+    Epsilon does not bound that: it bounds what is learnt about the text.
 """
 
 from __future__ import annotations
@@ -140,7 +139,6 @@ class Client:
 
         ``epsilon`` is for this question only; the same text at another epsilon is another release.
         ``resend`` sends the stored release again, which costs nothing: for a provider that changed its back.
-        The receiver then learns that the text is the same as before.
         """
         question = self._prepare(text, epsilon=epsilon, resend=resend)
         return question if isinstance(question, Answer) else self._send(question)
@@ -243,10 +241,7 @@ class Client:
         self.close()
 
     def _agree(self, policy: Policy) -> Offer:
-        """Agree on terms with the server, at the front's own epsilon or a smaller one.
-
-        It is asked once, and again where the clock here was set since.
-        """
+        """The server's agreement to this policy; it is asked once, and again where the clock was set."""
         if abs(_clock() - self._clock) > _CLOCK_SECONDS:
             self._terms, self._manifest = {}, None
         if policy.epsilon not in self._terms:
@@ -267,10 +262,7 @@ class Client:
     def _prepare(
         self, text: Text, *, epsilon: float | None = None, resend: bool = False, name: str = "text"
     ) -> Question | Answer:
-        """Charge a text and draw its release, unless that was done before; nothing of it is sent yet.
-
-        Where this server's answer is stored, that is the answer, unless the release shall be sent again.
-        """
+        """Steps 1 to 4 of the module: a question that is paid for, or the answer that is stored."""
         policy = self._policy_at(epsilon)
         tokens, key, truncated = self._read(text, policy, name)
         answer = None if resend else self._recall(key, truncated=truncated)
@@ -331,10 +323,7 @@ class Client:
         return tokens, self._answers.key(tokens, public), len(long) > spec.rows
 
     def _pay(self, tokens: Tokens, key: bytes, terms: Offer) -> tuple[bytes, Release, Charge | None]:
-        """Charge, draw, store, in this order; or what was stored before.
-
-        The frame, to be sent as it is; the ledger's entry from before the draw; what was charged now.
-        """
+        """The frame to send, the ledger's entry from before the draw, and what was charged now."""
         ledger, name = self._ledger, f"ask: {terms.mechanism.name} per {terms.mechanism.unit}"
         with self._lock():
             known = ledger.find(key)

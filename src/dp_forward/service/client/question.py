@@ -33,11 +33,8 @@ class Answer:
 
     ``charge`` is the epsilon that was charged for it now, alone: 0 where the text was paid for before.
     ``resent`` says that no new release was made, ``stored`` that the answer was stored here, and nothing was
-    sent. Where a release was sent again, whoever got it before learns that the text is the same.
-    ``truncated`` says that the text was longer than the front reads. ``charged`` is the sum in the ledger:
-    pure epsilon, and the mu of Gaussian releases; ``spent`` is that sum where it is a valid epsilon at any
-    time, in a pure ledger, and else None. ``remaining`` is the lesser of what the cap and, where there is
-    one, the budget of this day leave.
+    sent. ``truncated`` says that the text was longer than the front reads. ``charged`` and ``spent`` are
+    those of the ledger's `Summary`, ``remaining`` its `Summary.usable`.
     """
 
     label: str

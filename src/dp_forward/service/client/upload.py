@@ -105,7 +105,7 @@ def push_corpus(
         manifest = Manifest(release=replace(corpus.release, cut=cut))
         own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, collector.address)
         try:
-            return _push(collector, corpus, own, log, again=again, progress=progress or _quiet)
+            return _push(collector, corpus, own, log, again=again, progress=progress or (lambda done: None))
         except ServerUnavailable as error:
             reason = str(error).partition(" What was charged")[0]
             raise ServerUnavailable(f"{reason} What it has is kept: push again to go on.") from None
@@ -188,10 +188,6 @@ def _compare(name: str, mine: Any, theirs: Any) -> None:
             f"The collector wants another release: {name} {there} where the corpus has {here}. "
             "Nothing was sent."
         )
-
-
-def _quiet(records: int) -> None:
-    """Show nothing."""
 
 
 def _push(

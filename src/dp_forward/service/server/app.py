@@ -10,8 +10,7 @@ Where there is no back yet (`make_collector_app`), the first two are missing.
 A refusal is ``{"error": code, "message": one line}`` (`request_limits`).
 
 Guarantees:
-    Those of `request_limits` and of `ServerSettings`: no more of a body is read than a frame has bytes,
-    nothing of it is logged, shown or kept, and off loopback nobody is answered without the token and TLS.
+    Those of `request_limits` and of `ServerSettings`; no more of a body is read than a frame has bytes.
 Edges:
     The library that speaks HTTP sets no limit on how slowly a *header* may come; ``connections`` bounds what
     that can hold. When the server stops, requests are finished.

@@ -3,8 +3,8 @@
     GET  /v1/collection, POST /v1/records   as in `collector_routes`, with "shuffler": {"least": N}
     GET  /healthz, /metrics                 as in `app`; how many wait, are being sent, have been sealed
 
-A batch is on disk before its first byte leaves. It goes in pieces of records in the order of their new ids;
-each piece is acknowledged in the store when the collector has it; then the batch is sealed and deleted here.
+A batch goes in pieces of records in the order of their new ids; each is acknowledged in the store when the
+collector has it; then the batch is sealed and deleted here.
 
 Guarantees:
     Those of `collector_routes` and of `ServerSettings`. Nothing about a sender is written or logged: no
