@@ -149,7 +149,7 @@ def _trained_halves(job: Job, folder: Path, cut: str | None) -> tuple[Split, Noi
     own = done.spec.noise
     if own is None:
         return done.pair, plain
-    kept = {"unit": own.unit, "rows": own.rows} if own.unit != "text" else {}
+    kept: dict[str, Any] = {"unit": own.unit, "rows": own.rows} if own.unit != "text" else {}
     return done.pair, replace(plain, norm=own.norm, **kept)
 
 
