@@ -8,7 +8,7 @@ Guarantees:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
@@ -18,6 +18,7 @@ __all__ = [
     "NOT_MEASURED",
     "NOT_RUN",
     "grid",
+    "grids",
     "largest_half_width",
     "number",
     "pivot",
@@ -78,11 +79,30 @@ def grid(corner: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]])
 
 def pivot(table: Table, found: Found) -> str:
     """The table as it is read: its rows against its columns; empty where it has no cell."""
-    rows = {}
+
+    def text(row: str, column: str) -> str:
+        cell = table.at(row, column)
+        return "" if cell is None else shown(cell, found)
+
+    return grids(table, text)
+
+
+def grids(table: Table, text: Callable[[str, str], str], only: Container[str] | None = None) -> str:
+    """The table with a text in each place; rows that share no column with those before begin another grid."""
+    blocks: list[tuple[set[str], list[str]]] = []
     for row in table.rows:
-        cells = [table.at(row, column) for column in table.columns]
-        rows[row] = ["" if cell is None else shown(cell, found) for cell in cells]
-    return grid(table.corner, table.columns, rows)
+        if only is not None and row not in only:
+            continue
+        filled = {column for column in table.columns if text(row, column)}
+        if blocks and blocks[-1][0] & filled:
+            blocks[-1] = (blocks[-1][0] | filled, [*blocks[-1][1], row])
+        else:
+            blocks.append((filled, [row]))
+    made = []
+    for filled, rows in blocks:
+        columns = [column for column in table.columns if column in filled]
+        made.append(grid(table.corner, columns, {row: [text(row, c) for c in columns] for row in rows}))
+    return "\n\n".join(made)
 
 
 def largest_half_width(table: Table, found: Found) -> float | None:

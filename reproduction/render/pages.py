@@ -16,9 +16,12 @@ from reproduction.jobs import in_order
 from reproduction.model_setup import TASKS, ModelSetup
 from reproduction.render.ceilings import ceilings_section, guess_rates_section
 from reproduction.render.claims import claims
+from reproduction.render.differences import differences_section
 from reproduction.render.figures import has_chart
+from reproduction.render.findings import findings_section
 from reproduction.render.markdown import grid, largest_half_width, number, pivot
 from reproduction.render.paper_values import PaperValues, paper_values_section
+from reproduction.tables.paper_rows import WIKIPEDIA
 from reproduction.tables.paper_sensitivity import real_epsilon
 from reproduction.tables.table import Found, Table
 from reproduction.tables.training import CORPUS
@@ -84,19 +87,35 @@ def table_page(table: Table, inputs: PageInputs) -> str:
         f"```console\n$ {_command(table, inputs)}\n$ {_RENDER}\n```",
         _hint(table),
         "\n".join(f"* {sentence}" for sentence in table.says),
+        findings_section(table, inputs.paper_values, found),
         "## The table",
         "" if run else "**Not run.** No cell of this table has a result yet.",
         pivot(table, found),
         _precision(table, found),
     ]
     if run < cells and run:
-        parts.append(f"{run} of {cells} measured cells are there.")
+        parts.append(f"{run} of {cells} measured cells are there. {_missing(table, found)}")
     if has_chart(table, found):
         parts.append(f"![{table.title.replace('`', '')}](../figures/{figure_name(table)})")
     if table.name == "mechanisms":
         parts += [ceilings_section(table, found), guess_rates_section(table, found)]
     parts += [paper_values_section(table, inputs.paper_values, found), _origin(table, inputs.lines)]
     return _joined(parts)
+
+
+def _missing(table: Table, found: Found) -> str:
+    """Which rows are not run, the paper's and others apart."""
+    cells = [cell for cell in table.cells if cell.jobs and not cell.value(found).run]
+    parts = []
+    for words, mine in (
+        ("with the paper's recipe, for lack of time on a GPU", [c for c in cells if c.priority]),
+        ("of other rows", [c for c in cells if not c.priority]),
+    ):
+        if mine:
+            rows = dict.fromkeys(cell.row.split(", S = ")[0] for cell in mine)
+            columns = [column for column in table.columns if any(cell.column == column for cell in mine)]
+            parts.append(f"{len(mine)} {words} (rows: {'; '.join(rows)}; columns: {'; '.join(columns)})")
+    return f"Not run: {'; '.join(parts)}. The command above is ready and runs them."
 
 
 def _model(table: Table, inputs: PageInputs) -> str:
@@ -124,7 +143,8 @@ def _command(table: Table, inputs: PageInputs) -> str:
     words = [f"{_COMMAND} {table.name}"]
     if inputs.setup.model != ModelSetup().model:
         words.append(f"--model {inputs.model}")
-    words += ["--corpus PATH" if name == CORPUS else f"--data {name}=PATH" for name in _data(table)]
+    named = {CORPUS: "--corpus PATH", WIKIPEDIA: "--wikipedia PATH"}
+    words += [named.get(name, f"--data {name}=PATH") for name in _data(table)]
     if len(set(table.jobs())) > 1:
         words.append("--workers 14")
     return " ".join([*words, f"--results {_RESULTS}"])
@@ -147,17 +167,19 @@ def _precision(table: Table, found: Found) -> str:
 
 
 def index_page(tables: Mapping[str, Table], inputs: PageInputs) -> str:
-    """What these pages are, how to read them, every table, the abstract's claims, and what is not run."""
+    """What these pages are, how to read them, the tables, the abstract's claims, and what is not run."""
     found = inputs.found
     claimed = {claim: (ours, f"[{name}]({name}.md)") for claim, ours, name in claims(tables, found)}
     parts = [
         "# The paper's tables",
         "*DP-Forward: Fine-tuning and Inference on Language Models with Differential Privacy in Forward "
-        "Pass* (CCS 2023), table by table: what it measured, made again by one command each with "
-        f"{inputs.title}, and the honest numbers beside it. Every number of ours is computed, or read "
-        "from a file of results.",
+        "Pass* (CCS 2023), table by table: what it measured, one command each that makes it again with "
+        f"{inputs.title}, and the honest numbers beside it. {_progress(tables, found)} Every number of ours "
+        "is "
+        "computed, or read from a file of results.",
         "## How to read them",
         _reading(),
+        differences_section(inputs.setup, inputs.title),
         "## The tables",
         grid("table", ("stands for", "measured cells"), _listed(tables, found)),
         f"All pages are written by one command:\n\n```console\n$ {_RENDER}\n```",
@@ -168,8 +190,10 @@ def index_page(tables: Mapping[str, Table], inputs: PageInputs) -> str:
         grid("the abstract", ("here", "table"), claimed),
         "The columns of `positions` carry the paper's central epsilons, which nobody has proved for "
         "DP-Forward trained `end-to-end`; DP-SGD's are proved. The first two rows compare as the paper "
-        "does, which is not like with like, and take the best of many cells of SST-2 (the one task with "
-        "both sensitivities) on the texts that recipes were chosen on: two points are noise. "
+        "does, which is not like with like, and take the best of many cells (by our recipe of SST-2, the one "
+        "task with both sensitivities there), on texts that our recipes were chosen on: two points are "
+        "noise. "
+        "DP-SGD by the paper's recipe learns next to nothing here, so that the distance from it says little. "
         "[proved-training](proved-training.md) has what is proved.",
         _PRINTED,
         "## What is not run",
@@ -193,12 +217,20 @@ def _reading() -> str:
             "`end-to-end` is the paper's training: it protects later queries and no training text.",
             "A cell is one run, or a mean over seeds with each seed in brackets. Below a table stands the "
             "widest 95 % interval (over texts and draws of the noise; another seed moves a cell as well).",
-            "An epsilon that a formula gives is rounded up.",
+            "An epsilon that our proof gives a cell is rounded up; a number of others, such as what their "
+            "epsilon is worth, to the nearest.",
             "A commit with a + had changes on top when the steps were run.",
             "`not run`: no result for this cell, with just these settings, is in the file. `not "
             "measured`: it was run where this could not be measured.",
         )
     )
+
+
+def _progress(tables: Mapping[str, Table], found: Found) -> str:
+    counts = [table.counts(found) for table in tables.values()]
+    whole, run = (sum(count[place] for count in counts) for place in (0, 1))
+    full = sum(cells == done for cells, done in counts)
+    return f"{run} of {whole} measured cells are run, {full} of {len(counts)} tables in full."
 
 
 def _listed(tables: Mapping[str, Table], found: Found) -> dict[str, tuple[str, str]]:

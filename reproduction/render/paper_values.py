@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from dp_forward.errors import InvalidInput
-from reproduction.render.markdown import NOT_RUN, grid, number, points
+from reproduction.render.markdown import NOT_RUN, grids, number, points
 from reproduction.tables.table import Found, Table
 
-__all__ = ["PaperValues", "paper_values_section", "printed_number", "read_paper_values"]
+__all__ = ["PaperValues", "paper_values_section", "printed_number", "printed_text", "read_paper_values"]
 
 PaperValues = Mapping[str, Mapping[str, Mapping[str, float]]]
 _FILE: Final = Path(__file__).parents[1] / "printed.json"
@@ -51,6 +51,11 @@ def printed_number(where: tuple[str, ...]) -> float:
     table, row, column = where
     cells = _published()["tables"][table]["cells"]
     return float(cells[row][column])
+
+
+def printed_text(name: str) -> float:
+    """A number that stands in the paper's text, by what it is about."""
+    return float(_published()["text"][name])
 
 
 def _typed(path: Path, tables: Mapping[str, Table]) -> PaperValues:
@@ -100,22 +105,19 @@ def _check(table: Table, row: str, column: str, value: Any) -> None:
 def paper_values_section(table: Table, printed: PaperValues, found: Found) -> str:
     """What the paper printed, and ours minus that; empty where nothing was typed for this table."""
     typed = printed.get(table.name, {})
-    columns = [column for column in table.columns if any(column in cells for cells in typed.values())]
-    rows = {
-        row: [_pair(table, row, column, typed[row].get(column), found) for column in columns]
-        for row in table.rows
-        if row in typed
-    }
-    if not columns:
+    if not typed:
         return ""
+
+    def text(row: str, column: str) -> str:
+        return _pair(table, row, column, typed[row].get(column), found)
+
     items = sorted({cell.printed[0] for cell in table.cells if cell.printed}, key=lambda t: int(t.split()[1]))
     words = (
         f"Ours, *theirs* as printed ({', '.join(items) or 'as typed in'} of the paper, on BERT-base), and in "
-        "brackets ours minus theirs in points. What is still different is said above: the model first of "
-        "all, "
-        "on QQP the data."
+        "brackets ours minus theirs in points. What still differs: [settings](index.md#settings-the-papers-"
+        "and-these)."
     )
-    return f"## What the paper printed\n\n{words}\n\n{grid(table.corner, columns, rows)}"
+    return f"## What the paper printed\n\n{words}\n\n{grids(table, text, typed)}"
 
 
 def _pair(table: Table, row: str, column: str, theirs: float | None, found: Found) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from dp_forward.attacks.inversion.gradient import invert_by_gradient
 
 from dp_forward.attacks.attribute import attribute_attack, keyword_genres
 from dp_forward.attacks.inversion.nearest_token import invert_nearest
@@ -34,6 +33,7 @@ from dp_forward.train.noisy_model import NoisyModel
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.pretrain.pretraining import pretrain
 from dp_forward.train.run import Halves
+from reproduction.attacks.gradient import invert_by_gradient
 from reproduction.jobs import FIRST, Job, effective_settings, plan_of
 from reproduction.model_setup import TASKS
 from reproduction.runs.dataset_cache import DatasetCache
@@ -149,7 +149,7 @@ def _trained_halves(job: Job, folder: Path, cut: str | None) -> tuple[Split, Noi
     own = done.spec.noise
     if own is None:
         return done.pair, plain
-    kept = {"unit": own.unit, "rows": own.rows} if own.unit != "text" else {}
+    kept: dict[str, Any] = {"unit": own.unit, "rows": own.rows} if own.unit != "text" else {}
     return done.pair, replace(plain, norm=own.norm, **kept)
 
 

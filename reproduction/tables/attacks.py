@@ -23,12 +23,9 @@ _TOKEN_EPSILONS: Final = (4.0, 8.0, 16.0)
 def _noises() -> dict[str, dict[str, Any]]:
     return {
         "without noise": {"mechanism": "none"},
-        f"aMGM, S = C (the authors' {_EPSILON:g})": {
-            "mechanism": GAUSSIAN,
-            "epsilon": real_epsilon(_EPSILON),
-        },
-        f"aMGM, S = 2C ({_EPSILON:g})": {"mechanism": GAUSSIAN, "epsilon": _EPSILON},
-        f"PrivUnit ({_EPSILON:g})": {"mechanism": "privunit", "epsilon": _EPSILON},
+        f"aMGM {_EPSILON:g}, S = C": {"mechanism": GAUSSIAN, "epsilon": real_epsilon(_EPSILON)},
+        f"aMGM {_EPSILON:g}, S = 2C": {"mechanism": GAUSSIAN, "epsilon": _EPSILON},
+        f"PrivUnit {_EPSILON:g}": {"mechanism": "privunit", "epsilon": _EPSILON},
     }
 
 
@@ -36,7 +33,8 @@ def attacks(setup: ModelSetup) -> Table:
     """Membership, inversion and attribute inference, beside their ceilings."""
     imdb = TASKS["imdb"]
     cells: list[Cell] = paper_attack_cells(setup)
-    for name, noise in _noises().items():
+    for noise_name, noise in _noises().items():
+        name = f"{noise_name}, our recipe"
         trained = Job(
             "finetune",
             {

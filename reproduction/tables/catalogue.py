@@ -1,6 +1,10 @@
-"""All tables, by name: `tables(subject)`."""
+"""All tables, by name: `tables(setup)`."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
 from reproduction.model_setup import ModelSetup
 from reproduction.tables.attacks import attacks, tokens
@@ -28,7 +32,13 @@ _MAKERS = (
 )
 
 
-def tables(setup: ModelSetup | None = None) -> dict[str, Table]:
+def tables(setup: ModelSetup | None = None) -> Mapping[str, Table]:
     """Every table for a model, in the order of the paper."""
-    made = [make(setup or ModelSetup()) for make in _MAKERS]
-    return {table.name: table for table in made}
+    return _made(setup or ModelSetup())
+
+
+@lru_cache(maxsize=4)
+def _made(setup: ModelSetup) -> Mapping[str, Table]:
+    """Made once for a model: the digests of several hundred jobs take a second."""
+    found = [make(setup) for make in _MAKERS]
+    return MappingProxyType({table.name: table for table in found})

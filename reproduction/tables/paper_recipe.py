@@ -137,9 +137,10 @@ def paper_job(
 
 
 def _minutes(task: TaskSetting, cut: str, plan: Mapping[str, Any]) -> float:
-    records = plan.get("train_limit", _RECORDS[task.name])
+    records = int(plan.get("train_limit", _RECORDS[task.name]))
     seconds = _STEP_SECONDS["output" if cut == "output" and task.name != "imdb" else "inside"]
-    return round(seconds * plan["epochs"] * records / plan["batch"] / 60 + 0.3, 2)
+    steps = float(plan["epochs"]) * records / int(plan["batch"])
+    return round(seconds * steps / 60 + 0.3, 2)
 
 
 def paper_dpsgd_job(setup: ModelSetup, task: TaskSetting, central: float) -> Job:

@@ -24,7 +24,6 @@ from scipy.special import ndtr
 
 from dp_forward.privacy import MVG, TEXT, Budget, calibrate, curve, normalise
 from dp_forward.privacy.paper_mode import PaperReading
-from dp_forward.privacy.shuffling import shuffled_epsilon
 
 __all__ = [
     "DELTA",
@@ -34,7 +33,6 @@ __all__ = [
     "classical_epsilon",
     "gaussian_ceiling",
     "mvg_epsilon",
-    "proved_central",
     "pure_ceiling",
     "real_epsilon",
     "real_epsilon_of",
@@ -111,9 +109,3 @@ def pure_ceiling(accuracy: float, epsilon: float) -> float:
 
 def _through(accuracy: float, kept: float) -> float:
     return accuracy * kept + (1 - accuracy) * (1 - kept)
-
-
-@lru_cache(maxsize=64)
-def proved_central(local_epsilon: float, *, records: int, delta: float = DELTA) -> float:
-    """The central epsilon of pure releases behind a shuffler (replace-one), proved."""
-    return round_up(shuffled_epsilon(delta, local_epsilon=local_epsilon, users=records))

@@ -10,6 +10,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from reproduction.jobs import Job
@@ -121,12 +122,12 @@ class Table:
     """What to know when reading it; each a sentence or two."""
     chart: Chart | None = None
 
-    @property
+    @cached_property
     def rows(self) -> list[str]:
         """Row names in order."""
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """Column names in order: by their numbers where these are all that differs, else as they come."""
         names = list(dict.fromkeys(cell.column for cell in self.cells))
@@ -137,7 +138,11 @@ class Table:
 
     def at(self, row: str, column: str) -> Cell | None:
         """The cell there; None where the table is empty."""
-        return next((cell for cell in self.cells if (cell.row, cell.column) == (row, column)), None)
+        return self._places.get((row, column))
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str], Cell]:
+        return {(cell.row, cell.column): cell for cell in self.cells}
 
     def number(self, row: str, column: str, found: Found) -> float | None:
         """The number of a cell that must be there; None where it was not run."""

@@ -71,7 +71,7 @@ def test_a_job_that_fails_is_told_and_ends_with_one(reproduce: Callable[..., Any
         str(tmp_path),
         "--json",
         "--cell",
-        "without noise, attribute, output",
+        "without noise, our recipe, attribute, output",
     )
     few = tmp_path / "few"
     few.mkdir()

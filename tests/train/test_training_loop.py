@@ -1,10 +1,44 @@
-"""The loop's own parts: the order of texts, and the checkpoint to go on from."""
+"""The loop's own parts: the order of texts, the learning rate, and the checkpoint to go on from."""
 
 from pathlib import Path
 
+import pytest
 import torch
+from transformers import get_scheduler
 
-from dp_forward.train.training_loop import _LikeLengths, last_checkpoint
+from dp_forward.errors import InvalidInput
+from dp_forward.train.plan import Plan
+from dp_forward.train.training_loop import FitSettings, _arguments, _LikeLengths, last_checkpoint
+
+
+def rates(plan: Plan, place: Path) -> list[float]:
+    """The learning rate of each of the forty steps that a plan would take."""
+    settings = FitSettings.of(plan, epochs=2.0, batch=8, precision="fp32")
+    made = _arguments(settings, place, 20, saves=False, evaluates=False)
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=made.learning_rate)
+    schedule = get_scheduler(
+        made.lr_scheduler_type, optimizer, num_warmup_steps=made.get_warmup_steps(40), num_training_steps=40
+    )
+    found = []
+    for _ in range(40):
+        found.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    return found
+
+
+def test_a_constant_schedule_keeps_the_rate_from_the_first_step_to_the_last(tmp_path: Path) -> None:
+    plan = {"task": "sst2", "regime": "end-to-end", "epsilon": 8.0, "learning_rate": 2e-5}
+    assert set(rates(Plan(**plan, schedule="constant"), tmp_path)) == {2e-5}
+    linear = rates(Plan(**plan), tmp_path)
+    assert linear[0] == 0.0
+    assert max(linear) == 2e-5
+    assert linear[-1] < 2e-6
+
+
+def test_another_schedule_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="schedule"):
+        Plan(task="sst2", epsilon=8.0, schedule="cosine")
 
 
 def test_the_same_epoch_has_the_same_order_and_neighbours_have_like_lengths() -> None:

@@ -14,6 +14,9 @@ from dp_forward.errors import InvalidInput
 from reproduction.jobs import Job, in_order
 from reproduction.render import render
 from reproduction.render.ceilings import our_columns
+from reproduction.render.findings import findings_section
+from reproduction.render.markdown import pivot
+from reproduction.render.paper_values import read_paper_values
 from reproduction.runs.result_file import ResultFile
 from reproduction.tables.catalogue import tables
 from reproduction.tables.paper_sensitivity import gaussian_ceiling, pure_ceiling
@@ -68,7 +71,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (speed,) = jobs_of("efficiency", "non-private", "ms a step")
     costs = {"gaussian": 10.0, "hooks": 42.0, "ghost": 21.0}
     put(path, speed, {name: {"milliseconds": cost, "time_ratio": 1.0} for name, cost in costs.items()})
-    for row, success in (("without noise", 0.998), ("PrivUnit (8)", 0.002)):
+    for row, success in (("without noise, our recipe", 0.998), ("PrivUnit 8, our recipe", 0.002)):
         (job,) = jobs_of("attacks", row, "inversion, embeddings")
         put(path, job, {"success": success})
     for job, value in zip(
@@ -126,10 +129,17 @@ def test_a_cell_without_a_result_is_not_run(docs: Path) -> None:
     assert line_of(text, "SST-2: aMGM, S = 2C, our recipe").endswith(
         "| 0.550 | 0.600 | 0.650 | 0.700 | 0.750 |"
     )
-    assert line_of(text, "IMDb: MVG").endswith("| not run | not run | not run | not run | not run |")
+    assert line_of(text, "IMDb: MVG").endswith("| not run | not run | not run | not run | not run |  |")
     assert "**Not run.**" not in text
-    assert "11 of 90" not in text  # the model without noise fills five cells
-    assert "15 of 90 measured cells" in text
+    assert "11 of 165" not in text  # the model without noise fills five cells
+    assert "15 of 165 measured cells" in text
+
+
+def test_what_is_not_run_is_named_and_the_papers_rows_apart(docs: Path) -> None:
+    text = page(docs, "mechanisms")
+    assert "Not run: 75 with the paper's recipe, for lack of time on a GPU (rows: SST-2: aMGM; " in text
+    assert "75 of other rows (rows: " in text
+    assert "measured cells are run, 0 of 12 tables in full." in page(docs, "index")
 
 
 def test_what_was_run_but_could_not_be_measured_is_not_called_not_run(docs: Path) -> None:
@@ -148,7 +158,7 @@ def test_a_seed_that_is_missing_is_said_and_the_cell_does_not_count(docs: Path) 
     assert "| 0.850 (1 of 2 seeds) |" in line_of(
         page(docs, "pretraining"), "encoder.3: as published, our recipe"
     )
-    assert "1 of 28 measured cells" in page(docs, "pretraining")
+    assert "1 of 44 measured cells" in page(docs, "pretraining")
 
 
 def test_a_central_epsilon_is_proved_for_the_records_that_the_runs_had(tmp_path: Path) -> None:
@@ -159,8 +169,8 @@ def test_a_central_epsilon_is_proved_for_the_records_that_the_runs_had(tmp_path:
         for job in jobs_of("proved-training", row, column):
             said = {} if records is None else {"records": records, "plan": {"threshold_share": 0.2}}
             put(path, job, accuracy(0.84) | said)
-        render(path, tmp_path / name, only=["proved-training"])
-        shown[name] = line_of(page(tmp_path / name, "proved-training"), row)
+        table = TABLES["proved-training"]
+        shown[name] = line_of(pivot(table, ResultFile(path).by_digest()), row)
     assert "| 67,349 | 0.3956 (blanket) |" in shown["many"]
     assert "0.3956" not in shown["few"]
     assert "| not measured | not measured |" in shown["unknown"]
@@ -200,13 +210,14 @@ def test_a_command_names_the_data_that_its_jobs_read(docs: Path) -> None:
         "mechanisms": ["sst2", "imdb", "qqp"],
         "proved-training": ["sst2", "imdb"],
         "pretraining": ["sst2"],
-        "attacks": ["sst2", "imdb"],
+        "attacks": ["sst2", "imdb", "qqp"],
         "efficiency": [],
     }.items():
         command = next(line for line in page(docs, name).splitlines() if line.startswith("$ "))
         assert [word.split("=")[0] for word in command.split() if word.endswith("=PATH")] == data
         assert command.startswith(f"$ python -m reproduction {name}")
-        assert ("--corpus PATH" in command) == (name == "pretraining")
+        for option in ("--corpus PATH", "--wikipedia PATH"):
+            assert (option in command) == (name == "pretraining")
 
 
 def test_the_origin_of_the_numbers_is_told_without_a_date(docs: Path) -> None:
@@ -225,8 +236,67 @@ def test_the_claims_of_the_abstract_stand_beside_our_cells(docs: Path) -> None:
     assert "S = C: -5.7 pp for the best cell" in text
     assert "| Opacus hooks 4.2 times, ghost 2.1 times |" in text
     assert "| Opacus hooks not measured, ghost not measured |" in text
-    assert "PrivUnit (8): 99.6 pp less (embeddings)" in text
-    assert "aMGM, S = 2C (8): not run" in text
+    assert "PrivUnit 8: 99.6 pp less (embeddings)" in text
+    assert "aMGM 8, S = 2C: not run" in text
+    assert "local epsilon" not in text, "no accuracy"
+
+
+PAPERS = "{}, S = C (the authors' experiments)"
+
+
+def said(table: str, numbers: Mapping[tuple[str, str], float]) -> str:
+    """What came out, where just these cells were run."""
+    found = {}
+    for (row, column), value in numbers.items():
+        (job,) = jobs_of(table, row, column)
+        found[job.digest] = {"accuracy": value}
+    return findings_section(TABLES[table], read_paper_values(None, TABLES), found)
+
+
+def test_findings_are_computed_from_the_cells_and_the_printed_ones() -> None:
+    amgm, gm = (PAPERS.format(f"IMDb: {name}") for name in ("aMGM", "GM"))
+    near = said("mechanisms", {(amgm, "4"): 0.7193, (amgm, "8"): 0.8009, (gm, "8"): 0.8152})
+    assert "IMDb, aMGM and GM at S = C: 3 of 3 cells lie within 3 points" in near
+    assert "ours minus theirs is -1.0 to +1.5 points" in near
+    assert "GM lies below aMGM in 0 of 1 cells" in near
+    assert "IMDb at 8 (+1.4 points)" in near
+    assert "Why cells miss" not in near
+    far = said("mechanisms", {(amgm, "4"): 0.6, (amgm, "8"): 0.5, ("SST-2: MVG", "8"): 0.512})
+    assert "0 of 2 cells lie within 3 points" in far
+    assert "Why cells miss (IMDb)" in far
+    assert "Accuracy rises with epsilon in 0 of 1 rows" in far
+    assert "no cell lies more than 1.2 points from 0.5" in far
+
+
+def test_the_order_of_positions_is_counted_against_print() -> None:
+    cuts = ("encoder.3", "encoder.4", "output")
+    rows = [PAPERS.format(f"QQP: {cut}") for cut in cuts]
+    upward, turned = (
+        said("positions", {(row, "1"): value for row, value in zip(rows, values, strict=True)})
+        for values in ((0.6, 0.7, 0.8), (0.8, 0.7, 0.75))
+    )
+    assert "3 of 3 pairs of positions stand in the printed order" in upward
+    assert "1 of 3 pairs of positions stand in the printed order" in turned
+    assert "better in 1 of 2 steps, in print in 2" in turned
+
+
+def test_without_a_row_of_the_paper_nothing_is_said_to_be_confirmed() -> None:
+    text = said("rows", {("output, our recipe", "64"): 0.8})
+    assert "No row with the paper's recipe is run yet" in text
+    assert said("rows", {}) == ""
+
+
+def test_rows_without_a_common_column_stand_in_tables_of_their_own(docs: Path) -> None:
+    text = section(page(docs, "attacks"), "The table")
+    heads = [line for line in text.splitlines() if line.startswith(f"| {TABLES['attacks'].corner} |")]
+    assert len(heads) == 4
+    assert heads[0].endswith("| entropy | confidence |")
+
+
+def test_the_settings_of_the_paper_stand_beside_ours(docs: Path) -> None:
+    text = section(page(docs, "index"), "Settings: the paper's, and these")
+    assert line_of(text, "model").endswith("6 blocks, d = 384 |")
+    assert line_of(text, "training").startswith("| training | 3 epochs, batches of 32, rate 2e-05")
 
 
 def test_the_papers_model_is_said_to_be_not_run(docs: Path) -> None:
@@ -244,10 +314,8 @@ def test_figures_are_drawn_for_what_was_run_only(docs: Path) -> None:
 
 
 def test_the_same_results_give_the_same_bytes(results: Path, docs: Path, tmp_path: Path) -> None:
-    again = render(results, tmp_path)
-    assert {path.relative_to(tmp_path) for path in again} == {
-        path.relative_to(docs) for path in docs.rglob("*.*")
-    }
+    again = render(results, tmp_path, only=["mechanisms", "attacks"])
+    assert {path.suffix for path in again} == {".md", ".png"}
     for path in again:
         assert path.read_bytes() == (docs / path.relative_to(tmp_path)).read_bytes()
 
@@ -261,12 +329,14 @@ def test_only_leaves_other_pages_alone(results: Path, tmp_path: Path) -> None:
 
 def test_typed_cells_of_the_paper_stand_with_the_difference(results: Path, tmp_path: Path) -> None:
     row = "SST-2: aMGM, S = 2C, our recipe"
-    typed = {"mechanisms": {row: {"1": 0.56, "8": 0.7}, "QQP: MVG": {"1": 0.5}}}
+    typed = {"mechanisms": {row: {"1": 0.56, "8": 0.7}, "QQP: MVG": {"1": 0.4}}}
     (tmp_path / "printed.json").write_text(json.dumps(typed))
     render(results, tmp_path, printed=tmp_path / "printed.json", only=["mechanisms"])
     text = section(page(tmp_path, "mechanisms"), "What the paper printed")
-    assert line_of(text, row) == f"| {row} | 0.56 (-0.010) | 0.7 (+0.000) |"
-    assert line_of(text, "QQP: MVG") == "| QQP: MVG | 0.5 (not run) |  |"
+    assert line_of(text, row) == f"| {row} |  | 0.550, *0.56* (-1.0) |  |  | 0.700, *0.7* (+0.0) |"
+    assert line_of(text, "QQP: MVG").startswith(
+        "| QQP: MVG | not run, *0.5* | not run, *0.4* | not run, *0.5* |"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,20 @@
-"""Every kind of job, carried out at the small size: its results fill the cells that ask for them."""
+"""Every kind of job, carried out once at the small size: its results fill the cells that ask for them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reproduction.jobs import FIRST, KINDS, Job, in_order
+from reproduction.jobs import FIRST, KINDS, Job
 from reproduction.runs.dataset_cache import DatasetCache
 from reproduction.runs.result_file import ResultFile
 from reproduction.runs.runners import tokenizer_model
-from reproduction.runs.smoke import few_jobs, shrink_tables, smoke_data, smoke_model
+from reproduction.runs.smoke import shrink_tables, smoke_data, smoke_model
 from reproduction.runs.workers import Outcome, run_jobs
 from reproduction.tables.catalogue import tables
 from reproduction.tables.table import Cell, Table
@@ -41,30 +41,51 @@ class Done:
         ]
 
 
-def sorts(job: Job) -> tuple[object, ...]:
+def sort(job: Job) -> tuple[object, ...]:
+    """What makes a job run other lines of its runner than another."""
+    given = job.settings
+    if job.kind == "inversion":
+        return (job.kind, given.get("attack"))
+    clean = given.get("mechanism") == "none"
+    if job.kind == "attribute":
+        return (job.kind, clean, "test_task" in given)
     after = [earlier.kind for earlier in job.after]
-    return (job.kind, *after, job.settings.get("regime"), job.settings.get("mechanism") == "none")
+    return (job.kind, *after, given.get("regime"), clean and job.kind == "finetune", "scores" in given)
 
 
-def one_of_each(found: Mapping[str, Table]) -> list[Job]:
-    """The first job of every sort among the few cells; what it builds on comes with it."""
-    every = in_order(job for table in found.values() for job in few_jobs(table))
-    first: dict[object, Job] = {}
-    for job in every:
-        first.setdefault(sorts(job), job)
-    return in_order(first.values())
+def one_of_each(found: Mapping[str, Table]) -> dict[object, Job]:
+    """The first job of every sort in all tables, each built on such a one."""
+    chosen: dict[object, Job] = {}
+
+    def add(job: Job) -> None:
+        if sort(job) not in chosen:
+            for earlier in job.after:
+                add(earlier)
+            after = tuple(chosen[sort(earlier)] for earlier in job.after)
+            chosen[sort(job)] = Job(job.kind, job.settings, after)
+
+    for table in found.values():
+        for job in table.jobs():
+            add(job)
+    return chosen
+
+
+def standing_in(cell: Cell, chosen: Mapping[object, Job]) -> Cell:
+    """The cell, filled by the jobs of its sort that were run."""
+    return replace(cell, jobs=tuple(chosen[sort(job)] for job in cell.jobs[:1]))
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("reproduced")
     found = shrink_tables(tables(smoke_model(folder / "model")))
-    jobs = one_of_each(found)
+    chosen = one_of_each(found)
+    jobs = list(chosen.values())
     results = ResultFile(folder / "results.jsonl")
     outcome = run_jobs(
         jobs, results=results, work=folder / "work", cache=DatasetCache(smoke_data(folder / "data"))
     )
-    cells = tuple(cell for table in found.values() for cell in table.cells if cell.jobs)
+    cells = tuple(standing_in(cell, chosen) for table in found.values() for cell in table.cells if cell.jobs)
     return Done(outcome, tuple(jobs), results.lines(), cells, folder)
 
 

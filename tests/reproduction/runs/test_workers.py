@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ from reproduction.runs import workers as module
 from reproduction.runs.dataset_cache import DatasetCache
 from reproduction.runs.result_file import ResultFile
 from reproduction.runs.workers import Outcome, run_jobs
+from warm_process import Script
 
 Run = Callable[..., Outcome]
 both = pytest.mark.parametrize("workers", [1, 2])
@@ -185,6 +184,34 @@ def test_what_was_running_when_time_ran_out_is_not_left(run: Run, tmp_path: Path
     assert len(calls(tmp_path)) == 2
 
 
+def test_what_still_runs_at_the_stop_is_ended_and_left(run: Run, tmp_path: Path) -> None:
+    """A job whose weight, in minutes, says that it ends later is not begun."""
+    quick, slow, heavy = (
+        Job("attribute", {"name": name, "seconds": seconds}, weight=weight)
+        for name, seconds, weight in (("quick", 0.0, 0.0), ("slow", 30.0, 0.0), ("heavy", 0.0, 1.0))
+    )
+    began = time.monotonic()
+    assert run(quick, slow, heavy, workers=2, stop=1.0) == Outcome(done=1, left=2)
+    assert time.monotonic() - began < 20
+    assert sorted(calls(tmp_path)) == ["quick", "slow"]
+    assert store(tmp_path).by_digest().keys() == {quick.digest}
+    assert not module._complete(module._folder(tmp_path / "work", slow)), "it is made anew later"
+
+
+@both
+def test_kept_folders_serve_later_commands(run: Run, tmp_path: Path, workers: int) -> None:
+    base = job("base")
+    assert run(base, job("one", base), workers=workers, keep=True) == Outcome(done=2)
+    assert len(folders(tmp_path)) == 2
+    assert run(job("two", base), workers=workers) == Outcome(done=1)
+    assert sorted(calls(tmp_path)) == ["base", "one", "two"]
+
+
+def test_a_failure_is_not_kept(run: Run, tmp_path: Path) -> None:
+    assert len(run(job("broken", fails=True), keep=True).failed) == 1
+    assert folders(tmp_path) == []
+
+
 @pytest.mark.slow
 def test_a_job_that_measures_time_runs_alone(run: Run, tmp_path: Path) -> None:
     others = [job(str(number), seconds=0.1) for number in range(4)]
@@ -257,9 +284,11 @@ def work(job, **_):
 
 workers.run_job, workers.provenance, os.cpu_count = work, dict, lambda: 8
 workers._weights = lambda job, cache: {}
+os.setsid()
+folder = Path(sys.argv[1])
+(folder / "group").write_text(str(os.getpid()))
 torch.set_num_threads(4)
 torch.randn(2000, 400).exp().sum()
-folder = Path(sys.argv[1])
 jobs = [Job("attribute", {"n": n}) for n in range(2)]
 done = workers.run_jobs(
     jobs, results=ResultFile(folder / "r"), work=folder, cache=DatasetCache({}), workers=2
@@ -270,14 +299,13 @@ print(done.done)
 
 @pytest.mark.slow
 def test_a_parent_that_computed_with_threads_can_still_fork(tmp_path: Path) -> None:
-    without_limit = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    command = [sys.executable, "-c", HANGS_IF_THREADS_ARE_FORKED, str(tmp_path)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=without_limit, start_new_session=True
-    ) as child:
-        try:
-            out, _ = child.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            pytest.fail("a worker waits for threads that it does not have")
-    assert out.strip() == "2"
+    script = tmp_path / "forks.py"
+    script.write_text(HANGS_IF_THREADS_ARE_FORKED, encoding="utf-8")
+    child = Script(script, [str(tmp_path)], log=tmp_path / "log")
+    until = time.monotonic() + 60
+    while child.running and time.monotonic() < until:
+        time.sleep(0.02)
+    if child.running:
+        os.killpg(int((tmp_path / "group").read_text()), signal.SIGKILL)
+        pytest.fail("a worker waits for threads that it does not have")
+    assert child.output.strip() == "2", child.errors[-2000:]

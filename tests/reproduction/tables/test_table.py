@@ -70,6 +70,15 @@ def test_a_derived_number_is_of_the_runs_that_are_there() -> None:
     assert (whole.value, whole.run) == (2.0, True)
 
 
+def test_a_priority_chooses_cells_and_words_choose_among_them() -> None:
+    cells = (Cell("One", "8", (FIRST_SEED,), priority=1), Cell("One", "9", (SECOND_SEED,), priority=2))
+    table = Table("t", "T", "i", "c", (*cells, Cell("Ours", "8", (Job("attribute", {"seed": 2}),))))
+    assert table.jobs(priority=1) == [FIRST_SEED]
+    assert table.jobs(["one"], priority=2) == [SECOND_SEED]
+    assert table.jobs(priority=3) == []
+    assert len(table.jobs()) == 3
+
+
 def test_cells_are_chosen_by_all_words() -> None:
     table = Table(
         "t",
