@@ -90,7 +90,8 @@ class Factor:
         return nudge_up(widest * slack)
 
     def __str__(self) -> str:
-        return f"{'diagonal' if np.ndim(self.entries) == 1 else 'full'} {self.size}"
+        flat = self.entries is not None and self.entries.ndim == 1
+        return f"{'diagonal' if flat else 'full'} {self.size}"
 
 
 UNIFORM = Factor()
