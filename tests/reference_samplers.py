@@ -33,17 +33,20 @@ def whitened(mechanism: MatrixGaussian, difference: np.ndarray) -> np.ndarray:
     return np.linalg.solve(v, np.linalg.solve(u, difference).T).T / mechanism.sigma
 
 
+def signal(mechanism: PrivUnit, size: int, rng: np.random.Generator) -> np.ndarray:
+    """PrivUnit's s: N(0, 1) above t with probability p, else below, by inverse CDF in log space."""
+    log_uniform, t = np.log1p(-rng.random(size)), mechanism.threshold
+    above, below = -ndtri_exp(log_uniform + log_ndtr(-t)), ndtri_exp(log_uniform + log_ndtr(t))
+    return np.where(rng.random(size) < mechanism.cap_probability, np.maximum(above, t), below)
+
+
 def raw_vector(mechanism: PrivUnit, hidden, rng: np.random.Generator) -> np.ndarray:
     """PrivUnit's V itself, not yet divided by m: one draw per bounded vector."""
     bounded = mechanism.bound.apply(hidden)
     vectors = bounded.reshape(1, -1) if mechanism.bound.over == "matrix" else bounded
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     drawn = rng.standard_normal(unit.shape)
-    # s: N(0, 1) above t with probability p, else below, by inverse CDF in log space.
-    log_uniform, t = np.log1p(-rng.random(len(unit))), mechanism.threshold
-    above, below = -ndtri_exp(log_uniform + log_ndtr(-t)), ndtri_exp(log_uniform + log_ndtr(t))
-    in_cap = rng.random(len(unit)) < mechanism.cap_probability
-    along = np.where(in_cap, np.maximum(above, t), below)[:, None]
+    along = signal(mechanism, len(unit), rng)[:, None]
     across = drawn - np.sum(unit * drawn, axis=1, keepdims=True) * unit
     return (along * unit + across).reshape(bounded.shape)
 

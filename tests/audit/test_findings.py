@@ -11,6 +11,7 @@ from dp_forward.audit import findings
 from dp_forward.audit.findings import REFUTED_FROM
 from dp_forward.audit.released_bytes import REFUTING, audit_released, false_alarm_rate
 from dp_forward.privacy import NoiseSpec
+from reference_samplers import signal
 
 FALSE_ALARM = float(norm.sf(REFUTED_FROM))
 """How often an honest system is refuted by one finding: 2.9e-7."""
@@ -53,7 +54,7 @@ def test_few_honest_vectors_of_privunit_refute_no_more_often_than_said(epsilon: 
     levels = (math.log(p / norm.sf(t)), math.log((1 - p) / norm.cdf(t)))
     settings = {"threshold": t, "log_levels": levels, "tau": 0.0}
     rng = np.random.default_rng(2)
-    sums = mechanism._signal(runs * trials, rng).reshape(runs, trials).sum(axis=1)
+    sums = signal(mechanism, runs * trials, rng).reshape(runs, trials).sum(axis=1)
     middle = trials * mechanism.scale
     high = _passes(lambda total: findings.cap_sum_z(total, trials, **settings), middle, 3 * middle + 40)
     low = -_passes(lambda total: findings.cap_sum_z(-total, trials, **settings), -middle, 80)

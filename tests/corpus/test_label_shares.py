@@ -30,6 +30,7 @@ from dp_forward.privacy import (
 from dp_forward.privacy.units import RECORD
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import UserSide
+from reference_samplers import signal
 from tiny_models import LABELS
 
 REPETITIONS, LEAST = 1000, 0.93
@@ -58,7 +59,7 @@ def draw_folded(
     folded, draws = code.fold(np.ones((kinds, 1)), np.arange(kinds)), []
     for _ in range(REPETITIONS):
         unit = folded[rng.choice(kinds, records, p=SKEWED[kinds])]
-        along, noise = mechanism._signal(records, rng), rng.standard_normal(unit.shape)
+        along, noise = signal(mechanism, records, rng), rng.standard_normal(unit.shape)
         raw = noise + (along - np.sum(unit * noise, axis=1))[:, None] * unit
         draws.append(fit(mechanism.sigma * raw.mean(axis=0), code))
     return draws

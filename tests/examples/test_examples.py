@@ -45,7 +45,7 @@ EXPECTED = {
         r"refused: The cap",
     ),
     "shuffled_central_epsilon": (
-        r"epsilon 0\.5636 at delta 1e-05 is proved",
+        r"epsilon 0\.3128 at delta 1e-05 is proved by the privacy blanket",
         r"below 65\.\d",
         r"theorem: 8\.\n",
     ),

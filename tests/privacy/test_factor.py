@@ -35,6 +35,7 @@ def test_the_gain_is_reached() -> None:
     assert Factor(matrix).gain(1) == pytest.approx(np.linalg.norm(inverse, axis=0).max())
     assert Factor([0.5, 2.0]).gain() == pytest.approx(2.0)
     assert UNIFORM.gain() == 1.0
+    assert str(UNIFORM) == "uniform"
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,9 @@ class Factor:
         return nudge_up(widest * slack)
 
     def __str__(self) -> str:
-        flat = self.entries is not None and self.entries.ndim == 1
-        return f"{'diagonal' if flat else 'full'} {self.size}"
+        if self.entries is None:
+            return "uniform"
+        return f"{'diagonal' if self.entries.ndim == 1 else 'full'} {len(self.entries)}"
 
 
 UNIFORM = Factor()
