@@ -250,6 +250,8 @@ def test_batches_compose_to_less_than_one_bundle_and_more_than_one_batch():
     assert "3 releases goes through a batch of its own" in rounds.upper.statement
     assert 1.5 * one < rounds.upper.epsilon < min(3 * one, bundle)
     assert 0 < rounds.lower.epsilon < rounds.upper.epsilon
+    with pytest.raises(InvalidInput, match="share the releases out evenly"):  # else one would be left out
+        shuffled_mechanism(three, users=2_000, delta=1e-5, rounds=2)
 
 
 def test_the_curve_of_a_batch_is_never_below_the_bound():

@@ -222,6 +222,8 @@ def shuffled_mechanism(mechanism: Mechanism, *, users: int, delta: float, rounds
         ``upper`` is never above the local epsilon, and names the proof that gave it.
     """
     local = mechanism.epsilon()
+    if any(loss.copies % rounds for loss in mechanism.pure_losses):
+        raise InvalidInput("rounds", "share the releases out evenly", rounds, "Use 1: a single bundle.")
     once = tuple(replace(loss, copies=loss.copies // rounds) for loss in mechanism.pure_losses)
     clones = shuffled_epsilon(delta, local_epsilon=local, users=users) if local else 0.0
     blanket = blanket_epsilon(delta, losses=once, users=users, rounds=rounds)
