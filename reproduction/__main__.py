@@ -56,7 +56,7 @@ Wikipedia = Annotated[
 ]
 Priority = Annotated[
     int | None,
-    typer.Option("--priority", min=1, help="Only the paper's rows of this priority, 1 to 4."),
+    typer.Option("--priority", min=1, help="Only the paper's rows of this priority, 1 to 5."),
 ]
 Workers = Annotated[int, typer.Option("--workers", "-j", min=1, help="Steps side by side.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", help="Start no step after so long; go on later.")]

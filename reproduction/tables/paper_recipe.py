@@ -143,7 +143,7 @@ def _minutes(task: TaskSetting, cut: str, plan: Mapping[str, Any]) -> float:
     return round(seconds * steps / 60 + 0.3, 2)
 
 
-def paper_dpsgd_job(setup: ModelSetup, task: TaskSetting, central: float) -> Job:
+def paper_dpsgd_job(setup: ModelSetup, task: TaskSetting, central: float, **settings: Any) -> Job:
     """DP-SGD as the paper runs it: its batch, epochs and rate, clipping at 1, no noise in queries."""
     plan: dict[str, Any] = {
         "task": task.name,
@@ -159,5 +159,6 @@ def paper_dpsgd_job(setup: ModelSetup, task: TaskSetting, central: float) -> Job
         "rows": 72
         if task.name == "sst2"
         else PAPER.rows,  # where no text is longer, more rows change nothing
+        **settings,
     }
     return Job("baseline", plan, weight=round(2.5 * _minutes(task, "output", plan), 2))

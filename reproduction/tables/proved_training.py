@@ -136,11 +136,11 @@ def proved_training(setup: ModelSetup) -> Table:
             "closed form, ten phrases per label, five seeds (`results/closed-form.json`); a query is K-ary "
             "response at the same epsilon.",
             "DP-SGD (Opacus) was run for the central epsilon that the clones prove for PrivUnit 4 + label "
-            "2.197 (0.6334; the blanket proves less), one record replaced, and is planned at those of "
-            "folded records: that is twice what is accounted for one record added or removed, by group "
-            "privacy, which is not tight; a direct proof would allow somewhat less noise. It holds against "
-            "whoever sees the weights, and needs no shuffler and no noise in a query, but someone who may "
-            "see every record and every query; the others hold against whoever sees every release.",
+            "2.197 (0.6334; the blanket proves less), one record replaced, and for those that the blanket "
+            "proves for folded records: that is twice what is accounted for one record added or removed, by "
+            "group privacy, which is not tight; a direct proof would allow somewhat less noise. It holds "
+            "against whoever sees the weights, and needs no shuffler and no noise in a query, but someone "
+            "who may see every record and every query; the others hold against whoever sees every release.",
             "DP-SGD starts from the published model, without the public reviews, so what lies between it "
             "and PrivUnit is not the mechanism's alone. Its recipe was chosen with MiniLM at epsilon 1 (see "
             "[positions](positions.md)); three epochs of batches of 1,024 gave 0.802 (0.807, 0.796) at this "
