@@ -19,7 +19,7 @@ NUMERIC = re.compile(r"[-+ #0-9,_]*(\.[0-9]+)?[eEfFgGn%]$")
 ALLOWED = re.compile(
     r"accuracy|success|chance|described|commonest|height|sure|points|signal|seconds|SECONDS|mib|error"
     r"|'(low|high|share|z)'\]$|^value$|difference|values\.|sum\(|least\b|share\b|step\b|drop_words|^[tp]$"
-    r"|^LARGEST_SCALE$|^_FURTHEST|^_WORST_CONDITION$|least_noise|_sigma'\] / row"
+    r"|timeout$|^wait$|^LARGEST_SCALE$|^_FURTHEST|^_WORST_CONDITION$|least_noise|_sigma'\] / row"
     r"|paper_epsilon|paper_really|^(worth|claim|estimate)$"
 )
 """Accuracies, intervals, seconds, sizes, constants, what an error found, and what others' noise is worth."""

@@ -4,6 +4,7 @@ The tree::
 
     DpForwardError
     ├── InvalidInput      a value breaks a rule (also a ValueError)          exit code 2
+    ├── MissingPackage    an extra is not installed (also an ImportError)    exit code 2
     ├── Unproved          a guarantee was asked for that no theorem gives    exit code 2
     ├── BudgetExhausted   a release would pass the cap of the ledger         exit code 3
     ├── LedgerCorrupt     a ledger file is not what this software wrote      exit code 1
@@ -26,7 +27,9 @@ __all__ = [
     "LedgerCorrupt",
     "LedgerRestated",
     "LedgerUnavailable",
+    "MissingPackage",
     "Unproved",
+    "refuse_if",
 ]
 
 
@@ -44,6 +47,18 @@ class InvalidInput(DpForwardError, ValueError):
     def __init__(self, name: str, rule: str, value: object, remedy: str) -> None:
         super().__init__(f"`{name}` must {rule}; got {value}. {remedy}")
         self.name = name
+
+
+class MissingPackage(DpForwardError, ImportError):
+    """A package of an extra that is not installed."""
+
+    exit_code = 2
+
+
+def refuse_if(broken: object, name: str, rule: str, value: object, remedy: str) -> None:
+    """Raise `InvalidInput` where ``broken`` is true."""
+    if broken:
+        raise InvalidInput(name, rule, value, remedy)
 
 
 class Unproved(DpForwardError):

@@ -215,9 +215,9 @@ def no_padding() -> contextlib.AbstractContextManager[Any]:
         found = self.tokenizer(
             texts, seconds, truncation="longest_first", max_length=self.length, padding=True
         )
-        return {name: torch.tensor(values) for name, values in found.items()}
+        return {name: np.asarray(values) for name, values in found.items()}, 0
 
-    return _patch(tokens.FixedLength, "encode", encode)
+    return _patch(tokens.FixedLength, "encode_arrays", encode)
 
 
 def clipped_together() -> contextlib.AbstractContextManager[Any]:

@@ -180,5 +180,7 @@ def test_a_model_that_learnt_nothing_is_called_so(world: TinyWorld, tmp_path: Pa
     run = finetune(world.plan(epsilon=0.01, epochs=1.0), folder=tmp_path / "run")
     assert run.report["accuracy"] < 0.75
     written = (tmp_path / "run" / "report.md").read_text()
-    assert "not shown to be better than always naming the most frequent label" in written
-    assert "--regime public-front" in written
+    # One interval in twenty misses; test_report.py has both sides of the law.
+    lucky = run.report["accuracy_low"] > run.report["accuracy_of_commonest_label"]
+    assert lucky != ("not shown to be better than always naming the most frequent label" in written)
+    assert lucky != ("--regime public-front" in written)

@@ -1,14 +1,12 @@
 """Result of an attack: its success beside chance, its interval, and the ceiling that the promise allows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from scipy.stats import binomtest
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 
 __all__ = ["AttackResult", "exact_interval"]
 
@@ -21,11 +19,10 @@ def exact_interval(right: int, trials: int) -> tuple[float, float]:
 
 def require_texts(name: str, texts: int) -> None:
     """Refuse fewer than 20 texts: their interval says nothing."""
-    if texts < 20:
-        raise InvalidInput(name, "be 20 texts or more", texts, "An interval needs more of them.")
+    refuse_if(texts < 20, name, "be 20 texts or more", texts, "An interval needs more of them.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AttackResult:
     """One attack on one target.
 
@@ -45,19 +42,10 @@ class AttackResult:
     @classmethod
     def from_counts(
         cls, attack: str, right: int, trials: int, *, chance: float, ceiling: float | None, **details: Any
-    ) -> AttackResult:
+    ) -> Self:
         """The result of ``right`` guesses out of ``trials``, with the exact interval."""
         low, high = exact_interval(right, trials)
-        return cls(
-            attack=attack,
-            success=right / trials,
-            chance=chance,
-            low=low,
-            high=high,
-            trials=trials,
-            ceiling=ceiling,
-            details=details,
-        )
+        return cls(attack, right / trials, chance, low, high, trials, ceiling, details)
 
     @property
     def within_ceiling(self) -> bool:
@@ -65,6 +53,5 @@ class AttackResult:
         return self.ceiling is None or self.low <= self.ceiling
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "details"}
         return {**plain, "within_ceiling": self.within_ceiling, **self.details}

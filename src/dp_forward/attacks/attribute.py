@@ -19,8 +19,6 @@ The network that is judged is that of the epoch with the best guesses on a tenth
 Paper: Section 6.4 and Table 9. It does not say how a review got its genre; `keyword_genres` follows the code.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import re
@@ -38,7 +36,7 @@ from dp_forward.attacks.ceiling import attribute_ceiling
 from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, kind_of_noise, observe_texts
 from dp_forward.data import EncodedTexts, Record
 from dp_forward.data.row_files import read_rows
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
@@ -80,9 +78,8 @@ def read_labelled(
     for row in read_rows(Path(path)):
         for name in (text, attribute):
             if name not in row.fields:
-                raise InvalidInput(
-                    "data", f"have a column `{name}`", f"none at {row.place}", "Name another column."
-                )
+                rule = f"have a column `{name}`"
+                raise InvalidInput("data", rule, f"none at {row.place}", "Name another column.")
         words, value = row.fields[text], row.fields[attribute]
         if value is None or not str(value).strip():
             continue
@@ -91,9 +88,8 @@ def read_labelled(
         rows.append((words, str(value).strip()))
     values = tuple(sorted({value for _, value in rows}))
     if not 2 <= len(values) <= 1000:
-        raise InvalidInput(
-            "attribute", "have 2 to 1000 different values", len(values), "Name another column."
-        )
+        rule = "have 2 to 1000 different values"
+        raise InvalidInput("attribute", rule, len(values), "Name another column.")
     numbers = {value: number for number, value in enumerate(values)}
     return values, [Record(words, None, numbers[value]) for words, value in rows]
 
@@ -119,8 +115,7 @@ def attribute_attack(
         Twenty texts at least in each; a label in ``test`` that ``train`` does not have can never be guessed.
     """
     epochs = count("epochs", epochs, remedy="Use 20.")
-    if pool not in (None, "flatten", "mean"):
-        raise InvalidInput("pool", "be flatten or mean", pool, "Leave it out.")
+    refuse_if(pool not in (None, "flatten", "mean"), "pool", "be flatten or mean", pool, "Leave it out.")
     known, wanted = _labels("train", train), _labels("test", test)
     place = pick_device(device)
     parts = [hidden_rows(front, batch, device=place) for batch, _ in each_batch(train, 64)]
@@ -234,6 +229,5 @@ def _labels(name: str, texts: EncodedTexts) -> NDArray[np.int64]:
     if texts.labels is None:
         raise InvalidInput(name, "have the attribute as labels", "none", "Label the texts.")
     require_texts(name, len(texts))
-    if int(texts.labels.min()) < 0:
-        raise InvalidInput(name, "have labels from 0 on", "others", "Number the values.")
+    refuse_if(int(texts.labels.min()) < 0, name, "have labels from 0 on", "others", "Number the values.")
     return texts.labels

@@ -42,20 +42,17 @@ Edges:
 Paper: not in it; the paper reports attacks without a ceiling.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 
 import numpy as np
 from scipy.special import expit
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.privacy import RECORD, TEXT, Mechanism
 from dp_forward.privacy.rounding import nudge_up
 
-_FURTHEST: Final = 60.0
-"""From this epsilon on every ceiling is 1 for a prior that can be measured."""
+_FURTHEST: Final = 60.0  # from this epsilon on every ceiling is 1 for a prior that can be measured
 
 
 def attribute_ceiling(mechanism: Mechanism | None, prior: float) -> float:
@@ -65,8 +62,7 @@ def attribute_ceiling(mechanism: Mechanism | None, prior: float) -> float:
         1 where nothing is promised about a whole text: no mechanism, a baseline outside its theorem, or a
         promise per token, phrase or label. (A text of n tokens differs from another in all of them.)
     """
-    if not 0 < prior <= 1:
-        raise InvalidInput("prior", "lie in (0, 1]", prior, "It is the share of the likeliest value.")
+    refuse_if(not 0 < prior <= 1, "prior", "lie in (0, 1]", prior, "It is the share of the likeliest value.")
     promised = mechanism is not None and mechanism.guaranteed and mechanism.unit in (TEXT, RECORD)
     if mechanism is None or not promised or prior == 1:
         return 1.0

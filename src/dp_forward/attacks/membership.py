@@ -19,8 +19,6 @@ ceiling out.
 Paper: the entropy and confidence attacks of Section 6.2 (Tables 7 and 10).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal

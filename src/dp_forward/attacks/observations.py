@@ -6,8 +6,6 @@ Guarantees:
     `kind_of_noise` says so.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

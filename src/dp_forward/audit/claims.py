@@ -18,8 +18,6 @@ Edges:
     its signal should lie would not see that code's mistakes.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,15 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_expit, log_ndtr, ndtr
 
-from dp_forward.audit.findings import (
-    Finding,
-    Floats,
-    cap_sum_z,
-    distance_finding,
-    mean_z,
-    share_finding,
-    share_off_z,
-)
+from dp_forward.audit import findings
+from dp_forward.audit.findings import Finding, Floats, cap_sum_z, mean_z, share_off_z
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import (
@@ -50,8 +41,7 @@ from dp_forward.privacy import (
     curve,
 )
 
-Seen = tuple[Floats, Floats]
-"""Releases of two inputs."""
+Seen = tuple[Floats, Floats]  # releases of two inputs
 
 _CELL: Final = 1 / 8
 _TAU: Final = _CELL / math.sqrt(12)
@@ -80,7 +70,7 @@ class GaussianClaim:
         """What the likelihood ratio says of how far apart the releases of these inputs lie."""
         scores = [self.ratios(some, first, second) for some in seen]
         promised, apart = self._promised_and_apart(first, second)
-        return distance_finding(scores[0], scores[1], min(apart, promised))
+        return findings.distance_finding(scores[0], scores[1], min(apart, promised))
 
     def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
         """What is promised at ``delta`` for one release of each of two bounded inputs."""
@@ -158,7 +148,7 @@ class PrivUnitClaim:
         """How many vectors lie in the cap of their own input."""
         along = [self._along(some, own).ravel() for some, own in zip(seen, (first, second), strict=True)]
         p = self.largest_share(np.concatenate([first, second]))
-        return share_finding(np.concatenate(along) >= self.mechanism.threshold, p)
+        return findings.share_finding(np.concatenate(along) >= self.mechanism.threshold, p)
 
     def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
         changed = int(np.sum(np.any(first != second, axis=1)))

@@ -9,8 +9,6 @@
   response at an epsilon near 0: at a large one nearly all answers are alike.)
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import warnings
@@ -77,16 +75,13 @@ def _fresh(mechanism: Mechanism, hidden: Matrix, bits: int) -> list[Finding]:
     """From releases of one matrix here, in threads and, where the system can, in forks."""
     what = "noise shared by threads or forks"
     if isinstance(mechanism, KaryResponse):
-        coins = KaryResponse(1e-3, mechanism.labels)
-        answers = _everywhere(coins, hidden, bits, times=64)
+        answers = _everywhere(KaryResponse(1e-3, mechanism.labels), hidden, bits, times=64)
         return [Finding(what, 0.0, float(len(answers) - len(set(answers))))]
     claim = claim_of(mechanism, bits=bits)
     x = bounded_vectors(hidden, claim.bound)
-    parts = _everywhere(mechanism, hidden, bits, times=4)
-    integers = np.frombuffer(b"".join(parts), dtype=f"<i{bits // 8}")
+    integers = np.frombuffer(b"".join(_everywhere(mechanism, hidden, bits, times=4)), dtype=f"<i{bits // 8}")
     seen = released.dequantise(integers.reshape(-1, *hidden.shape), mechanism, bits)
-    vectors = as_vectors(seen, claim.bound)
-    found = shared_noise(*across_inputs(vectors, x))
+    found = shared_noise(*across_inputs(as_vectors(seen, claim.bound), x))
     return [Finding(what, one.claimed, one.measured, one.z) for one in found]
 
 

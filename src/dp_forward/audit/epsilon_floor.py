@@ -18,15 +18,13 @@ Edges:
     refutes only what is far off; for the rest there is the law of the statistic.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 
 Floats = NDArray[np.float64]
@@ -36,8 +34,7 @@ def epsilon_floor(first: Floats, second: Floats, *, delta: float, level: float =
     """The epsilon that these scores refute anything below of, with confidence ``level``; see the module."""
     if min(len(first), len(second)) < 8:
         raise InvalidInput("scores", "be 8 or more of each input", len(first), "Draw more releases.")
-    if not 0 < level < 1:
-        raise InvalidInput("level", "lie in (0, 1)", level, "Use 0.95.")
+    refuse_if(not 0 < level < 1, "level", "lie in (0, 1)", level, "Use 0.95.")
     delta = checks.delta(delta, zero=True)
     each = (1 - level) / 4
     learnt = (first[: len(first) // 2], second[: len(second) // 2])

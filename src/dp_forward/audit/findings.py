@@ -22,8 +22,6 @@ Edges:
     normal: what is uniform is lighter in its tails.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -43,8 +41,7 @@ REFUTED_FROM: Final = 5.0
 """Standard errors beyond which a claim counts as refuted: an honest one is, with 2.9e-7 per finding."""
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(100)
-_RARE: Final = 40.0
-"""What is rarer than exp(-40) is not integrated over."""
+_RARE: Final = 40.0  # what is rarer than exp(-40) is not integrated over
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,6 @@ class Finding:
         return not self.z <= REFUTED_FROM  # NaN refutes: a broken measurement proves nothing
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         z = None if self.z is None or not math.isfinite(self.z) else self.z
         return {**asdict(self), "z": z, "refuted": self.refuted}
 
@@ -91,8 +87,7 @@ def distance_z(measured: float, mu: float, *, first: int, second: int) -> float:
     half = np.diff(edges)[:, None] / 2
     squares = (edges[:-1, None] + half * (_NODES + 1)).ravel()
     weights = chi2.pdf(squares, freedom) * (half * _WEIGHTS).ravel()
-    deviations = np.sqrt(squares / freedom)
-    return z_of(float(weights @ ndtr(scale * (mu - measured * deviations))))
+    return z_of(float(weights @ ndtr(scale * (mu - measured * np.sqrt(squares / freedom)))))
 
 
 def distance_finding(first: Floats, second: Floats, mu: float) -> Finding:

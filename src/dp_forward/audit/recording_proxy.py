@@ -1,18 +1,15 @@
 """Recording proxy for the audit of a service: a real client, a real server, and every byte between them."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import re
 import socket
-import ssl
 import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from dp_forward.errors import DpForwardError
@@ -55,11 +52,9 @@ class RecordingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """No more connections."""
         self._listener.close()
 
     def lose(self, answers: int) -> None:
-        """Drop so many answers."""
         with self._turn:
             self._to_lose = answers
 
@@ -149,12 +144,8 @@ class RecordedClient:
         return self._proxy.take(), charged
 
     def _client(self, ledger: Path, retry: RetryPolicy) -> Client:
-        import httpx
-
-        # The proxy speaks plain HTTP on this machine; to read all certificates for it takes its time.
-        http = httpx.HTTPTransport(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-        where: Any = {"server": self._proxy.address, "transport": http, "retry": retry}
-        return Client(self._user, ledger=ledger, budget=self._budget, **where)
+        server, budget = self._proxy.address, self._budget
+        return Client(self._user, server=server, ledger=ledger, budget=budget, retry=retry)
 
 
 @contextlib.contextmanager

@@ -27,8 +27,6 @@ Guarantees:
     however slow it is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -38,15 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta, chi2, norm
 
-from dp_forward.audit.claims import (
-    GaussianClaim,
-    PrivUnitClaim,
-    ResponseClaim,
-    Seen,
-    as_vectors,
-    bounded_vectors,
-    claim_of,
-)
+from dp_forward.audit import claims
 from dp_forward.audit.epsilon_floor import epsilon_floor, largest_floor
 from dp_forward.audit.findings import REFUTED_FROM, Finding, Floats, unlike_noise_z, weak_noise_z, z_of
 from dp_forward.errors import InvalidInput
@@ -105,11 +95,9 @@ class ReleasedAudit:
 
     @property
     def refuted_by(self) -> tuple[str, ...]:
-        """The names of what refutes it."""
         return tuple(finding.what for finding in self.refuting)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "findings"}
         return {
             **plain,
@@ -146,12 +134,12 @@ def opposed(mechanism: Mechanism, *, rows: int, width: int) -> tuple[Floats, Flo
     x points nowhere in particular: a direction along one entry would make rounding look like signal. K-ary
     response has a shape of its own, one row of its labels.
     """
-    bound = claim_of(mechanism).bound
+    bound = claims.claim_of(mechanism).bound
     if isinstance(mechanism, KaryResponse):
         rows, width = 1, mechanism.labels
     unit = mechanism.unit
     first = np.random.default_rng(0).standard_normal((rows, width))
-    first = bounded_vectors(first, bound).reshape(rows, width)
+    first = claims.bounded_vectors(first, bound).reshape(rows, width)
     changed = rows if bound.over == "matrix" or unit is None else min(rows, bound.changed_rows(unit) or rows)
     second = first.copy()
     second[:changed] *= -1
@@ -204,16 +192,15 @@ def audit_matrices(
     level: float = REPORTED,
 ) -> ReleasedAudit:
     """Audit releases [draws, rows, width] of the two hidden matrices in ``pair``, as they are received."""
-    claim = claim_of(mechanism, bits=bits)
-    x, y = (bounded_vectors(np.asarray(hidden, dtype=np.float64), claim.bound) for hidden in pair)
+    claim = claims.claim_of(mechanism, bits=bits)
+    x, y = (claims.bounded_vectors(np.asarray(hidden, dtype=np.float64), claim.bound) for hidden in pair)
     if x.shape != y.shape or np.allclose(x, y, atol=1e-9):
-        raise InvalidInput(
-            "pair", "be two inputs that the bound keeps apart", "one", "Choose two other texts."
-        )
-    seen = (as_vectors(first, claim.bound), as_vectors(second, claim.bound))
+        rule = "be two inputs that the bound keeps apart"
+        raise InvalidInput("pair", rule, "one", "Choose two other texts.")
+    seen = (claims.as_vectors(first, claim.bound), claims.as_vectors(second, claim.bound))
     scores = tuple(claim.ratios(some, x, y) for some in seen)
     delta = mechanism.shown_delta
-    if isinstance(claim, ResponseClaim):
+    if isinstance(claim, claims.ResponseClaim):
         law, *rest = claim.findings(seen, x, y)
     else:
         law, *rest = claim.law(seen, x, y), *_signal(claim, seen, x, y), *_noise(claim, seen, x, y)
@@ -236,7 +223,9 @@ def audit_matrices(
     )
 
 
-def _signal(claim: GaussianClaim | PrivUnitClaim, seen: Seen, x: Floats, y: Floats) -> list[Finding]:
+def _signal(
+    claim: claims.GaussianClaim | claims.PrivUnitClaim, seen: claims.Seen, x: Floats, y: Floats
+) -> list[Finding]:
     """The mean along the input is as long as the input, and there is nothing beside it."""
     total, claimed, trials, beside, freedom = 0.0, 0.0, 0, 0.0, 0
     for some, own in zip(seen, (x, y), strict=True):
@@ -260,7 +249,9 @@ def _signal(claim: GaussianClaim | PrivUnitClaim, seen: Seen, x: Floats, y: Floa
     return found
 
 
-def _noise(claim: GaussianClaim | PrivUnitClaim, seen: Seen, x: Floats, y: Floats) -> list[Finding]:
+def _noise(
+    claim: claims.GaussianClaim | claims.PrivUnitClaim, seen: claims.Seen, x: Floats, y: Floats
+) -> list[Finding]:
     """Across both inputs the noise is as strong as claimed, alike for both, and never used twice."""
     (one, freedom), (other, _) = (across_inputs(some, x, y) for some in seen)
     if freedom < 1:

@@ -14,14 +14,11 @@ Guarantees:
     Nothing of the service is trusted but the front's hidden matrices, from which the expected signal follows.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.stats import binom
 
@@ -29,7 +26,7 @@ from dp_forward.audit.claims import ResponseClaim, bounded_vectors, claim_of
 from dp_forward.audit.findings import Finding, z_of
 from dp_forward.audit.recording_proxy import RecordedClient, Sent
 from dp_forward.audit.released_bytes import REPORTED, ReleasedAudit, audit_matrices
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.noise.released.released_matrix import dequantise
 from dp_forward.privacy import Mechanism
 from dp_forward.progress import Count
@@ -58,12 +55,9 @@ _FEWEST: Final = 16
 Matrix = NDArray[Any]
 
 
-@torch.inference_mode()
 def hidden_matrix(user: UserSide, text: str) -> Matrix:
-    """What the front computes for a text."""
-    user.front.train(False)
-    found: torch.Tensor = user.front(**user.tokens.encode([text]))[0]
-    return found.double().cpu().numpy()
+    found: Matrix = user.hidden(user.tokens.encode_arrays([text])[0])[0]
+    return found
 
 
 def far_apart(user: UserSide) -> tuple[str, str]:
@@ -100,8 +94,7 @@ def audit_service(
         Ends early after ``seconds``, with at least 16 questions about each text. ``progress`` is called with
         the questions so far, of twice ``draws``.
     """
-    if draws < _FEWEST:
-        raise InvalidInput("draws", f"be {_FEWEST} or more", draws, "Use 40.")
+    refuse_if(draws < _FEWEST, "draws", f"be {_FEWEST} or more", draws, "Use 40.")
     started, clock = time.monotonic(), time.time()
     first, second = far_apart(user) if texts is None else texts
     pair = (hidden_matrix(user, first), hidden_matrix(user, second))
@@ -128,10 +121,7 @@ def audit_service(
 
 
 def _audited(
-    mechanism: Mechanism,
-    sent: tuple[list[Sent], list[Sent]],
-    pair: tuple[Matrix, Matrix],
-    level: float,
+    mechanism: Mechanism, sent: tuple[list[Sent], list[Sent]], pair: tuple[Matrix, Matrix], level: float
 ) -> tuple[ReleasedAudit | None, Finding]:
     """The audit of the frames that have the size of the hidden matrix; None where too few do."""
     payloads = [[one.body[HEADER_BYTES:] for one in some] for some in sent]
@@ -150,7 +140,6 @@ def _audited(
 
 
 def _plain(sent: tuple[list[Sent], list[Sent]], clock: tuple[float, float]) -> list[Finding]:
-    """Lengths, heads, headers, ids and times."""
     all_sent = sent[0] + sent[1]
     ids = [one.body[_REQUEST] for one in all_sent]
     times = [int.from_bytes(one.body[_TIME], "little") for one in all_sent]

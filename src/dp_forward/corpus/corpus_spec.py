@@ -4,31 +4,21 @@ The user writes them into ``manifest.json``; whoever reads that file calibrates 
 mechanism for the guarantee. No epsilon is ever taken from a file.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET
-from dp_forward.privacy import (
-    Deployment,
-    Guarantee,
-    Prior,
-    RandomizedResponse,
-    ResponseWithPrior,
-    compose,
-)
+from dp_forward.privacy import Deployment, Guarantee, Prior, RandomizedResponse, ResponseWithPrior, compose
 from dp_forward.privacy.charge import Charge
 from dp_forward.privacy.checks import count
 from dp_forward.release_spec import ReleaseSpec
 
 __all__ = ["CorpusSpec", "LabelMechanism", "Labels", "labels_as_dict", "labels_from_dict", "shard_size"]
 
-LabelMechanism = RandomizedResponse | ResponseWithPrior
-"""How a label is randomized."""
+LabelMechanism = RandomizedResponse | ResponseWithPrior  # how a label is randomized
 
 Labels = LabelMechanism | Literal["public", "none", "folded"]
 """What is known of the labels: a randomized answer, everything, nothing, or only what the one release of text
@@ -66,12 +56,9 @@ class CorpusSpec:
             rule = "be folded where the release protects a record, and only there"
             raise InvalidInput("labels", rule, labels_as_dict(self.labels)["how"], "Check unit and labels.")
         if isinstance(self.labels, LabelMechanism) and self.labels.labels != len(self.release.labels):
-            raise InvalidInput(
-                "label_mechanism",
-                f"be for the {len(self.release.labels)} labels of the front",
-                self.labels.labels,
-                "Make it with labels=K, the number of labels of the task.",
-            )
+            rule = f"be for the {len(self.release.labels)} labels of the front"
+            remedy = "Make it with labels=K, the number of labels of the task."
+            raise InvalidInput("label_mechanism", rule, self.labels.labels, remedy)
 
     def guarantee(self) -> Guarantee:
         """What a record is promised."""
@@ -101,7 +88,6 @@ class CorpusSpec:
         return range(first, min(first + self.shard_records, self.records))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return {
             "front": self.release.front,
             "release": self.release.as_dict(),
@@ -114,12 +100,11 @@ class CorpusSpec:
         }
 
     @classmethod
-    def from_dict(cls, settings: dict[str, Any]) -> CorpusSpec:
+    def from_dict(cls, settings: dict[str, Any]) -> Self:
         """From JSON; anything but what `as_dict` writes is refused."""
         if settings.keys() != _KEYS:
-            raise InvalidInput(
-                "corpus", f"have the keys {', '.join(sorted(_KEYS))}", sorted(settings), "Update dp-forward."
-            )
+            rule = f"have the keys {', '.join(sorted(_KEYS))}"
+            raise InvalidInput("corpus", rule, sorted(settings), "Update dp-forward.")
         crosses, tokens = settings["rows"], settings["release"]["rows"]
         # The files do not say the cut; that one row crosses of several tokens says it is `output`.
         release = ReleaseSpec.from_dict(

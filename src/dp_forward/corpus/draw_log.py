@@ -16,8 +16,6 @@ Edges:
     Files of earlier versions, which have a rollback journal, are opened and get a write-ahead log.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
@@ -25,13 +23,12 @@ import secrets
 import sqlite3
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from dp_forward.storage.database import Database, Problem, create_database, refuse_one_user
 
 _FORMAT: Final = 1
-_CHECKPOINT_EVERY: Final = 16
-"""Commits: a piece has a few MiB."""
+_CHECKPOINT_EVERY: Final = 16  # commits: a piece has a few MiB
 _SCHEMA: Final = (
     """CREATE TABLE plan (one INTEGER PRIMARY KEY CHECK (one = 1), format INTEGER NOT NULL,
     name TEXT NOT NULL, secret BLOB NOT NULL, settings TEXT NOT NULL, tag BLOB NOT NULL,
@@ -52,8 +49,6 @@ _refusals: Final = partial(
 
 
 class Shard(NamedTuple):
-    """A finished file."""
-
     number: int
     records: int
     bytes: int
@@ -75,7 +70,7 @@ class DrawLog:
             raise
 
     @classmethod
-    def create(cls, path: Path, settings: dict[str, Any], identity: bytes) -> DrawLog:
+    def create(cls, path: Path, settings: dict[str, Any], identity: bytes) -> Self:
         """Make the file of a release with these public settings, of the corpus that ``identity`` names."""
         secret, name = secrets.token_bytes(32), secrets.token_hex(16)
         row = (_FORMAT, name, secret, json.dumps(settings, sort_keys=True), _tag(secret, identity))
@@ -87,17 +82,13 @@ class DrawLog:
         self.name, self._secret, settings, self.key, charged = connection.execute(
             "SELECT name, secret, settings, tag, charged FROM plan"
         ).fetchone()
-        self.settings: dict[str, Any] = json.loads(settings)
-        """The public settings of the release."""
-        self.charged = bool(charged)
-        """Whether the ledger was charged: from then on draws may exist."""
+        self.settings: dict[str, Any] = json.loads(settings)  # the public settings of the release
+        self.charged = bool(charged)  # whether the ledger was charged: from then on draws may exist
         found = connection.execute("SELECT number, records, bytes, sha256 FROM shards ORDER BY number")
-        self.shards = [Shard(*row) for row in found]
-        """The finished shards."""
+        self.shards = [Shard(*row) for row in found]  # the finished shards
         if [shard.number for shard in self.shards] != list(range(len(self.shards))):
             raise self._refuse(Problem("damaged"))
-        self.next_record = sum(shard.records for shard in self.shards)
-        """The first record that has no draw."""
+        self.next_record = sum(shard.records for shard in self.shards)  # the first record that has no draw
         for first, records in connection.execute("SELECT first, records FROM pieces ORDER BY first"):
             if first != self.next_record:
                 raise self._refuse(Problem("damaged"))
@@ -108,7 +99,6 @@ class DrawLog:
         return hmac.compare_digest(self.key, _tag(self._secret, identity))
 
     def mark_charged(self) -> None:
-        """Store that the ledger has the charge."""
         with self._database.transaction(write=True) as connection:
             connection.execute("UPDATE plan SET charged = 1")
         self.charged = True
@@ -148,10 +138,9 @@ class DrawLog:
         self._database.delete()
 
     def close(self) -> None:
-        """Close the file and unlock it."""
         self._database.close()
 
-    def __enter__(self) -> DrawLog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

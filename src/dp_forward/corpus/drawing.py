@@ -1,7 +1,5 @@
 """Front, bound, noise and labels of a corpus: records in, draws out."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +20,7 @@ from dp_forward.split.artifacts import UserSide
 
 _FRONT_BATCH: Final = 64
 _LENGTH_STEP: Final = 16
-_NOISE_ENTRIES: Final = 1 << 16
-"""What a thread draws at a time."""
+_NOISE_ENTRIES: Final = 1 << 16  # what a thread draws at a time
 
 
 class ReleaseDrawer:
@@ -76,8 +73,7 @@ class ReleaseDrawer:
 
     def _in_order(self, records: range) -> Iterator[Tensor]:
         for first in range(records.start, records.stop, _FRONT_BATCH):
-            some = range(first, min(first + _FRONT_BATCH, records.stop))
-            yield self._read(self._texts.batch(some))
+            yield self._read(self._texts.batch(range(first, min(first + _FRONT_BATCH, records.stop))))
 
     def _pooled(self, records: range) -> Tensor:
         """One row for each record; texts of like length are read together, in batches of one shape.
@@ -106,8 +102,7 @@ class ReleaseDrawer:
         ).cpu()
 
     def _add_noise(self, hidden: Tensor) -> bytes:
-        releases = release_batch(hidden, self._mechanism, bits=self._spec.release.bits)
-        return b"".join(map(serialise, releases))
+        return b"".join(map(serialise, release_batch(hidden, self._mechanism, bits=self._spec.release.bits)))
 
     def _draw_labels(self, records: range) -> bytes:
         labels, how = self._texts.labels, self._spec.labels

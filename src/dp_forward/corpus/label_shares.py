@@ -38,8 +38,6 @@ Edges:
 Paper: not in it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,7 +78,6 @@ class LabelShares:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         shown = zip(*(np.clip(part, 0.0, 1.0).tolist() for part in self.estimate), strict=True)
         rows = zip(self.labels, shown, self.estimate[0].tolist(), strict=True)
         return {

@@ -17,8 +17,6 @@ Edges:
     is the work of a shuffler; `ReleasedCorpus.shuffled` says in which batches the records came through one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import operator
@@ -27,7 +25,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 import torch
@@ -52,14 +50,11 @@ __all__ = ["MANIFEST", "ReleasedCorpus", "manifest_bytes"]
 MANIFEST: Final = "manifest.json"
 _FORMAT: Final = 2
 _KEYS: Final = {"format", "name", "corpus", "form", "shards", "shuffled", "guarantee", "versions", "sha256"}
-_FIRST_KEYS: Final = _KEYS - {"shuffled"}
-"""Of format 1: its budget is spent, so it is still read."""
-
+_FIRST_KEYS: Final = _KEYS - {"shuffled"}  # of format 1: its budget is spent, so it is still read
 _Batches = tuple[ShuffledBatch, ...] | None
 
 
 def shard_name(number: int) -> str:
-    """The file of a shard."""
     return f"shard-{number:05d}.safetensors"
 
 
@@ -165,7 +160,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         raw: bool = False,
         verify: bool = True,
         progress: Callable[[int], None] | None = None,
-    ) -> ReleasedCorpus:
+    ) -> Self:
         """The corpus in a folder, checked.
 
         ``verify=False`` skips the digests of the shards, for a large corpus that was checked before;

@@ -46,14 +46,12 @@ Paper: Section 3.4 assumes that pairs are shuffled and does not say by whom; pub
 (Definition 3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import TEXT, Deployment, Notion, RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.shuffling import CentralBounds
@@ -82,9 +80,8 @@ class ShuffledBatch:
         for found in self.by_label:
             count("by_label", found, at_least=0, remedy="Count the records of each label.")
         if sum(self.by_label) != self.records:
-            raise InvalidInput(
-                "by_label", f"sum to the {self.records} records", sum(self.by_label), "Count them again."
-            )
+            rule = f"sum to the {self.records} records"
+            raise InvalidInput("by_label", rule, sum(self.by_label), "Count them again.")
 
     @property
     def least(self) -> int:
@@ -92,11 +89,10 @@ class ShuffledBatch:
         return self.records if self.by_label is None else min(filter(None, self.by_label))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return {"records": self.records, "by_label": None if self.by_label is None else list(self.by_label)}
 
     @classmethod
-    def from_dict(cls, settings: Any) -> ShuffledBatch:
+    def from_dict(cls, settings: Any) -> Self:
         """From JSON; anything but what `as_dict` writes is refused."""
         if not isinstance(settings, dict) or settings.keys() != _KEYS:
             raise InvalidInput("batch", "have the keys by_label and records", "others", "Update dp-forward.")
@@ -179,11 +175,9 @@ def central_statement(reading: CentralBounds, batches: Sequence[ShuffledBatch]) 
 
 def check_batches(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> None:
     """Refuse batches that do not make up the corpus."""
-    if not batches:
-        raise InvalidInput("batches", "be at least one", 0, _FROM_SHUFFLER)
+    refuse_if(not batches, "batches", "be at least one", 0, _FROM_SHUFFLER)
     total = sum(batch.records for batch in batches)
-    if total != spec.records:
-        raise InvalidInput("batches", f"make up the {spec.records} records", total, _FROM_SHUFFLER)
+    refuse_if(total != spec.records, "batches", f"make up the {spec.records} records", total, _FROM_SHUFFLER)
     for batch in batches:
         if (spec.labels == "public") != (batch.by_label is not None):
             found = "none" if batch.by_label is None else "counts"

@@ -38,8 +38,6 @@ Edges:
 Paper: the frozen-front regime; one stored release per record serves any number of epochs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -70,8 +68,7 @@ from dp_forward.storage.files import write_file
 __all__ = ["choose_labels", "ledger_of", "private_folder", "release_corpus", "write_shard"]
 
 _PIECE_BYTES = 4 << 20
-_PIECE_RECORDS = 1024
-"""A piece is what a crash can cost in work: a few seconds of it."""
+_PIECE_RECORDS = 1024  # a piece is what a crash can cost in work: a few seconds of it
 
 
 def private_folder(out: str | os.PathLike[str]) -> Path:
@@ -173,12 +170,8 @@ def choose_labels(
     if mechanism is None:
         return "public" if publish and texts.labels is not None else "none"
     if not publish:
-        raise InvalidInput(
-            "label_mechanism",
-            "be left out where no labels are stored",
-            "one",
-            "Or publish randomized labels.",
-        )
+        rule = "be left out where no labels are stored"
+        raise InvalidInput("label_mechanism", rule, "one", "Or publish randomized labels.")
     if texts.labels is None:
         raise InvalidInput("label_mechanism", "have labels to randomize", "none", "Check the task.")
     return mechanism
@@ -189,9 +182,8 @@ def _make_spec(
 ) -> CorpusSpec:
     """The settings of the release, checked against the front and the texts."""
     if texts.length != user.spec.rows:
-        raise InvalidInput(
-            "texts", f"have the {user.spec.rows} rows of the front", texts.length, "Encode with user.tokens."
-        )
+        rule = f"have the {user.spec.rows} rows of the front"
+        raise InvalidInput("texts", rule, texts.length, "Encode with user.tokens.")
     known = texts.labels if labels != "none" else None
     if known is not None and not 0 <= known.min() <= known.max() < len(user.spec.labels):
         rule = f"fit the {len(user.spec.labels)} labels of the front"
@@ -220,9 +212,8 @@ def _begin(place: Path, path: Path, spec: CorpusSpec, identity: bytes, other: Dr
     if other is not None:
         other.discard()  # begun, and neither charged nor drawn
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise InvalidInput(
-            "out", "be new or empty", f"{place.name}, which holds something else", "Choose another folder."
-        )
+        rule = "be new or empty"
+        raise InvalidInput("out", rule, f"{place.name}, which holds something else", "Choose another folder.")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return DrawLog.create(path, spec.as_dict(), identity)
 
@@ -265,13 +256,11 @@ def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Relea
     """This release in the ledger, charged; only from here on may noise be drawn."""
     known = book.find(log.key)
     if log.charged and known is None:
-        raise InvalidInput(
-            "ledger", "be the one that this release was charged in", "another", "Name that one to resume."
-        )
+        rule = "be the one that this release was charged in"
+        raise InvalidInput("ledger", rule, "another", "Name that one to resume.")
     if log.charged and known is not None and known.state is State.RESERVED and not resume:
-        raise InvalidInput(
-            "out", "be new, or resumed", "a release that was not finished", "Use resume to go on with it."
-        )
+        rule = "be new, or resumed"
+        raise InvalidInput("out", rule, "a release that was not finished", "Use resume to go on with it.")
     unit, protected = spec.release.mechanism().unit, spec.guarantee().mechanism.unit
     label = " + label" if isinstance(spec.labels, LabelMechanism) else ""
     name = f"corpus: {spec.release.mechanism().name} per {unit}{label}"
@@ -279,23 +268,15 @@ def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Relea
 
 
 def _write_shards(
-    place: Path,
-    spec: CorpusSpec,
-    log: DrawLog,
-    source: ReleaseDrawer,
-    progress: Callable[[int], None],
+    place: Path, spec: CorpusSpec, log: DrawLog, source: ReleaseDrawer, progress: Callable[[int], None]
 ) -> list[Shard]:
     """Every shard on disk: finished ones checked, the others drawn and written."""
     place.mkdir(parents=True, exist_ok=True)
     for shard in log.shards:
         path = place / shard_name(shard.number)
         if not path.is_file() or path.stat().st_size != shard.bytes or file_digest(path) != shard.sha256:
-            raise InvalidInput(
-                path.name,
-                "be as it was finished",
-                "missing or changed",
-                "It is never drawn again: bring it back, or pay for another release.",
-            )
+            remedy = "It is never drawn again: bring it back, or pay for another release."
+            raise InvalidInput(path.name, "be as it was finished", "missing or changed", remedy)
     step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // spec.release.payload_bytes))
     if log.next_record:
         progress(log.next_record)

@@ -3,8 +3,6 @@
 No message repeats a key or a payload.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from dp_forward.errors import BudgetExhausted, InvalidInput
@@ -49,7 +47,6 @@ def check_unit(unit: Unit | None) -> Unit | None:
 
 
 def check_payload(payload: bytes) -> bytes:
-    """The bytes to send."""
     if not isinstance(payload, bytes) or not 1 <= len(payload) <= LARGEST_PAYLOAD:
         rule = f"have 1 to {LARGEST_PAYLOAD} bytes"
         raise InvalidInput("payload", rule, _size(payload), "Encode it, or split it into several releases.")
@@ -64,24 +61,18 @@ def refuse_another_unit(chain: VerifiedChain, unit: Unit | None) -> None:
     if chain.admits(unit):
         return
     here = "of no known unit, or of several" if chain.unit is None else f"per {chain.unit}"
-    raise InvalidInput(
-        "unit",
-        f"be that of the ledger, whose charges are {here}",
-        "none" if unit is None else unit,
-        "Epsilons of two units do not add up: use a ledger for each. Nothing was charged.",
-    )
+    rule = f"be that of the ledger, whose charges are {here}"
+    remedy = "Epsilons of two units do not add up: use a ledger for each. Nothing was charged."
+    raise InvalidInput("unit", rule, "none" if unit is None else unit, remedy)
 
 
 def refuse_another_charge(known: Release, charge: Charge, unit: Unit | None) -> None:
     """Refuse a key that was charged something else before."""
     units = {known.unit, unit} - {None}  # where one was never stated, the charge decides
     if known.charge != charge or len(units) > 1:
-        raise InvalidInput(
-            "charge",
-            f"be what this key was charged before, {known.charge}{_per(known.unit)}",
-            f"{charge}{_per(unit)}",
-            "Another mechanism, noise or unit is another request; make its key differ.",
-        )
+        rule = f"be what this key was charged before, {known.charge}{_per(known.unit)}"
+        remedy = "Another mechanism, noise or unit is another request; make its key differ."
+        raise InvalidInput("charge", rule, f"{charge}{_per(unit)}", remedy)
 
 
 def other_terms(asked: Terms, found: Terms) -> InvalidInput:

@@ -1,38 +1,24 @@
 """Ledger of one user's privacy budget: every release is charged here before its bytes leave."""
 
-from __future__ import annotations
-
 import contextlib
+import os
 import secrets
+import sqlite3
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Self
 
 from dp_forward.errors import InvalidInput, LedgerRestated
-from dp_forward.ledger import admission
-from dp_forward.ledger.ledger_file import (
-    Event,
-    create_ledger_file,
-    insert_event,
-    locate,
-    open_ledger_file,
-    upgrade_tables,
-    write_mechanism,
-)
+from dp_forward.ledger import admission, ledger_file
 from dp_forward.ledger.terms import Terms
 from dp_forward.ledger.verification import DAY_NS, Release, State, VerifiedChain, check_pages
 from dp_forward.privacy import checks
 from dp_forward.privacy.cap import Cap
 from dp_forward.privacy.charge import Charge
 from dp_forward.privacy.units import Unit, format_unit
-
-if TYPE_CHECKING:
-    import os
-    import sqlite3
-    from collections.abc import Iterator
-
-    from dp_forward.storage.database import Database
+from dp_forward.storage.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +117,8 @@ class Ledger:
             if not self._chain.older:
                 return  # another process was quicker, and said it
             self._chain.check_budgets()
-            upgrade_tables(connection)
-            written.append(insert_event(connection, self._chain.terms_event()))
+            ledger_file.upgrade_tables(connection)
+            written.append(ledger_file.insert_event(connection, self._chain.terms_event()))
         said = f"The ledger {self._database.path.name} was made by an older version and is upgraded."
         warnings.warn(f"{said} {self._terms.promise(self._per_unit())}", LedgerRestated, stacklevel=4)
 
@@ -144,7 +130,7 @@ class Ledger:
         cap: Cap | None = None,
         per_day: float | None = None,
         unit: Unit | None = None,
-    ) -> Ledger:
+    ) -> Self:
         """A new, empty ledger; refuses a path that exists. ``per_day`` is a second cap, for each day.
 
         Edges:
@@ -153,29 +139,29 @@ class Ledger:
             ``unit`` the first charge fixes it.
         """
         terms = Terms.of(cap, per_day)
-        place = locate(path)
-        mechanism, key = write_mechanism("", admission.check_unit(unit)), secrets.token_bytes(16)
+        place = ledger_file.locate(path)
+        mechanism, key = ledger_file.write_mechanism("", admission.check_unit(unit)), secrets.token_bytes(16)
         opened = VerifiedChain().terms_event(terms)._replace(key=key, mechanism=mechanism)
-        create_ledger_file(place, opened)
-        return cls(open_ledger_file(place))
+        ledger_file.create_ledger_file(place, opened)
+        return cls(ledger_file.open_ledger_file(place))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Ledger:
+    def open(cls, path: str | os.PathLike[str]) -> Self:
         """An existing ledger, its chain and totals recomputed first (`verify` reads payloads too).
 
         Edges:
             A missing file is `InvalidInput`; an empty, foreign, damaged or newer one is
             `LedgerCorrupt`. None of them is changed.
         """
-        return cls(open_ledger_file(locate(path)))
+        return cls(ledger_file.open_ledger_file(ledger_file.locate(path)))
 
     @classmethod
     def open_or_create(
         cls, path: str | os.PathLike[str], *, cap: Cap | None = None, per_day: float | None = None
-    ) -> Ledger:
+    ) -> Self:
         """The ledger at this path, made if there is none; other terms than asked are an error."""
         terms = Terms.of(cap, per_day)
-        place = locate(path)
+        place = ledger_file.locate(path)
         if not place.exists():
             try:
                 return cls.create(place, cap=cap, per_day=per_day)
@@ -215,9 +201,9 @@ class Ledger:
             admission.refuse_beyond_budget(self._chain, charge, now)
             release = Release(len(self._chain) + 1, State.RESERVED, charge, mechanism, key, unit)
             event = self._chain.next_event(release.state, release=release.id, charge=charge)
-            column = write_mechanism(mechanism, unit)
+            column = ledger_file.write_mechanism(mechanism, unit)
             event = event._replace(key=key, mechanism=column, time_ns=now)  # the time it was admitted at
-            written.append(insert_event(connection, event))
+            written.append(ledger_file.insert_event(connection, event))
         return release
 
     def ready(self, release_id: int, payload: bytes) -> bytes:
@@ -233,7 +219,7 @@ class Ledger:
             if release.state is not State.RESERVED:
                 return self._chain.read_payload(connection, release.id)
             event = self._chain.next_event(State.READY, release=release.id)
-            written.append(insert_event(connection, event, data))
+            written.append(ledger_file.insert_event(connection, event, data))
         return data
 
     def delivered(self, release_id: int) -> None:
@@ -242,7 +228,7 @@ class Ledger:
             release = self._drawn(release_id)
             if release.state is State.READY:
                 event = self._chain.next_event(State.DELIVERED, release=release.id)
-                written.append(insert_event(connection, event))
+                written.append(ledger_file.insert_event(connection, event))
 
     def payload(self, release_id: int) -> bytes:
         """The stored bytes of a release, checked against the chain."""
@@ -349,7 +335,7 @@ class Ledger:
         """Give the file back. Closing twice is harmless."""
         self._database.close()
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -389,9 +375,9 @@ class Ledger:
             yield connection
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[tuple[sqlite3.Connection, list[Event]]]:
+    def _writing(self) -> Iterator[tuple[sqlite3.Connection, list[ledger_file.Event]]]:
         """The write lock, the newest state, and a list of events to accept once committed."""
-        written: list[Event] = []
+        written: list[ledger_file.Event] = []
         with self._database.lock:
             with self._database.transaction(write=True) as connection:
                 self._chain.catch_up(connection)

@@ -19,30 +19,25 @@ Guarantees:
     old file or the new one.
 """
 
-from __future__ import annotations
-
 import hashlib
+import os
 import re
 import sqlite3
 import struct
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
+from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable, refuse_if
 from dp_forward.privacy.units import RECORD, TEXT, Unit, format_unit, parse_unit, phrase
 from dp_forward.storage.database import Database, Problem, create_database
-
-if TYPE_CHECKING:
-    import os
 
 BUSY_SECONDS: Final = 30.0
 APPLICATION_ID: Final = 0x6470664C  # "dpfL" in the file's header
 SCHEMA_VERSION: Final = 3
 _OLDER_VERSION: Final = 2
 DIGEST_BYTES: Final = 32
-GENESIS: Final = bytes(DIGEST_BYTES)
-"""The previous hash of the first event."""
+GENESIS: Final = bytes(DIGEST_BYTES)  # the previous hash of the first event
 
 _DOMAIN: Final = b"dp-forward/ledger/event/2\0"
 _NUMBERS: Final = struct.Struct(">8q3d5q")
@@ -203,8 +198,7 @@ def locate(path: str | os.PathLike[str]) -> Path:
     if not place.parent.is_dir():
         remedy = "Make the folder first, or check the path."
         raise InvalidInput("ledger", "lie in an existing folder", place, remedy)
-    if place.is_dir():
-        raise InvalidInput("ledger", "be a file", f"the folder {place}", "Name a file in it.")
+    refuse_if(place.is_dir(), "ledger", "be a file", f"the folder {place}", "Name a file in it.")
     return place
 
 
@@ -224,10 +218,7 @@ def create_ledger_file(path: Path, first: Event) -> None:
 def open_ledger_file(path: Path) -> Database:
     """Open an existing ledger; a file with other tables is refused and left unchanged."""
     return Database(
-        path,
-        refuse=lambda problem: _refusal(path, problem),
-        check=_check_tables,
-        busy_seconds=BUSY_SECONDS,
+        path, refuse=lambda problem: _refusal(path, problem), check=_check_tables, busy_seconds=BUSY_SECONDS
     )
 
 

@@ -5,11 +5,9 @@ unlike charges, which let the kind of noise be chosen on what was seen; `Terms.r
 promise in truth, and what they still admit.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Budget, checks
@@ -38,7 +36,7 @@ class Terms:
 
     @classmethod
     @lru_cache(maxsize=256, typed=True)  # a budget per day is a search, and one ledger is opened often
-    def of(cls, cap: Cap | None, per_day: float | None) -> Terms:
+    def of(cls, cap: Cap | None, per_day: float | None) -> Self:
         """The terms of a new ledger. A budget per day alone makes a pure one without a total."""
         if cap is not None and not isinstance(cap, Cap):
             raise InvalidInput("cap", "be a Cap", type(cap).__name__, "Use Cap.pure or Cap.gaussian.")
@@ -56,7 +54,7 @@ class Terms:
 
     @classmethod
     @lru_cache(maxsize=256, typed=True)
-    def restate(cls, epsilon: float, delta: float, per_day: float | None, total: Charge) -> Terms:
+    def restate(cls, epsilon: float, delta: float, per_day: float | None, total: Charge) -> Self:
         """The terms from now on of a ledger of schema version 2 that has charged ``total``.
 
         Guarantees:

@@ -24,16 +24,15 @@ Edges:
     that is lost or deleted is not added up any more.
 """
 
-from __future__ import annotations
-
 import hmac
 import math
 import os
 import secrets
+import sqlite3
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -42,9 +41,6 @@ from numpy.typing import NDArray
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.privacy.charge import Charge
 from dp_forward.storage.database import Database, Problem
-
-if TYPE_CHECKING:
-    import sqlite3
 
 __all__ = ["FROM_ELSEWHERE", "TextRegister", "compare_texts"]
 
@@ -57,8 +53,7 @@ Prints = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
 _FORMAT: Final = 1
-_PIECE, _AT_ONCE = 1 << 20, 1 << 16
-"""Texts of one row of the file, and of one call of the cipher."""
+_PIECE, _AT_ONCE = 1 << 20, 1 << 16  # texts of one row of the file, and of one call of the cipher
 _TABLES: Final = (
     "CREATE TABLE owner (format INTEGER NOT NULL, secret BLOB NOT NULL) STRICT",
     "CREATE TABLE entries (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, "
@@ -200,7 +195,7 @@ class TextRegister:
         kinds = {kind: found.get(kind, {"entries": 0, "texts": 0}) for kind in ("released", "raw", "public")}
         return {"register": str(self._database.path), "bytes": size, **kinds}
 
-    def __enter__(self) -> TextRegister:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

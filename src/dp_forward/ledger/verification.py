@@ -4,32 +4,26 @@ The ledger answers from this state and not from queries, so a damaged index can 
 forget a charge.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
+import sqlite3
 import struct
 import time
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt
 from dp_forward.ledger.ledger_file import DIGEST_BYTES, GENESIS, Event, digest_of, read_mechanism
 from dp_forward.ledger.terms import NO_LIMIT, Terms
 from dp_forward.privacy.cap import Cap
 from dp_forward.privacy.charge import Charge
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from dp_forward.privacy.units import Unit
+from dp_forward.privacy.units import Unit
 
 KEY_BYTES: Final = range(16, 65)
-DAY_NS: Final = 86_400 * 10**9
-"""A day of UTC; unix time knows no leap seconds."""
+DAY_NS: Final = 86_400 * 10**9  # a day of UTC; unix time knows no leap seconds
 
 _NOTHING: Final = Charge()
 _BEFORE_ALL: Final = -(2**63)
@@ -86,8 +80,7 @@ class VerifiedChain:
         self._terms: Terms | None = None
         self._older: Event | None = None
         self.payloads: dict[int, Event] = {}
-        self.total = _NOTHING
-        """The charge of all releases together."""
+        self.total = _NOTHING  # the charge of all releases together
         self._releases: list[Release] = []
         self._by_key: dict[bytes, int] = {}
         self._pending: dict[int, None] = {}
@@ -142,11 +135,9 @@ class VerifiedChain:
         return not self._units or self._units.keys() == {unit}
 
     def get(self, release_id: int) -> Release | None:
-        """The release with this number, counted from 1."""
         return self._releases[release_id - 1] if 1 <= release_id <= len(self) else None
 
     def find(self, key: bytes) -> Release | None:
-        """The release that was reserved under this key."""
         return self.get(self._by_key.get(key, 0))
 
     def pending(self) -> tuple[Release, ...]:
@@ -193,7 +184,6 @@ class VerifiedChain:
             )
 
     def append(self, event: Event) -> None:
-        """Accept one more row, or refuse it."""
         try:
             problem = self._broken_row(event) or self._broken_law(event)
         except (struct.error, TypeError, AttributeError, UnicodeError):

@@ -36,7 +36,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.privacy.rounding import brief, nudge_up, shown_up
 from dp_forward.privacy.spectral import spectral_norm_upper
@@ -88,15 +88,13 @@ class Sensitivity:
     def __post_init__(self) -> None:
         checks.positive("sensitivity", self.value, remedy="Take it from bound.sensitivity(unit).")
         if (self.bound is None) != (self.unit is None):
-            raise InvalidInput(
-                "sensitivity", "name both bound and unit", "one of them", "Use bound.sensitivity()."
-            )
+            rule = "name both bound and unit"
+            raise InvalidInput("sensitivity", rule, "one of them", "Use bound.sensitivity().")
         if self.bound is not None and self.unit is not None:
             proved = self.bound.reach(self.unit)
             if self.value != proved:
-                raise InvalidInput(
-                    "sensitivity", f"be the bound's own {proved}", self.value, "Do not type it."
-                )
+                rule = f"be the bound's own {proved}"
+                raise InvalidInput("sensitivity", rule, self.value, "Do not type it.")
 
     @classmethod
     def of(cls, value: Sensitivity | float) -> Sensitivity:
@@ -126,17 +124,15 @@ class NormBound(Bound):
         checks.positive("norm", self.norm, remedy="Use 1.0; the back learns the scale.")
         if self.how not in ("normalise", "clip"):
             raise InvalidInput("how", "be normalise or clip", self.how, "Use normalise.")
-        if self.over not in ("matrix", "row"):
-            raise InvalidInput("over", "be matrix or row", self.over, "Use matrix.")
+        refuse_if(self.over not in ("matrix", "row"), "over", "be matrix or row", self.over, "Use matrix.")
         if self.rows is not None:
             checks.count("rows", self.rows, remedy="It is the fixed public length n.")
 
     def changed_rows(self, unit: Unit) -> int | None:
         # A record may be folded into one bounded vector (`noise.folded_record`); a label alone has none.
         if unit.kind == "label" or (unit.kind == "record" and self.over == "row"):
-            raise InvalidInput(
-                "unit", "lie in the text for a bound", unit, "compose() the text with its label."
-            )
+            rule = "lie in the text for a bound"
+            raise InvalidInput("unit", rule, unit, "compose() the text with its label.")
         if self.over == "matrix":
             return None
         if unit.tokens is None:
@@ -145,12 +141,8 @@ class NormBound(Bound):
 
     def _known_rows(self, purpose: str) -> int:
         if self.rows is None:
-            raise InvalidInput(
-                "rows",
-                f"be known for a row-wise bound and {purpose}",
-                None,
-                "Give the fixed public length: normalise_rows(1.0, rows=n).",
-            )
+            remedy = "Give the fixed public length: normalise_rows(1.0, rows=n)."
+            raise InvalidInput("rows", f"be known for a row-wise bound and {purpose}", None, remedy)
         return self.rows
 
     def reach(self, unit: Unit) -> float:
@@ -211,8 +203,7 @@ class LinearImage(Bound):
     spectral_norm: float = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.base.over != "row":
-            raise InvalidInput("base", "bound each row", str(self.base), "Use normalise_rows.")
+        refuse_if(self.base.over != "row", "base", "bound each row", str(self.base), "Use normalise_rows.")
         weight = checks.finite_array("weight", self.weight, ndim=2)
         norm = spectral_norm_upper(weight)
         checks.positive("weight", norm, remedy="A zero map releases nothing.")

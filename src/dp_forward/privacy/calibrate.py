@@ -9,11 +9,9 @@ Guarantees:
     ``releases=k`` calibrates for k fresh releases of the same input together.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.bounds import Bound, Sensitivity
 from dp_forward.privacy.mechanism import Budget, Mechanism
 from dp_forward.privacy.privunit import PrivUnit
@@ -66,5 +64,4 @@ def calibrate(
 
 def _refuse(name: str, **given: object) -> None:
     for setting, value in given.items():
-        if value is not None:
-            raise InvalidInput(setting, f"be left out for {name}", value, "It has none.")
+        refuse_if(value is not None, setting, f"be left out for {name}", value, "It has none.")

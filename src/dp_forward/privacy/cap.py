@@ -1,14 +1,12 @@
 r"""Cap of a ledger: its promise over all releases, and the shares that keep it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, Self
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.privacy.charge import EPSILON_UNITS_PER_ONE, LARGEST_UNITS, SMALLEST_DELTA, Charge
 from dp_forward.privacy.mechanism import Budget
@@ -19,8 +17,7 @@ LARGEST_GAUSSIAN_EPSILON: Final = 1000.0
 """The error of `curve` is proved up to this epsilon, so no Gaussian share promises more. Pure shares have no
 such limit: they add exactly."""
 
-_PARTS: Final = 10**9
-"""How finely the charge of one release is scaled to a budget."""
+_PARTS: Final = 10**9  # how finely the charge of one release is scaled to a budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +60,7 @@ class Cap:
 
     def __post_init__(self) -> None:
         budget, gaussian = Budget(self.epsilon, self.delta), Charge(0, self.shares.mu2_units)
-        if not self.shares:
-            raise InvalidInput("shares", "hold something", "nothing", "Use an epsilon of 1e-9 or more.")
+        refuse_if(not self.shares, "shares", "hold something", "nothing", "Use an epsilon of 1e-9 or more.")
         if gaussian and not budget.positive_delta("a Gaussian share") >= SMALLEST_DELTA:
             raise InvalidInput("delta", f"be at least {SMALLEST_DELTA}", self.delta, "Use 1e-5.")
         if gaussian and gaussian.delta(LARGEST_GAUSSIAN_EPSILON) > self.delta:
@@ -76,17 +72,17 @@ class Cap:
             raise InvalidInput("shares", f"promise ({self.epsilon}, {self.delta})", self.shares, "Use less.")
 
     @classmethod
-    def pure(cls, epsilon: float) -> Cap:
+    def pure(cls, epsilon: float) -> Self:
         """For pure releases only: delta 0, and as large as it is wanted."""
         return cls(checks.epsilon(epsilon), 0.0, Charge(_units_down(epsilon)))
 
     @classmethod
-    def gaussian(cls, budget: Budget) -> Cap:
+    def gaussian(cls, budget: Budget) -> Self:
         """For Gaussian releases only: the greatest mu^2 whose curve meets the budget."""
         return cls.mixed(budget, pure=0.0)
 
     @classmethod
-    def mixed(cls, budget: Budget, *, pure: float) -> Cap:
+    def mixed(cls, budget: Budget, *, pure: float) -> Self:
         """A pure share, and the greatest Gaussian share whose curve meets the budget beside it.
 
         Edges:
@@ -101,14 +97,14 @@ class Cap:
         return cls(budget.epsilon, budget.delta, Charge(share, most))
 
     @classmethod
-    def of(cls, charge: Charge, delta: float) -> Cap:
+    def of(cls, charge: Charge, delta: float) -> Self:
         """Exactly this charge, and what its curve promises at ``delta`` (0 where all of it is pure)."""
         delta = delta if charge.mu2_units else 0.0
         # Where delta alone covers the charge its epsilon is 0, and a cap states something above it.
         return cls(max(charge.epsilon(delta), 1 / EPSILON_UNITS_PER_ONE), delta, charge)
 
     @classmethod
-    def like(cls, charge: Charge, budget: Budget) -> Cap:
+    def like(cls, charge: Charge, budget: Budget) -> Self:
         """For releases of the kind of ``charge``: pure (then delta is 0), Gaussian, or both.
 
         Where a release costs both (a noisy text with a randomized label), the shares are in the proportion

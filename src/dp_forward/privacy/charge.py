@@ -67,12 +67,9 @@ class Charge:
                 units = checks.count(name, units, at_least=0, remedy=remedy)
                 object.__setattr__(self, name, units)
             if not 0 <= units <= LARGEST_UNITS:
-                raise InvalidInput(
-                    name,
-                    "lie in 0 .. 2^63 - 1, to fit the ledger's 64-bit columns",
-                    f"about {Decimal(units):.3e}",
-                    "No guarantee of that size means anything; add more noise.",
-                )
+                rule = "lie in 0 .. 2^63 - 1, to fit the ledger's 64-bit columns"
+                remedy = "No guarantee of that size means anything; add more noise."
+                raise InvalidInput(name, rule, f"about {Decimal(units):.3e}", remedy)
 
     @classmethod
     def pure(cls, epsilon: float | Fraction | Decimal) -> Charge:
@@ -145,12 +142,9 @@ class Charge:
         """
         delta = checks.delta(delta, zero=True)
         if self.mu2_units and delta < SMALLEST_DELTA:
-            raise InvalidInput(
-                "delta",
-                f"be at least {SMALLEST_DELTA:g} for Gaussian releases",
-                delta,
-                "Gaussian noise has no pure guarantee; use something such as 1e-5.",
-            )
+            rule = f"be at least {SMALLEST_DELTA:g} for Gaussian releases"
+            remedy = "Gaussian noise has no pure guarantee; use something such as 1e-5."
+            raise InvalidInput("delta", rule, delta, remedy)
         return _epsilon(self, delta)
 
     def as_dict(self) -> dict[str, float]:

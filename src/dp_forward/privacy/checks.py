@@ -4,8 +4,6 @@ Every public constructor of this package runs its numbers through these, so an o
 exists is an object whose numbers make sense.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from typing import SupportsFloat, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 __all__ = ["count", "delta", "epsilon", "finite_array", "nonnegative", "positive", "probability"]
 
@@ -29,8 +27,7 @@ def _number(name: str, value: object, rule: str, remedy: str, fits: Callable[[fl
         number = float(value)
     except (TypeError, ValueError):
         raise refusal from None
-    if not fits(number):
-        raise InvalidInput(name, rule, number, remedy)
+    refuse_if(not fits(number), name, rule, number, remedy)
     return number
 
 
@@ -70,8 +67,7 @@ def count(name: str, value: object, *, at_least: int = 1, remedy: str) -> int:
         number = operator.index(value)
     except TypeError:  # an array of several numbers
         raise refusal from None
-    if number < at_least:
-        raise InvalidInput(name, f"be a whole number, {at_least} or more", number, remedy)
+    refuse_if(number < at_least, name, f"be a whole number, {at_least} or more", number, remedy)
     return number
 
 
@@ -80,14 +76,11 @@ def finite_array(name: str, value: ArrayLike, *, ndim: int) -> NDArray[np.float6
     try:
         array = np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidInput(
-            name, "be an array of numbers", type(value).__name__, "Pass a NumPy array."
-        ) from None
+        rule = "be an array of numbers"
+        raise InvalidInput(name, rule, type(value).__name__, "Pass a NumPy array.") from None
     if array.ndim != ndim or array.size == 0:
-        raise InvalidInput(
-            name, f"have {ndim} axes and at least one entry", f"shape {array.shape}", "Reshape it."
-        )
-    if not np.isfinite(array).all():
-        raise InvalidInput(name, "hold finite numbers only", "NaN or Inf", "Clean it first.")
+        rule = f"have {ndim} axes and at least one entry"
+        raise InvalidInput(name, rule, f"shape {array.shape}", "Reshape it.")
+    refuse_if(not np.isfinite(array).all(), name, "hold finite numbers only", "NaN or Inf", "Clean it first.")
     array.setflags(write=False)
     return array

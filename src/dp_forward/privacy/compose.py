@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.mechanism import Mechanism
 from dp_forward.privacy.pure_loss import ThreeLevelLoss
@@ -61,12 +61,10 @@ class Composition(Mechanism):
     pure_losses: tuple[ThreeLevelLoss, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        if not self.parts:
-            raise InvalidInput("mechanisms", "be at least one", 0, "Pass what is released.")
+        refuse_if(not self.parts, "mechanisms", "be at least one", 0, "Pass what is released.")
         if not all(part.guaranteed for part in self.parts):
-            raise InvalidInput(
-                "mechanisms", "all carry a guarantee", "a baseline", "Use the analytic Gaussian."
-            )
+            rule = "all carry a guarantee"
+            raise InvalidInput("mechanisms", rule, "a baseline", "Use the analytic Gaussian.")
         mu = math.sqrt(math.fsum(part.gaussian_mu**2 for part in self.parts))
         losses = itertools.chain(*(part.pure_losses for part in self.parts))
         object.__setattr__(self, "mu", nudge_up(mu) if mu else 0.0)
@@ -159,9 +157,5 @@ def _common_unit(units: set[Unit | None]) -> Unit | None:
         return RECORD
     if units == {None, LABEL}:
         return None
-    raise InvalidInput(
-        "mechanisms",
-        "protect one unit, or a text and its label",
-        " and ".join(sorted(str(unit) for unit in units)),
-        "Bound all parts for the same unit.",
-    )
+    rule, remedy = "protect one unit, or a text and its label", "Bound all parts for the same unit."
+    raise InvalidInput("mechanisms", rule, " and ".join(sorted(str(unit) for unit in units)), remedy)

@@ -23,8 +23,6 @@ Guarantees:
 Paper: the analytic Gaussian mechanism and Algorithm 1 (after Balle and Wang, Theorem 8).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

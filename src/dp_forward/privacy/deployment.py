@@ -24,13 +24,11 @@ Paper: Definitions 1 to 4 (central DP, LDP, SeqDP, SeqLDP); it translates betwee
 (Section 3.4) and does not say who shuffles.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -39,6 +37,7 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.compose import compose
 from dp_forward.privacy.guarantee import Guarantee, Notion
 from dp_forward.privacy.mechanism import Mechanism
+from dp_forward.privacy.pure_loss import ThreeLevelLoss
 from dp_forward.privacy.response import RandomizedResponse
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.shuffling import (
@@ -50,13 +49,9 @@ from dp_forward.privacy.shuffling import (
 from dp_forward.privacy.shuffling.local_curve import Curve, Floats, curve_epsilon, record_curve
 from dp_forward.privacy.units import LABEL, RECORD, TEXT, Unit
 
-if TYPE_CHECKING:
-    from dp_forward.privacy.pure_loss import ThreeLevelLoss
-
 __all__ = ["Deployment"]
 
-_TAIL: Final = 1e-18
-"""Chance of more draws than are counted; added to delta."""
+_TAIL: Final = 1e-18  # chance of more draws than are counted; added to delta
 
 
 class Observer(StrEnum):

@@ -12,8 +12,6 @@ Guarantees:
     factor that is singular or too close to it is refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,9 +45,8 @@ class Factor:
         entries = checks.finite_array("factor", self.entries, ndim=np.ndim(self.entries))
         if entries.ndim == 1:
             if not (entries > 0).all():
-                raise InvalidInput(
-                    "weights", "all be above 0", float(entries.min()), "Raise the smallest weight."
-                )
+                rule = "all be above 0"
+                raise InvalidInput("weights", rule, float(entries.min()), "Raise the smallest weight.")
         elif entries.ndim != 2 or entries.shape[0] != entries.shape[1]:
             raise InvalidInput("factor", "be square", f"shape {entries.shape}", "Reshape it.")
         object.__setattr__(self, "entries", entries)

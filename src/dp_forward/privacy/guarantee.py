@@ -90,12 +90,8 @@ class Guarantee:
         if self.notion is None:
             object.__setattr__(self, "notion", allowed[0])
         elif self.notion not in allowed:
-            raise InvalidInput(
-                "notion",
-                f"fit the unit: {' or '.join(allowed)}",
-                self.notion,
-                "Leave it out, or bound for another unit.",
-            )
+            rule = f"fit the unit: {' or '.join(allowed)}"
+            raise InvalidInput("notion", rule, self.notion, "Leave it out, or bound for another unit.")
 
     @property
     def unit(self) -> Unit | None:

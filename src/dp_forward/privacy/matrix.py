@@ -59,9 +59,8 @@ class MatrixGaussian(GaussianNoise):
         window = self.sensitivity.window
         size = self.row_factor.size
         if window is not None and size is not None and window > size:
-            raise InvalidInput(
-                "row_factor", f"act on at least {window} rows", size, "Check the fixed length n."
-            )
+            rule = f"act on at least {window} rows"
+            raise InvalidInput("row_factor", rule, size, "Check the fixed length n.")
         gain = self.row_factor.gain(window) * self.column_factor.gain()
         settle(self, sigma=self.sigma, gain=gain)
 

@@ -34,12 +34,8 @@ class Budget:
     def positive_delta(self, mechanism: str) -> float:
         """The delta, for a mechanism that cannot do without."""
         if self.delta == 0:
-            raise InvalidInput(
-                "delta",
-                f"be above 0 for {mechanism}",
-                0.0,
-                "Use something below 1 / number of records, such as 1e-5, or PrivUnit (delta 0).",
-            )
+            remedy = "Use something below 1 / number of records, such as 1e-5, or PrivUnit (delta 0)."
+            raise InvalidInput("delta", f"be above 0 for {mechanism}", 0.0, remedy)
         return self.delta
 
 

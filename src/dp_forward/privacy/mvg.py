@@ -73,11 +73,7 @@ class MVG(GaussianNoise):
         object.__setattr__(self, "sigma", float(deviations.min()))
         object.__setattr__(self, "sensitivity", Sensitivity.of(self.sensitivity))
         exact = MatrixGaussian(
-            1.0,
-            self.sensitivity,
-            Factor(deviations),
-            releases=self.releases,
-            at_delta=self.at_delta,
+            1.0, self.sensitivity, Factor(deviations), releases=self.releases, at_delta=self.at_delta
         )
         object.__setattr__(self, "exact", exact)
         object.__setattr__(self, "mu", exact.mu)

@@ -6,13 +6,11 @@ holds the *specification* (name, budget, unit, bound), and `build` calibrates it
     NoiseSpec(mechanism="privunit", epsilon=8.0).build()
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound
 from dp_forward.privacy.calibrate import calibrate
@@ -85,12 +83,8 @@ class NoiseSpec:
 
     def __post_init__(self) -> None:
         if self.mechanism not in MATRIX_MECHANISMS:
-            raise InvalidInput(
-                "mechanism",
-                f"be one of {', '.join(MATRIX_MECHANISMS)}",
-                repr(self.mechanism),
-                "privunit needs the least noise.",
-            )
+            rule = f"be one of {', '.join(MATRIX_MECHANISMS)}"
+            raise InvalidInput("mechanism", rule, repr(self.mechanism), "privunit needs the least noise.")
         checks.positive("epsilon", self.epsilon, remedy="Try 8; less is more private.")
         if self.how not in ("normalise", "clip"):
             raise InvalidInput("how", "be normalise or clip", repr(self.how), "Use normalise.")
@@ -103,9 +97,8 @@ class NoiseSpec:
             self._check_response()
         if self.threshold_share is not None:
             if self.mechanism != PrivUnit.name:
-                raise InvalidInput(
-                    "threshold_share", "go with privunit", self.threshold_share, "Leave it out."
-                )
+                rule = "go with privunit"
+                raise InvalidInput("threshold_share", rule, self.threshold_share, "Leave it out.")
             if not 0 <= self.threshold_share <= 4:
                 raise InvalidInput("threshold_share", "lie in [0, 4]", self.threshold_share, "1 means t*.")
 
@@ -157,10 +150,9 @@ class NoiseSpec:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> NoiseSpec:
+    def from_dict(cls, settings: Mapping[str, Any]) -> Self:
         """From JSON; an unknown key is an error, never ignored."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(settings) - known)
-        if unknown:
-            raise InvalidInput("noise", f"have only the keys {', '.join(sorted(known))}", unknown, "Update.")
+        refuse_if(unknown, "noise", f"have only the keys {', '.join(sorted(known))}", unknown, "Update.")
         return cls(**settings)

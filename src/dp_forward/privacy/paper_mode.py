@@ -8,10 +8,8 @@ always carries both numbers and prints both.
 Paper: Section 3.2 has 2C. That the experiments used C is inferred: docs/explanation/errata.md says from what.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import NormBound
@@ -43,10 +41,7 @@ class PaperReading:
 
     def __post_init__(self) -> None:
         honest = MatrixGaussian(
-            self.sigma,
-            self.bound.sensitivity(self.unit),
-            releases=self.releases,
-            at_delta=self.delta,
+            self.sigma, self.bound.sensitivity(self.unit), releases=self.releases, at_delta=self.delta
         )
         half = self.bound.reach(self.unit) / 2
         paper_epsilon = curve.epsilon(self.delta, nudge_up(half / self.sigma))
@@ -54,9 +49,7 @@ class PaperReading:
         object.__setattr__(self, "real", Deployment(honest).guarantee(delta=self.delta))
 
     @classmethod
-    def for_budget(
-        cls, budget: Budget, *, bound: NormBound, unit: Unit = TEXT, releases: int = 1
-    ) -> PaperReading:
+    def for_budget(cls, budget: Budget, *, bound: NormBound, unit: Unit = TEXT, releases: int = 1) -> Self:
         """The sigma that the authors' experiments take for this budget, and what it is worth."""
         delta = budget.positive_delta("Gaussian noise")
         checks.count("releases", releases, remedy="Count every fresh release.")

@@ -16,8 +16,6 @@ Guarantees:
     product dominates k releases (dominating pairs compose: Zhu, Dong and Wang 2022).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -33,9 +31,7 @@ from dp_forward.privacy.solve import last_safe
 
 _MOST_COPIES = 4096
 """Beyond this many copies the convolution is not worth it; plain addition is used (still proved)."""
-
-_ROUNDING = 1e-11
-"""Relative slack for the sums and products behind a convolution of `_MOST_COPIES` copies."""
+_ROUNDING = 1e-11  # relative slack for the sums and products behind a convolution of `_MOST_COPIES` copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +49,8 @@ class ThreeLevelLoss:
         checks.nonnegative("epsilon", self.epsilon, remedy="Use 0 or more.")
         checks.count("copies", self.copies, remedy="Count every release.")
         if not 0 < self.mass * (1 + math.exp(-self.epsilon)) <= 1 + 1e-9:
-            raise InvalidInput(
-                "mass", "leave room for its mirror", self.mass, "It is the weight of +epsilon."
-            )
+            rule = "leave room for its mirror"
+            raise InvalidInput("mass", rule, self.mass, "It is the weight of +epsilon.")
 
     @property
     def total(self) -> float:

@@ -180,12 +180,8 @@ class Prior:
         weights = checks.finite_array("prior", self.weights, ndim=1)
         checks.count("labels", len(weights), at_least=2, remedy=_LABELS)
         if (weights < 0).any() or abs(float(weights.sum()) - 1) > 1e-9:
-            raise InvalidInput(
-                "prior",
-                "hold probabilities that sum to 1",
-                f"a sum of {float(weights.sum()):g}",
-                "Divide by the sum.",
-            )
+            rule = "hold probabilities that sum to 1"
+            raise InvalidInput("prior", rule, f"a sum of {float(weights.sum()):g}", "Divide by the sum.")
         if self.source not in ("public", "noisy"):
             raise InvalidInput("source", "be public or noisy", self.source, "Use Prior.public().")
         if not self.where.strip():

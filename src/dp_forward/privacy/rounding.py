@@ -5,8 +5,6 @@ rate, a charge), whatever an attack has shown or a budget leaves by `shown_down`
 is a measurement, rounded to the nearest. No other format touches such a number: a test looks for them.
 """
 
-from __future__ import annotations
-
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from fractions import Fraction

@@ -4,8 +4,6 @@ Root finders answer "about here". A privacy parameter must not be "about": every
 package ends at a point where the promise *was evaluated and found to hold*.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -18,8 +18,6 @@ Guarantees:
 Paper: Appendix A.2 (noise on Q, K and V, each with its own largest singular value); here for their joint map.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

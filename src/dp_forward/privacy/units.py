@@ -16,12 +16,10 @@ unit        neighbours                                             protects
 Paper: Definitions 2 (LDP), 4 (SeqLDP) and 6 (token-level SeqLDP).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 
 __all__ = ["RECORD", "TEXT", "Unit", "format_unit", "parse_unit", "phrase", "refuse_where_rows_mix"]
@@ -65,8 +63,7 @@ def parse_unit(text: str) -> Unit:
     if kind == "phrase" and separator and size.isascii() and size.isdigit():
         return phrase(int(size))
     known = {str(unit): unit for unit in (TEXT, TOKEN, LABEL, RECORD)}
-    if text not in known:
-        raise InvalidInput("unit", "be a known unit", repr(text), _REMEDY)
+    refuse_if(text not in known, "unit", "be a known unit", repr(text), _REMEDY)
     return known[text]
 
 
@@ -78,9 +75,5 @@ def format_unit(unit: Unit) -> str:
 def refuse_where_rows_mix(name: str, unit: Unit | None, *, row_local: bool, cut: object) -> None:
     """No promise per token or phrase behind a front in which one token moves every row."""
     if unit is not None and unit.tokens is not None and not row_local:
-        raise InvalidInput(
-            name,
-            f"protect whole texts at the cut {cut}",
-            f"a promise per {unit}",
-            "Cut at embeddings, or promise per text.",
-        )
+        rule = f"protect whole texts at the cut {cut}"
+        raise InvalidInput(name, rule, f"a promise per {unit}", "Cut at embeddings, or promise per text.")

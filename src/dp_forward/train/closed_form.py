@@ -13,8 +13,6 @@ anything was measured on an evaluation split; docs/recipes.md has the search.
 Paper: not in it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Final
@@ -28,26 +26,21 @@ from dp_forward.split.front_statistics import FrontStatistics
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-_ORIGIN: Final = 0.6
-"""How far the origin moves from the public mean to the mean of the descriptions."""
+_ORIGIN: Final = 0.6  # how far the origin moves from the public mean to the mean of the descriptions
 _GAIN_WIDTH: Final = 16
 _LABELLED_GAIN: Final = 3.0
 """Described directions are made 1 + sqrt(16 / d') times longer before a direction is normalised."""
 _WIDTH: Final = 0.3
 _NARROWEST: Final = 16
-_SHARE_SPREAD: Final = 0.15
-"""Prior standard deviation of each coordinate of the mean of h_y."""
-_CENTRE_SPREAD: Final = 0.5
-"""Prior norm of the mean of z."""
+_SHARE_SPREAD: Final = 0.15  # prior standard deviation of each coordinate of the mean of h_y
+_CENTRE_SPREAD: Final = 0.5  # prior norm of the mean of z
 _CONTRAST_SPREADS: Final = tuple(np.geomspace(0.1, 0.6, 8).tolist())
 """Prior norms of the contrasts; the least of them keeps a weak direction alive."""
 _DESCRIBED: Final = (0.3, 0.3)
 _LABELLED: Final = (1.0, 0.5)
 """Mean and spread of beta: contrasts of the records over those of descriptions, or of labelled texts."""
-_RIDGE: Final = 3.0
-"""Of the mean eigenvalue, added to the covariance."""
-_LEAST_SHARE: Final = 0.2
-"""Of 1/K."""
+_RIDGE: Final = 3.0  # of the mean eigenvalue, added to the covariance
+_LEAST_SHARE: Final = 0.2  # of 1/K
 _USUAL_CONTRAST: Final = 0.12
 _DESCRIBED_CONTRAST: Final = 0.2
 """The norm of a contrast, without and with descriptions, in the tasks that the constants were fixed on."""
@@ -79,16 +72,13 @@ class Projection:
     covariance: Floats
     hint: Floats | None = None
     trust: tuple[float, float] = _DESCRIBED
-    source: str = ""
-    """From which public text the statistics are."""
+    source: str = ""  # from which public text the statistics are
 
     @property
     def width(self) -> int:
-        """d'."""
         return int(self.matrix.shape[1])
 
     def directions(self, rows: Floats) -> Floats:
-        """z of rows [n, d]."""
         return unit_rows((unit_rows(rows) - self.origin) @ self.matrix)
 
 
@@ -99,13 +89,10 @@ class Discriminant:
     weights: Floats
     biases: Floats
     shares: Floats
-    signal: float
-    """The norm of a contrast over the noise in its direction."""
-    beta: float
-    """The factor on the contrasts of the hints."""
+    signal: float  # the norm of a contrast over the noise in its direction
+    beta: float  # the factor on the contrasts of the hints
 
     def decide(self, directions: Floats) -> Labels:
-        """The label of each direction [n, d']."""
         return np.asarray(np.argmax(directions @ self.weights.T + self.biases, axis=1), dtype=np.int64)
 
 
@@ -115,8 +102,7 @@ def choose_width(records: int, sigma: float, *, labels: int, most: int) -> int:
     A direction is worth its place while what it adds to the distance of the classes exceeds its noise, and
     the public spectrum falls like a power.
     """
-    least = max(_NARROWEST, labels + 1)
-    return min(most, max(least, round(_WIDTH * math.sqrt(records) / sigma)))
+    return min(most, max(_NARROWEST, labels + 1, round(_WIDTH * math.sqrt(records) / sigma)))
 
 
 def unit_rows(rows: Floats) -> Floats:
@@ -234,13 +220,7 @@ def _public_shape(projection: Projection) -> tuple[Floats, Floats]:
 
 
 def _discriminate(
-    shares: Floats,
-    centre: Floats,
-    joint: Floats,
-    *,
-    variance: float,
-    power: int,
-    projection: Projection,
+    shares: Floats, centre: Floats, joint: Floats, *, variance: float, power: int, projection: Projection
 ) -> Discriminant:
     """From the shares, the centre and ``joint``, which estimates Cov(h_y) B, to the decision; see `fit`.
 

@@ -51,16 +51,7 @@ from dp_forward.split.front_statistics import (
 )
 from dp_forward.split.halves import AnswerBack, AnyFront, Front, ReadoutFront
 from dp_forward.storage.files import draft_of
-from dp_forward.train.closed_form import (
-    Discriminant,
-    Hints,
-    Projection,
-    choose_width,
-    expected_signal,
-    fit,
-    fit_public_labels,
-    make_projection,
-)
+from dp_forward.train import closed_form
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import length_batches
 from dp_forward.train.inputs import cut_model, public_texts, read_splits
@@ -89,9 +80,8 @@ def label_phrases(
     for label in described:
         if label not in labels:
             rule = f"name one of {', '.join(labels[:20])}"
-            raise InvalidInput(
-                "describe", rule, repr(label[:40]), 'For example --describe refund="money back".'
-            )
+            remedy = 'For example --describe refund="money back".'
+            raise InvalidInput("describe", rule, repr(label[:40]), remedy)
     words = {label: label.replace("_", " ").replace("-", " ").strip() for label in labels}
     own = {label: (said,) if any(map(str.isalpha, said)) else () for label, said in words.items()}
     phrases = {label: tuple(described.get(label) or own[label]) for label in labels}
@@ -123,12 +113,12 @@ def project_records(
         pieces = np.split(rows[:, None], range(_READ_AT_ONCE, len(rows), _READ_AT_ONCE))
         statistics = statistics_of_rows(map(torch.from_numpy, pieces), front, source=source)
         if public.labels is not None:
-            hints = Hints(rows.astype(np.float64), public.labels, labelled=True)
+            hints = closed_form.Hints(rows.astype(np.float64), public.labels, labelled=True)
     if hints is None:
         hints = _read_descriptions(front, tokens, label_phrases(labels, plan.describe))
     most = len(statistics.variances)
-    width = plan.width or choose_width(records, noise_of(noise), labels=len(labels), most=most)
-    projection = make_projection(statistics, min(width, most), len(labels), hints)
+    width = plan.width or closed_form.choose_width(records, noise_of(noise), labels=len(labels), most=most)
+    projection = closed_form.make_projection(statistics, min(width, most), len(labels), hints)
     projecting = ReadoutFront(front, projection.width)
     with torch.no_grad():
         matrix = torch.from_numpy(projection.matrix.T.copy())
@@ -173,7 +163,7 @@ def prepare_projection(
 
 def _read_descriptions(
     front: Front, tokens: FixedLength, phrases: dict[str, tuple[str, ...]]
-) -> Hints | None:
+) -> closed_form.Hints | None:
     """The rows of what is said of the labels; None where nothing is."""
     if not phrases:
         return None
@@ -181,7 +171,7 @@ def _read_descriptions(
     numbers = [number for number, said in enumerate(phrases.values()) for _ in said]
     encoded = (tokens.encode(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH))
     rows = [row[:, 0].double().cpu().numpy() for row in rows_of(front, encoded, pick_device())]
-    return Hints(np.concatenate(rows), np.array(numbers))
+    return closed_form.Hints(np.concatenate(rows), np.array(numbers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +181,7 @@ class Projected:
     front: ReadoutFront
     tokens: FixedLength
     spec: ReleaseSpec
-    projection: Projection
+    projection: closed_form.Projection
 
     @property
     def code(self) -> FoldedCode:
@@ -216,14 +206,13 @@ class Projected:
 
     @classmethod
     def load(cls, folder: Path) -> Projected:
-        """What `save` wrote."""
         user = load_user_side(folder / "front")
         try:
             with safe_open(folder / NUMBERS, framework="numpy") as file:
                 numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 source = (file.metadata() or {}).get("source", "")
             mean, spread = numbers.pop("trust").tolist()
-            found = Projection(**numbers, trust=(mean, spread), source=source)
+            found = closed_form.Projection(**numbers, trust=(mean, spread), source=source)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             rule, remedy = f"hold {NUMBERS}", "Name the folder of the projection."
             raise InvalidInput("model", rule, type(error).__name__, remedy) from None
@@ -235,7 +224,7 @@ class Projected:
     def expected_signal(self, records: int) -> float:
         """How far apart labels usually lie, over the noise of what the records will say of it."""
         variance = noise_of(self.spec.required_noise()) ** 2 / records
-        return expected_signal(variance, self.code, described=self.projection.hint is not None)
+        return closed_form.expected_signal(variance, self.code, described=self.projection.hint is not None)
 
     def refine(
         self,
@@ -252,12 +241,14 @@ class Projected:
         variance = noise_of(self.spec.required_noise()) ** 2
         if other is None:
             mean, labels = np.asarray(corpus.mean()[0]), self.spec.labels
-            learnt = fit(mean, variance / len(corpus), self.code, self.projection)
+            learnt = closed_form.fit(mean, variance / len(corpus), self.code, self.projection)
         else:
             labels, numbers = tuple(other[0]), other[1]
             means, counts = _mean_releases(corpus, numbers, len(labels))
             centres = np.stack([self.code.unfold(mean)[1] for mean in means])
-            learnt = fit_public_labels(centres, counts, self.code.variances(variance)[1], self.projection)
+            learnt = closed_form.fit_public_labels(
+                centres, counts, self.code.variances(variance)[1], self.projection
+            )
         answer = query.build()
         assert isinstance(answer, KaryResponse)
         front = self.front.with_scores(torch.from_numpy(learnt.weights), torch.from_numpy(learnt.biases))
@@ -266,12 +257,11 @@ class Projected:
         return Refined(Split(front.train(False), back.train(False)), spec, learnt)
 
     def refuse_others(self, corpus: ReleasedCorpus) -> None:
-        """Refuse releases that were not made in this projection."""
         refuse_other_releases(corpus, [str(self.spec.front)], self.spec, "noise", "rows", "labels", "width")
 
-    def prior(self) -> Discriminant:
+    def prior(self) -> closed_form.Discriminant:
         """What is known before any record is."""
-        return fit(np.zeros(self.code.columns), math.inf, self.code, self.projection)
+        return closed_form.fit(np.zeros(self.code.columns), math.inf, self.code, self.projection)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,10 +270,9 @@ class Refined:
 
     pair: Split
     spec: ReleaseSpec
-    learnt: Discriminant
+    learnt: closed_form.Discriminant
 
     def facts(self, projected: Projected) -> dict[str, Any]:
-        """For the report: in which projection it was learnt, and what."""
         return {
             "width": projected.projection.width,
             "public_text": projected.projection.source,
@@ -385,7 +374,7 @@ def compare_noise(
 
     def decide(noise: float) -> NDArray[np.int64]:
         near = mean + math.sqrt(noise) * rng.standard_normal(code.columns) if noise else mean
-        return fit(near, noise, code, projected.projection).decide(held)
+        return closed_form.fit(near, noise, code, projected.projection).decide(held)
 
     clean = float((decide(0.0) == truth).mean())
     noisy = [float(answer.transition()[decide(variance), truth].mean()) for _ in range(draws)]

@@ -11,8 +11,6 @@ threshold t near 0 makes that randomized response on the class, which is the bes
 * A front learns little through much noise: below epsilon 4 it trains with the noise of epsilon 4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.progress import Count
 
@@ -48,8 +48,7 @@ def accuracy_over_draws(
 ) -> Accuracy:
     """How often the module is right about ``records``; the front reads each text once."""
     checks.count("draws", draws, remedy="Use 10 or more.")
-    if not len(records):
-        raise InvalidInput("records", "be at least one", 0, "Check the split.")
+    refuse_if(not len(records), "records", "be at least one", 0, "Check the split.")
     if module.sanitizer is None or module.clean:
         draws = 1
     was_training = module.training
@@ -72,8 +71,7 @@ def accuracy_over_draws(
 
 def accuracy_without_noise(model: Any, records: EncodedTexts) -> Accuracy:
     """How often a model without noise is right about ``records``."""
-    right = answers_of(model, records) == records.labels
-    return accuracy_of(right.astype(np.float64)[:, None])
+    return accuracy_of((answers_of(model, records) == records.labels).astype(np.float64)[:, None])
 
 
 @torch.inference_mode()

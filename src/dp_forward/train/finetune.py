@@ -8,8 +8,6 @@ Each arrow is a stage with a stored result, so a killed run is resumed from ther
 in a ledger (`corpus.writer`), before any noise is drawn.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,16 +32,10 @@ from dp_forward.progress import Progress, counter
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
+from dp_forward.train import evaluation
 from dp_forward.train.closed_form import Discriminant
 from dp_forward.train.closed_form_training import PROJECTION, Projected, outlook, project_records, read_rows
 from dp_forward.train.defaults import effective_plan
-from dp_forward.train.evaluation import (
-    Accuracy,
-    accuracy_of,
-    accuracy_over_draws,
-    answers_of,
-    commonest_share,
-)
 from dp_forward.train.inputs import Inputs, describe_data, enter_texts, load_inputs
 from dp_forward.train.label_debiasing import LabelLoss
 from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_learnt_releases, releases_learnt
@@ -129,7 +121,6 @@ def preview(plan: Plan, *, progress: Progress | None = None) -> tuple[dict[str, 
 
 
 def _project(plan: Plan, inputs: Inputs, progress: Progress | None) -> Projected:
-    """The projection in which the records of a plan are released."""
     front, source, records = inputs.pair.front, plan.public or plan.public_task or "", len(inputs.train)
     return project_records(
         plan, front, inputs.tokens, records=records, public=inputs.public, source=source, progress=progress
@@ -138,23 +129,19 @@ def _project(plan: Plan, inputs: Inputs, progress: Progress | None) -> Projected
 
 @dataclass(eq=False)
 class _Training:
-    """The stages of one run."""
-
     plan: Plan
     inputs: Inputs
     place: RunFolder
     progress: Progress | None
     checkpoints: bool
-    release: dict[str, Any]
-    """Settings of `release_corpus`."""
-    said: list[str]
-    """What the register says of the texts."""
+    release: dict[str, Any]  # settings of `release_corpus`
+    said: list[str]  # what the register says of the texts
 
     def __post_init__(self) -> None:
         plan, self.pair, texts = self.plan, self.inputs.pair, self.inputs.evaluation or self.inputs.public
         self.spec = self.inputs.spec
         self.learnt: dict[str, Any] = {}
-        self.measured: tuple[Accuracy, float] | None = None
+        self.measured: tuple[evaluation.Accuracy, float] | None = None
         self.curve_texts = None if texts is None else texts.subset(curve_sample(len(texts)))
         self.mechanism = None if plan.noise is None else plan.noise.build()
         self.labels = label_mechanism_for(
@@ -204,7 +191,9 @@ class _Training:
             stages["warm-up"] = self._train_pair("warm-up", plain, texts, first, lambda step: model)
             if plan.public_relabel:
                 progress = counter(self.progress, "relabelling", len(texts))
-                answer = partial(answers_of, model.to(pick_device()), texts, at_once=512, progress=progress)
+                answer = partial(
+                    evaluation.answers_of, model.to(pick_device()), texts, at_once=512, progress=progress
+                )
                 texts = texts.with_labels(self.place.stored_array("stages/relabelling.npy", answer))
             # A front that has been warmed up learns more slowly through the noise, so as not to forget, and
             # new maps settle without noise.
@@ -224,9 +213,8 @@ class _Training:
     ) -> dict[str, Any]:
         """Front and back together, where the regime lets the front see the texts."""
         halves: dict[str, nn.Module] = {"front": pair.front, "back": pair.back}
-        evaluation = self.curve_texts
         return self.train_stage(
-            stage, settings, make_module=make, train=texts, evaluation=evaluation, halves=halves
+            stage, settings, make_module=make, train=texts, evaluation=self.curve_texts, halves=halves
         )
 
     def _undefended(self, pair: Split, loss: LabelLoss) -> NoisyModel:
@@ -257,8 +245,7 @@ class _Training:
         assert plan.noise is not None
         refined = projected.refine(corpus, query=plan.noise)
         self.pair, self.spec = refined.pair, refined.spec
-        signal = projected.expected_signal(len(corpus))
-        self.learnt = {**refined.facts(projected), "expected_signal": signal}
+        self.learnt = {**refined.facts(projected), "expected_signal": projected.expected_signal(len(corpus))}
         self._measure_decisions(projected, refined.learnt)
         stages["releases"] = {"history": [], "peak_memory_mib": peak_memory_mib()}
         return stages
@@ -276,7 +263,7 @@ class _Training:
         decided, rng = learnt.decide(rows), np.random.default_rng((plan.seed, _EVALUATION_STREAM))
         response = RandomizedResponse(answer.label_epsilon, answer.labels)
         answers = np.stack([response.sample(decided, rng) for _ in range(plan.evaluation_draws)], axis=1)
-        noisy = accuracy_of((answers == truth[:, None]).astype(np.float64))
+        noisy = evaluation.accuracy_of((answers == truth[:, None]).astype(np.float64))
         self.measured = noisy, float((decided == truth).mean())
         if projected.projection.hint is not None:
             described = answer.transition()[projected.prior().decide(rows), truth]
@@ -323,21 +310,22 @@ class _Training:
             notes=inputs.task.notes,
             started=started,
             accuracy_by_draw=[] if noisy is None else list(noisy.by_draw),
-            accuracy_of_commonest_label=None if texts is None else commonest_share(texts.labels),
+            accuracy_of_commonest_label=None if texts is None else evaluation.commonest_share(texts.labels),
             data=[*describe_data(inputs), *self.said],
             front_has_seen_raw_texts_of=raw_texts_of(plan),
             **releases_learnt(plan),
             **self.learnt,
         )
 
-    def _measure(self, texts: EncodedTexts) -> tuple[Accuracy, float]:
-        """Accuracy over draws of the noise, and without it."""
+    def _measure(self, texts: EncodedTexts) -> tuple[evaluation.Accuracy, float]:
         model = self._noisy_model(self.mechanism, _EVALUATION_STREAM).to(pick_device())
         progress = counter(self.progress, "evaluating", len(texts))
-        noisy = accuracy_over_draws(model, texts, draws=self.plan.evaluation_draws, progress=progress)
+        noisy = evaluation.accuracy_over_draws(
+            model, texts, draws=self.plan.evaluation_draws, progress=progress
+        )
         model.clean = True
         progress = counter(self.progress, "evaluating without noise", len(texts))
-        return noisy, accuracy_over_draws(model, texts, draws=1, progress=progress).mean
+        return noisy, evaluation.accuracy_over_draws(model, texts, draws=1, progress=progress).mean
 
     def _noisy_model(
         self, mechanism: Mechanism | None, step: int, loss: LabelLoss | None = None
@@ -381,7 +369,6 @@ class _Training:
             batch = texts.batch(range(start, min(start + 64, len(texts))))
             labels = batch.pop("labels")
             hidden = model.hidden(**{name: value.to(device) for name, value in batch.items()})
-            noisy = model.add_noise(hidden).float().cpu()
-            pairs = zip(noisy, labels, strict=True)
+            pairs = zip(model.add_noise(hidden).float().cpu(), labels, strict=True)
             records += [{"hidden": matrix.clone(), "labels": label.clone()} for matrix, label in pairs]
         return records

@@ -1,12 +1,9 @@
 """What a run works on: the model cut in two, and the records as token ids."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,12 +19,10 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
 from dp_forward.split.halves import note_seen_texts
 from dp_forward.split.pretrained import load_model, load_tokenizer
+from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.lineage import load_published, raw_texts_seen
 from dp_forward.train.plan import Plan
 from dp_forward.train.regimes import Regime
-
-if TYPE_CHECKING:
-    from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 
 __all__ = ["Inputs", "check_public_task", "cut_model"]
 
@@ -45,10 +40,8 @@ class Inputs:
     tokens: FixedLength
     spec: ReleaseSpec
     train: EncodedTexts
-    evaluation: EncodedTexts | None
-    """None where nothing is measured."""
-    public: EncodedTexts | None
-    """Labelled where a front trains on it."""
+    evaluation: EncodedTexts | None  # None where nothing is measured
+    public: EncodedTexts | None  # labelled where a front trains on it
 
     def __post_init__(self) -> None:
         self.spec.refuse_mixed_rows(row_local=self.pair.front.row_local)
@@ -80,8 +73,7 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
     task = plan.find_task()
     pair, tokens, spec = cut_model(plan)
     train, evaluation = read_splits(plan, tokens, progress=progress)
-    public = public_texts(plan, tokens, progress=progress)
-    return Inputs(task, pair, tokens, spec, train, evaluation, public)
+    return Inputs(task, pair, tokens, spec, train, evaluation, public_texts(plan, tokens, progress=progress))
 
 
 def enter_texts(plan: Plan, inputs: Inputs, register: Path | None) -> list[str]:
@@ -214,5 +206,4 @@ def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:
     check_vocabulary(tokenizer, front.plain.settings.get("vocab_size"))
     tokens = FixedLength(tokenizer, plan.rows, causal=front.pads_left, most_positions=front.max_rows)
     noise = None if plan.back == "closed-form" else plan.noise  # there the front is not yet what is asked
-    spec = ReleaseSpec.of(front, noise=noise, rows=plan.rows, labels=task.labels)
-    return pair, tokens, spec
+    return pair, tokens, ReleaseSpec.of(front, noise=noise, rows=plan.rows, labels=task.labels)

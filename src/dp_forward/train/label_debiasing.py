@@ -42,8 +42,6 @@ Edges:
     error is twenty times that of true labels.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -63,8 +61,7 @@ def accuracy_of_answers(
         return None
     worth = np.linalg.inv(transition)
     least, span = float(worth.min()), float(worth.max() - worth.min())
-    moved = np.asarray((worth[answers, predicted] - least) / span, dtype=np.float64)
-    found = accuracy_of(moved[:, None])
+    found = accuracy_of(np.asarray((worth[answers, predicted] - least) / span, dtype=np.float64)[:, None])
     mean, low, high = (min(max(least + span * x, 0.0), 1.0) for x in (found.mean, found.low, found.high))
     return Accuracy(mean, low, high, 1, len(answers), (mean,))
 

@@ -14,8 +14,6 @@ Edges:
     its report are compared, and that it was not trained on the private texts is an assumption, and said.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -28,7 +26,7 @@ import torch
 
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.data.own_data import name_of_source
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import half_digest, load_back, load_provider_side, load_user_side
@@ -45,10 +43,8 @@ _BEFORE = "back_had_learnt_from_releases_of"
 _TASKS_OF_CORPUS = {"movie-reviews": ["imdb", "rotten-tomatoes"]}
 _SUMMARY, _SPEC, _SETTINGS = "split.json", "release.json", "half.json"
 _OF_A_FRONT = ("model.safetensors", _SETTINGS, "digest.json", _SPEC, "tokenizer")
-PUBLIC = "public"
-"""RUN/public/back: the back of `public-front` as it was before the releases."""
-NUMBERS = "projection.safetensors"
-"""In RUN/projection, beside its front: what is known in its space."""
+PUBLIC = "public"  # RUN/public/back: the back of `public-front` as it was before the releases
+NUMBERS = "projection.safetensors"  # in RUN/projection, beside its front: what is known in its space
 
 
 class Shape(NamedTuple):
@@ -81,14 +77,12 @@ def load_published(plan: Plan, *, labels: int) -> tuple[Split, Any] | None:
     if shape is None:
         return None
     for name, wanted, found in (("cut", plan.cut, shape.cut), ("width", plan.width or 0, shape.width)):
-        if wanted != found:
-            raise InvalidInput(name, f"be {found}, as in the run it starts from", wanted, "Leave it out.")
+        refuse_if(wanted != found, name, f"be {found}, as in the run it starts from", wanted, "Leave it out.")
     run = Path(plan.model)
     user = load_user_side(run / "front")
     provider = load_provider_side((run / PUBLIC if _starts_before_releases(plan) else run) / "back")
     known = len(user.spec.labels)
-    if known != labels:
-        raise InvalidInput("task", f"have {known} labels, as the head has", labels, "Name another.")
+    refuse_if(known != labels, "task", f"have {known} labels, as the head has", labels, "Name another.")
     return Split(user.front, provider.back), user.tokens.tokenizer
 
 
@@ -176,16 +170,13 @@ class StartingPoint:
     """A back to train; None where the folder does not say."""
 
     back: AnyBack
-    digest: str
-    """Of the back as it was found."""
+    digest: str  # of the back as it was found
     spec: ReleaseSpec | None
     front_digest: str | None
-    front: Path | None
-    """The front's folder, where it lies beside the back."""
+    front: Path | None  # the front's folder, where it lies beside the back
     seen_raw: list[str] | None
     """The tasks whose raw texts the front was trained on, as the report of its run says."""
-    learnt: list[str] | None
-    """The tasks from whose releases the back has learnt already, as that report says."""
+    learnt: list[str] | None  # the tasks from whose releases the back has learnt already, as that report says
 
 
 def load_start(model: str) -> StartingPoint:

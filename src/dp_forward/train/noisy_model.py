@@ -13,8 +13,6 @@ Edges:
     rows are zero at the cut (`split.Front`), so zeros are put there. What crosses has ``rows`` rows.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -125,7 +123,6 @@ class AuxiliaryHead(nn.Module):
         self.read = nn.Linear(front.width if self._sums_rows else inner.width, labels)
 
     def forward(self, wide: Tensor, inside: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits for a batch."""
         if self._sums_rows:
             pooled = inside.sum(dim=1)
         elif mask is None or wide.shape[1] == 1:
@@ -144,11 +141,9 @@ class ReleaseReader(nn.Module):
         self.back, self.loss = back, loss
 
     def new_parameters(self) -> list[nn.Parameter]:
-        """Those that start from random weights."""
         return _new_parameters(self.back)
 
     def forward(self, hidden: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        """Logits, and the loss where labels are given."""
         logits: Tensor = self.back(hidden).logits
         return {"logits": logits} if labels is None else {"loss": self.loss(logits, labels), "logits": logits}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import NoiseSpec, checks
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 from dp_forward.train.plan_base import (
@@ -97,9 +97,7 @@ class Plan(TaskSettings):
         switch="--labels",
     )
     describe: Mapping[str, Any] = setting(
-        dict,
-        "What a label means, in words; can be given several times [the label's own words].",
-        "usual",
+        dict, "What a label means, in words; can be given several times [the label's own words].", "usual"
     )
     back: str | None = setting(
         None,
@@ -142,9 +140,7 @@ class Plan(TaskSettings):
         None, "Whether the front's own weights learn from the auxiliary loss only."
     )
     public: str | None = setting(
-        None,
-        "Public text: a file, a folder or hf:NAME; with labels, what public-front trains on.",
-        "usual",
+        None, "Public text: a file, a folder or hf:NAME; with labels, what public-front trains on.", "usual"
     )
     public_task: str | None = setting(None, "Public data for public-front, such as imdb.", "usual")
     public_epochs: float | None = setting(None, "Epochs on the public data [by rule].", "advanced", POSITIVE)
@@ -198,8 +194,7 @@ class Plan(TaskSettings):
         if self.label_epsilon is None and self.label_prior is not None:
             raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
         for name, broken, rule, remedy in self._rules():
-            if broken:
-                raise InvalidInput(name, rule, getattr(self, name), remedy)
+            refuse_if(broken, name, rule, getattr(self, name), remedy)
 
     @classmethod
     def for_labels(cls, task: Task, **settings: Any) -> Self:
@@ -219,16 +214,9 @@ class Plan(TaskSettings):
         if self.back == "closed-form":
             kinds = self.labels or self.find_task().labels
             return NoiseSpec(mechanism="k-ary-response", epsilon=self.epsilon, columns=len(kinds))
-        return NoiseSpec(
-            mechanism=self.mechanism,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            unit=self.unit,
-            norm=1.0 if self.norm is None else self.norm,
-            threshold_share=self.threshold_share,
-            rows=self.rows,
-            columns=self.width or None,
-        )
+        same: Any = {name: getattr(self, name) for name in ("delta", "unit", "threshold_share", "rows")}
+        norm, columns = self.norm or 1.0, self.width or None
+        return NoiseSpec(mechanism=self.mechanism, epsilon=self.epsilon, norm=norm, columns=columns, **same)
 
     @property
     def release_noise(self) -> NoiseSpec | None:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.storage.digests import settings_digest
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:  # loads torch, which `--help` does without
 
 __all__ = ["PlanBase", "TaskSettings", "kind_of", "read_settings", "setting_of"]
 
-Check = Callable[[str, Any], object]
-"""Takes the name and the value of a setting; raises `InvalidInput`."""
+Check = Callable[[str, Any], object]  # takes the name and the value of a setting; raises `InvalidInput`
 Group = Literal["usual", "advanced"]
 Kind = Literal["bool", "int", "float", "Mapping", "tuple[str", "tuple", "str"]
 
@@ -42,22 +41,16 @@ NONNEGATIVE: Final[Check] = partial(checks.nonnegative, remedy="Use 0 for none."
 
 
 def check_share(name: str, value: float, *, remedy: str) -> None:
-    """Refuse what is no number in [0, 1)."""
-    if not 0 <= value < 1:
-        raise InvalidInput(name, "lie in [0, 1)", value, remedy)
+    refuse_if(not 0 <= value < 1, name, "lie in [0, 1)", value, remedy)
 
 
 def _check_validation_share(name: str, value: float) -> None:
-    if not 0 <= value <= 0.5:
-        raise InvalidInput(name, "lie in 0 to 0.5", value, "Use 0.1.")
+    refuse_if(not 0 <= value <= 0.5, name, "lie in 0 to 0.5", value, "Use 0.1.")
 
 
 def choice_of(*names: str, remedy: str) -> Check:
-    """A check for one of some words."""
-
     def check(name: str, value: object) -> None:
-        if value not in names:
-            raise InvalidInput(name, f"be {', '.join(names[:-1])} or {names[-1]}", repr(value), remedy)
+        refuse_if(value not in names, name, f"be {', '.join(names[:-1])} or {names[-1]}", repr(value), remedy)
 
     return check
 
@@ -74,14 +67,10 @@ class Setting:
     help: str
     group: Group | None = None
     check: Check | None = None
-    short: str | None = None
-    """A second, short flag, such as -e."""
-    switch: str | None = None
-    """The flag of a bool, in place of --NAME/--no-NAME, such as --bf16/--fp32."""
-    decides: bool = True
-    """Whether it decides the result, and so belongs to the digest."""
-    missing: str = ""
-    """The remedy where a setting without a default is not given."""
+    short: str | None = None  # a second, short flag, such as -e
+    switch: str | None = None  # the flag of a bool, in place of --NAME/--no-NAME, such as --bf16/--fp32
+    decides: bool = True  # whether it decides the result, and so belongs to the digest
+    missing: str = ""  # the remedy where a setting without a default is not given
 
 
 def setting(
@@ -99,7 +88,6 @@ def setting(
 
 
 def setting_of(item: Field[Any]) -> Setting:
-    """What a field says about itself."""
     found: Setting = item.metadata["setting"]
     return found
 
@@ -142,7 +130,6 @@ class PlanBase:
         return cls(**dict(settings))
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
     def deciding(self) -> dict[str, Any]:
@@ -286,5 +273,4 @@ def _check_type(item: Field[Any], value: object) -> None:
         "tuple": (isinstance(value, list | tuple), "a list of numbers"),
         "str": (isinstance(value, str), "text"),
     }[kind_of(item)]
-    if not right:
-        raise InvalidInput(item.name, f"be {expected}", type(value).__name__, "Check the plan.")
+    refuse_if(not right, item.name, f"be {expected}", type(value).__name__, "Check the plan.")

@@ -24,8 +24,6 @@ Edges:
     The noise comes from the operating system: no ``seed`` decides it, and no two fits are the same.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import shutil
@@ -44,7 +42,7 @@ from dp_forward.data import EncodedTexts, Task
 from dp_forward.data.own_data import columns_of, encode_texts, task_from_labels
 from dp_forward.data.sources import IN_MEMORY
 from dp_forward.data.tasks import label_word
-from dp_forward.errors import BudgetExhausted, InvalidInput
+from dp_forward.errors import BudgetExhausted, InvalidInput, refuse_if
 from dp_forward.privacy import Guarantee
 from dp_forward.split.halves import ReadoutFront
 from dp_forward.storage.json_files import read_json, write_json
@@ -140,7 +138,6 @@ class PrivateClassifier:
         return self
 
     def _plan(self, task: Task) -> Plan:
-        """The effective plan of a `fit`."""
         if self.regime not in (Regime.RELEASE_ONCE, Regime.PUBLIC_FRONT):
             rule, remedy = "be release-once or public-front", "Only these protect the records."
             raise InvalidInput("regime", rule, repr(self.regime), remedy)
@@ -216,8 +213,7 @@ class PrivateClassifier:
         and keep the rest.
         """
         root, run = Path(folder), self._fitted._folder
-        if root.exists() and any(root.iterdir()):
-            raise InvalidInput("folder", "be new or empty", root, "Name another.")
+        refuse_if(root.exists() and any(root.iterdir()), "folder", "be new or empty", root, "Name another.")
         shutil.copytree(run, root, dirs_exist_ok=True)
         ledger = None if self.ledger is None else str(Path(self.ledger).absolute())
         kept = {"classes": self.classes_.dtype.str, "ledger": ledger, "budget": self.budget}
@@ -269,9 +265,8 @@ class PrivateClassifier:
 
     def __getstate__(self) -> dict[str, Any]:
         if self.__sklearn_is_fitted__():
-            raise InvalidInput(
-                "classifier", "be stored by save()", "pickle", "Use save(folder), load(folder)."
-            )
+            rule = "be stored by save()"
+            raise InvalidInput("classifier", rule, "pickle", "Use save(folder), load(folder).")
         return dict(self.__dict__)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -325,8 +320,7 @@ def _find_classes(labels: list[Any] | None, kind: object) -> tuple[Task, NDArray
     values = [firsts[word] for word in task.labels]
     keeps = isinstance(kind, np.dtype) and (kind.kind in "biufU" or isinstance(values[0], str))
     classes: NDArray[Any] = np.array(values, dtype=kind if keeps else None)  # type: ignore[call-overload]
-    if classes.ndim != 1:
-        raise InvalidInput("labels", "be one for every text", "rows of them", "Give a list.")
+    refuse_if(classes.ndim != 1, "labels", "be one for every text", "rows of them", "Give a list.")
     order = np.argsort(classes)
     return replace(task, labels=tuple(task.labels[number] for number in order)), classes[order]
 

@@ -1,7 +1,5 @@
 """The processes of one run (torchrun, accelerate): which of them writes, and how much memory it takes."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys
@@ -10,7 +8,6 @@ import torch
 
 
 def process_count() -> int:
-    """How many processes work on this run."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -20,7 +17,6 @@ def is_first_process() -> bool:
 
 
 def wait_for_everyone() -> None:
-    """Return when all processes have come here."""
     if process_count() > 1:
         from accelerate import PartialState  # type: ignore[import-untyped]
 

@@ -13,8 +13,6 @@ Edges:
     noise, and whether the front depends on the released texts cannot be looked up: the report says so.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass
@@ -37,17 +35,10 @@ from dp_forward.split.artifacts import save_provider_side, save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import AnyBack
 from dp_forward.storage.digests import file_digest
+from dp_forward.train import lineage
 from dp_forward.train.closed_form_training import Projected
 from dp_forward.train.defaults import effective_releases_plan
 from dp_forward.train.label_debiasing import LabelLoss, accuracy_of_answers
-from dp_forward.train.lineage import (
-    NUMBERS,
-    check_fits,
-    copy_front,
-    is_projection,
-    load_start,
-    seen_raw_beside,
-)
 from dp_forward.train.noisy_model import ReleaseReader
 from dp_forward.train.plan import ReleasesPlan
 from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
@@ -97,7 +88,7 @@ def finetune_from_releases(
     if collected and plan.other_labels is not None:
         remedy = "A collection forgets the order: whoever released the records can name their corpus."
         raise InvalidInput("other-labels", "go with a corpus", "a collection", remedy)
-    learner = (_ClosedForm if is_projection(plan.model) else _Gradient)(plan, corpus, progress)
+    learner = (_ClosedForm if lineage.is_projection(plan.model) else _Gradient)(plan, corpus, progress)
     identity = str(Path(plan.releases).resolve()) if collected else file_digest(source / MANIFEST)
     digest = plan.digest(corpus=identity, **learner.inputs)
     with RunFolder.opened(folder, plan, digest=digest, resume=resume) as place:
@@ -135,14 +126,13 @@ class _Gradient:
     progress: Progress | None
 
     def __post_init__(self) -> None:
-        self.start = start = load_start(self.plan.model)
-        check_fits(start, self.corpus)
+        self.start = start = lineage.load_start(self.plan.model)
+        lineage.check_fits(start, self.corpus)
         self.inputs, self.seen_raw = {"back": start.digest}, start.seen_raw
         share, seed = self.plan.held_out or 0.0, self.plan.seed
         self.train, self.held = held_out_records(len(self.corpus), share=share, seed=seed)
 
     def run(self, place: RunFolder) -> dict[str, Any]:
-        """Train the back, and measure it on the held-out records."""
         plan, corpus, back, held = self.plan, self.corpus, self.start.back, self.held
         loss = LabelLoss(corpus.label_transition)
         facts = train_stage(
@@ -177,7 +167,7 @@ class _Gradient:
         front = self.corpus.front_digest
         save_provider_side(self.start.back, self.corpus.release, folder, front_digest=front)
         if self.start.front is not None:
-            copy_front(self.start.front, folder / "front")
+            lineage.copy_front(self.start.front, folder / "front")
 
 
 @dataclass(eq=False)
@@ -192,13 +182,13 @@ class _ClosedForm:
         place, other = Path(self.plan.model), self.plan.other_labels
         self.projected = Projected.load(place)
         self.projected.refuse_others(self.corpus)
-        self.inputs = {"back": self.projected.user.digest, "projection": file_digest(place / NUMBERS)}
+        self.inputs = {"back": self.projected.user.digest, "projection": file_digest(place / lineage.NUMBERS)}
         self.labels, self.public = self.projected.spec.labels, None
         if other is not None:
             self.labels, self.public = _read_labels(Path(other), len(self.corpus))
             self.inputs["labels"] = file_digest(Path(other))
         # There is no back yet; what the front has seen is in the report of the run that it lies in, if any.
-        self.seen_raw = seen_raw_beside(place)
+        self.seen_raw = lineage.seen_raw_beside(place)
 
     def run(self, place: RunFolder) -> dict[str, Any]:
         """Fit the decision to all records; folded, they hold no label that it could be measured by."""

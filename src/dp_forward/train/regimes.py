@@ -20,18 +20,8 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from dp_forward.errors import InvalidInput
-from dp_forward.privacy import (
-    Budget,
-    Deployment,
-    Guarantee,
-    Notion,
-    Prior,
-    RandomizedResponse,
-    ResponseWithPrior,
-    calibrate,
-    compose,
-)
+from dp_forward import privacy
+from dp_forward.errors import InvalidInput, refuse_if
 
 if TYPE_CHECKING:  # a plan names its regime; and a release's description may load torch
     from dp_forward.release_spec import ReleaseSpec
@@ -80,9 +70,9 @@ class Promises:
         There is none that promises anything for the training texts of `end-to-end`.
     """
 
-    queries: Guarantee | None
-    training: Guarantee | None
-    labels: Guarantee | None
+    queries: privacy.Guarantee | None
+    training: privacy.Guarantee | None
+    labels: privacy.Guarantee | None
     regime: Regime
     why_none: str = ""
 
@@ -100,7 +90,7 @@ class Promises:
                 "NOT protected. The front was trained on the raw texts: its weights and its gradients may "
                 "reveal them, whatever noise was in the forward pass."
             )
-        together = self.training is not None and self.training.notion is Notion.RECORD_LDP
+        together = self.training is not None and self.training.notion is privacy.Notion.RECORD_LDP
         if self.labels is not None:
             labels = (
                 "randomized, and covered together with their texts." if together else self.labels.statement
@@ -115,7 +105,6 @@ class Promises:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         parts = {"queries": self.queries, "training": self.training, "labels": self.labels}
         proved = {name: part.as_dict() for name, part in parts.items() if part is not None}
         return as_guarantee(str(self.regime), self.statements, **proved)
@@ -130,7 +119,7 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
 
     regime, mechanism = plan.regime, None if spec.noise is None else spec.mechanism()
     label_mechanism = label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=len(spec.labels))
-    labels = None if label_mechanism is None else Deployment(label_mechanism).guarantee()
+    labels = None if label_mechanism is None else privacy.Deployment(label_mechanism).guarantee()
     if mechanism is None or not mechanism.guaranteed:
         why = "there is no noise" if mechanism is None else f"no theorem covers {mechanism.name} here"
         return Promises(None, None, labels, regime, why)
@@ -148,7 +137,7 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
         given = plan.public.startswith(IN_MEMORY)
         named = "given as public" if given else f"of {PurePath(plan.public).name}"
         assumed.append(f"the texts {named} are public")
-    queries = Deployment(mechanism).guarantee(assumptions=tuple(assumed))
+    queries = privacy.Deployment(mechanism).guarantee(assumptions=tuple(assumed))
     if not regime.protects_training:
         return Promises(queries, None, labels, regime)
     once = (
@@ -159,30 +148,28 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
     )
     if plan.back == "closed-form":
         assert plan.release_noise is not None
-        training = Deployment(plan.release_noise.build()).guarantee(assumptions=once)
+        training = privacy.Deployment(plan.release_noise.build()).guarantee(assumptions=once)
         return Promises(queries, training, labels, regime)
     text_level = mechanism.unit is not None and mechanism.unit.kind == "text"
     if label_mechanism is not None and text_level:
-        record = compose(mechanism, label_mechanism)
-        training = Deployment(record).guarantee(delta=mechanism.shown_delta, assumptions=once)
+        record = privacy.compose(mechanism, label_mechanism)
+        training = privacy.Deployment(record).guarantee(delta=mechanism.shown_delta, assumptions=once)
     else:
         assumed = [*once, "the labels are public"]
-        training = Deployment(mechanism, public_label=True).guarantee(assumptions=tuple(assumed))
+        training = privacy.Deployment(mechanism, public_label=True).guarantee(assumptions=tuple(assumed))
     return Promises(queries, training, labels, regime)
 
 
 def label_mechanism_for(
     epsilon: float | None, prior: Sequence[float] | None, *, labels: int
-) -> RandomizedResponse | ResponseWithPrior | None:
+) -> privacy.RandomizedResponse | privacy.ResponseWithPrior | None:
     """Randomized response for this budget; None, for public labels, without one."""
     if epsilon is None:
-        if prior is not None:
-            raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
+        refuse_if(prior is not None, "label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
         return None
-    budget = Budget(epsilon)
+    budget = privacy.Budget(epsilon)
     if prior is None:
-        return calibrate(RandomizedResponse, budget, labels=labels)
-    if len(prior) != labels:
-        raise InvalidInput("label_prior", f"have {labels} numbers", len(prior), "One per label.")
-    declared = Prior.public(prior, where="the plan, which declares it public")
-    return calibrate(ResponseWithPrior, budget, prior=declared)
+        return privacy.calibrate(privacy.RandomizedResponse, budget, labels=labels)
+    refuse_if(len(prior) != labels, "label_prior", f"have {labels} numbers", len(prior), "One per label.")
+    declared = privacy.Prior.public(prior, where="the plan, which declares it public")
+    return privacy.calibrate(privacy.ResponseWithPrior, budget, prior=declared)

@@ -4,8 +4,6 @@
 complete.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import subprocess
@@ -76,7 +74,6 @@ def build_report(
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """The report for people."""
     plan = report["plan"]
     cut = f" cut at `{plan['cut']}`" if "cut" in plan else ""
     guarantee = report["guarantee"]
@@ -123,7 +120,6 @@ def _title(report: Mapping[str, Any]) -> str:
 
 
 def _numbers(report: Mapping[str, Any]) -> dict[str, str]:
-    """The rows of the table."""
     shares = {
         "the same model without noise": report["accuracy_without_noise"],
         "always naming the most frequent label": report.get("accuracy_of_commonest_label"),

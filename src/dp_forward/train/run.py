@@ -14,8 +14,6 @@ Guarantees:
     whole file. A kill at any point leaves the last finished stage and checkpoint.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -25,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dp_forward.data import FixedLength
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.privacy import Guarantee
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
@@ -58,9 +56,7 @@ class RunFolder:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(
-        cls, path: Path, plan: PlanBase, *, resume: bool, digest: str | None = None
-    ) -> Iterator[RunFolder]:
+    def opened(cls, path: Path, plan: PlanBase, *, resume: bool, digest: str | None = None) -> Iterator[Self]:
         """The folder for this plan, new or continued, held so that no second process works in it.
 
         ``digest`` is the plan's own, unless the plan names inputs only by place.
@@ -98,10 +94,7 @@ class RunFolder:
         if not known.is_file():
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise InvalidInput("out", "be a new folder or a run of this plan", self.path, "Name another.")
-            if resume:
-                raise InvalidInput(
-                    "out", "hold a run to resume", self.path, "Leave out --resume to start one."
-                )
+            refuse_if(resume, "out", "hold a run to resume", self.path, "Leave out --resume to start one.")
             self.path.mkdir(parents=True, exist_ok=True)
             write_json(known, {"digest": digest, "plan": plan.as_dict()})
             return
@@ -109,19 +102,16 @@ class RunFolder:
             stored = json.loads(known.read_text(encoding="utf-8"))["digest"]
         except (ValueError, KeyError, TypeError):
             raise InvalidInput("out", f"hold a readable {_PLAN}", known, "Name another folder.") from None
-        if stored != digest:
-            raise InvalidInput("out", "hold no other plan", self.path, "Name another folder.")
+        refuse_if(stored != digest, "out", "hold no other plan", self.path, "Name another folder.")
         if not resume and not self.complete:
             raise InvalidInput("out", "hold no unfinished run", self.path, "Add --resume to continue it.")
 
     @property
     def complete(self) -> bool:
-        """Whether the run has its report."""
         return (self.path / _REPORT).is_file()
 
     @property
     def report(self) -> dict[str, Any]:
-        """The report of a complete run."""
         report: dict[str, Any] = json.loads((self.path / _REPORT).read_text(encoding="utf-8"))
         return report
 
@@ -133,7 +123,6 @@ class RunFolder:
             shutil.rmtree(self.path / _STAGES, ignore_errors=True)
 
     def checkpoints(self, stage: str) -> Path:
-        """Where a stage keeps its checkpoints."""
         return self.path / _STAGES / stage
 
     def stage_result(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -141,11 +130,9 @@ class RunFolder:
         facts = self.path / _STAGES / f"{stage}.json"
         if not facts.is_file():
             return None
-        weights = load_file(facts.with_suffix(".safetensors"))
-        return weights, json.loads(facts.read_text(encoding="utf-8"))
+        return load_file(facts.with_suffix(".safetensors")), json.loads(facts.read_text(encoding="utf-8"))
 
     def finish_stage(self, stage: str, weights: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Store what a stage left, then drop its checkpoints."""
         if not is_first_process():
             return
         place = self.path / _STAGES
@@ -157,7 +144,6 @@ class RunFolder:
         shutil.rmtree(self.checkpoints(stage), ignore_errors=True)
 
     def drop_stage(self, stage: str) -> None:
-        """Drop what one stage left, if it is there."""
         for suffix in (".json", ".safetensors"):
             (self.path / _STAGES / f"{stage}{suffix}").unlink(missing_ok=True)
 
@@ -193,7 +179,7 @@ class Halves:
     plan: dict[str, Any]
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Halves:
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
         """Both halves of a finished run."""
         root = Path(folder)
         for name in (_PLAN, _REPORT):
@@ -236,15 +222,14 @@ class Run:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write front, back and report into a new folder."""
         root = Path(folder)
-        if root.exists() and any(root.iterdir()):
-            raise InvalidInput("folder", "be new or empty", root, "Name another.")
+        refuse_if(root.exists() and any(root.iterdir()), "folder", "be new or empty", root, "Name another.")
         root.mkdir(parents=True, exist_ok=True)
         save_sides(self.pair, self.spec, self.tokens.tokenizer, root)
         write_json(root / _PLAN, {"digest": self.plan.digest(), "plan": self.plan.as_dict()})
         write_json(root / _REPORT, self.report)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Run:
+    def load(cls, folder: str | os.PathLike[str]) -> Self:
         """A complete run from its folder."""
         found, report = Halves.load(folder), RunFolder(Path(folder)).report
         plan = Plan.from_dict(found.plan)

@@ -4,8 +4,6 @@ Trainer brings logging, checkpoints, resume, bf16, accelerate and several proces
 batches of texts of like length, clean epochs at the start, and progress.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -14,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -26,33 +24,25 @@ from torch.utils.data import Sampler
 from dp_forward.data import EncodedTexts
 from dp_forward.progress import Progress
 from dp_forward.split.pretrained import quiet_transformers
+from dp_forward.train.plan import Plan, Precision, ReleasesPlan, Schedule
 from dp_forward.train.processes import peak_memory_mib, process_count, start_counting_memory
 from dp_forward.train.run import RunFolder
-
-if TYPE_CHECKING:
-    from dp_forward.train.plan import Plan, Precision, ReleasesPlan, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
-    """How one stage trains."""
-
     epochs: float
-    batch: int
-    """Texts per step, over all processes."""
+    batch: int  # texts per step, over all processes
     learning_rate: float
-    head_learning_rate: float | None = None
-    """For ``module.new_parameters()``; None means: as all others."""
+    head_learning_rate: float | None = None  # for `module.new_parameters()`; None means: as all others
     weight_decay: float = 0.01
     schedule: Schedule = "linear"
-    clean_epochs: float = 0.0
-    """Epochs at the start in which the module's noise is left out (``module.clean``)."""
+    clean_epochs: float = 0.0  # epochs at the start in which the module's noise is left out (`module.clean`)
     seed: int = 0
     precision: Precision = "auto"
 
     @classmethod
-    def of(cls, plan: Plan | ReleasesPlan, **changes: Any) -> FitSettings:
-        """The settings of an effective plan, but for some."""
+    def of(cls, plan: Plan | ReleasesPlan, **changes: Any) -> Self:
         known = {item.name: getattr(plan, item.name) for item in fields(cls) if hasattr(plan, item.name)}
         return cls(**{**known, **changes})
 
@@ -228,8 +218,7 @@ class _Trainer(transformers.Trainer):
         return self.optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        records = self.train_dataset if train_dataset is None else train_dataset
-        lengths = getattr(records, "lengths", None)
+        lengths = getattr(train_dataset or self.train_dataset, "lengths", None)
         if lengths is None:
             return super()._get_train_sampler(train_dataset)
         return _LikeLengths(lengths, batch=self.args.train_batch_size, seed=self.args.seed)
@@ -277,7 +266,6 @@ class _LikeLengths(Sampler[int]):
         self._batch, self._pool, self._seed, self._epoch = batch, pool, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by Trainer, also when it resumes."""
         self._epoch = epoch
 
     def __len__(self) -> int:

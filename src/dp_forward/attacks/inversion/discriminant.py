@@ -15,8 +15,6 @@ Edges:
     (`reproduction/attacks/decoder.py`). Any mechanism that can be simulated is attacked.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import torch
@@ -31,8 +29,7 @@ from dp_forward.progress import Count
 
 __all__ = ["invert_linearly"]
 
-_RIDGE: Final = 1e-3
-"""Added to the covariance, as a share of its mean variance."""
+_RIDGE: Final = 1e-3  # added to the covariance, as a share of its mean variance
 
 
 def invert_linearly(

@@ -35,8 +35,6 @@ Edges:
 Paper: embedding inversion, nearest neighbour.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +48,7 @@ from torch import Tensor
 from dp_forward.attacks.attack_result import AttackResult
 from dp_forward.attacks.inversion.recall import Inversion, counted_tokens, token_table
 from dp_forward.attacks.observations import AnyFront, hidden_rows
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import PrivUnit
 from dp_forward.privacy.checks import count
 from dp_forward.progress import Count
@@ -108,12 +106,8 @@ def invert_nearest(target: Inversion, *, use_prior: bool = False) -> AttackResul
     """
     front, mechanism, (_, bound) = target.front, target.mechanism, target.noise()
     if not front.row_local:
-        raise InvalidInput(
-            "front",
-            "compute each row from its own token (embeddings, encoder.1.qkv)",
-            front.cut,
-            "Use the linear attack there.",
-        )
+        rule = "compute each row from its own token (embeddings, encoder.1.qkv)"
+        raise InvalidInput("front", rule, front.cut, "Use the linear attack there.")
     tokens = torch.arange(int(token_table(front).num_embeddings))  # type: ignore[arg-type]
     blank = torch.zeros((1, target.texts.length), dtype=torch.int64)
     template = {"input_ids": blank, "attention_mask": torch.ones_like(blank)}
@@ -175,7 +169,6 @@ class Reading:
     recall: float
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return {"words": [{"word": word, "right": ok} for word, ok in self.words], "recall": self.recall}
 
 
@@ -220,7 +213,6 @@ class NearestTokens:
 
     @property
     def size(self) -> int:
-        """How many tokens are candidates."""
         return len(self._ids)
 
     @property
@@ -291,9 +283,8 @@ class NearestTokens:
             ids = self._tokenizer(self._word(i))["input_ids"]
             if len(ids) == len(bare) + 1 and i in ids:
                 return torch.tensor([ids]), ids.index(i)
-        raise InvalidInput(
-            "tokenizer", "read some word as one token", "none", "Use a front with a common tokenizer."
-        )
+        rule = "read some word as one token"
+        raise InvalidInput("tokenizer", rule, "none", "Use a front with a common tokenizer.")
 
     def _word(self, i: int) -> str:
         """A token for people: as it stands in a text, a piece inside a word with a hyphen before it."""
@@ -328,6 +319,5 @@ def _candidates(tokenizer: Any, most: int | None, *, whole_words: bool) -> list[
         kept = [(word, i) for word, i in kept if not word.startswith("##") and word.startswith(starts or "")]
         bare = ((word.lstrip("Ġ▁"), i) for word, i in kept)
         kept = [(word, i) for word, i in bare if word.isalpha() and len(word) > 1]
-    if not kept:
-        raise InvalidInput("tokenizer", "have tokens to guess", "none", "Use another front.")
+    refuse_if(not kept, "tokenizer", "have tokens to guess", "none", "Use another front.")
     return [i for _, i in kept[:most]]

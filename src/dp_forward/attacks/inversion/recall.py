@@ -28,13 +28,11 @@ Releases of one text compose: the average of k of them has the ceiling of all k.
 Paper: Section 6.3, Table 8.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -45,7 +43,7 @@ from dp_forward.attacks.attack_result import AttackResult, exact_interval, requi
 from dp_forward.attacks.ceiling import attribute_ceiling
 from dp_forward.attacks.observations import AnyFront, each_batch, hidden_rows, kind_of_noise, observe
 from dp_forward.data.encoded_texts import EncodedTexts
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import MVG, KaryResponse, MatrixGaussian, Mechanism, NormBound, compose
 from dp_forward.privacy.checks import count
@@ -71,13 +69,12 @@ class TokenPrior:
     special: Tensor
 
     @classmethod
-    def learn(cls, public: EncodedTexts, *, special: Collection[int], vocabulary: int) -> TokenPrior:
+    def learn(cls, public: EncodedTexts, *, special: Collection[int], vocabulary: int) -> Self:
         """Count tokens; ``special`` are the ids that never count as text (`tokenizer.all_special_ids`)."""
         excluded = torch.tensor(sorted(set(special)), dtype=torch.int64)
         if len(excluded) and not 0 <= int(excluded.min()) <= int(excluded.max()) < vocabulary:
-            raise InvalidInput(
-                "special", f"be token ids below {vocabulary}", "others", "Check the tokenizer."
-            )
+            rule = f"be token ids below {vocabulary}"
+            raise InvalidInput("special", rule, "others", "Check the tokenizer.")
         totals = torch.zeros(vocabulary)
         in_texts = torch.zeros(vocabulary)
         places = torch.zeros(public.length, vocabulary)
@@ -130,8 +127,7 @@ class Inversion:
     def __post_init__(self) -> None:
         count("releases", self.releases, remedy="It is how many releases of one text are averaged.")
         rows, known = self.texts.length, len(self.prior.at_place)
-        if rows != known:
-            raise InvalidInput("prior", f"be learnt at {rows} rows", known, "Encode both alike.")
+        refuse_if(rows != known, "prior", f"be learnt at {rows} rows", known, "Encode both alike.")
         require_texts("texts", len(self.texts))
 
     def observe(self, batch: dict[str, Tensor], *, simulate: bool = False) -> Tensor:
@@ -141,8 +137,7 @@ class Inversion:
             return hidden
         total, most = torch.zeros_like(hidden, dtype=torch.float64), max(1, (1 << 26) // hidden.numel())
         for start in range(0, self.releases, most):
-            draws = min(most, self.releases - start)
-            seen = observe(hidden, self.mechanism, draws=draws, simulate=simulate)
+            seen = observe(hidden, self.mechanism, draws=min(most, self.releases - start), simulate=simulate)
             total += seen.sum(dim=1, dtype=torch.float64)
         return (total / self.releases).float()
 
@@ -164,12 +159,8 @@ class Inversion:
             mechanism.row_factor.entries is None and mechanism.column_factor.entries is None
         )
         if shaped or isinstance(mechanism, MVG | KaryResponse):
-            raise InvalidInput(
-                "mechanism",
-                "have the same noise in every entry for this attack",
-                mechanism.name,
-                "Use the linear attack, which learns the shape.",
-            )
+            rule, found = "have the same noise in every entry for this attack", mechanism.name
+            raise InvalidInput("mechanism", rule, found, "Use the linear attack, which learns the shape.")
         sigma: float = mechanism.sigma  # type: ignore[attr-defined]
         return sigma / math.sqrt(self.releases), Sanitizer(mechanism).bound
 

@@ -20,6 +20,10 @@ float ever holds signal and noise together. (What "exactly" rests on is said in 
 
 A batch is as private as a loop: every text has its own bound and its own independent noise.
 
+Hidden numbers come as a NumPy array or a torch tensor; the same code bounds both, and torch is not loaded for
+it. Which front made them, torch or ONNX (`split.onnx_front`), does not matter to the proof: step 1 holds for
+any matrix.
+
 Guarantees:
     ``release`` never raises for the values of a hidden matrix (NaN, Inf, 1e300, denormals, zeros), and its
     bytes number ``bits / 8 * rows * width``, always.
@@ -36,11 +40,10 @@ import math
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, final
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, float64
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.entropy import keystream
@@ -63,6 +66,9 @@ from dp_forward.privacy import (
     NormBound,
     PrivUnit,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Released", "dequantise", "release", "release_batch", "serialise"]
 
@@ -234,9 +240,10 @@ def _scaled(values: NDArray[Any], step: float) -> NDArray[np.float32]:
 
 def _check(hidden: object, *, axes: int, remedy: str) -> None:
     """Only the type and the shape of hidden numbers can be refused, never a value."""
-    floating = (isinstance(hidden, Tensor) and hidden.is_floating_point()) or (
-        isinstance(hidden, np.ndarray) and np.issubdtype(hidden.dtype, np.floating)
-    )
+    if isinstance(hidden, np.ndarray):
+        floating = np.issubdtype(hidden.dtype, np.floating)
+    else:
+        floating = bool(getattr(hidden, "is_floating_point", bool)())  # of a tensor
     shape = tuple(getattr(hidden, "shape", ()))
     if not floating or len(shape) != axes or 0 in shape[-2:]:
         layout = (
@@ -246,7 +253,7 @@ def _check(hidden: object, *, axes: int, remedy: str) -> None:
 
 
 def _floats(hidden: NDArray[Any] | Tensor) -> NDArray[np.float64]:
-    if isinstance(hidden, Tensor):
-        return np.asarray(hidden.detach().to("cpu", float64).numpy())
+    if not isinstance(hidden, np.ndarray):
+        return np.asarray(hidden.detach().cpu().double().numpy())
     with np.errstate(over="ignore"):
         return np.asarray(hidden.astype(np.float64))

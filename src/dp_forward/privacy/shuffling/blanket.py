@@ -46,12 +46,10 @@ Guarantees:
     `_MOST_POINTS` allow it), about 2.5e-4 of epsilon, and the search ends within 1e-4; all else is far below.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -86,7 +84,7 @@ class Blanket:
     local: float
 
     @classmethod
-    def of(cls, losses: Sequence[ThreeLevelLoss], *, users: int) -> Blanket | None:
+    def of(cls, losses: Sequence[ThreeLevelLoss], *, users: int) -> Self | None:
         """The product of these parts; None where a cap is not known, or the product too large."""
         losses = [loss for loss in losses if loss.epsilon > 0]
         sizes = math.prod((loss.copies + 1) ** 2 for loss in losses)

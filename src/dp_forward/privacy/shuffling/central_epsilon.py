@@ -21,13 +21,11 @@ Rules for what differs between users and batches:
   label that is drawn once and sent k times makes one bundle of the k releases.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound
 from dp_forward.privacy.mechanism import Budget, Mechanism
@@ -102,8 +100,7 @@ class CentralBound:
     """The proof behind an upper bound, one of `PROOFS`; else empty."""
 
     def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise InvalidInput("kind", f"be one of {', '.join(_KINDS)}", self.kind, "Name it.")
+        refuse_if(self.kind not in _KINDS, "kind", f"be one of {', '.join(_KINDS)}", self.kind, "Name it.")
         if self.trusted not in ASSUMPTIONS:
             raise InvalidInput("trusted", "name the trusted part", self.trusted, "Or use NOBODY.")
         checks.delta(self.delta, zero=True)
@@ -136,8 +133,7 @@ class CentralBounds:
     def __post_init__(self) -> None:
         for name, kind in (("upper", "proved"), ("lower", "attack"), ("estimate", "estimate")):
             found = getattr(self, name).kind
-            if found != kind:
-                raise InvalidInput(name, f"be of kind {kind}", found, "Do not swap the bounds.")
+            refuse_if(found != kind, name, f"be of kind {kind}", found, "Do not swap the bounds.")
 
 
 def _proved(epsilon: float, delta: float, trusted: str, bound: str, remark: str = "") -> CentralBound:

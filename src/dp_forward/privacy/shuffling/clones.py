@@ -35,12 +35,10 @@ a bound that was once withdrawn is no ground for a promise.
 Paper: Section 3.4 assumes a shuffler and estimates; this is what is proved.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -50,20 +48,13 @@ from dp_forward.privacy.solve import last_safe
 
 _TAIL_SLACK: Final = 1e-14
 """Float error of a binomial tail per square root of its trials, ten times what was measured."""
-
-_ABSOLUTE_SLACK: Final = 1e-300
-"""Covers tails that underflow to zero."""
-
+_ABSOLUTE_SLACK: Final = 1e-300  # covers tails that underflow to zero
 _LOG_SMALLEST_TAIL: Final = -690.0
-_LOG_LEFT_OUT: Final = -18.0
-"""The logarithm of the share of delta that may be spent on the tail of ``K``."""
-
+_LOG_LEFT_OUT: Final = -18.0  # the logarithm of the share of delta that may be spent on the tail of `K`
 _MOST_LOCAL: Final = 600.0
 """Beyond it e^-local_epsilon underflows; nothing is promised below such a local epsilon."""
-
 _SHARES: Final = tuple(10.0 ** (-step / 4) for step in range(25))
 """How much of delta may go into the price of ``e0``: quarter decades, flat enough around the best one."""
-
 _SMALLEST: Final = 1e-290
 _MOST_USERS: Final = 10**9
 _MOST_POINTS: Final = 4096
@@ -102,7 +93,7 @@ class Clones:
     slack: float
 
     @classmethod
-    def of(cls, *, local_epsilon: float, users: int, log_tail: float) -> Clones:
+    def of(cls, *, local_epsilon: float, users: int, log_tail: float) -> Self:
         """Lay out the mixture over the number of clones.
 
         ``log_tail`` is the logarithm of the probability that may be left out; whatever is left

@@ -1,7 +1,5 @@
 """Exact privacy curves of what one user sends: a Gaussian text and randomized-response labels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

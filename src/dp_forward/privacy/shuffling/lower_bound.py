@@ -23,8 +23,6 @@ The ratio of a Gaussian text is normal, ``mu^2/2`` on average from ``a`` and ``-
 ``-label_epsilon`` or 0. Every ``t`` gives a valid bound; the best of many is returned.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,12 +38,8 @@ from dp_forward.privacy.shuffling.local_curve import Floats, binomial_tail
 
 _GRID: Final = 2001
 _REFINEMENTS: Final = 4
-_ROUNDING: Final = 1e-11
-"""Taken off every bound: more than the float error of the logarithms behind it."""
-
-_TINY: Final = -1e-12
-"""Above this logarithm of "none" the union bound on "one of them" is right to 1e-12."""
-
+_ROUNDING: Final = 1e-11  # taken off every bound: more than the float error of the logarithms behind it
+_TINY: Final = -1e-12  # above this logarithm of "none" the union bound on "one of them" is right to 1e-12
 _USERS: Final = "Pass the number of people in the data set."
 
 
@@ -182,13 +176,7 @@ def _shuffled(report: _Report, delta: float, users: int, *, times: int, rounds: 
 
 
 def sampler_attack_epsilon(
-    delta: float,
-    *,
-    mu: float,
-    users: int,
-    steps: int,
-    label_epsilon: float | None = None,
-    labels: int = 2,
+    delta: float, *, mu: float, users: int, steps: int, label_epsilon: float | None = None, labels: int = 2
 ) -> float:
     """The same for an anonymous sampler that draws one of ``users`` people ``steps`` times."""
     delta = checks.delta(delta, zero=True)
@@ -204,11 +192,7 @@ def sampler_attack_epsilon(
         with np.errstate(divide="ignore"):  # a single user who is always caught
             first = others + np.log1p(change / users)
         return _log_ratio(
-            _log1mexp(steps * first),
-            _log_caught(steps * others, union),
-            delta,
-            at_least=1,
-            of=1,
+            _log1mexp(steps * first), _log_caught(steps * others, union), delta, at_least=1, of=1
         )
 
     return _best(bound, *report.range())

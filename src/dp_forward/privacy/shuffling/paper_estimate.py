@@ -8,16 +8,12 @@ known attack achieves; with labels, or at S = C (the authors' experiments), it i
 guarantee.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from dp_forward.privacy import checks
 
 _COARSE: Final = 1e-3
-_SHARE: Final = 5e-5
-"""The discretisation interval, as a share of the epsilon it is to resolve."""
-
+_SHARE: Final = 5e-5  # the discretisation interval, as a share of the epsilon it is to resolve
 _FINEST: Final = 1e-5
 """At mu = 1: finer takes minutes, and an estimate far below 1 needs no third digit. Losses shrink with mu."""
 

@@ -24,11 +24,9 @@ Everything cut off is added to delta: the loss beyond the grid, the tail beyond 
 (Chernoff), and the rounding of the transform. What wraps around only adds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -38,12 +36,9 @@ from dp_forward.privacy.solve import last_safe
 
 _POINTS: Final = 2**20
 _COARSE_POINTS: Final = 4096
-_CUT: Final = 1e-7
-"""The share of delta that each of the two cuts may use up."""
-
+_CUT: Final = 1e-7  # the share of delta that each of the two cuts may use up
 _ROUNDING: Final = 2.0**-49
 """Sixteen half-ulps: more than a transform of two million points loses per frequency."""
-
 _LOG_OUTSIDE: Final = math.log(1e-12)
 _MOST_LOSS: Final = 1e5
 _SMALLEST: Final = 1e-280
@@ -58,7 +53,7 @@ class _Step:
     beyond: float
 
     @classmethod
-    def on_grid(cls, local_delta: Curve, *, users: int, reach: float, points: int) -> _Step:
+    def on_grid(cls, local_delta: Curve, *, users: int, reach: float, points: int) -> Self:
         """Connect the dots of the step's curve at multiples of ``reach / points``."""
         interval = reach / points
         losses = interval * np.arange(points + 1)

@@ -8,8 +8,6 @@ of norm C can lie 2C apart); `as_replace_one` says what an add-or-remove promise
 Paper: the accounting of the DP-SGD baseline (Abadi et al. 2016).
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator, Sequence

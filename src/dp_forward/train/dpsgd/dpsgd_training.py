@@ -17,8 +17,6 @@ Edges:
 Paper: the DP-SGD rows of Tables 5 and 7 to 9; ours uses Opacus 1.6.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Mapping
@@ -34,7 +32,7 @@ from dp_forward.data import FixedLength
 from dp_forward.data.encoded_texts import EncodedTexts
 from dp_forward.data.tasks import Task
 from dp_forward.data.tokens import check_vocabulary
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.ledger.text_register import TextRegister
 from dp_forward.privacy.rounding import brief, shown_down, shown_up
 from dp_forward.progress import Progress
@@ -71,8 +69,7 @@ class DpSgdOutcome:
     sample_rate: float
     steps: int
     peak_memory_mib: float
-    model: Any = field(repr=False)
-    """The trained model, an ordinary one, without hooks."""
+    model: Any = field(repr=False)  # the trained model, an ordinary one, without hooks
 
     @property
     def statement(self) -> str:
@@ -254,8 +251,7 @@ def _stored_epoch(
             found = "changed tensors"
     except (OSError, KeyError, TypeError, ValueError, SafetensorError):
         found = "something else"
-    if found:
-        raise InvalidInput("out", "hold a checkpoint as it was written", found, "Start in a new folder.")
+    refuse_if(found, "out", "hold a checkpoint as it was written", found, "Start in a new folder.")
     if other:
         rule, remedy = f"hold a run with the same {other[0]}", "Use the plan, data and model it has."
         raise InvalidInput("out", rule, "another", remedy)
@@ -282,7 +278,6 @@ def _restore(
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """Digest of names, types, shapes and values."""
     found = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -302,9 +297,7 @@ def _report(outcome: DpSgdOutcome, task: Task, evaluation: EncodedTexts, *, star
         "notion": "central DP, one record added or removed",
         "epsilon": outcome.epsilon,
         "delta": plan.delta,
-        "noise_multiplier": outcome.noise_multiplier,
-        "sample_rate": outcome.sample_rate,
-        "steps": outcome.steps,
+        **{name: getattr(outcome, name) for name in ("noise_multiplier", "sample_rate", "steps")},
         "assumptions": [
             "whoever trains is trusted: the texts are seen raw",
             "batches are Poisson samples, as Opacus's accountant assumes",

@@ -17,8 +17,6 @@ Edges:
 Paper: the DP-SGD baseline.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -35,8 +33,7 @@ from dp_forward.train.dpsgd.dpsgd_plan import Mode
 
 __all__ = ["PrivateTraining", "freeze_embeddings"]
 
-Batch = dict[str, Tensor]
-"""What the model takes, by name, and ``labels``."""
+Batch = dict[str, Tensor]  # what the model takes, by name, and `labels`
 
 _MOST_ERROR = 0.02
 """Of the clipping norm, over a few records: float32 errs by 1e-5, TF32 by 1e-3, a wrong gradient by 1."""
@@ -119,7 +116,6 @@ class PrivateTraining:
 
     @property
     def steps(self) -> int:
-        """The noisy steps taken so far."""
         return sum(steps for _, _, steps in self.accountant.history)
 
     def parts(self, most_texts: int) -> Iterator[Batch]:

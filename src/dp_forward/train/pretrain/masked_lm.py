@@ -1,7 +1,5 @@
 """Masked language models: load, hide tokens, noise at a cut, save as an ordinary one."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,7 @@ from dp_forward.split.families import FAMILIES
 from dp_forward.split.pretrained import model_folder, quiet_transformers
 from dp_forward.split.private_model import PrivateModel
 
-IGNORED = -100
-"""The label of a token that was not chosen: torch's cross entropy passes it over."""
+IGNORED = -100  # the label of a token that was not chosen: torch's cross entropy passes it over
 _RATE = 0.15
 
 
@@ -131,8 +128,7 @@ class MaskedBlocks(Dataset[dict[str, Tensor]]):
     def __getitem__(self, item: int) -> dict[str, Tensor]:
         turn, place = divmod(item, len(self._blocks))
         if self._order[0] != turn:
-            shuffle = np.random.default_rng((*self._seed, 0, turn))
-            self._order = (turn, shuffle.permutation(len(self._blocks)))
+            self._order = (turn, np.random.default_rng((*self._seed, 0, turn)).permutation(len(self._blocks)))
         block = self._blocks[self._order[1][place]]
         ids, labels = self._masking(block, np.random.default_rng((*self._seed, 1, item)))
         return {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import NoiseSpec, checks
 from dp_forward.train.plan_base import COUNT, COUNT_OR_ZERO, POSITIVE, PlanBase, setting
 
@@ -17,8 +17,7 @@ _LENGTH = partial(checks.count, at_least=8, remedy="Use the length n of the late
 
 def _check_least_noise(name: str, value: float) -> None:
     checks.positive(name, value, remedy="Use 1 for all of the noise, or 0.03.")
-    if value > 1:
-        raise InvalidInput(name, "be 1 or less", value, "1 is all of the noise.")
+    refuse_if(value > 1, name, "be 1 or less", value, "1 is all of the noise.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +76,5 @@ class PretrainPlan(PlanBase):
         if self.mechanism == "none":
             return None
         assert self.epsilon is not None
-        return NoiseSpec(
-            mechanism=self.mechanism,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            norm=self.norm,
-            threshold_share=self.threshold_share,
-            rows=self.length,
-        )
+        same: Any = {name: getattr(self, name) for name in ("mechanism", "delta", "norm", "threshold_share")}
+        return NoiseSpec(epsilon=self.epsilon, rows=self.length, **same)

@@ -20,8 +20,6 @@ Edges:
 Paper: L*_MLM, the noise-aware pre-training.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,30 +42,16 @@ from dp_forward.split import Split
 from dp_forward.split.device import pick_device
 from dp_forward.split.legal_cuts import check_cut
 from dp_forward.split.private_model import join
-from dp_forward.train.pretrain.masked_lm import (
-    IGNORED,
-    MaskedBlocks,
-    MaskedLM,
-    Masking,
-    NoisyMaskedLM,
-    split_tied,
-)
+from dp_forward.train import processes
+from dp_forward.train.pretrain import masked_lm
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
-from dp_forward.train.processes import (
-    is_first_process,
-    peak_memory_mib,
-    process_count,
-    start_counting_memory,
-    wait_for_everyone,
-)
 from dp_forward.train.report import provenance
 from dp_forward.train.run import RunFolder
 from dp_forward.train.training_loop import FitSettings, fit, last_checkpoint, step_of
 
 __all__ = ["pretrain"]
 
-_MOST_HELD_OUT = 256
-"""Blocks: at n = 128 about 5,000 masked tokens, which pins the mean loss to about 0.04."""
+_MOST_HELD_OUT = 256  # blocks: at n = 128 about 5,000 masked tokens, which pins the mean loss to about 0.04
 
 
 def pretrain(
@@ -86,7 +70,7 @@ def pretrain(
         finished run gives its report again.
     """
     began = time.monotonic()
-    start_counting_memory()
+    processes.start_counting_memory()
     transformers.set_seed(plan.seed)
     job = _Job(plan, progress)
     job.check(corpus=not folder.exists())
@@ -97,19 +81,19 @@ def pretrain(
             "statement": _statement(plan, job.mechanism),
             **job.train(place),
             "seconds": time.monotonic() - began,
-            "peak_memory_mib": max(job.peak_memory_mib, peak_memory_mib()),
+            "peak_memory_mib": max(job.peak_memory_mib, processes.peak_memory_mib()),
             "plan": plan.as_dict(),
             "plan_digest": plan.digest(),
             "provenance": provenance(),
         }
-        if is_first_process():
+        if processes.is_first_process():
             # Saved aside and then moved, so that a kill leaves no file half written.
             aside = place.checkpoints("result")
             job.start.save(aside)
             for file in sorted(aside.iterdir()):
                 file.replace(place.path / file.name)
             place.write_report(report, _markdown(report))
-        wait_for_everyone()
+        processes.wait_for_everyone()
         return report
 
 
@@ -119,13 +103,13 @@ class _Job:
     def __init__(self, plan: PretrainPlan, progress: Progress | None) -> None:
         self.plan, self.progress, self.peak_memory_mib = plan, progress, 0.0
         self.mechanism = None if plan.noise is None else plan.noise.build()
-        self.start = MaskedLM(plan.model)
+        self.start = masked_lm.MaskedLM(plan.model)
         check_cut(self.start.model, plan.cut)
-        self.masking = Masking(self.start.tokenizer)
+        self.masking = masked_lm.Masking(self.start.tokenizer)
 
     def check(self, *, corpus: bool) -> None:
         """Everything that can be refused before a file is written; the ``corpus`` is read for two blocks."""
-        pair = split_tied(self.start.model, self.plan.cut)
+        pair = masked_lm.split_tied(self.start.model, self.plan.cut)
         noisy = join(pair, self._noise(1))
         most = pair.front.max_rows
         if most is not None and self.plan.length > most:
@@ -143,15 +127,15 @@ class _Job:
         plan, model, steps = self.plan, self.start.model, self.plan.steps
         history: list[dict[str, Any]] = []
         blocks, held_out = self._blocks(place)
-        kept = MaskedBlocks(held_out, self.masking, seed=(plan.seed, 2), items=len(held_out))
+        kept = masked_lm.MaskedBlocks(held_out, self.masking, seed=(plan.seed, 2), items=len(held_out))
         head_steps = 0 if self.start.has_head else plan.head_steps
         if head_steps:
             history += self._train_phase("head", model, blocks, place, steps=head_steps)
-        pair = split_tied(model, plan.cut)
+        pair = masked_lm.split_tied(model, plan.cut)
         before = self._both_losses(pair, kept)
         if steps:
             noise = self._noise(2 * step_of(last_checkpoint(place.checkpoints("noisy"))))
-            noisy = NoisyMaskedLM(pair, noise, least_noise=plan.least_noise)
+            noisy = masked_lm.NoisyMaskedLM(pair, noise, least_noise=plan.least_noise)
             history += self._train_phase("noisy", noisy, blocks, place, steps=steps)
         after = self._both_losses(pair, kept)
         return {
@@ -176,8 +160,10 @@ class _Job:
             A step that a checkpoint holds is not taken again, and the items of later steps are those that a
             run without a stop would have seen. The noise of a resumed run is drawn anew.
         """
-        plan, batch = self.plan, self.plan.batch * process_count()
-        items = MaskedBlocks(blocks, self.masking, seed=(plan.seed, *phase.encode()), items=steps * batch)
+        plan, batch = self.plan, self.plan.batch * processes.process_count()
+        items = masked_lm.MaskedBlocks(
+            blocks, self.masking, seed=(plan.seed, *phase.encode()), items=steps * batch
+        )
         settings = FitSettings(
             epochs=1.0,
             batch=batch,
@@ -230,21 +216,21 @@ class _Job:
             return None
         return Sanitizer(self.mechanism, seed=self.plan.seed * 1_000_000_007 + stream)
 
-    def _both_losses(self, pair: Split, kept: MaskedBlocks) -> tuple[float, float]:
+    def _both_losses(self, pair: Split, kept: masked_lm.MaskedBlocks) -> tuple[float, float]:
         """On held-out text: through the noise, and as the ordinary model."""
         noisy = masked_loss(join(pair, self._noise(1)), kept, batch=self.plan.batch)
         return noisy, masked_loss(self.start.model, kept, batch=self.plan.batch)
 
 
 @torch.no_grad()
-def masked_loss(model: nn.Module, items: MaskedBlocks, *, batch: int) -> float:
+def masked_loss(model: nn.Module, items: masked_lm.MaskedBlocks, *, batch: int) -> float:
     """The mean masked-LM loss per masked token, in evaluation mode."""
     device = pick_device()
     was_training = model.training
     model.to(device).eval()
     total, tokens = 0.0, 0
     for some in DataLoader(items, batch_size=batch):
-        masked = int((some["labels"] != IGNORED).sum())
+        masked = int((some["labels"] != masked_lm.IGNORED).sum())
         total += masked * float(model(**{name: value.to(device) for name, value in some.items()}).loss)
         tokens += masked
     model.train(was_training)
