@@ -21,7 +21,6 @@ import contextlib
 import os
 import sqlite3
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any, Final, Literal, Self
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.storage.files import draft_of
+from dp_forward.storage.forks import survive_forks
 
 __all__ = ["Database", "Problem", "create_database", "refuse_one_user"]
 
@@ -203,7 +203,8 @@ class Database:
     ``check`` looks at an opened file before anything is written to it and raises where it is not what the
     owner made; ``form`` compares the column ``format`` of a table with a number. ``exclusive`` keeps every
     other process out from the first use to `close`, at once and without waiting. ``forget`` overwrites what
-    is deleted. ``checkpoint_every`` is how many commits the log may hold.
+    is deleted. ``checkpoint_every`` is how many commits the log may hold. What is not ``durable`` survives
+    every kill, but a power cut may take the last commits.
 
     Guarantees:
         A transaction that ends without an error is on disk. The file is the same one from the first
@@ -225,13 +226,14 @@ class Database:
         exclusive: bool = False,
         forget: bool = False,
         checkpoint_every: int = 256,
+        durable: bool = True,
     ) -> None:
         self.path = path.resolve()
         self.lock = threading.RLock()
         self.snapshot_lock = threading.RLock()
         self._refuse, self._check, self._form = refuse, check, form
         self._busy_seconds = 0.0 if exclusive else busy_seconds
-        self._exclusive, self._forget = exclusive, forget
+        self._exclusive, self._forget, self._durable = exclusive, forget, durable
         self._checkpoint_every = checkpoint_every
         self._connection: sqlite3.Connection | None = None
         self._process = self._commits = 0
@@ -243,8 +245,7 @@ class Database:
             raise refuse(Problem("damaged", "an empty file"))
         self._identity = (status.st_dev, status.st_ino)
         self._left: dict[str, tuple[int, int]] | None = None
-        with _open_lock:
-            _open_databases.add(self)
+        survive_forks(self)
         if exclusive:
             with self.lock, _translated(refuse):
                 self._connected()
@@ -291,6 +292,10 @@ class Database:
                     own.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # the moment is now
                     yield own
 
+    def try_lock(self) -> contextlib.AbstractContextManager[bool]:
+        """Whether this process may do what one at a time does: an exclusive file has one process."""
+        return contextlib.nullcontext(self._exclusive)
+
     def empty_log(self) -> None:
         """Move the write-ahead log into the file and cut it to nothing: it holds what was deleted."""
         with self.lock, _translated(self._refuse):
@@ -335,6 +340,8 @@ class Database:
             _settle(connection, self._refuse)
             if self._forget:
                 connection.execute("PRAGMA secure_delete = ON")
+            if not self._durable:
+                connection.execute("PRAGMA synchronous = NORMAL")
             if self._exclusive:
                 with _began(connection, "BEGIN EXCLUSIVE"):
                     pass
@@ -380,30 +387,3 @@ class Database:
                 status = os.stat(f"{self.path}{suffix}")
                 found[suffix] = (status.st_mtime_ns, status.st_size)
         return found
-
-
-_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
-_open_lock = threading.Lock()
-_held: list[Database] = []
-
-
-def _before_fork() -> None:
-    """Wait for running transactions, then leave no connection for the child to inherit."""
-    _open_lock.acquire()
-    for database in list(_open_databases):
-        database.snapshot_lock.acquire()
-        database.lock.acquire()
-        _held.append(database)
-        database.disconnect()
-
-
-def _after_fork() -> None:
-    while _held:
-        database = _held.pop()
-        database.lock.release()
-        database.snapshot_lock.release()
-    _open_lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -1,0 +1,73 @@
+"""One small interface of stores: SQLite files by default, Postgres where the place is a URL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from dp_forward.storage.database import Database, Problem, Refuse, Statement
+from dp_forward.storage.postgres import PostgresDatabase
+
+__all__ = ["Connection", "Place", "Store", "is_url", "open_store", "shown_place"]
+
+Place = str | os.PathLike[str]
+"""A folder, or the URL of a Postgres database."""
+
+
+class Rows(Protocol):
+    """What a statement found; ``rowcount`` is how many rows it changed."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """A transaction; parameters stand as ``?`` in the SQL."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows: ...
+
+
+class Store(Protocol):
+    """What `Database` and `PostgresDatabase` have in common; see there."""
+
+    def transaction(self, *, write: bool) -> AbstractContextManager[Connection]: ...
+    def snapshot(self) -> AbstractContextManager[Connection]: ...
+    def try_lock(self) -> AbstractContextManager[bool]: ...
+    def empty_log(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_store(
+    place: Place, statements: Iterable[Statement], *, refuse: Refuse, name: str = "store", **options: Any
+) -> Store:
+    """The store of this name at a place, made by the statements if there is none.
+
+    In a folder it is the file NAME.sqlite, at a URL the schema dpf_NAME. ``options`` are those of `Database`;
+    Postgres heeds ``form``, ``busy_seconds`` and ``durable``.
+    """
+    if is_url(place):
+        return PostgresDatabase(str(place), name, statements, refuse=refuse, **options)
+    path = Path(place) / f"{name}.sqlite"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        problem = Problem("unavailable", error.strerror or "an error of the disk")
+    else:
+        return Database.open_or_create(path, statements, refuse=refuse, **options)
+    raise refuse(problem)
+
+
+def is_url(place: Place) -> bool:
+    """Whether a place is a Postgres database, and not a folder."""
+    return str(place).startswith(("postgresql://", "postgres://"))
+
+
+def shown_place(place: Place) -> str:
+    """A place as it may be printed and stored: nothing of a URL, for it may hold a password anywhere."""
+    return "postgresql://..." if is_url(place) else str(place)
