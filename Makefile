@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-EXTRAS := train,serve,baseline,docs,dev
+EXTRAS := client,train,serve,postgres,baseline,docs,dev
 
 .PHONY: setup demo quick test lint bench mutants docs tables clean
 .DEFAULT_GOAL := setup

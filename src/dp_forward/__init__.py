@@ -14,8 +14,9 @@ hidden matrix that was bounded and noised so that it is differentially private b
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
+
+from dp_forward.optional_packages import load_lazily
 
 if TYPE_CHECKING:
     from dp_forward import split as split
@@ -33,10 +34,7 @@ if TYPE_CHECKING:
     from dp_forward.train.private_classifier import PrivateClassifier as PrivateClassifier
     from dp_forward.train.run import Run as Run
 
-try:
-    __version__ = version("dp-forward")
-except PackageNotFoundError:  # pragma: no cover - running from a source tree without install
-    __version__ = "0+unknown"
+    __version__: str
 
 _HOMES = {
     "Client": "dp_forward.service.client.client",
@@ -74,9 +72,19 @@ __all__ = [
 ]
 
 
+_load = load_lazily(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
-    if name == "split":
-        return import_module("dp_forward.split")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'dp_forward' has no attribute {name!r}")
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+        try:
+            return version("dp-forward")
+        except PackageNotFoundError:  # pragma: no cover - running from a source tree without install
+            return "0+unknown"
+    return import_module("dp_forward.split") if name == "split" else _load(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,12 +5,19 @@ records = read_records(task, "train", source="folder/with/train.tsv")     # lazy
 encoded = EncodedTexts.from_records(records, FixedLength(tokenizer, 64))   # token ids, no texts
 """
 
-from dp_forward.data.encoded_texts import EncodedTexts, collate, read_texts
+from typing import TYPE_CHECKING
+
 from dp_forward.data.public_text import cut_into_sentences
 from dp_forward.data.records import Record, read_records, sample_records
 from dp_forward.data.sources import parse_data_option
 from dp_forward.data.tasks import TASKS, Task, find_task
 from dp_forward.data.tokens import FixedLength
+from dp_forward.optional_packages import load_lazily
+
+if TYPE_CHECKING:
+    from dp_forward.data.encoded_texts import EncodedTexts as EncodedTexts
+    from dp_forward.data.encoded_texts import collate as collate
+    from dp_forward.data.encoded_texts import read_texts as read_texts
 
 __all__ = [
     "TASKS",
@@ -26,3 +33,7 @@ __all__ = [
     "read_texts",
     "sample_records",
 ]
+
+__getattr__ = load_lazily(
+    __name__, dict.fromkeys(("EncodedTexts", "collate", "read_texts"), "dp_forward.data.encoded_texts")
+)

@@ -23,7 +23,7 @@ from dp_forward.data.public_text import cut_into_sentences
 from dp_forward.data.records import Record, read_records, sample_records
 from dp_forward.data.tasks import Task
 from dp_forward.data.tokens import FixedLength
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.checks import probability
 from dp_forward.progress import Count
 
@@ -87,8 +87,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             done, cut = done + len(some), cut + longer
             if progress is not None:
                 progress(done)
-        if not part:
-            raise InvalidInput("records", "hold at least one", "none", "Check the source and the split.")
+        refuse_if(not part, "records", "hold at least one", "none", "Check the source and the split.")
         columns = {
             name: np.frombuffer(buffers[name], column.dtype).reshape(done, *column.shape[1:])
             for name, column in part.items()
@@ -157,7 +156,6 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         return batch
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, Tensor]:
-        """What torch's loader calls."""
         return self.batch(indices)
 
     def _take(self, indices: Sequence[int] | NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -175,8 +173,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         if array.shape != (len(self),) or array.dtype.kind not in "iu":
             rule, found = f"be {len(self)} whole numbers", f"shape {array.shape} of {array.dtype}"
             raise InvalidInput("labels", rule, found, "Give one for every record.")
-        columns = {**self.columns, "labels": array.astype(np.int64)}
-        return EncodedTexts(columns, pads_left=self.pads_left)
+        return EncodedTexts({**self.columns, "labels": array.astype(np.int64)}, pads_left=self.pads_left)
 
     def subset(self, indices: Sequence[int] | NDArray[Any]) -> EncodedTexts:
         """Some of the records, in the order given."""

@@ -9,8 +9,6 @@ Edges:
     of them is keyed (`ledger.text_register`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import blake2b

@@ -13,8 +13,6 @@ Guarantees:
     An error names the file and the line, never a text or a label that stands there.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,29 +22,20 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
+from dp_forward.data import records
 from dp_forward.data.encoded_texts import EncodedTexts
-from dp_forward.data.records import (
-    Record,
-    check_label,
-    check_text,
-    columns_shown,
-    field_of,
-    find_column,
-    text_of,
-)
 from dp_forward.data.row_files import Row, is_data_file, suffix_of
 from dp_forward.data.sources import absolute_source, is_path, open_source, source_name, splits_of
 from dp_forward.data.tasks import SPLITS, TASKS, Task, find_task, label_word, suggest_task, task_name
 from dp_forward.data.tokens import FixedLength
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 __all__ = ["columns_of", "encode_texts", "name_of_source", "name_task", "task_from_labels", "task_of"]
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _MOST_LABELS, _FEWEST_RECORDS, _LONGEST_LABEL = 1000, 5, 200
 _HEAD = 1000
-_VALIDATION_SHARE: Final = 0.1
-"""How much is split off where a source has nothing else to measure on."""
+_VALIDATION_SHARE: Final = 0.1  # how much is split off where a source has nothing else to measure on
 
 
 def name_task(source: str) -> tuple[str, str | None]:
@@ -123,12 +112,10 @@ def task_of(settings: Mapping[str, Any]) -> Task:
 def _infer(draft: Task, settings: Mapping[str, Any]) -> Task:
     rows = open_source(draft, "train", draft.source)
     head = list(islice(rows, _HEAD))
-    if not head:
-        raise InvalidInput("data", "hold records", f"none in {source_name(draft.source)}", "Fill the file.")
+    refuse_if(not head, "data", "hold records", f"none in {source_name(draft.source)}", "Fill the file.")
     task = _find_columns(draft, head)
     if not task.labels:
-        labels = _order_labels(_survey(task, chain(head, rows)), source_name(task.source))
-        task = replace(task, labels=labels)
+        task = replace(task, labels=_order_labels(_survey(task, chain(head, rows)), source_name(task.source)))
     splits = splits_of(task, task.source)
     if is_path(task.source) and not splits and "split" in head[0].fields:
         for split in ("validation", "test"):
@@ -149,13 +136,13 @@ def _find_columns(draft: Task, head: list[Row]) -> Task:
             label, text = sorted(kinds, key=lambda name: kinds[name])
             return replace(draft, text_fields=(text,), label_field=label)
     if not texts:
-        texts = (find_column(first, "text", known=(label,), head=head),)
+        texts = (records.find_column(first, "text", known=(label,), head=head),)
     if not label and not draft.unlabelled:
-        label = find_column(first, "label", known=texts, head=head)
+        label = records.find_column(first, "label", known=texts, head=head)
     for name, option in (*((text, "text") for text in texts), (label, "label")):
         if name and name not in first.fields:
             rule = f"have the column that --{option}-column names"
-            shown = columns_shown(first, known=(*texts, label), head=head)
+            shown = records.columns_shown(first, known=(*texts, label), head=head)
             raise first.wrong(rule, shown, "Name one of these.")
     return replace(draft, text_fields=texts, label_field=label)
 
@@ -165,8 +152,8 @@ def _survey(task: Task, rows: Iterable[Row]) -> Iterator[tuple[str, str]]:
     ids = set[bytes]()
     for row in rows:
         for name in task.text_fields:
-            text_of(task, row, name)  # refuses what is no text
-        value = field_of(task, row, task.label_field)
+            records.text_of(task, row, name)  # refuses what is no text
+        value = records.field_of(task, row, task.label_field)
         word = label_word(value)
         if word is None:
             found = "an empty one" if value is None or not str(value).strip() else f"a {type(value).__name__}"
@@ -254,9 +241,9 @@ def columns_of(texts: Any, labels: Any = None) -> tuple[list[Any], list[Any] | N
     if isinstance(names, list):
         row = Row("the data set", dict.fromkeys(names))
         column = labels if isinstance(labels, str) else ""
-        text = find_column(row, "text", known=(column,))
+        text = records.find_column(row, "text", known=(column,))
         if labels is None:
-            column = find_column(row, "label", known=(text,), may_lack=True)
+            column = records.find_column(row, "label", known=(text,), may_lack=True)
         if column:
             words = getattr(texts.features.get(column), "names", None)
             labels = [words[value] if words else value for value in texts[column]]
@@ -269,8 +256,8 @@ def columns_of(texts: Any, labels: Any = None) -> tuple[list[Any], list[Any] | N
     return list(texts), None if labels is None else list(labels)
 
 
-def _records(task: Task, texts: list[Any], labels: list[Any] | None) -> Iterator[Record]:
+def _records(task: Task, texts: list[Any], labels: list[Any] | None) -> Iterator[records.Record]:
     for number, text in enumerate(texts):
         row = Row(f"record {number}", {})
-        label = None if labels is None else check_label(task, row, labels[number], name="labels")
-        yield Record(check_text(row, text, "text", name="texts"), None, label)
+        label = None if labels is None else records.check_label(task, row, labels[number], name="labels")
+        yield records.Record(records.check_text(row, text, "text", name="texts"), None, label)

@@ -16,8 +16,6 @@ Edges:
     development sentences of SST-2 are among them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,20 +31,17 @@ from dp_forward.data.records import Record, check_label, check_text, find_column
 from dp_forward.data.row_files import Row, is_data_file, read_lines, read_rows, suffix_of
 from dp_forward.data.sources import name_labels, read_reviews, stream_hub
 from dp_forward.data.tasks import Task
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.checks import count
 
 __all__ = ["has_labels", "pack_blocks", "read_public_records"]
 
 
 _PLAIN = (".txt", ".raw", ".text")
-_AT_ONCE = 512
-"""Texts per call of the tokenizer: enough to be fast, too few to matter in memory."""
-
+_AT_ONCE = 512  # texts per call of the tokenizer: enough to be fast, too few to matter in memory
 _LEAST_WORDS = 3
 _END_OF_SENTENCE = re.compile(r"""([.!?]["')\]]*)\s+""")
-_NEW_LINE = re.compile(r"<br\s*/?>|[\r\n]+", re.IGNORECASE)
-"""IMDb writes a new line as <br />."""
+_NEW_LINE = re.compile(r"<br\s*/?>|[\r\n]+", re.IGNORECASE)  # IMDb writes a new line as <br />
 _NOT = re.compile(r"n't\b", re.IGNORECASE)
 
 
@@ -167,8 +162,7 @@ def _find_files(path: Path, name: str) -> list[Path]:
 def _read_file(path: Path, task: Task | None, name: str) -> Iterator[Record]:
     if suffix_of(path) not in _PLAIN:
         return _records(read_rows(path, name=name), task, name=name)
-    if task is not None:
-        raise InvalidInput(name, "have labels", f"plain text in {path.name}", "Take a file with labels.")
+    refuse_if(task is not None, name, "have labels", f"plain text in {path.name}", "Take a file with labels.")
     return (Record(line.strip()) for line in read_lines(path, name=name) if line.strip())
 
 
@@ -186,6 +180,5 @@ def _records(
     for row in rows if task is None else name_labels(task, features, rows, column=label_column):
         text = row.fields.get(column)
         if not (isinstance(text, str) and is_blank(text)):
-            found = row.fields.get(label_column)
-            label = None if task is None else check_label(task, row, found, name=name)
+            label = None if task is None else check_label(task, row, row.fields.get(label_column), name=name)
             yield Record(check_text(row, text, column, name=name), None, label)

@@ -7,8 +7,6 @@ Guarantees:
     one, and none is a value of its column: a file without a header begins with a record, never to be shown.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -152,11 +150,7 @@ def find_column(
 
 
 def columns_shown(
-    row: Row,
-    *,
-    known: Sequence[str] = (),
-    head: Sequence[Row] = (),
-    hidden: str = "without a usual name",
+    row: Row, *, known: Sequence[str] = (), head: Sequence[Row] = (), hidden: str = "without a usual name"
 ) -> str:
     """The names of the columns as far as an error may show them; ``head`` are some rows of the file."""
     names = list(row.fields)

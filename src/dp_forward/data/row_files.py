@@ -16,8 +16,6 @@ Edges:
     Python's csv module, is refused.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip
@@ -32,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dp_forward.data.tasks import SPLITS
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 __all__ = ["read_rows"]
 
@@ -60,7 +58,6 @@ def suffix_of(path: Path) -> str:
 
 
 def is_data_file(path: Path) -> bool:
-    """Whether the ending is one that can be read."""
     suffix = suffix_of(path)
     return suffix in _READERS and not (suffix == ".parquet" and path.name.lower().endswith(".gz"))
 
@@ -103,10 +100,8 @@ def _sisters(name: str) -> list[str]:
 
 
 def existing_path(source: str | Path) -> Path:
-    """A path at which there is something."""
     path = Path(source).expanduser()
-    if not path.exists():
-        raise InvalidInput("data", "be a file or a folder", repr(str(path)), "Check the path.")
+    refuse_if(not path.exists(), "data", "be a file or a folder", repr(str(path)), "Check the path.")
     return path
 
 

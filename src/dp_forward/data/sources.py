@@ -14,8 +14,6 @@ So no sentence stands in two splits, and every split has the label balance of th
 take turns, each in the order of the digest: the first k rows are balanced, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import unicodedata
@@ -33,8 +31,7 @@ from dp_forward.storage.digests import bytes_digest
 
 __all__ = ["IN_MEMORY", "absolute_source", "parse_data_option"]
 
-IN_MEMORY: Final = "memory:"
-"""How the source of records begins that a caller gave, and no file holds."""
+IN_MEMORY: Final = "memory:"  # how the source of records begins that a caller gave, and no file holds
 
 _NO_LETTER: Final = re.compile(r"[\W_]+")
 _IN_PACKAGE: Final = {"rotten-tomatoes": "rotten_tomatoes", "imdb": "imdb"}

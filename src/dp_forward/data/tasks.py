@@ -3,8 +3,6 @@
 Four are built in; `own_data` makes one from a user's own file. `read_records` finds and checks the rows.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -19,11 +17,7 @@ from dp_forward.errors import InvalidInput
 __all__ = ["TASKS", "Task", "find_task", "label_word", "split_name", "task_name"]
 
 SPLITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "train": ("train", "training"),
-        "validation": ("validation", "valid", "val", "dev"),
-        "test": ("test",),
-    }
+    {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 )
 """The names of a split, ours first."""
 
@@ -112,7 +106,6 @@ def label_word(value: object) -> str | None:
 
 _SENTIMENT = ("negative", "positive")
 _SHORT_SENTIMENT = MappingProxyType({"neg": "negative", "pos": "positive"})
-
 _ALL = (
     Task(
         name="sst2",

@@ -5,21 +5,28 @@ every text becomes ``length`` rows, cut or padded. PAD rows are zeroed in the fr
 token types and true length never leave it.
 
 A pair of texts goes into one such sequence; which row belongs to which text (token types) stays in the front.
+
+`FastTokenizer` reads a ``tokenizer.json`` without transformers. It gives the same ids, so a text has the same
+key in a ledger whichever of them read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 
-__all__ = ["check_vocabulary"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["FastTokenizer", "FixedLength", "check_vocabulary", "tokenizer_facts"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +72,15 @@ class FixedLength:
         Edges:
             A tokenizer without the fast library does not say it: those that fill every row are counted.
         """
+        import torch
+
+        arrays, cut = self.encode_arrays(texts, seconds)
+        return {name: torch.from_numpy(values) for name, values in arrays.items()}, cut
+
+    def encode_arrays(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None
+    ) -> tuple[dict[str, NDArray[np.int64]], int]:
+        """As `encode_and_count`, without torch."""
         if seconds is not None:
             if len(seconds) != len(texts):
                 rule = "be as many as the texts"
@@ -78,14 +94,14 @@ class FixedLength:
             padding="max_length",
             padding_side="left" if self.causal else "right",
         )
-        tensors = {name: torch.tensor(values) for name, values in encoded.items()}
-        if any(tensor.shape != (len(texts), self.length) for tensor in tensors.values()):
+        arrays = {name: np.asarray(values, dtype=np.int64) for name, values in encoded.items()}
+        if any(array.shape != (len(texts), self.length) for array in arrays.values()):
             # The promise of this module; a tokenizer that breaks it must not get as far as a release.
             rule = f"give {self.length} rows for every text"
             raise InvalidInput("tokenizer", rule, "others", "Use another one.")
         parts = getattr(encoded, "encodings", None)
-        full = int((tensors["attention_mask"].sum(dim=1) == self.length).sum())
-        return tensors, full if parts is None else sum(bool(part.overflowing) for part in parts)
+        full = int((arrays["attention_mask"].sum(axis=1) == self.length).sum())
+        return arrays, full if parts is None else sum(bool(part.overflowing) for part in parts)
 
     def _check_room(self, *, pair: bool) -> None:
         # A tokenizer that cannot fit its own special tokens does not truncate at all: the length would tell.
@@ -105,3 +121,67 @@ def check_vocabulary(tokenizer: Any, table: int | None) -> None:
     if table is not None and known < table / 2:
         rule = f"know the words of the model's table of {table}"
         raise InvalidInput("tokenizer", rule, known, "Put the model's own tokenizer into its folder.")
+
+
+class _Encoded(dict[str, list[list[int]]]):
+    """Lists of numbers by name, and the library's own account of each text."""
+
+    encodings: list[Any]
+
+
+class FastTokenizer:
+    """A ``tokenizer.json``, read by the tokenizers library alone: what `FixedLength` calls of a tokenizer.
+
+    ``facts`` is what `tokenizer_facts` says of the tokenizer that wrote the file.
+    """
+
+    def __init__(self, file: Path, facts: Mapping[str, Any]) -> None:
+        from tokenizers import Tokenizer
+
+        self._backend = Tokenizer.from_file(str(file))
+        self._backend.encode_special_tokens = facts["split_special_tokens"]
+        self._names, self._side, self._padding = facts["names"], facts["truncation_side"], facts["padding"]
+        self.pad_token_id: int | None = self._padding["pad_id"]
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """How many rows of a text, or of a pair, are not its own."""
+        return int(self._backend.num_special_tokens_to_add(pair))
+
+    def __call__(
+        self,
+        texts: Sequence[str],
+        seconds: Sequence[str] | None = None,
+        *,
+        truncation: bool | str = False,
+        max_length: int = 0,
+        padding: bool | str = False,
+        padding_side: str = "right",
+    ) -> _Encoded:
+        """As a tokenizer of transformers; truncation is ``longest_first``, padding goes to ``max_length``."""
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        if truncation:
+            self._backend.enable_truncation(max_length, strategy="longest_first", direction=self._side)
+        if padding:
+            self._backend.enable_padding(length=max_length, direction=padding_side, **self._padding)
+        parts = list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
+        found = self._backend.encode_batch(parts)
+        columns = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
+        made = _Encoded({name: [getattr(one, columns[name]) for one in found] for name in self._names})
+        made.encodings = found
+        return made
+
+
+def tokenizer_facts(tokenizer: Any) -> dict[str, Any]:
+    """What a `FastTokenizer` must know of a tokenizer of transformers besides its ``tokenizer.json``."""
+    wanted = ("input_ids", "token_type_ids", "attention_mask")
+    return {
+        "names": [name for name in wanted if name in ("input_ids", *tokenizer.model_input_names)],
+        "padding": {
+            "pad_id": tokenizer.pad_token_id,
+            "pad_token": tokenizer.pad_token,
+            "pad_type_id": tokenizer.pad_token_type_id,
+        },
+        "split_special_tokens": bool(tokenizer.split_special_tokens),
+        "truncation_side": tokenizer.truncation_side,
+    }

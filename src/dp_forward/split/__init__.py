@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dp_forward.optional_packages import load_lazily
 from dp_forward.split.cut import Cut, parse_cut
 from dp_forward.split.families import FAMILIES, Family, Wiring
-from dp_forward.split.halves import Back, Front, Split
 from dp_forward.split.legal_cuts import CutInfo, legal_cuts
-from dp_forward.split.surgery import split_model
+
+if TYPE_CHECKING:
+    from dp_forward.split.halves import Back as Back
+    from dp_forward.split.halves import Front as Front
+    from dp_forward.split.halves import Split as Split
+    from dp_forward.split.surgery import split_model as split_model
 
 __all__ = [
     "FAMILIES",
@@ -31,12 +36,21 @@ __all__ = [
     "split_model",
 ]
 
+__getattr__ = load_lazily(
+    __name__,
+    {
+        **dict.fromkeys(("Back", "Front", "Split"), "dp_forward.split.halves"),
+        "split_model": "dp_forward.split.surgery",
+    },
+)
+
 
 class _Verb(ModuleType):
     """Lets ``dpf.split(model, cut=...)`` and ``dp_forward.split.surgery`` live under one name."""
 
     def __call__(self, model: Any, cut: str | Cut, **settings: Any) -> Split:
-        return split_model(model, cut, **settings)
+        made: Split = __getattr__("split_model")(model, cut, **settings)
+        return made
 
 
 sys.modules[__name__].__class__ = _Verb

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import POINTS, Cut, nearest, parse_cut
-from dp_forward.split.cut_modules import projected_width
 from dp_forward.split.families import Readout, base_of, family_of, readout_of
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["check_cut"]
 
@@ -95,6 +95,8 @@ def _info(model: Any, cut: Cut, pooling: str | None = None) -> CutInfo:
     if cut.point == "qkv":
         wiring = family_of(model).wiring
         attention = blocks_of(model)[0].get_submodule(wiring.attention)
+        from dp_forward.split.cut_modules import projected_width
+
         width = sum(projected_width(attention.get_submodule(name)) for name in wiring.qkv)
     elif readout == "pooler":
         width = int(getattr(config, "pooler_output_size", None) or width)
