@@ -29,12 +29,18 @@ SERVER = "http://127.0.0.1:8765"
 
 
 def write_user(
-    folder: Path, *, noise: NoiseSpec | None, cut: str = "encoder.1", rows: int = 12, width: int | None = 4
+    folder: Path,
+    *,
+    noise: NoiseSpec | None,
+    cut: str = "encoder.1",
+    rows: int = 12,
+    width: int | None = 4,
+    seed: int = 0,
 ) -> Path:
     """RUN/front and RUN/back of a random model."""
     tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(tiny_task.WORDS)})
     words = {"vocab_size": len(tiny_task.WORDS), "pad_token_id": 0, "num_labels": len(LABELS)}
-    pair = split_model(tiny_models.tiny("bert", blocks=2, **words), cut, width=width)
+    pair = split_model(tiny_models.tiny("bert", blocks=2, seed=seed, **words), cut, width=width)
     save_sides(pair, ReleaseSpec.of(pair.front, noise=noise, rows=rows, labels=LABELS), tokenizer, folder)
     return folder
 
@@ -109,7 +115,7 @@ def texts(count: int) -> list[str]:
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, signed by itself."""
+    """A certificate for 127.0.0.1 and provider.example, signed by itself."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -120,8 +126,8 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(now - datetime.timedelta(days=1))
     builder = builder.not_valid_after(now + datetime.timedelta(days=1))
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("provider.example")]
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     cert = builder.sign(key, hashes.SHA256())
     files = folder / "cert.pem", folder / "key.pem"

@@ -177,7 +177,7 @@ def test_collecting_is_asked_for_in_one_way(
 
 @pytest.mark.slow
 def test_a_token_and_again_go_with_a_server(run: Path, dpf: Dpf, tmp_path: Path) -> None:
-    for more in (["--token-file", str(run.parent / "token")], ["--again"]):
+    for more in (["--token-file", str(run.parent / "token")], ["--again"], ["--ca", "x"], ["--proxy", "x"]):
         found = dpf(*words(run, tmp_path / "out", *more))
         assert found.code == 2
         assert "--server" in found.err

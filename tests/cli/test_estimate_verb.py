@@ -28,7 +28,7 @@ def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def _collected(corpus: ReleasedCorpus, folder: Path) -> Path:
+def _collected(corpus: ReleasedCorpus, folder: str) -> str:
     """What a collector would hold after all records of the corpus were pushed to it."""
     manifest = Manifest(release=replace(corpus.release, cut="output"))
     with Collection.open_or_create(folder, CollectionSpec.of(manifest, corpus.spec.labels)) as collection:
@@ -61,11 +61,11 @@ def test_shares_are_printed_for_programs_and_drawn_for_people(dpf: Dpf, folded: 
 
 @pytest.mark.slow
 def test_a_collection_says_the_same_as_the_corpus_that_was_pushed(
-    dpf: Dpf, folded: Path, tmp_path: Path
+    dpf: Dpf, folded: Path, tmp_path: Path, place: str
 ) -> None:
-    collection = _collected(ReleasedCorpus.open(folded, raw=True), tmp_path / "collected")
+    collection = _collected(ReleasedCorpus.open(folded, raw=True), place)
     before = sorted(path.name for path in tmp_path.iterdir())
-    found = dpf("estimate", str(collection), "--json")
+    found = dpf("estimate", collection, "--json")
     assert found.code == 0, found.err
     assert found.json["shares"] == dpf("estimate", str(folded), "--json").json["shares"]
     assert sorted(path.name for path in tmp_path.iterdir()) == before, "the exported corpus is gone"

@@ -11,6 +11,7 @@ from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.protocol.collection import CollectionSpec, pack_record, parse_record
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.split.artifacts import load_provider_side
+from dp_forward.storage.stores import is_url, shown_place
 from tiny_releases import TinyReleases
 
 SMALL = ("--epochs", "2", "--batch", "16", "--learning-rate", "0.005", "--set", "held_out=0.25")
@@ -26,7 +27,7 @@ def _words(made: TinyReleases, releases: Path, out: Path, *more: str) -> list[st
     return ["finetune", *where, *SMALL, *more]
 
 
-def _collection(made: TinyReleases, folder: Path, *, batch: bytes | None = None) -> Path:
+def _collection(made: TinyReleases, folder: str, *, batch: bytes | None = None) -> str:
     """What a collector would hold after all records of the corpus were pushed to it."""
     corpus, provider = ReleasedCorpus.open(made.public, raw=True), load_provider_side(made.start / "back")
     manifest = Manifest.of(provider, corpus.front_digest, bits=corpus.release.bits)
@@ -70,17 +71,20 @@ def test_a_corpus_trains_a_back_and_a_second_call_prints_the_same(
 
 @pytest.mark.slow
 def test_a_collection_is_exported_once_and_a_run_keeps_what_it_began_with(
-    dpf: Callable[..., Any], made: TinyReleases, tmp_path: Path
+    dpf: Callable[..., Any], made: TinyReleases, tmp_path: Path, place: str
 ) -> None:
-    collection = _collection(made, tmp_path / "collected", batch=b"b" * 16)
-    words = _words(made, collection, tmp_path / "deep" / "run", "--delta", "1e-6")
+    collection = _collection(made, f"{place}&password=x" if is_url(place) else place, batch=b"b" * 16)
+    run = tmp_path / "deep" / "run"
+    words = _words(made, collection, run, "--delta", "1e-6")
     done = dpf(*words, "--json")
     assert done.code == 0, done.err
-    assert len(ReleasedCorpus.open(tmp_path / "deep" / "run" / "releases")) == 256
+    assert len(ReleasedCorpus.open(run / "releases")) == 256
     assert done.json["central"]["delta"] == 1e-6
-    assert done.json["plan"]["releases"] == str(collection)
+    assert done.json["plan"]["releases"] == shown_place(collection)
+    assert not any(b"password" in path.read_bytes() for path in run.rglob("*") if path.is_file())
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".dpf-")]
-    (collection / "records.sqlite").unlink()
+    if not is_url(place):
+        (Path(place) / "records.sqlite").unlink()
     again = dpf(*words)
     assert again.code == 0, again.err
     assert "Through the shuffler:" in again.out

@@ -94,6 +94,8 @@ def test_a_shuffler_that_is_killed_goes_on_and_one_that_is_stopped_ends_in_order
         (["--host", "0.0.0.0"], "token"),
         (["--token-file", "WORD"], "differ"),
         (["--collector", "http://10.1.2.3"], "https"),
+        (["--proxy", "http://10.1.2.3:80"], "proxy"),
+        (["--collector", "https://a.example", "--ca", "WORD"], "ca"),
     ],
 )
 def test_what_is_unsafe_is_refused_in_one_line(

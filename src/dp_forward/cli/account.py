@@ -1,7 +1,5 @@
 """`dpf account`: from noise to a guarantee, composed, and shuffled."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -10,7 +8,7 @@ from typer import Option
 from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import PURE, RESPONSES, MechanismRequest, name_assumptions
 from dp_forward.cli.options import MechanismName
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import Budget, Guarantee, Mechanism, NoiseSpec, PaperReading, RandomizedResponse
 from dp_forward.privacy import shuffling as c
 from dp_forward.privacy.deployment import Deployment
@@ -116,7 +114,6 @@ def _local_fields(request: MechanismRequest, guarantee: Guarantee) -> dict[str, 
 
 
 def central_fields(central: c.CentralBounds) -> dict[str, Any]:
-    """What is central, as the fields that `--json` prints."""
     return {
         "central_epsilon_upper": central.upper.epsilon,
         "central_epsilon_lower": central.lower.epsilon,
@@ -137,8 +134,7 @@ def _paper(
     reading: c.CentralBounds | None,
 ) -> tuple[dict[str, Any], list[str]]:
     """S = C, as in the authors' experiments, always with the truth in the same breath."""
-    if text.gaussian_mu == 0:
-        raise InvalidInput("paper", "go with Gaussian noise", request.mechanism, "Leave it out.")
+    refuse_if(text.gaussian_mu == 0, "paper", "go with Gaussian noise", request.mechanism, "Leave it out.")
     sigma: float = text.sigma  # type: ignore[attr-defined]
     paper = PaperReading(sigma, request.bound, request.unit, request.releases, delta)
     fields, sentences = paper.as_dict(), [paper.statement]

@@ -50,6 +50,8 @@ def ask(
         ),
     ] = False,
     token_file: options.ProviderToken = None,
+    ca: options.Ca = None,
+    proxy: options.Proxy = None,
     json: options.Json = False,
 ) -> None:
     """Ask about texts: front and noise run here, and only charged, noisy integers leave.
@@ -66,11 +68,11 @@ def ask(
 
     given = _read(texts, file)
     asked = _pairs(given, lines=file is not None) if pair else given
-    token, new = options.optional_token(token_file), not ledger.exists()
+    how, new = options.connection(token_file, ca, proxy), not ledger.exists()
     budgets: dict[str, Any] = {"ledger": ledger, "budget": budget, "budget_per_day": budget_per_day}
     answers: list[dict[str, Any]] = []
     try:
-        with Client(front, server=server, token=token, epsilon=epsilon, **budgets) as client, Bars() as bars:
+        with Client(front, server=server, epsilon=epsilon, **how, **budgets) as client, Bars() as bars:
             if new:
                 typer.echo(f"New ledger: {client.summary().promise}", err=True)
             counted = counter(bars, "asking", len(asked))

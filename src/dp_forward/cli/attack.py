@@ -23,7 +23,7 @@ from dp_forward.cli import options, output
 from dp_forward.cli.evaluate import task_of_run
 from dp_forward.cli.plan_options import Data, data_paths
 from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import counter
 from dp_forward.storage.json_files import read_json
@@ -48,7 +48,6 @@ _SHARED: Final[Mapping[str, tuple[Any, Any]]] = {
     "json": (options.Json, False),
 }
 """The options of every attack verb, with their defaults."""
-
 _COLUMNS: Final[Mapping[str, Callable[[Any], str]]] = {
     "attack": lambda row: row["attack"],
     "success": lambda row: f"{row['success']:.3f}",
@@ -57,7 +56,6 @@ _COLUMNS: Final[Mapping[str, Callable[[Any], str]]] = {
     "ceiling": lambda row: "nothing promised" if row["ceiling"] is None else shown_up(row["ceiling"], 4),
     "trials": lambda row: str(row["trials"]),
 }
-
 _FEWEST: Final = 20
 Split = Annotated[str | None, Option(help="Which split [the run's evaluation split].")]
 
@@ -360,8 +358,7 @@ def attribute(
         if target.task_name is not None or split is not None:
             raise InvalidInput("labelled", "go without --task and --split", "both", "The file has the texts.")
         source, (values, records) = labelled.name, read_labelled(labelled, text=text, attribute=column)
-    if not 0 < share < 1:
-        raise InvalidInput("share", "lie between 0 and 1", share, "Half is 0.5.")
+    refuse_if(not 0 < share < 1, "share", "lie between 0 and 1", share, "Half is 0.5.")
     most = len(records) if limit is None else min(limit, len(records))
     if most < 2 * _FEWEST:
         rule = f"be {2 * _FEWEST} or more with an attribute"

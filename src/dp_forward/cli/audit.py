@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import NoiseSpec
 from dp_forward.privacy.rounding import shown_down, shown_up
 from dp_forward.progress import counter
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from dp_forward.privacy import Mechanism
 
 _FRAMES: Final = 40
-_MOST_ENTRIES: Final = 1 << 22
-"""Integers released in this process: a few seconds on one core."""
+_MOST_ENTRIES: Final = 1 << 22  # integers released in this process: a few seconds on one core
 
 
 def audit(
@@ -110,8 +109,7 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
     from dp_forward.split.artifacts import load_user_side
 
     for side in ("front", "back"):
-        if not (run / side).is_dir():
-            raise InvalidInput("run", f"hold a {side}", "none", "Make it with dpf finetune.")
+        refuse_if(not (run / side).is_dir(), "run", f"hold a {side}", "none", "Make it with dpf finetune.")
     if text is not None and len(set(text)) != 2:
         raise InvalidInput("text", "be given twice, with two texts", len(text), "Leave it out for ours.")
     with output.working("loading the front"):

@@ -1,7 +1,5 @@
 """`dpf baseline dpsgd`: the Opacus baseline on the same task, with the same report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

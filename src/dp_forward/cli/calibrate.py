@@ -1,7 +1,5 @@
 """`dpf calibrate`: the least noise for a budget."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from typer import Option
@@ -89,7 +87,6 @@ def _for_central(
 
 
 def _describe(made: privacy.Mechanism, budget: privacy.Budget, *, norm: float) -> dict[str, Any]:
-    """A calibrated mechanism as the fields that `--json` prints."""
     sensitivity = getattr(made, "sensitivity", None)
     result: dict[str, Any] = {
         "mechanism": made.name,

@@ -67,8 +67,7 @@ def demo(
         begun, register = (run / "plan.json").exists(), out / "register"
         private = finetune(_plan(epsilon), folder=run, resume=begun, progress=bars, register=register)
         if not compared.is_file():  # the same records, of which nothing leaves or is charged
-            projection = run / "projection"
-            others = compare_noise(private.plan, projection, gaussian_delta=_DELTA, progress=bars)
+            others = compare_noise(private.plan, run / "projection", gaussian_delta=_DELTA, progress=bars)
             write_json(compared, others)
     result = _result(private, out, **read_json(compared, name=compared.name, remedy="Remove it."))
     # One release more than is asked for: the cap of a ledger is never changed.
@@ -96,7 +95,6 @@ def _plan(epsilon: float) -> Plan:
 
 
 def _result(private: Run, out: Path, *, without_noise: float, gaussian: float) -> dict[str, Any]:
-    """What `--json` prints; draws the figure."""
     from dp_forward.corpus.writer import ledger_of
     from dp_forward.train.evaluation import wilson
     from dp_forward.train.report import draw_bars
@@ -246,7 +244,6 @@ def _audits(epsilon: float) -> list[dict[str, Any]]:
 
 
 def _spend(*, cap: float, each: float) -> dict[str, Any]:
-    """Charge releases until the ledger says no."""
     mechanism = _privunit(each)
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -1,7 +1,5 @@
 """`dpf estimate`: the share of every label among the records of a corpus or a collection."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,7 +9,7 @@ from typer import Argument, Option
 from dp_forward.cli import options, output
 from dp_forward.cli.finetune import exported_collection
 from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 _CELLS: Final = 40
 _KINDS: Final = (".png", ".svg", ".pdf")
@@ -19,7 +17,11 @@ _KINDS: Final = (".png", ".svg", ".pdf")
 
 def estimate(
     releases: Annotated[
-        Path, Argument(help="A corpus of releases, such as RUN/releases, or the collection of a collector.")
+        str,
+        Argument(
+            help="A corpus of releases, such as RUN/releases, or the collection of a collector (a folder, or "
+            "postgresql://...)."
+        ),
     ],
     figure: Annotated[Path | None, Option(help="Draw the shares into this file, such as shares.png.")] = None,
     json: options.Json = False,
@@ -62,8 +64,7 @@ def estimate(
 
 def _check_figure(path: Path) -> None:
     """Refuse a figure that could not be written, before anything takes its time."""
-    if path.suffix not in _KINDS:
-        raise InvalidInput("figure", f"end in {', '.join(_KINDS)}", path.name, "Name it so.")
+    refuse_if(path.suffix not in _KINDS, "figure", f"end in {', '.join(_KINDS)}", path.name, "Name it so.")
     if not path.absolute().parent.is_dir():
         raise InvalidInput("figure", "lie in a folder that is there", path, "Make the folder first.")
     if find_spec("matplotlib") is None:

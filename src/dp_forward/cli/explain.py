@@ -1,7 +1,5 @@
 """`dpf explain`: a guarantee in words, with a small table."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

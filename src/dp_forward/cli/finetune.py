@@ -1,7 +1,5 @@
 """`dpf finetune`: train a model that works on noisy matrices."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,8 +11,9 @@ from typer import Option
 from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import OWN_LEDGER, RecordBudget, Resume, carry_out, plan_options
 from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.progress import counter
+from dp_forward.storage.stores import is_url, shown_place
 from dp_forward.train.plan import Plan, ReleasesPlan
 
 _ACCURACY, _COST = ("accuracy", "accuracy_low", "accuracy_high"), ("seconds", "peak_memory_mib")
@@ -30,9 +29,10 @@ def finetune(
     *,
     out: Annotated[Path, Option(help="The folder of the run.")],
     from_releases: Annotated[
-        Path | None,
+        str | None,
         Option(
-            help="As the provider: train the back of --model on a corpus of releases, or on a collection."
+            help="As the provider: train the back of --model on a corpus of releases, or on a collection "
+            "(a folder, or postgresql://...)."
         ),
     ] = None,
     other_labels: Annotated[
@@ -62,8 +62,7 @@ def finetune(
 
     if from_releases is not None:
         for name, value in {"ledger": ledger, "budget": budget}.items():
-            if value is not None:
-                raise InvalidInput(name, "go without from-releases", "both", "The users were charged.")
+            refuse_if(value is not None, name, "go without from-releases", "both", "The users were charged.")
         settings |= {} if other_labels is None else {"other_labels": str(other_labels)}
         _finetune_releases(from_releases, settings, out=out, resume=resume, json=json)
         return
@@ -84,7 +83,7 @@ def finetune(
 
 
 def _finetune_releases(
-    releases: Path, settings: Mapping[str, Any], *, out: Path, resume: bool, json: bool
+    releases: str, settings: Mapping[str, Any], *, out: Path, resume: bool, json: bool
 ) -> None:
     """As the provider: train the back on ``releases``, a corpus or a collection of a collector."""
     from dp_forward.train.defaults import effective_releases_plan
@@ -92,8 +91,8 @@ def _finetune_releases(
 
     # The delta of a release is its corpus's own; what can still be chosen is that of the central promise.
     renamed = {"central_delta" if name == "delta" else name: value for name, value in settings.items()}
-    wanted = ReleasesPlan.from_dict({**renamed, "releases": str(releases)})
-    plan = effective_releases_plan(wanted)
+    place = shown_place(releases)
+    plan = effective_releases_plan(ReleasesPlan.from_dict({**renamed, "releases": place}))
     with carry_out(plan, out) as bars, exported_collection(releases, bars, run=out) as exported:
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
     central = report["central"]
@@ -104,10 +103,10 @@ def _finetune_releases(
 
 
 @contextmanager
-def exported_collection(releases: Path, bars: Bars, *, run: Path | None = None) -> Iterator[Path | None]:
+def exported_collection(releases: str, bars: Bars, *, run: Path | None = None) -> Iterator[Path | None]:
     """A corpus made from a collection, beside the run if any; None for a corpus, or where the run has one."""
     kept = run is not None and (run / "releases" / "manifest.json").is_file()
-    if kept or not (releases / "collection.json").is_file():
+    if kept or not (is_url(releases) or (Path(releases) / "collection.json").is_file()):
         yield None
         return
     from dp_forward.service.collector.corpus_export import export_corpus

@@ -1,7 +1,5 @@
 """`dpf ledger`: what is promised, what has been charged, and is the file sound."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -87,8 +85,7 @@ def create(
         raise InvalidInput("pure-share", "go with --delta", pure_share, remedy)
     cap = None
     if epsilon is not None:
-        wanted = Budget(epsilon, delta)
-        cap = Cap.mixed(wanted, pure=pure_share or 0.0) if delta else Cap.pure(epsilon)
+        cap = Cap.mixed(Budget(epsilon, delta), pure=pure_share or 0.0) if delta else Cap.pure(epsilon)
     protected = None if unit is None else parse_unit(unit)
     with Ledger.create(file, cap=cap, per_day=per_day, unit=protected) as ledger:
         _print(ledger.summary(), json=json)

@@ -24,7 +24,7 @@ from dp_forward.cli.finetune import finetune
 from dp_forward.cli.plan_options import PlanCommand
 from dp_forward.cli.pretrain import pretrain
 from dp_forward.cli.release import release
-from dp_forward.cli.serve import serve
+from dp_forward.cli.serve import ServeCommand, serve
 from dp_forward.cli.shuffle import shuffle
 from dp_forward.cli.split import cuts, split
 from dp_forward.cli.ui import ui
@@ -42,8 +42,9 @@ _VERBS: tuple[Callable[..., None], ...] = (
     *(calibrate, account, explain, cuts, split, finetune, evaluate, release, estimate, pretrain),
     *(serve, shuffle, ask, ui, audit, demo),
 )
+_OWN_CLASS = {finetune: PlanCommand, pretrain: PlanCommand, serve: ServeCommand}
 for _verb in _VERBS:
-    app.command(cls=PlanCommand if _verb in (finetune, pretrain) else None)(_verb)
+    app.command(cls=_OWN_CLASS.get(_verb))(_verb)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(baseline.app, name="baseline")
 app.add_typer(attack.app, name="attack")

@@ -1,7 +1,5 @@
 """From the options of a verb to a mechanism of `dp_forward.privacy`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,8 +12,7 @@ from dp_forward.privacy.noise_spec import DEFAULT_DELTA, bound_for, calibrate_by
 
 RESPONSES = (MechanismName.RANDOMIZED_RESPONSE, MechanismName.KARY_RESPONSE)
 """The mechanisms that answer with one of K labels."""
-PURE = (MechanismName.PRIVUNIT, *RESPONSES)
-"""The mechanisms that need no delta."""
+PURE = (MechanismName.PRIVUNIT, *RESPONSES)  # the mechanisms that need no delta
 
 
 def delta_of(delta: float | None, name: MechanismName) -> float:
@@ -26,7 +23,6 @@ def delta_of(delta: float | None, name: MechanismName) -> float:
 
 
 def name_assumptions(assumptions: Iterable[str]) -> str:
-    """What a guarantee rests on, as a sentence."""
     return "It rests on: " + "; ".join(assumptions) + "."
 
 
@@ -48,7 +44,6 @@ class MechanismRequest:
 
     @property
     def unit(self) -> privacy.Unit:
-        """What is protected."""
         return privacy.parse_unit(self.unit_text)
 
     @property
@@ -57,7 +52,6 @@ class MechanismRequest:
         return bound_for(self.unit, norm=self.norm, how=self.how, rows=self.rows)
 
     def for_budget(self, budget: privacy.Budget) -> privacy.Mechanism:
-        """The least noise that meets the budget."""
         only_for = {
             "threshold": (self.threshold, MechanismName.PRIVUNIT),
             "cap-probability": (self.cap_probability, MechanismName.PRIVUNIT),
@@ -85,7 +79,6 @@ class MechanismRequest:
         return calibrate_by_name(self.mechanism, budget, bound=self.bound, unit=self.unit, **own)
 
     def for_sigma(self, sigma: float, delta: float) -> privacy.AnalyticGaussian | privacy.MatrixGaussian:
-        """The Gaussian mechanism with this noise."""
         sensitivity = self.bound.sensitivity(self.unit)
         if self.mechanism is MechanismName.GAUSSIAN:
             return privacy.AnalyticGaussian(sigma, sensitivity, self.releases, delta)

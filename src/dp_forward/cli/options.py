@@ -9,9 +9,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
+
+from dp_forward.cli import output
+
+if TYPE_CHECKING:
+    from dp_forward.service.client.transport import Connection
 
 __all__ = ["Json"]
 
@@ -47,6 +52,15 @@ Json = Annotated[bool, Option("--json", help="Print JSON.")]
 Host = Annotated[str, Option(help="Off loopback a token and TLS are required.")]
 Port = Annotated[int, Option(help="0 takes a free one.")]
 TlsCert = Annotated[Path | None, Option(help="The certificate, PEM.")]
+Connections = Annotated[int, Option(help="Most open connections of a process.")]
+PerAddress = Annotated[int, Option(help="Most of them from one address; loopback has no limit.")]
+Log = Annotated[str, Option(help="Logs on stderr: text (warnings), or json (events, a line each).")]
+MetricsToken = Annotated[
+    Path | None, Option(help="Show /metrics to whoever knows this word [on loopback only].")
+]
+AllowOrigin = Annotated[
+    list[str] | None, Option(help="A page of this origin may read answers; several times [none].")
+]
 TlsKey = Annotated[Path | None, Option(help="Its key, PEM.")]
 
 UserFront = Annotated[Path, Argument(help="The user's folder of a run: RUN/front, or RUN.")]
@@ -57,6 +71,13 @@ Budget = Annotated[
     Option(help="The cap of a new ledger, for the front's kind of noise: epsilon over all texts."),
 ]
 ProviderToken = Annotated[Path | None, Option(help="The provider's token.")]
+Ca = Annotated[
+    Path | None, Option(help="Certificates of a private authority, PEM: trusted in place of the public ones.")
+]
+Proxy = Annotated[
+    str | None,
+    Option(help="Reach the server through this HTTP proxy; that of the environment is never used."),
+]
 
 
 def declare(
@@ -75,3 +96,8 @@ def optional_token(file: Path | None) -> str | None:
     from dp_forward.service.protocol.access import read_token
 
     return None if file is None else read_token(file)
+
+
+def connection(token_file: Path | None, ca: Path | None, proxy: str | None) -> Connection:
+    """How a verb speaks to a server; long pauses are told on stderr."""
+    return {"token": optional_token(token_file), "ca": ca, "proxy": proxy, "say": output.say}

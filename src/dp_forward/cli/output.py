@@ -1,7 +1,5 @@
 """Printing results: JSON for programs, a small table and sentences for people."""
 
-from __future__ import annotations
-
 import math
 import sys
 import warnings
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_forward.errors import DpForwardError, LedgerRestated
+from dp_forward.optional_packages import name_extra
 from dp_forward.privacy.rounding import brief, shown_down, shown_up
 
 __all__ = ["print_fields", "print_json", "print_table", "run_app", "warn", "working"]
@@ -30,9 +29,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def number(value: float | None, digits: int = 6) -> str:
@@ -75,7 +72,6 @@ def print_result(
 
 
 def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A small table on stdout."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in head:
         table.add_column(name, justify="right")
@@ -114,7 +110,8 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
 
     try:
         warnings.showwarning = show
-        app(arguments)
+        with name_extra():
+            app(arguments)
     except DpForwardError as error:
         typer.echo(f"{name}: {error}", err=True)
         sys.exit(error.exit_code)

@@ -1,7 +1,5 @@
 """Command-line options made from the fields of a plan, and what the training verbs share."""
 
-from __future__ import annotations
-
 import functools
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,8 +117,7 @@ def name_data(settings: dict[str, Any], source: str) -> None:
 
     task = settings.get("task")
     if task is not None:
-        data = settings.setdefault("data", {})
-        data[task_name(task)] = absolute_source(source)
+        settings.setdefault("data", {})[task_name(task)] = absolute_source(source)
     else:
         name_task(source)  # refuses what is no data, before anything else is looked at
         settings["task"] = source

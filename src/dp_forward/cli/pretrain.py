@@ -1,7 +1,5 @@
 """`dpf pretrain`: noisy masked-LM pre-training on public text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Progress on stderr: bars on a terminal, a line now and then elsewhere."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 __all__ = ["Bars"]
 
-_EVERY = 10.0
-"""Seconds between two lines of one stage where there is no terminal."""
+_EVERY = 10.0  # seconds between two lines of one stage where there is no terminal
 
 
 class Bars(Progress):

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _Ledger = Annotated[Path | None, Option(help="A ledger that bounds it alone [all releases of each text].")]
 _Server = Annotated[str | None, Option(help="Push the stored release to this collector or shuffler, too.")]
-
 _Again = Annotated[
     bool, Option("--again", help="Push what the server has acknowledged, too: it lost its records.")
 ]
@@ -50,6 +49,8 @@ def release(
     resume: Annotated[bool, Option("--resume", help="Continue a release that was killed.")] = False,
     server: _Server = None,
     token_file: Annotated[Path | None, Option(help="The server's token.")] = None,
+    ca: options.Ca = None,
+    proxy: options.Proxy = None,
     again: _Again = False,
     device: options.Device = None,
     json: options.Json = False,
@@ -68,10 +69,10 @@ def release(
     from dp_forward.split.device import pick_device
     from dp_forward.train.regimes import label_mechanism_for
 
-    for name, given in (("token-file", token_file is not None), ("again", again)):
-        if given and server is None:
+    for name, given in (("token-file", token_file), ("ca", ca), ("proxy", proxy), ("again", again or None)):
+        if given is not None and server is None:
             raise InvalidInput(name, "go with --server", "alone", "Say where to push.")
-    to = None if server is None else {"server": server, "token": options.optional_token(token_file)}
+    to = None if server is None else {"server": server, **options.connection(token_file, ca, proxy)}
     place, user = pick_device(device), load_user_side(front)
     columns = {"text_column": text_column, "label_column": label_column, "header": not no_header}
     named = {"task": task, "data": plan_options.data_paths(data) or {}, **columns}
@@ -133,7 +134,6 @@ def _store(
 def _report(
     corpus: ReleasedCorpus, upload: UploadResult | None, out: Path, ledger: Path | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The result as JSON, and the sentences for people."""
     from dp_forward.corpus.writer import ledger_of
     from dp_forward.ledger import Ledger
 

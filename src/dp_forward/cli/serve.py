@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
+from typer.core import TyperCommand
 
-from dp_forward.cli import options
+from dp_forward.cli import options, serve_users
 from dp_forward.cli.plan_options import numbers
 from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.privacy.checks import count
 from dp_forward.storage.json_files import read_json
 
 if TYPE_CHECKING:
@@ -34,22 +38,43 @@ _CollectLabels = Annotated[
     str | None, Option(help="Labels of the records: public, none, randomized [public].")
 ]
 _ShufflerToken = Annotated[Path | None, Option(help="Take batches of a shuffler that knows this word.")]
+_Workers = Annotated[int, Option(help="Server processes; more than one needs --store.")]
+
+
+class ServeCommand(TyperCommand):
+    """`dpf serve BACK`, and the verbs of `dpf serve users` beside it; a folder of that name is ./users."""
+
+    commands = {"users": typer.main.get_command(serve_users.app)}  # noqa: RUF012
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the verb that is meant."""
+        if args and args[0] in self.commands:
+            return self.commands[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
 
 def serve(
     back: Annotated[Path, Argument(help="The provider's folder of a run: RUN/back; or a projection.")],
     host: options.Host = "127.0.0.1",
     port: options.Port = 8765,
-    token_file: Annotated[
-        Path | None, Option(help="A file with the one word that clients must know.")
-    ] = None,
+    token_file: Annotated[Path | None, Option(help="A file with one word that clients may share.")] = None,
+    store: Annotated[str | None, Option(help="Answer the users of this store: dpf serve users.")] = None,
+    workers: _Workers = 1,
+    audit_log: serve_users.AuditFile = None,
     tls_cert: options.TlsCert = None,
     tls_key: options.TlsKey = None,
+    connections: options.Connections = 1024,
+    connections_per_address: options.PerAddress = 64,
+    metrics_token_file: options.MetricsToken = None,
+    allow_origin: options.AllowOrigin = None,
+    log: options.Log = "text",
     front_digest: _FrontDigest = None,
     also_epsilon: _AlsoEpsilon = None,
     max_batch: Annotated[int, Option(help="Most requests answered at once.")] = 32,
     device: options.Device = None,
-    collect: Annotated[Path | None, Option(help="Take training records too, into this folder.")] = None,
+    collect: Annotated[
+        str | None, Option(help="Take training records too, into this folder or postgresql://...")
+    ] = None,
     collect_labels: _CollectLabels = None,
     label_epsilon: Annotated[float | None, Option(help="The budget of randomized labels.")] = None,
     label_prior: Annotated[str | None, Option(help="Their public prior: 0.5,0.5 [none].")] = None,
@@ -57,39 +82,78 @@ def serve(
 ) -> None:
     """Serve the back: prints its address as one line of JSON when it listens; Ctrl-C ends it in order.
 
+    SIGHUP reads the back, the tokens and the certificates anew, without a lost request.
+    Users with tokens and quotas of their own are kept by: dpf serve users --help
     With --collect it takes noisy training records too; train on them with dpf finetune --from-releases.
     A projection (dpf split --fold) has no back yet: records are collected for it, and nothing is answered.
 
     Example: dpf serve run/back --port 8765
     """
+    from dp_forward.service.server.audit_log import AuditLog
     from dp_forward.service.server.settings import ServerSettings
-    from dp_forward.service.server.uvicorn_runner import run_server
+    from dp_forward.service.server.supervisor import Supervisor
+    from dp_forward.service.server.uvicorn_runner import bind_socket, log_to_stderr, run_server
+
+    def make_settings() -> ServerSettings:
+        return ServerSettings(
+            host=host,
+            port=port,
+            token=options.optional_token(token_file),
+            store=store,
+            audit_log=audit_log,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            also_epsilons=None if also_epsilon is None else tuple(sorted(also_epsilon, reverse=True)),
+            max_batch=max_batch,
+            connections=connections,
+            connections_per_address=connections_per_address,
+            metrics_token=options.optional_token(metrics_token_file),
+            allow_origins=tuple(allow_origin or ()),
+            log=log,
+        )
+
+    def work(listening: socket.socket, say: Callable[[str], object], ready: Callable[[Any], None]) -> None:
+        settings = make_settings()  # a reload reads the tokens anew
+        word = options.optional_token(shuffler_token_file)
+        how = (collect_labels, label_epsilon, label_prior)
+        _check_collecting(back, collect, how, word, front_digest, also_epsilon)
+        belongs = {"front_digest": front_digest, "device": device}
+        app = _make_app(back, settings, collect, how, shuffler_token=word, **belongs)
+        run_server(app, settings, say=say, ready=ready, listening=listening)
+
+    settings = make_settings()
+    if count("workers", workers, remedy="Use 1, or up to the number of cores.") > 1 and store is None:
+        rule = "be 1 without --store"
+        raise InvalidInput("workers", rule, workers, "Processes share quotas and answers in a store.")
+    log_to_stderr(json_lines=log == "json")
+    listening, audit = bind_socket(settings.host, settings.port), AuditLog(audit_log)
+    stop = settings.shutdown_seconds
+    Supervisor(work, listening, workers=workers, stop_seconds=stop, audit=audit).run()
+
+
+def _check_collecting(
+    back: Path,
+    collect: str | None,
+    how: tuple[str | None, float | None, str | None],
+    word: str | None,
+    front_digest: str | None,
+    also_epsilon: list[float] | None,
+) -> None:
+    """Refuse options of collecting without --collect, and what a projection has no use for."""
     from dp_forward.train.lineage import is_projection
 
-    settings = ServerSettings(
-        host=host,
-        port=port,
-        token=options.optional_token(token_file),
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        also_epsilons=None if also_epsilon is None else tuple(sorted(also_epsilon, reverse=True)),
-        max_batch=max_batch,
-    )
-    how, word = (collect_labels, label_epsilon, label_prior), options.optional_token(shuffler_token_file)
     collects_only = is_projection(back)
     if collect is None and (collects_only or any(given is not None for given in (*how, word))):
         raise InvalidInput("collect", "be given to collect records", "nothing", "Name a folder for them.")
     if collects_only and any(given is not None for given in (*how, front_digest, also_epsilon)):
         remedy = "Its records hold text and label in one release; nothing is answered."
         raise InvalidInput("collect", "be all that is asked of a projection", "more", remedy)
-    belongs = {"front_digest": front_digest, "device": device}
-    run_server(_make_app(back, settings, collect, how, shuffler_token=word, **belongs), settings)
 
 
 def _make_app(
     back: Path,
     settings: ServerSettings,
-    collect: Path | None = None,
+    collect: str | None = None,
     how: tuple[str | None, float | None, str | None] = (None, None, None),
     *,
     shuffler_token: str | None = None,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json as json_text
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -13,18 +15,36 @@ from typer import Option
 from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from dp_forward.service.server.users import Guard
+
 
 def shuffle(
     collector: Annotated[str, Option(help="The address of the collector.")],
     collector_token_file: Annotated[Path, Option(help="The one word that the collector knows you by.")],
-    store: Annotated[Path, Option(help="A folder of your own for records that wait.")],
+    store: Annotated[str, Option(help="For records that wait: a folder of your own, or postgresql://...")],
     least: Annotated[int, Option(help="Fewest records of a batch: more hide better.")],
+    least_users: Annotated[
+        int | None,
+        Option(help="Fewest different users of a batch, at most --least; for users that are known."),
+    ] = None,
+    records_per_user: Annotated[int, Option(help="Most records of one of them in a batch.")] = 1,
     most: Annotated[int, Option(help="Most records kept while the collector is away.")] = 100_000,
     host: options.Host = "127.0.0.1",
     port: options.Port = 8767,
     token_file: Annotated[Path | None, Option(help="A file with the one word that users must know.")] = None,
+    users: Annotated[
+        str | None, Option(help="Users with tokens of their own: the store of dpf serve users.")
+    ] = None,
+    ca: options.Ca = None,
+    proxy: options.Proxy = None,
     tls_cert: options.TlsCert = None,
     tls_key: options.TlsKey = None,
+    connections: options.Connections = 1024,
+    connections_per_address: options.PerAddress = 64,
+    metrics_token_file: options.MetricsToken = None,
+    allow_origin: options.AllowOrigin = None,
+    log: options.Log = "text",
     json: options.Json = False,
 ) -> None:
     """Take records of users, mix them, and pass them on in batches: the collector cannot tell who sent which.
@@ -42,18 +62,51 @@ def shuffle(
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
     token = options.optional_token(token_file)
-    settings = ServerSettings(host=host, port=port, token=token, tls_cert=tls_cert, tls_key=tls_key)
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        token=token,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        connections=connections,
+        connections_per_address=connections_per_address,
+        metrics_token=options.optional_token(metrics_token_file),
+        allow_origins=tuple(allow_origin or ()),
+        log=log,
+    )
     word = read_token(collector_token_file)
     if word == token:
         rule = "differ from --collector-token-file"
         raise InvalidInput("token-file", rule, "the same word", "Users must not know that one.")
-    with contextlib.closing(Transport(collector, token=word, retry=RETRY)) as client:
+    if users is not None and token is not None:
+        raise InvalidInput("token-file", "be left out with --users", "both", "One word for all hides nobody.")
+    if users is not None and least_users is None:
+        least_users = least
+    with contextlib.closing(Transport(collector, token=word, ca=ca, proxy=proxy, retry=RETRY)) as client:
         with output.working("asking the collector what it wants"):
             spec = fetch_spec(client)
-        with contextlib.closing(ShufflerStore(store, spec, least=least)) as records:
+        each = None if least_users is None else records_per_user
+        waiting = ShufflerStore(store, spec, least=least, least_users=least_users, records_per_user=each)
+        with contextlib.closing(waiting) as records, _guard(users) as guard:
             forwarder = Forwarder(records, client, at_once=spec.body_records)
-            app = make_shuffler_app(records, forwarder, spec, settings=settings, most=most)
+            app = make_shuffler_app(records, forwarder, settings=settings, most=most, guard=guard)
             run_server(app, settings)
             if json:
                 totals = {"batches": forwarder.batches, "records": forwarder.records}
                 typer.echo(json_text.dumps({**totals, "waiting": records.waiting}))
+
+
+@contextlib.contextmanager
+def _guard(place: str | None) -> Iterator[Guard | None]:
+    """Who may send, by the users of a store; None without one."""
+    from dp_forward.service.server.audit_log import AuditLog
+    from dp_forward.service.server.users import Guard, Users
+
+    if place is None:
+        yield None
+        return
+    users = Users(place, AuditLog(None))
+    try:
+        yield Guard(None, users=users)
+    finally:
+        asyncio.run(users.close())

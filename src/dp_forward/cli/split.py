@@ -1,7 +1,5 @@
 """`dpf cuts` and `dpf split`: where a model can be cut; cut it, or prepare a front that folds labels in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +8,7 @@ from typer import Argument, Option
 from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import descriptions
 from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 _Model = Annotated[
     str, Argument(metavar="MODEL", help="A folder, a Hugging Face name, or minilm (the demo extra).")
@@ -108,8 +106,7 @@ def split(
         unused = {"labels": labels, "allow-vocabulary-head": allow_vocabulary_head or None}
         rule, remedy = "be left out with --fold", "It names the labels."
     for name, value in unused.items():
-        if value is not None:
-            raise InvalidInput(name, rule, value, remedy)
+        refuse_if(value is not None, name, rule, value, remedy)
     if fold is None:
         result, title, said = _split(model, cut, out, width, labels, vocabulary_head=allow_vocabulary_head)
     else:
@@ -120,7 +117,6 @@ def split(
 def _split(
     model: str, cut: str, out: Path, width: int | None, labels: int | None, *, vocabulary_head: bool
 ) -> tuple[dict[str, Any], str, list[str]]:
-    """Both halves into ``out``."""
     from dp_forward.split import split_model
     from dp_forward.split.artifacts import save_split
     from dp_forward.split.check import check_split
@@ -162,11 +158,9 @@ def _prepare(
     rows: int | None,
     **chosen: Any,
 ) -> tuple[dict[str, Any], str, list[str]]:
-    """A front that releases folded records into ``out``/projection."""
     from dp_forward.train.closed_form_training import PROJECTION, outlook, prepare_projection
 
-    if cut != "output":
-        raise InvalidInput("cut", "be output with --fold", cut, "Inside the model labels are not folded.")
+    refuse_if(cut != "output", "cut", "be output with --fold", cut, "Inside the model labels are not folded.")
     if epsilon is None or records is None:
         name, remedy = ("records", "A guess is enough.") if epsilon is not None else ("epsilon", "Try 4.")
         raise InvalidInput(name, "be given with --fold", None, remedy)

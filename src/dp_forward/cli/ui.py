@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_text
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
@@ -40,6 +41,8 @@ def ui(
     ledger: options.LedgerFile = Path("budget.ledger"),
     budget: options.Budget = None,
     token_file: options.ProviderToken = None,
+    ca: options.Ca = None,
+    proxy: options.Proxy = None,
     port: Annotated[int, Option(help="On this machine only; 0 takes a free one.")] = 8766,
     vocabulary: Annotated[
         int | None,
@@ -52,16 +55,15 @@ def ui(
     """Ask in the browser, and see the charge, the guess rate and what one simple attack reads from it.
 
     Prints its address as one line of JSON when it listens; the address holds a key, and is for you alone.
-    Only this machine can reach it. Ctrl-C ends it in order.
+    Only this machine can reach it. Ctrl-C ends it in order. The attack needs torch; answers do not.
 
     Example: dpf ui run/front --server http://127.0.0.1:8765 --ledger my.ledger --budget 50
     """
-    from dp_forward.attacks.inversion.nearest_token import NearestTokens
     from dp_forward.service.client.client import Client
     from dp_forward.service.client.transport import RetryPolicy
     from dp_forward.service.webui.ui_app import run_ui
     from dp_forward.service.webui.ui_service import UiService
-    from dp_forward.split.artifacts import front_of, load_user_side
+    from dp_forward.split.artifacts import front_of, load_asking_side
 
     def say(line: str) -> None:
         typer.echo(line)
@@ -69,17 +71,27 @@ def ui(
         if not json:
             typer.echo(f"Open {json_text.loads(line)['address']} in your browser. Ctrl-C ends it.", err=True)
 
-    token = options.optional_token(token_file)
-    user = load_user_side(front_of(front))
+    how = options.connection(token_file, ca, proxy)
+    user = load_asking_side(front_of(front))
+    how["retry"] = RetryPolicy(attempts=4, longest=2.0)  # Somebody waits at the page.
+    with Client(user, server=server, ledger=ledger, budget=budget, **how) as client:
+        reader = _reconstructor(front, vocabulary, by_row=client.policy.noise.bound.over == "row")
+        with reader or nullcontext():
+            run_ui(UiService(client, reader, server=server), port=port, say=say)
+
+
+def _reconstructor(front: Path, vocabulary: int | None, *, by_row: bool) -> TokenReconstructor | None:
+    """What reads releases as a provider could; None without torch."""
+    try:
+        from dp_forward.attacks.inversion.nearest_token import NearestTokens
+        from dp_forward.split.artifacts import front_of, load_user_side
+
+        user = load_user_side(front_of(front))
+    except ModuleNotFoundError:
+        return None
     if vocabulary is None and not user.front.row_local:
         vocabulary = _INNER_VOCABULARY
-    nearest = NearestTokens(user, vocabulary=vocabulary)
-    retry = RetryPolicy(attempts=4, longest=2.0)  # Somebody waits at the page.
-    with Client(user, server=server, ledger=ledger, budget=budget, token=token, retry=retry) as client:
-        by_row = client.policy.noise.bound.over == "row"
-        with TokenReconstructor(nearest, by_row=by_row) as reconstructor:
-            service = UiService(client, reconstructor, server=server)
-            run_ui(service, port=port, say=say)
+    return TokenReconstructor(NearestTokens(user, vocabulary=vocabulary), by_row=by_row)
 
 
 class TokenReconstructor:
@@ -106,10 +118,13 @@ class TokenReconstructor:
 
     def __call__(self, preview: Preview) -> list[dict[str, Any]]:
         """What is read without noise and, if there is a release, from it; for JSON."""
-        seen: list[Any] = [(preview.hidden, "known")]
+        from torch import as_tensor
+
+        seen: list[Any] = [(as_tensor(preview.hidden), "known")]
         if preview.noisy is not None:
-            seen.append((preview.noisy, "row" if self._by_row else "matrix"))
-        return [reading.as_dict() for reading in self._nearest.read(seen, preview.tokens)]
+            seen.append((as_tensor(preview.noisy), "row" if self._by_row else "matrix"))
+        tokens = {name: as_tensor(values) for name, values in preview.tokens.items()}
+        return [reading.as_dict() for reading in self._nearest.read(seen, tokens)]
 
     def prepare(self) -> None:
         """Put every candidate through the front, until the end of the context."""

@@ -125,7 +125,7 @@ def test_a_decision_goes_to_a_real_server_and_back(tmp_path: Path) -> None:
             assert noisy is not None
             assert sorted(noisy.ravel().tolist()) == [0.0, 1.0]
             with torch.inference_mode():
-                wanted = torch.softmax(back(noisy[None]).logits, dim=-1)[0].tolist()
+                wanted = torch.softmax(back(torch.as_tensor(noisy)[None]).logits, dim=-1)[0].tolist()
             assert list(answer.probabilities.values()) == pytest.approx(wanted, abs=1e-6)
         again = client.ask(TEXT)
         assert (again.charge, again.spent, again.remaining) == (0.0, 6.0, 14.0)
@@ -336,9 +336,9 @@ def test_a_pair_is_one_release_of_both_texts(make: Make, network: Network, user:
         read = client.preview(PAIR).tokens
         (many,) = client.ask_many([PAIR])
         assert (many.charge, many.label) == (0.0, first.label)
-    expected = user.tokens.encode([PAIR[0]], [PAIR[1]])
+    expected, _ = user.tokens.encode_arrays([PAIR[0]], [PAIR[1]])
     assert all(bool((read[name] == expected[name]).all()) for name in expected)
-    assert read["token_type_ids"].unique().tolist() == [0, 1]
+    assert sorted(set(read["token_type_ids"].ravel().tolist())) == [0, 1]
     assert {len(body) for body in network.posted} == {len(network.posted[0])}
 
 
@@ -472,6 +472,7 @@ def answers(frame: bytes) -> list[httpx.Response]:
         good | {"probabilities": {"bad": "1", "good": 0}},
         good | {"probabilities": {"bad": 1.0}},
         good | {"probabilities": [0.5, 0.5]},
+        good | {"label": "bad", "probabilities": {"bad": 0.4999, "good": 0.5001}},
         {},
         [],
     ]
@@ -840,7 +841,7 @@ def test_a_refusal_is_not_repeated(make: Make, network: Network) -> None:
             client.ask(TEXT)
         assert refused.value.exit_code == 4
         assert len(network.seen) == 2
-        assert ("token" if status in (401, 403) else "no_noise") in str(refused.value)
+        assert ("token" if status == 401 else "no_noise") in str(refused.value)
 
 
 def test_a_token_that_expired_leaves_the_charge_and_nothing_else(make: Make, network: Network) -> None:

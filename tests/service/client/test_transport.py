@@ -10,6 +10,7 @@ import os
 import random
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import tiny_user
@@ -77,10 +79,10 @@ class Provider:
         assert listening.wait(10)
         self.address = json.loads(self._said[0])["address"]
 
-    async def _answer(self, data: bytes) -> bytes:
+    async def _answer(self, data: bytes, user: str | None = None) -> bytes:
         self.got.append(data)
         self.before(data)
-        return await self._plain(data)
+        return await self._plain(data, user)
 
     def stop(self) -> None:
         self._servers[0].should_exit = True
@@ -365,19 +367,252 @@ def test_nothing_of_a_frame_or_token_is_logged(
     assert not any(repr(frame[128:])[2:-1][:12] in caplog.text for frame in provider.got)
 
 
-@pytest.mark.slow
-def test_a_certificate_nobody_vouches_for_gets_no_request(
+# --- the way to a server ------------------------------------------------------------------------------------
+
+
+class Listener:
+    """A plain socket on loopback: takes what is sent, gives one answer to each connection, counts them."""
+
+    def __init__(self, answer: bytes, *, port: int = 0) -> None:
+        self._answer, self.got = answer, list[bytes]()
+        self._listening = socket.create_server(("127.0.0.1", port))
+        self.port = self._listening.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                with self._listening.accept()[0] as connection:
+                    self.got.append(connection.recv(1 << 16))
+                    connection.sendall(self._answer)
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.fixture
+def listen() -> Iterator[Callable[..., Listener]]:
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **more: stack.enter_context(contextlib.closing(Listener(*args, **more)))
+
+
+def respond(status: str = "200 OK", body: bytes = b"{}", **headers: str) -> bytes:
+    lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items()]
+    head = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n{''.join(lines)}\r\n"
+    return head.encode() + body
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def send(address: str, call: Call | None = None, **more: Any) -> Any:
+    with contextlib.closing(Transport(address, **{"retry": QUICK, **more})) as transport:
+        return transport.send(call or Call("GET", "/v1/manifest", kept="Nothing was charged."))
+
+
+def test_the_proxy_of_the_environment_is_never_used(
+    listen: Callable[..., Listener], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy, server = listen(respond()), listen(respond())
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, spy.address)
+    assert send(server.address, token=TOKEN).status == 200
+    assert (len(server.got), spy.got) == (1, [])
+    assert httpx.get(server.address).status_code == 200  # the control: whoever obeys it goes there
+    assert (len(server.got), len(spy.got)) == (1, 1)
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    assert send(server.address).status == 200
+
+
+def test_a_proxy_that_is_named_carries_tls_and_reads_nothing_of_it(provide: Any, tmp_path: Path) -> None:
+    cert, key = tiny_user.self_signed(tmp_path)
+    provider = provide(tls_cert=cert, tls_key=key, token=TOKEN)
+    port, heads, read = int(provider.address.rpartition(":")[2]), [], bytearray()
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def carry() -> None:
+        with contextlib.suppress(OSError), listening.accept()[0] as near:
+            heads.append(near.recv(1 << 16))
+            near.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+            with socket.create_connection(("127.0.0.1", port)) as far:
+                other = {near: far, far: near}
+                while True:
+                    for ready in select.select([near, far], [], [], 5)[0]:
+                        data = ready.recv(1 << 16)
+                        read.extend(data)
+                        if not data:
+                            return
+                        other[ready].sendall(data)
+
+    threading.Thread(target=carry, daemon=True).start()
+    named = {"proxy": f"http://127.0.0.1:{listening.getsockname()[1]}", "ca": cert, "token": TOKEN}
+    with listening:
+        reply = send("https://provider.example", **named)
+    assert reply.status == 200
+    assert len(read) > 1000
+    assert heads[0].startswith(b"CONNECT provider.example:443 HTTP/1.1\r\n")
+    assert TOKEN.encode() not in heads[0] + bytes(read)
+    assert b"manifest" not in read
+
+
+def test_a_proxy_that_says_no_is_named_as_the_reason(listen: Callable[..., Listener]) -> None:
+    proxy = listen(respond("403 Forbidden"))
+    with pytest.raises(ServerUnavailable, match="in 2 attempts: the proxy does not connect"):
+        send("https://provider.example", proxy=proxy.address)
+    assert all(got.startswith(b"CONNECT ") for got in proxy.got)
+
+
+@pytest.mark.parametrize("server", ["http://127.0.0.1:1", "https://localhost", "http://[::1]:1"])
+def test_there_is_no_proxy_to_this_machine(server: str) -> None:
+    with pytest.raises(InvalidInput, match="on this machine"):
+        Transport(server, proxy="http://10.0.0.1:3128")
+
+
+@pytest.mark.parametrize(
+    "proxy", ["socks5://me:word@h", "https://me:word@h", "word", "http://h/word", "http://xn--a"]
+)
+def test_a_proxy_that_cannot_be_used_is_refused_and_its_password_not_shown(proxy: str) -> None:
+    with pytest.raises(InvalidInput, match="proxy") as refused:
+        Transport("https://provider.example", proxy=proxy)
+    assert "word" not in str(refused.value)
+
+
+def test_an_address_with_a_host_that_is_no_name_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="server"):
+        Transport("https://xn--a/")
+
+
+def test_plain_http_reads_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", None)
+    Transport("http://127.0.0.1:1").close()
+    with pytest.raises(TypeError):  # the control
+        Transport("https://127.0.0.1:1")
+
+
+def test_a_certificate_nobody_vouches_for_gets_no_request_and_one_attempt(
     provide: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cert, key = tiny_user.self_signed(tmp_path)
-    address = provide(tls_cert=cert, tls_key=key).address
-    call = Call("GET", "/healthz", 1000)
+    provider = provide(tls_cert=cert, tls_key=key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))  # of the environment, and so not obeyed
+    with contextlib.closing(Proxy(provider.address.replace("https", "http"))) as proxy:
+        address = proxy.address.replace("http", "https")
+        with pytest.raises(ServerRefused, match=r"certificate is not trusted.*--ca.*Nothing was charged\.$"):
+            send(address)
+        assert proxy.connections == 1
+        assert send(address, ca=cert).status == 200  # the control: now somebody does
+    with pytest.raises(ServerRefused, match="not trusted"):
+        send(provider.address.replace("127.0.0.1", "localhost"), ca=cert)  # another name than it has
 
-    def status() -> int | None:
-        with contextlib.closing(Transport(address, token=None, retry=QUICK)) as transport:
-            reply = transport.call(call)
-            return None if reply is None else reply.status
 
-    assert status() is None
-    monkeypatch.setenv("SSL_CERT_FILE", str(cert))  # the control: now somebody does
-    assert status() == 200
+def test_authorities_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("no certificate")
+    for file in (empty, tmp_path / "missing.pem", tmp_path):
+        with pytest.raises(InvalidInput, match="`ca` must be a PEM file"):
+            Transport("https://provider.example", ca=file)
+
+
+# --- what is told of a failure ------------------------------------------------------------------------------
+
+
+def test_a_wrong_address_fails_fast_says_why_and_that_nothing_was_charged(make: Any) -> None:
+    began = time.monotonic()
+    with make(f"http://127.0.0.1:{unused_port()}", retry=RetryPolicy()) as client:
+        with pytest.raises(ServerUnavailable, match=r"in 2 attempts: the connection was refused.*charged\.$"):
+            client.ask("a quiet film")
+        assert client.summary().releases == 0
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_name_that_is_not_found_is_said_to_be_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*args: Any, **more: Any) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ServerUnavailable, match="in 2 attempts: its name is not found"):
+        send("https://provider.example")
+
+
+def test_a_server_without_tls_is_said_to_be_that(listen: Callable[..., Listener]) -> None:
+    with pytest.raises(ServerUnavailable, match="in 2 attempts: TLS failed"):
+        send(listen(respond()).address.replace("http", "https"))
+
+
+def test_a_server_that_answered_before_and_restarts_is_waited_for(listen: Callable[..., Listener]) -> None:
+    first = listen(respond())
+    with contextlib.closing(Transport(first.address, retry=QUICK)) as transport:
+        call = Call("GET", "/v1/manifest")
+        assert transport.send(call).status == 200
+        first.close()
+        with contextlib.suppress(OSError):  # wakes the thread that still accepts
+            socket.create_connection(("127.0.0.1", first.port)).close()
+        again = threading.Timer(0.1, lambda: listen(respond(), port=first.port))
+        again.start()
+        assert transport.send(call).status == 200
+        again.join()
+
+
+def test_a_release_without_an_answer_is_said_to_be_kept(make: Any, provide: Any) -> None:
+    provider = provide()
+
+    def refuse(data: bytes) -> None:
+        raise Refused("back", "No.")
+
+    provider.before = refuse
+    with make(provider.address, retry=RetryPolicy(attempts=1)) as client:
+        with pytest.raises(ServerUnavailable, match=r"in 1 attempt: status 500.*kept, and is resent free\.$"):
+            client.ask("a quiet film")
+        assert client.summary().releases == 1
+
+
+def test_a_redirect_to_a_host_that_is_no_name_is_a_refusal(listen: Callable[..., Listener]) -> None:
+    with pytest.raises(ServerRefused, match="status 302"):
+        send(listen(respond("302 Found", location="http://xn--a/")).address)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        ("401 No", "token", "does not take the token"),
+        ("403 No", "shuffler", "from its shuffler only"),
+        ("403 No", None, "does not take the token"),
+        ("403 No", "origin", "403: origin"),
+        ("429 No", "quota", "quota for today is used up.*Kept so"),
+        ("422 No", "Something<b>", r"status 422\."),
+    ],
+)
+def test_a_refusal_is_told_by_its_code_and_not_repeated(
+    listen: Callable[..., Listener], status: str, code: str | None, told: str
+) -> None:
+    server = listen(respond(status, json.dumps({"error": code}).encode(), retry_after="3600"))
+    with pytest.raises(ServerRefused, match=told):
+        send(server.address, Call("POST", "/v1/answer", body=b"frame", kept="Kept so."))
+    assert len(server.got) == 1
+
+
+def test_too_many_wrong_tokens_are_waited_out(listen: Callable[..., Listener]) -> None:
+    server = listen(respond("429 Slow", b'{"error": "token_slow"}', retry_after="0"))
+    with pytest.raises(ServerUnavailable, match="in 3 attempts: status 429"):
+        send(server.address, retry=RetryPolicy(attempts=3, first=0.0))
+    assert len(server.got) == 3
+
+
+def test_a_long_pause_is_told_and_a_short_one_is_not(listen: Callable[..., Listener]) -> None:
+    server, told = listen(respond("503 Busy", retry_after="4")), []
+
+    def say(line: str) -> None:
+        told.append(line)
+        transport.stopping.set()  # nobody waits for it here
+
+    transport = Transport(server.address, retry=RetryPolicy(), say=say)
+    with contextlib.closing(transport), pytest.raises(ServerUnavailable, match="in 1 attempt: status 503"):
+        transport.send(Call("GET", "/"))
+    transport._tell("status 503", 4.0)  # of another thread, at the same time
+    assert told == ["No answer yet (status 503): trying again in 4 s."]
+    with pytest.raises(ServerUnavailable):
+        send(server.address, retry=RetryPolicy(attempts=2, longest=0.01), say=told.append)
+    assert len(told) == 1

@@ -102,7 +102,7 @@ def test_what_is_collected_is_what_was_released(
     assert (done.pushed, done.known, done.server) == (RECORDS, 0, SERVER)
     assert done.spec.shuffler_least is None
     assert seen[-1] == RECORDS
-    corpus = export_corpus(collection.folder, tmp_path / "corpus")
+    corpus = export_corpus(collection.place, tmp_path / "corpus")
     assert multiset(corpus.folder) == multiset(out)
     own = ReleasedCorpus.open(out)
     assert corpus.guarantee.as_dict() == own.guarantee.as_dict()
@@ -124,9 +124,9 @@ def test_what_is_collected_is_what_was_released(
 def test_other_labels_go_the_same_way(how: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     release_corpus(user(CUT), texts(RECORDS), tmp_path / "out", **settings)
     collection = Collection.open_or_create(tmp_path / "collected", spec(how))
-    done = pushed(tmp_path / "out", _straight(collection.folder))
+    done = pushed(tmp_path / "out", _straight(collection.place))
     assert (done.pushed, done.known) == (RECORDS, 0)
-    corpus = export_corpus(collection.folder, tmp_path / "corpus")
+    corpus = export_corpus(collection.place, tmp_path / "corpus")
     assert multiset(corpus.folder) == multiset(tmp_path / "out")
 
 
@@ -188,7 +188,7 @@ def test_killed_in_the_middle_it_goes_on_and_stores_each_record_once(
                     os.kill(os.getpid(), signal.SIGKILL)
 
             try:
-                pushed(out, _straight(collection.folder, die))
+                pushed(out, _straight(collection.place, die))
             finally:
                 os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -196,9 +196,9 @@ def test_killed_in_the_middle_it_goes_on_and_stores_each_record_once(
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
     assert number >= 3, "the control: it was killed several times"
-    done = pushed(out, _straight(collection.folder))
+    done = pushed(out, _straight(collection.place))
     assert done.pushed + done.known == RECORDS
-    corpus = export_corpus(collection.folder, tmp_path / "corpus")
+    corpus = export_corpus(collection.place, tmp_path / "corpus")
     assert multiset(corpus.folder) == multiset(out)
 
 
@@ -223,7 +223,7 @@ def test_uploads_side_by_side_lose_no_entry_of_the_log(
     monkeypatch.setattr(upload_module, "write_json", slow)
     servers = [f"http://127.0.0.1:{port}" for port in range(1, 7)]
     with ThreadPoolExecutor(len(servers)) as threads:
-        done = list(threads.map(lambda at: pushed(out, _straight(collection.folder), server=at), servers))
+        done = list(threads.map(lambda at: pushed(out, _straight(collection.place), server=at), servers))
     assert sum(one.pushed for one in done) == RECORDS
     noted = json.loads((private_folder(out) / "push.json").read_text())
     assert noted["servers"] == {at: {"records": RECORDS, "least": None} for at in servers}
@@ -233,8 +233,8 @@ def test_uploads_side_by_side_lose_no_entry_of_the_log(
 def test_a_server_that_lost_its_disk_gets_everything_again(out: Path, served: Answer, tmp_path: Path) -> None:
     pushed(out, served)
     fresh = Collection.open_or_create(tmp_path / "fresh", spec())
-    assert pushed(out, _straight(fresh.folder)).pushed == 0, "it was acknowledged before"
-    assert pushed(out, _straight(fresh.folder), again=True).pushed == RECORDS
+    assert pushed(out, _straight(fresh.place)).pushed == 0, "it was acknowledged before"
+    assert pushed(out, _straight(fresh.place), again=True).pushed == RECORDS
 
 
 # --- what is refused before a byte is sent ------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_a_server_that_is_away_costs_nothing(out: Path) -> None:
     def away(request: httpx.Request) -> httpx.Response:
         return httpx.Response(503)
 
-    with pytest.raises(ServerUnavailable, match="push again"):
+    with pytest.raises(ServerUnavailable, match="Nothing was sent"):
         pushed(out, away, retry=RetryPolicy(attempts=2, first=0.0))
 
 

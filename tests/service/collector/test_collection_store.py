@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,19 @@ from dp_forward.service.collector.collection_store import RECORDS, Collection
 from dp_forward.service.collector.corpus_export import export_corpus
 from dp_forward.service.protocol.collection import CollectionSpec, Record, parse_record
 from dp_forward.service.server.request_limits import Refused
+from postgres_server import PostgresServer
 from service.collector.collect_cases import parsed, record, spec, stored, summary
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Collection:
+def collection(place: str) -> Iterator[Collection]:
+    """In a folder, and in Postgres."""
+    with Collection.open_or_create(place, spec()) as made:
+        yield made
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path) -> Collection:
     return Collection.open_or_create(tmp_path / "collected", spec())
 
 
@@ -47,7 +55,7 @@ def test_a_record_is_stored_once(collection: Collection) -> None:
     assert collection.add(records[2:] + some(1)) == (1, 3)
     assert collection.add([records[0], records[0]]) == (0, 2)
     assert len(collection) == 6 == len(stored(collection))
-    again = Collection.open(collection.folder)
+    again = Collection.open(collection.place)
     assert len(again) == 6
     assert again.spec.as_dict() == collection.spec.as_dict()
 
@@ -69,32 +77,32 @@ def test_the_same_id_with_another_record_stores_nothing(collection: Collection) 
     assert stored(collection) == before
 
 
-def test_files_are_for_their_owner_alone(collection: Collection) -> None:
-    collection.add(some(2))
-    files = list(collection.folder.iterdir())
+def test_files_are_for_their_owner_alone(in_folder: Collection) -> None:
+    in_folder.add(some(2))
+    files = list(in_folder.place.iterdir())
     assert {path.name for path in files} >= {"collection.json", RECORDS, RECORDS + "-wal"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
-    assert stat.S_IMODE(collection.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(in_folder.place.stat().st_mode) == 0o700
 
 
 def limit_pages(collection: Collection, more: int) -> None:
     """Let the file grow by so many pages only."""
-    with collection._database.transaction(write=False) as connection:
+    with collection._store.transaction(write=False) as connection:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + more}")
 
 
-def test_a_full_disk_refuses_and_stores_nothing(collection: Collection) -> None:
-    collection.add(some(2))
-    before = stored(collection)
-    limit_pages(collection, 2)
+def test_a_full_disk_refuses_and_stores_nothing(in_folder: Collection) -> None:
+    in_folder.add(some(2))
+    before = stored(in_folder)
+    limit_pages(in_folder, 2)
     with pytest.raises(Refused) as error:
-        collection.add(some(40))
+        in_folder.add(some(40))
     assert (error.value.code, error.value.status) == ("full", 507)
     assert error.value.retry_after
-    assert stored(collection) == before
-    limit_pages(collection, 100_000)
-    assert collection.add(some(40)) == (40, 0)
+    assert stored(in_folder) == before
+    limit_pages(in_folder, 100_000)
+    assert in_folder.add(some(40)) == (40, 0)
 
 
 def test_threads_share_one(collection: Collection) -> None:
@@ -116,7 +124,7 @@ def test_a_kill_leaves_whole_bodies(collection: Collection) -> None:
     child = os.fork()
     if child == 0:
         try:
-            mine = Collection.open(collection.folder)
+            mine = Collection.open(collection.place)
             for body in bodies:
                 mine.add(body)
                 os.write(write, b".")
@@ -129,7 +137,7 @@ def test_a_kill_leaves_whole_bodies(collection: Collection) -> None:
     while more := os.read(read, 100):
         acknowledged += len(more)
     os.close(read)
-    there = {row[0] for row in stored(Collection.open(collection.folder))}
+    there = {row[0] for row in stored(Collection.open(collection.place))}
     whole = [all(r.header.request in there for r in body) for body in bodies]
     assert len(there) % 8 == 0
     assert len(there) == 8 * sum(whole)
@@ -185,9 +193,9 @@ def test_a_fork_with_an_open_collection_loses_no_stored_record(tmp_path: Path) -
     assert min(control) < 3
 
 
-def test_a_folder_is_one_collection(tmp_path: Path, collection: Collection) -> None:
-    folder = collection.folder
-    assert Collection.open_or_create(folder, spec()).folder == folder
+def test_a_folder_is_one_collection(tmp_path: Path, in_folder: Collection) -> None:
+    folder = in_folder.place
+    assert Collection.open_or_create(folder, spec()).place == folder
     with pytest.raises(InvalidInput, match="labels"):
         Collection.open_or_create(folder, spec("none"))
     with pytest.raises(InvalidInput, match=r"collection\.json"):
@@ -204,12 +212,32 @@ def test_a_folder_is_one_collection(tmp_path: Path, collection: Collection) -> N
         Collection.open(folder)
 
 
-def test_a_maker_that_was_killed_is_taken_over(collection: Collection) -> None:
-    (collection.folder / "collection.json").unlink()
-    assert Collection.open_or_create(collection.folder, spec()).add(some(1)) == (1, 0)
-    (collection.folder / "collection.json").unlink()
+def test_a_database_is_one_collection(postgres: PostgresServer, tmp_path: Path) -> None:
+    url = f"{postgres.database()}&password=a-secret-of-the-database"
+    with pytest.raises(InvalidInput, match="hold"):
+        Collection.open(url)
+    with Collection.open_or_create(url, spec()) as first, Collection.open_or_create(url, spec()) as second:
+        records = some(4)
+        assert [first.add(records[:3]), second.add(records)] == [(3, 0), (1, 3)]
+        assert "secret" not in repr(first)
+    with pytest.raises(InvalidInput, match="labels") as error:
+        Collection.open_or_create(url, spec("none"))
+    assert "secret" not in str(error.value)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match="be a folder that can be written") as error:
+        Collection.open_or_create(tmp_path / "file" / "below", spec())
+    assert "\n" not in str(error.value)
+
+
+def test_a_maker_that_was_killed_is_taken_over(in_folder: Collection) -> None:
+    (in_folder.place / "collection.json").unlink()
+    assert Collection.open_or_create(in_folder.place, spec()).add(some(1)) == (1, 0)
+    (in_folder.place / "collection.json").unlink()
     with pytest.raises(InvalidInput, match="new or empty"):  # records without a spec are never given one
-        Collection.open_or_create(collection.folder, spec())
+        Collection.open_or_create(in_folder.place, spec())
 
 
 # --- batches and export -------------------------------------------------------------------------------------
@@ -238,7 +266,7 @@ def test_an_export_is_what_was_collected_in_another_order(collection: Collection
     records = some(30)
     collection.add(records)
     seen: list[int] = []
-    corpus = export_corpus(collection.folder, tmp_path / "corpus", progress=seen.append)
+    corpus = export_corpus(collection.place, tmp_path / "corpus", progress=seen.append)
     assert multiset(corpus) == sorted((r.noisy, r.label) for r in records)
     in_order = corpus.__getitems__(range(30))["labels"].tolist()
     assert in_order == [r.label for r in sorted(records, key=lambda r: r.header.request)]
@@ -246,7 +274,7 @@ def test_an_export_is_what_was_collected_in_another_order(collection: Collection
     assert corpus.shuffled is None
     assert seen == [30]
     assert corpus.guarantee.as_dict() == spec().corpus_spec(30, 30).guarantee().as_dict()
-    again = export_corpus(collection.folder, tmp_path / "again")
+    again = export_corpus(collection.place, tmp_path / "again")
     assert {p.name: p.read_bytes() for p in again.folder.iterdir()} == {
         p.name: p.read_bytes() for p in corpus.folder.iterdir()
     }
@@ -257,20 +285,20 @@ def test_an_unsealed_batch_is_never_exported(collection: Collection, tmp_path: P
     one, two = some(7), some(5)
     collection.add(one, first)
     with pytest.raises(InvalidInput, match="complete records"):
-        export_corpus(collection.folder, tmp_path / "none")
+        export_corpus(collection.place, tmp_path / "none")
     assert not (tmp_path / "none").exists()
     collection.add(two, second)
     collection.add(some(3), third)
     collection.seal(first, 7)
     collection.seal(second, 5)
     assert summary(collection) == {"records": 12, "waiting": 3, "batches": 2}
-    corpus = export_corpus(collection.folder, tmp_path / "corpus")
+    corpus = export_corpus(collection.place, tmp_path / "corpus")
     assert multiset(corpus) == sorted((r.noisy, r.label) for r in one + two)
     counted = {ShuffledBatch(7, (3, 2, 2)), ShuffledBatch(5, (2, 2, 1))}
     assert corpus.shuffled is not None
     assert set(corpus.shuffled) == counted
     collection.add(some(1))  # straight from a user: now not every record was shuffled
-    assert export_corpus(collection.folder, tmp_path / "mixed").shuffled is None
+    assert export_corpus(collection.place, tmp_path / "mixed").shuffled is None
 
 
 @pytest.mark.parametrize("labels", ["none", RandomizedResponse(1.0, 3)])
@@ -281,7 +309,7 @@ def test_other_labels_are_exported_as_they_were_collected(tmp_path: Path, labels
     records = [parse_record(record(i, label=wanted), labels=spec(labels).label_count) for i in range(4)]
     collection.add(records, batch)
     collection.seal(batch, 4)
-    corpus = export_corpus(collection.folder, tmp_path / "corpus")
+    corpus = export_corpus(collection.place, tmp_path / "corpus")
     assert (corpus.labels is None) == (wanted is None)
     assert (corpus.label_transition is None) == (labels == "none")
     assert corpus.shuffled == (ShuffledBatch(4, None),)
@@ -289,18 +317,18 @@ def test_other_labels_are_exported_as_they_were_collected(tmp_path: Path, labels
 
 
 def test_an_export_is_all_or_nothing(
-    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_folder: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collection.add(some(6))
-    with sqlite3.connect(collection.folder / RECORDS) as connection:
+    in_folder.add(some(6))
+    with sqlite3.connect(in_folder.place / RECORDS) as connection:
         connection.execute("UPDATE records SET label = (label + 1) % 3 WHERE rowid = 4")
     with pytest.raises(InvalidInput, match="damaged"):
-        export_corpus(collection.folder, tmp_path / "corpus")
-    assert not [path for path in tmp_path.iterdir() if path.name != collection.folder.name]
+        export_corpus(in_folder.place, tmp_path / "corpus")
+    assert not [path for path in tmp_path.iterdir() if path.name != in_folder.place.name]
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "x").touch()
     with pytest.raises(InvalidInput, match="new or empty"):
-        export_corpus(collection.folder, tmp_path / "taken")
+        export_corpus(in_folder.place, tmp_path / "taken")
 
 
 def test_several_shards_hold_every_record_once(
@@ -309,15 +337,15 @@ def test_several_shards_hold_every_record_once(
     monkeypatch.setattr("dp_forward.corpus.corpus_spec._MOST_SHARD_RECORDS", 4)
     records = some(10)
     collection.add(records)
-    corpus = export_corpus(collection.folder, tmp_path / "corpus")
+    corpus = export_corpus(collection.place, tmp_path / "corpus")
     assert corpus.spec.shards == 3
     assert multiset(corpus) == sorted((r.noisy, r.label) for r in records)
 
 
-def test_a_repr_tells_no_record(collection: Collection) -> None:
+def test_a_repr_tells_no_record(in_folder: Collection) -> None:
     records = some(1)
-    collection.add(records)
-    assert "collected" in repr(collection)
-    assert records[0].header.request.hex() not in repr(collection)
-    assert isinstance(collection.spec, CollectionSpec)
+    in_folder.add(records)
+    assert "collected" in repr(in_folder)
+    assert records[0].header.request.hex() not in repr(in_folder)
+    assert isinstance(in_folder.spec, CollectionSpec)
     assert not np.array_equal(records[0].values, some(1)[0].values), "the control: noise is drawn anew"

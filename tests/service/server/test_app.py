@@ -64,7 +64,7 @@ def app(provider: ProviderSide) -> Starlette:
 
 @pytest.fixture
 def client(app: Starlette) -> Iterator[TestClient]:
-    with TestClient(app) as made:
+    with TestClient(app, client=("127.0.0.1", 1)) as made:
         yield made
 
 
@@ -364,7 +364,7 @@ def test_without_the_token_nothing_is_told(guarded: TestClient, manifest: Manife
     for given in (None, TOKEN, f"Bearer {TOKEN}x", "é"):
         headers = {} if given is None else {"authorization": given.encode()}
         refused(guarded.get("/v1/manifest", headers=headers), 401, "token")
-        refused(guarded.get("/metrics", headers=headers), 401, "token")
+        refused(guarded.post("/v1/answer/", content=frame, headers={**FRAME, **headers}), 404, "not_found")
         refused(guarded.post("/v1/answer", content=frame, headers={**FRAME, **headers}), 401, "token")
     right = {"authorization": f"Bearer {TOKEN}"}
     assert guarded.get("/healthz").json() == {"status": "ok"}
@@ -418,12 +418,64 @@ def test_the_metrics_count_outcomes_batches_and_times(client: TestClient, manife
     names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert sorted(names) == [
         "dpf_batch_size",
+        "dpf_classes_total",
         "dpf_queue",
         "dpf_records_total",
         "dpf_request_seconds",
         "dpf_requests_total",
     ]
     assert all(line.startswith("#") or len(line.rsplit(" ", 1)) == 2 for line in lines)
+
+
+def test_metrics_are_for_the_operator(provider: ProviderSide) -> None:
+    users, operator = (
+        {"authorization": f"Bearer {TOKEN}"},
+        {"authorization": "Bearer the-word-of-the-operator"},
+    )
+    app = make_app(provider, front_digest=FRONT, settings=ServerSettings(token=TOKEN))
+    local, remote = TestClient(app, client=("127.0.0.1", 1)), TestClient(app, client=("192.0.2.7", 1))
+    assert local.get("/metrics").status_code == 200
+    for header in ("x-forwarded-for", "forwarded", "via", "x-real-ip"):
+        refused(local.get("/metrics", headers={header: "127.0.0.1"}), 403, "operator")
+    refused(remote.get("/metrics", headers=users), 403, "operator")
+    settings = ServerSettings(token=TOKEN, metrics_token="the-word-of-the-operator")
+    app = make_app(provider, front_digest=FRONT, settings=settings)
+    local, remote = TestClient(app, client=("127.0.0.1", 1)), TestClient(app, client=("192.0.2.7", 1))
+    refused(local.get("/metrics", headers=users), 401, "token")
+    assert remote.get("/metrics", headers=operator).status_code == 200
+    with pytest.raises(InvalidInput, match="differ"):
+        ServerSettings(token=TOKEN, metrics_token=TOKEN)
+
+
+def test_only_a_page_of_an_allowed_origin_may_read_and_under_v1_alone(provider: ProviderSide) -> None:
+    settings = ServerSettings(token=TOKEN, allow_origins=("https://app.example", "http://127.0.0.1:3000"))
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    readable = "access-control-allow-origin"
+    with TestClient(make_app(provider, front_digest=FRONT, settings=settings)) as client:
+        for origin, allowed in (("https://app.example", True), ("https://app.example.evil", False)):
+            told = client.options("/v1/answer", headers={"origin": origin, **asked}).headers
+            assert (told.get(readable) == origin) == allowed
+            found = client.get("/v1/manifest", headers={"origin": origin})
+            refused(found, 401, "token")  # and its page may read why
+            assert (found.headers.get(readable) == origin) == allowed
+            assert "access-control-allow-credentials" not in found.headers
+            assert readable not in client.get("/healthz", headers={"origin": origin}).headers
+    with TestClient(make_app(provider, front_digest=FRONT, settings=ServerSettings())) as client:
+        assert readable not in client.get("/v1/manifest", headers={"origin": "https://app.example"}).headers
+    for wrong in ("*", "null", "https://app.example/", "app.example", "https://*.example", "https://a b"):
+        with pytest.raises(InvalidInput, match="exact origin"):
+            ServerSettings(allow_origins=(wrong,))
+
+
+def test_a_server_is_ready_while_its_back_computes_and_alive_as_long_as_it_answers(
+    app: Starlette, client: TestClient
+) -> None:
+    assert client.get("/readyz").json() == {"status": "ok"}
+    app.state.handler.batcher.stopping = True
+    time.sleep(1.1)  # it is looked at once in a second
+    found = client.get("/readyz")
+    assert (found.status_code, found.json()) == (503, {"status": "stopping"})
+    assert client.get("/healthz").status_code == 200
 
 
 @pytest.mark.slow

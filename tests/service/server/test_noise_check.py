@@ -10,7 +10,13 @@ from scipy import stats
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import release_batch
 from dp_forward.privacy import Mechanism, NoiseSpec, PrivUnit
-from dp_forward.service.server.noise_check import MOST_FALSE_REFUSALS, NoiseCheck, OneHotCheck, noise_check
+from dp_forward.service.server.noise_check import (
+    MOST_FALSE_REFUSALS,
+    NoiseCheck,
+    OneHotCheck,
+    noise_check,
+    warn_if_blind,
+)
 from dp_forward.service.server.request_limits import Refused
 from reference_samplers import raw_vector
 
@@ -73,7 +79,7 @@ def test_honest_releases_pass(name: str, bits: int) -> None:
 def test_a_client_that_forgot_the_noise_is_refused(name: str) -> None:
     mechanism = CHOICES[name].build()
     check = made_check(mechanism)
-    assert check.tells
+    assert check.frames == 1
     assert {refusal(check, values) for values in without_noise(mechanism, check)} == {"no_noise"}
     assert refusal(check, np.zeros((ROWS, WIDTH), dtype=np.int16)) == "no_noise"
 
@@ -163,13 +169,83 @@ def test_clamping_costs_next_to_nothing_however_much_crosses(entries: int) -> No
     assert check.false_refusals < MOST_FALSE_REFUSALS
     assert wide.whole.low - check.whole.low < 1
     assert check.whole.high - wide.whole.high < 3
-    assert check.tells
+    assert check.frames == 1
 
 
-def test_few_entries_are_told_to_be_too_few() -> None:
-    check = made_check(CHOICES["privunit"].build(), rows=1, width=4)
-    assert not check.tells
+NARROW = {"privunit": 14, "gaussian": 7}
+"""At eight numbers and epsilon 8: a client without noise is refused at this release."""
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("bits", [8, 16])
+def test_where_few_numbers_cross_a_run_without_noise_is_refused_and_honest_ones_never(
+    name: str, bits: int
+) -> None:
+    mechanism = CHOICES[name].build()
+    check = made_check(mechanism, bits=bits, rows=1, width=8)
+    assert check.frames == NARROW[name]
     assert check.false_refusals < MOST_FALSE_REFUSALS
+    bound = mechanism.bound if isinstance(mechanism, PrivUnit) else mechanism.sensitivity.bound  # type: ignore[attr-defined]
+    step = check.per_deviation * mechanism.sigma  # type: ignore[attr-defined]
+    bare = np.rint(bound.apply(hidden_matrices(1, rows=1, width=8)[0]) / step).astype(np.int16)
+    honest = release_batch(hidden_matrices(4_000, rows=1, width=8), mechanism, bits=bits)
+    for number, released in enumerate(honest):
+        check(released.values, number.to_bytes(16))
+    assert len(check.runs.get(None, ())) < check.frames
+    check.runs.clear()
+    for number in range(check.frames - 1):
+        check(bare, number.to_bytes(16), "one")
+        check(bare, b"the same again", "retry")  # what is sent again is no second release
+        check(bare, number.to_bytes(16), "two")
+    assert refusal_of(check, bare, "one") == refusal_of(check, bare, "one") == "no_noise"
+    long = next(one.values for one in honest if np.linalg.norm(one.values) * check.per_deviation > check.bare)
+    check(long, b"", "two")  # the noise is there
+    assert refusal_of(check, bare, "two") is refusal_of(check, bare, "three") is None
+
+
+def refusal_of(check: NoiseCheck, values: NDArray[np.int16], user: str) -> str | None:
+    try:
+        check(values, b"one more", user)
+    except Refused as refused:
+        return refused.code
+    return None
+
+
+@pytest.mark.parametrize("width", [2, 8])
+@pytest.mark.parametrize("name", NARROW)
+def test_an_honest_release_is_as_short_as_without_noise_no_oftener_than_computed(
+    name: str, width: int
+) -> None:
+    from dp_forward.service.server.noise_check import _short_rate
+
+    mechanism = CHOICES[name].build()
+    random, reach, count = np.random.default_rng(8), 3.0, 20_000
+    x = np.zeros((1, width))
+    if isinstance(mechanism, PrivUnit):
+        x[0, 0] = 1.0
+        lengths = np.array([np.linalg.norm(raw_vector(mechanism, x, random)) for _ in range(count)])
+    else:
+        lengths = np.linalg.norm(random.normal(size=(count, width)), axis=1)
+    vectors = int(isinstance(mechanism, PrivUnit))
+    rate, short = _short_rate(mechanism, width, vectors, reach), int(np.sum(lengths <= reach))
+    assert stats.binomtest(short, count, rate).pvalue > 1e-6
+    # The control: the rate of a length a tenth smaller is refuted by the same draws.
+    wrong = _short_rate(mechanism, width, vectors, 0.9 * reach)
+    assert stats.binomtest(short, count, wrong, alternative="greater").pvalue < 1e-6
+
+
+def test_a_number_that_a_thousand_releases_cannot_tell_is_said_to_be_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loud = made_check(NoiseSpec(mechanism="gaussian", epsilon=60.0).build(), rows=1, width=1)
+    assert loud.frames is None
+    warn_if_blind([loud])
+    warn_if_blind([made_check(CHOICES["gaussian"].build(), rows=1, width=8)])
+    warn_if_blind([made_check(CHOICES["gaussian"].build())])
+    assert [record.getMessage() for record in caplog.records] == [
+        "so few numbers cross that a client without noise may not be noticed",
+        "a client without noise is noticed after 7 releases in a row",
+    ]
 
 
 def test_a_refusal_shows_no_value() -> None:
@@ -183,7 +259,7 @@ def test_an_answer_among_labels_is_one_hot_or_refused() -> None:
     response = NoiseSpec(mechanism="k-ary-response", epsilon=1.0, columns=4).build()
     check = noise_check(response, shape=(1, 4), step=1.0, bits=8)
     assert check.false_refusals == 0
-    assert not check.tells, "a bare decision looks like an answer"
+    assert check.frames is None, "a bare decision looks like an answer"
     for released in release_batch(hidden_matrices(200, rows=1, width=4), response, bits=8):
         check(released.values)
     for values in ([0, 0, 0, 0], [1, 1, 0, 0], [2, 0, 0, 0], [-1, 0, 0, 0], [1, -1, 1, 0], [1, 0, 0, -1]):

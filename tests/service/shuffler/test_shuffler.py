@@ -17,6 +17,7 @@ import httpx
 import pytest
 from scipy.stats import chi2
 from starlette.applications import Starlette
+from starlette.requests import HTTPConnection
 from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput, LedgerUnavailable
@@ -27,9 +28,11 @@ from dp_forward.service.protocol.collection import CollectionSpec
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.users import Guard
 from dp_forward.service.shuffler import shuffler_store as store_module
 from dp_forward.service.shuffler.shuffler_app import Forwarder, fetch_spec, make_shuffler_app, send_batch
 from dp_forward.service.shuffler.shuffler_store import Batch, ShufflerStore, fresh_ids
+from postgres_server import PostgresServer
 from service.collector.collect_cases import summary
 from service.shuffler.shuffle_cases import (
     OCTETS,
@@ -50,8 +53,8 @@ LOCAL = ServerSettings(port=0)
 QUICK = RetryPolicy(attempts=2, first=0.01, longest=0.02, timeout=5.0)
 
 
-def opened(folder: Path, least: int = 50) -> ShufflerStore:
-    return ShufflerStore(folder, spec(), least=least)
+def opened(place: Path | str, least: int = 50, **users: int) -> ShufflerStore:
+    return ShufflerStore(place, spec(), least=least, **users)
 
 
 def collecting(folder: Path) -> TestClient:
@@ -98,10 +101,9 @@ def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_pa
     collector = collector_app(tmp_path / "collected", LOCAL)
     with running(collector, LOCAL) as behind:
         line = Transport(behind, token=TOKEN, retry=QUICK)
-        wanted = fetch_spec(line)
-        with closing(opened(tmp_path / "shuffle")) as store:
+        with closing(ShufflerStore(tmp_path / "shuffle", fetch_spec(line), least=50)) as store:
             forwarder = Forwarder(store, line, at_once=25)
-            app = make_shuffler_app(store, forwarder, wanted, settings=LOCAL, most=MOST)
+            app = make_shuffler_app(store, forwarder, settings=LOCAL, most=MOST)
             with running(app, LOCAL) as before, httpx.Client(base_url=before) as client:
                 offered = CollectionSpec.from_dict(client.get("/v1/collection").json())
                 assert (offered.shuffler_least, offered.manifest) == (50, manifest())
@@ -113,12 +115,15 @@ def test_records_of_three_users_arrive_in_one_sealed_batch_and_not_before(tmp_pa
                 assert not any(
                     b"batches" in name.encode() for name in collector.state.handler.metrics.records
                 )
-                assert "dpf_shuffle_waiting 40" in client.get("/metrics").text
+                page = client.get("/metrics").text
+                assert "dpf_shuffle_batches_total 0" in page
+                assert "waiting" not in page
+                assert "40" not in page
                 client.post("/v1/records", content=b"".join(users[2]), headers=OCTETS)
                 until = time.monotonic() + 20
                 while forwarder.batches == 0 and time.monotonic() < until:
                     time.sleep(0.01)
-                assert "dpf_shuffle_waiting 0" in client.get("/metrics").text
+                assert "dpf_shuffle_records_total 60" in client.get("/metrics").text
                 again = client.post("/v1/records", content=b"".join(users[0]), headers=OCTETS)
                 assert again.json() == {"stored": 0, "known": 20}
         line.close()
@@ -184,8 +189,8 @@ def test_a_crash_before_the_batch_leaves_all_records_waiting(tmp_path: Path) -> 
     store.close()
 
 
-def test_a_batch_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(opened(tmp_path)) as store:
+def test_a_batch_is_made_whole_or_not_at_all(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(opened(place)) as store:
         store.add(read(made(60)), most=MOST)
         done = []
 
@@ -199,14 +204,14 @@ def test_a_batch_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest
             patch.setattr(store_module, "with_new_id", failing)
             with pytest.raises(LedgerUnavailable):
                 store.make_batch()
-        assert (store.waiting, store.batch, store.piece(most=5)) == (60, None, [])
+        assert (store.waiting, store.batch, store.piece(store.batch, most=5)) == (60, None, [])
         assert store.make_batch()
-        assert len(store.piece(most=100)) == 60
+        assert len(store.piece(store.batch, most=100)) == 60
 
 
 @pytest.mark.slow
-def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
-    with closing(opened(tmp_path / "shuffle", least=20)) as store:
+def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path, place: str) -> None:
+    with closing(opened(place, least=20)) as store:
         store.add(read(made(20)), most=MOST)
         store.make_batch()
         with pytest.raises(Killed):  # before the seal
@@ -218,7 +223,7 @@ def test_a_collector_that_lost_pieces_gets_them_again(tmp_path: Path) -> None:
     assert summary(Collection.open(tmp_path / "restored")) == {"records": 20, "waiting": 0, "batches": 1}
 
 
-def test_a_collector_that_refuses_or_is_away_costs_nothing(tmp_path: Path) -> None:
+def test_a_collector_that_refuses_or_is_away_costs_nothing(place: str) -> None:
     weather: Iterator[int] = iter([401, 503, 503])
     line = Transport(
         "http://127.0.0.1:1",
@@ -226,14 +231,14 @@ def test_a_collector_that_refuses_or_is_away_costs_nothing(tmp_path: Path) -> No
         retry=QUICK,
         transport=httpx.MockTransport(lambda request: httpx.Response(next(weather), json={"error": "x"})),
     )
-    with closing(opened(tmp_path, least=20)) as store:
+    with closing(opened(place, least=20)) as store:
         store.add(read(made(20)), most=MOST)
         forwarder = Forwarder(store, line, at_once=20)
         for _ in range(2):
             with pytest.raises(Exception, match=r"token|attempts"):
                 forwarder.once()
             assert store.batch is not None
-            assert len(store.piece(most=100)) == 20
+            assert len(store.piece(store.batch, most=100)) == 20
         # While one is on its way, the next ones gather.
         store.add(read(made(30, seed=1)), most=MOST)
         assert not store.make_batch()
@@ -277,8 +282,8 @@ def places(folder: Path, rounds: int) -> Counter[int]:
             records = [changed(one.data, request=new) for one, new in zip(base, ids, strict=True)]
             store.add(read(records), most=MOST)
             store.make_batch()
-            found[[content(one) for one in store.piece(most=6)].index(content(records[0]))] += 1
-            store.finish()
+            found[[content(one) for one in store.piece(store.batch, most=6)].index(content(records[0]))] += 1
+            store.finish(store.batch)
     return found
 
 
@@ -312,27 +317,49 @@ def test_no_old_id_is_left_in_the_files_after_a_batch(tmp_path: Path) -> None:
         store.make_batch()
         after = bytes_of(tmp_path)
         assert not any(request in after for request in old)
-        new = [one[96:112] for one in store.piece(most=300)]
+        new = [one[96:112] for one in store.piece(store.batch, most=300)]
         assert all(request in after for request in new)
         assert store.add(read(records[:5]), most=MOST) == (0, 5)
-        store.finish()
+        store.finish(store.batch)
         gone = bytes_of(tmp_path)
         assert not any(request in gone for request in new)
         assert not any(content(record)[40:80] in gone for record in records)
     assert (tmp_path / "shuffle.sqlite").stat().st_mode & 0o777 == 0o600
 
 
-def test_headers_of_a_batch_are_alike_whatever_machine_wrote_them(tmp_path: Path) -> None:
+def tables_of(postgres: PostgresServer, url: str) -> bytes:
+    """All files of the tables of a server; not its write-ahead log, which keeps what was deleted."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+    files = sorted((postgres.folder / "data" / "base").rglob("*"))
+    return b"".join(path.read_bytes() for path in files if path.is_file())
+
+
+def test_no_old_id_is_left_in_the_tables_of_postgres_after_a_batch(postgres: PostgresServer) -> None:
+    url, records = postgres.database(), made(60)
+    old = [record[96:112] for record in records]
+    with closing(opened(url)) as store:
+        store.add(read(records), most=MOST)
+        before = tables_of(postgres, url)
+        assert all(request in before for request in old)  # the control: this search finds them
+        store.make_batch()
+        after = tables_of(postgres, url)
+        assert not any(request in after for request in old)
+
+
+def test_headers_of_a_batch_are_alike_whatever_machine_wrote_them(place: str) -> None:
     records = made(20)
     wanted = manifest()
     odd = [
         changed(one, epsilon=wanted.epsilon * (1 + 1e-12), step=wanted.step * (1 + 1e-12)) for one in records
     ]
-    with closing(opened(tmp_path, least=20)) as store:
+    with closing(opened(place, least=20)) as store:
         store.add(read(odd[:10] + records[10:]), most=MOST)
         assert store.add(read(records), most=MOST) == (0, 20)  # the same record, whoever wrote its header
         store.make_batch()
-        sent = store.piece(most=20)
+        sent = store.piece(store.batch, most=20)
     assert len({one[:96] + one[112:128] for one in sent}) == 1
     assert {one[112:120] for one in sent} == {bytes(8)}
     assert Counter(map(content, sent)) == Counter(map(content, records))
@@ -341,10 +368,10 @@ def test_headers_of_a_batch_are_alike_whatever_machine_wrote_them(tmp_path: Path
 # ------------------------------------------------------------------------------------------ what is refused
 
 
-def test_the_same_id_with_another_content_is_refused_whole(tmp_path: Path) -> None:
+def test_the_same_id_with_another_content_is_refused_whole(place: str) -> None:
     records = made(3)
     other = made(1, seed=9, ids=[records[0][96:112]])
-    with closing(opened(tmp_path)) as store:
+    with closing(opened(place)) as store:
         store.add(read(records[:1]), most=MOST)
         with pytest.raises(Refused) as refused:
             store.add(read([*records[1:], *other]), most=MOST)
@@ -352,9 +379,9 @@ def test_the_same_id_with_another_content_is_refused_whole(tmp_path: Path) -> No
         assert store.waiting == 1
 
 
-def test_a_full_store_refuses_new_records_and_knows_old_ones(tmp_path: Path) -> None:
+def test_a_full_store_refuses_new_records_and_knows_old_ones(place: str) -> None:
     records = made(60)
-    with closing(opened(tmp_path)) as store:
+    with closing(opened(place)) as store:
         store.add(read(records[:50]), most=55)
         store.make_batch()  # those on their way count too
         with pytest.raises(Refused) as refused:
@@ -377,7 +404,194 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
     with pytest.raises(InvalidInput):
         opened(tmp_path / "new", least=1)
     with closing(opened(tmp_path, least=60)) as store:
-        assert (store.waiting, store.least) == (5, 60)
+        assert (store.waiting, store.offered.shuffler_least) == (5, 60)
+
+
+# ------------------------------------------------------------------------------------- who hides whom
+
+
+class ByHeader(Guard):
+    """Tells users apart by what they say; for tests."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __call__(self, connection: HTTPConnection) -> str | None:
+        return connection.headers.get("x-user")
+
+
+def idle(store: ShufflerStore) -> Forwarder:
+    """A forwarder whose collector is away."""
+    away = httpx.MockTransport(lambda request: httpx.Response(503))
+    return Forwarder(store, Transport("http://127.0.0.1:1", token=TOKEN, transport=away), at_once=5)
+
+
+def attacked(store: ShufflerStore, guard: Guard | None) -> tuple[bool, int, str]:
+    """One honest record waits, an attacker with one account sends all that is taken, then 49 others come.
+
+    Whether a batch isolates the record for him, how many others are in its batch, and what a page told him.
+    """
+    forwarder = idle(store)
+    forwarder.wake = lambda: None  # type: ignore[method-assign]
+    app = make_shuffler_app(store, forwarder, settings=LOCAL, most=MOST, guard=guard)
+    victim, own, others = made(1), made(60, seed=1), made(49, seed=2)
+    with TestClient(app) as client:
+
+        def send(record: bytes, user: str) -> int:
+            headers = {**OCTETS, "x-user": user}
+            return client.post("/v1/records", content=record, headers=headers).status_code
+
+        assert send(victim[0], "victim") == 200
+        page = client.get("/metrics").text
+        taken = [record for record in own if send(record, "attacker") == 200]
+        if not store.make_batch():
+            assert all(send(record, f"user {i}") == 200 for i, record in enumerate(others))
+            assert store.make_batch()
+        assert store.batch is not None
+        batch = {content(one) for one in store.piece(store.batch, most=200)}
+    assert content(victim[0]) in batch
+    left = batch - set(map(content, taken)) - {content(victim[0])}
+    return not left, len(left), page
+
+
+def test_one_account_cannot_isolate_a_record(place: str) -> None:
+    with closing(opened(place, least=50, least_users=50, records_per_user=1)) as store:
+        isolated, others, page = attacked(store, ByHeader())
+    assert (isolated, others) == (False, 49)
+    assert "waiting" not in page
+    assert 'outcome="records"' not in page
+    assert 'outcome="stored"' not in page
+
+
+def test_without_known_users_the_attack_succeeds_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The control: the same attack isolates the record, and the operator was warned."""
+    with closing(opened(tmp_path, least=50)) as store:
+        assert attacked(store, None)[:2] == (True, 0)
+    assert "users are not told apart" in caplog.text
+
+
+def test_a_batch_waits_for_different_users_however_many_records_there_are(place: str) -> None:
+    records = made(12)
+    with closing(opened(place, least=5, least_users=3, records_per_user=4)) as store:
+        store.add(read(records[:4]), most=MOST, user="a")
+        with pytest.raises(Refused, match="at most 4 records of one user") as refused:
+            store.add(read(records[4:5]), most=MOST, user="a")
+        assert (refused.value.status, store.waiting) == (429, 4)
+        assert store.add(read(records[:4]), most=MOST, user="a") == (0, 4)  # a retry is free
+        store.add(read(records[4:6]), most=MOST, user="b")
+        store.add(read(records[6:7]), most=MOST)  # nobody knows who: all of these are one user
+        with pytest.raises(Refused):
+            store.add(read(records[7:12]), most=MOST)
+        assert store.due
+        assert store.make_batch()
+        store.add(read(records[7:11]), most=MOST, user="a")  # the next batch has room for him again
+        assert not store.make_batch()
+
+
+def test_users_leave_no_trace_once_their_batch_is_made(tmp_path: Path) -> None:
+    with closing(opened(tmp_path, least=20, least_users=20, records_per_user=1)) as store:
+        for number, record in enumerate(made(20)):
+            store.add(read([record]), most=MOST, user=f"user-{number}")
+        with store._store.transaction(write=False) as connection:
+            senders = [row[0] for row in connection.execute("SELECT sender FROM waiting")]
+        before = bytes_of(tmp_path)
+        assert b"user-1" not in before
+        assert all(sender in before for sender in senders)  # the control: this search finds them
+        store.make_batch()
+        after = bytes_of(tmp_path)
+        assert not any(sender in after for sender in senders)
+
+
+def test_what_is_promised_of_users_needs_users(tmp_path: Path) -> None:
+    with closing(opened(tmp_path / "a", least=5, least_users=5, records_per_user=1)) as store:
+        with pytest.raises(InvalidInput, match="users that are known"):
+            make_shuffler_app(store, idle(store), settings=LOCAL, most=MOST)
+        told = CollectionSpec.from_dict(store.offered.as_dict())
+        assert (told.least_users, told.records_per_user, told.body_records) == (5, 1, 1)
+        store.add(read(made(1)), most=MOST, user="a")
+    for weaker in (
+        {},
+        {"least_users": 4, "records_per_user": 1},
+        {"least_users": 5, "records_per_user": 2},
+    ):
+        with pytest.raises(InvalidInput, match="as strict"):
+            opened(tmp_path / "a", least=5, **weaker)
+    for wrong in (
+        {"least_users": 6, "records_per_user": 1},
+        {"least_users": 1, "records_per_user": 1},
+        {"least_users": 5},
+        {"least_users": 5, "records_per_user": 0},
+    ):
+        with pytest.raises(InvalidInput):
+            opened(tmp_path / "b", least=5, **wrong)
+
+
+# -------------------------------------------------------------------------------- several over one Postgres
+
+
+def test_two_shufflers_make_each_batch_once_and_one_sends(postgres: PostgresServer, tmp_path: Path) -> None:
+    url, collector = postgres.database(), collecting(tmp_path / "collected")
+    records, said = made(60), [[], []]
+    with closing(opened(url)) as one, closing(opened(url)) as other:
+        one.add(read(records[:30]), most=MOST)
+        assert other.add(read(records[20:]), most=MOST) == (30, 10)
+        with one.try_lock() as mine:
+            assert mine
+            Forwarder(other, over(collector, said[1]), at_once=20).once()
+            assert said == [[], []]  # another process sends
+        threads = [
+            threading.Thread(target=Forwarder(store, over(collector, words), at_once=20).once)
+            for store, words in zip((one, other), said, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (one.batch, other.waiting) == (None, 0)
+    assert sorted(len(words) for words in said) == [0, CALLS]
+    assert Counter(inside for _, inside, _ in stored(tmp_path / "collected")) == Counter(
+        map(content, records)
+    )
+
+
+def test_a_sender_that_was_overtaken_neither_mixes_nor_deletes_a_batch(postgres: PostgresServer) -> None:
+    url = postgres.database()
+    with closing(opened(url, least=5)) as slow, closing(opened(url, least=5)) as quick:
+        slow.add(read(made(5)), most=MOST)
+        slow.make_batch()
+        old = slow.batch
+        assert old is not None
+        quick.finish(old)  # the other one has sent and sealed it
+        quick.add(read(made(5, seed=1)), most=MOST)
+        quick.make_batch()
+        assert slow.piece(old, most=9) == []
+        slow.acknowledge(old, b"\xff" * 16)
+        slow.finish(old)
+        now = quick.batch
+        assert now is not None
+        assert len(quick.piece(now, most=9)) == 5
+
+
+def test_a_shuffler_with_other_promises_takes_the_store_from_the_first(postgres: PostgresServer) -> None:
+    url = postgres.database()
+    with closing(opened(url, least=5)) as first:
+        first.add(read(made(4)), most=MOST)
+        with pytest.raises(InvalidInput, match="as strict"):
+            opened(url, least=4)
+        with closing(opened(url, least=6)) as second:
+            second.add(read(made(1, seed=1)), most=MOST)
+            assert not first.make_batch()  # five wait, and the fifth was told six
+            with pytest.raises(Refused, match="set up anew"):
+                first.add(read(made(1, seed=2)), most=MOST)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerUnavailable, match="cannot be written") as error:
+        opened(tmp_path / "file" / "below")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +607,7 @@ def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str,
     line = Transport("http://127.0.0.1:1", token=TOKEN, retry=QUICK)
     with closing(opened(tmp_path)) as store:
         app = make_shuffler_app(
-            store, Forwarder(store, line, at_once=5), spec(), settings=ServerSettings(token=TOKEN), most=MOST
+            store, Forwarder(store, line, at_once=5), settings=ServerSettings(token=TOKEN), most=MOST
         )
         with TestClient(app, headers={"authorization": f"Bearer {TOKEN}"}) as client:
             body = b"".join([*records[:2], changed(records[2], **change)])
@@ -405,8 +619,8 @@ def test_users_are_refused_as_at_the_collector(tmp_path: Path, change: dict[str,
             assert found.json()["error"] == "no_noise"
             assert store.waiting == 0
             assert client.get("/healthz", headers={"authorization": ""}).status_code == 200
-            for page in ("/metrics", "/v1/collection"):
-                assert client.get(page, headers={"authorization": ""}).status_code == 401
+            assert client.get("/metrics").status_code == 403  # it is not for users
+            assert client.get("/v1/collection", headers={"authorization": ""}).status_code == 401
             assert client.get("/v1/batches").status_code == 404
 
 
@@ -421,10 +635,10 @@ def test_a_shuffler_is_not_put_behind_another(tmp_path: Path) -> None:
         fetch_spec(line)
 
 
-def test_adding_and_batching_side_by_side_keeps_every_record(tmp_path: Path) -> None:
+def test_adding_and_batching_side_by_side_keeps_every_record(place: str) -> None:
     users = [made(24, seed=seed) for seed in range(4)]
     seen: list[bytes] = []
-    with closing(opened(tmp_path, least=10)) as store:
+    with closing(opened(place, least=10)) as store:
 
         def push(records: list[bytes]) -> None:
             for start in range(0, 24, 3):
@@ -435,8 +649,8 @@ def test_adding_and_batching_side_by_side_keeps_every_record(tmp_path: Path) -> 
             thread.start()
         while any(thread.is_alive() for thread in threads) or store.waiting >= 10:
             if store.make_batch():
-                seen += store.piece(most=1000)
-                store.finish()
+                seen += store.piece(store.batch, most=1000)
+                store.finish(store.batch)
         rest = store.waiting
     sent = Counter(map(content, itertools.chain(*users)))
     assert len(seen) + rest == 96
@@ -447,7 +661,7 @@ def test_what_senders_and_collectors_are_told_cannot_be_replaced(tmp_path: Path)
     store, other = opened(tmp_path / "store"), spec("none")
     collection = Collection.open_or_create(tmp_path / "collection", spec())
     for owner, name, value in (
-        (store, "least", 2),
+        (store, "offered", spec()),
         (store, "waiting", 10**6),
         (store, "batch", Batch(bytes(16), 10**6, b"")),
         (collection, "spec", other),
@@ -458,6 +672,6 @@ def test_what_senders_and_collectors_are_told_cannot_be_replaced(tmp_path: Path)
     ):
         with pytest.raises(AttributeError):
             setattr(owner, name, value)
-    assert store.least == 50
+    assert store.offered.shuffler_least == 50
     store.close()
     collection.close()

@@ -15,15 +15,15 @@ import hmac
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dp_forward.errors import LedgerUnavailable
 from dp_forward.ledger import Ledger
 from dp_forward.storage.database import Database, Problem
 from dp_forward.storage.files import make_secret, read_secret
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _TABLE: Final = """CREATE TABLE answers (
     key BLOB NOT NULL, server TEXT NOT NULL, label TEXT NOT NULL, probabilities TEXT NOT NULL,
@@ -60,12 +60,12 @@ class AnswerCache:
         self._database = Database.open_or_create(self._path, [_TABLE], refuse=self._refuse)
         len(self)  # refuses a damaged file now, before a text is read
 
-    def key(self, tokens: Mapping[str, Tensor], public: Mapping[str, Any]) -> bytes:
+    def key(self, tokens: Mapping[str, NDArray[np.int64]], public: Mapping[str, Any]) -> bytes:
         """The ledger's key for one text: its tokens, and the public settings of the release."""
         parts = [json.dumps(dict(public), sort_keys=True).encode()]
         for name in sorted(tokens):
             parts.append(f"{name} {tuple(tokens[name].shape)}".encode())
-            parts.append(tokens[name].cpu().numpy().astype("<i8").tobytes())
+            parts.append(tokens[name].astype("<i8").tobytes())
         # Each with its length, so that no two lists of parts look alike.
         framed = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
         return hmac.digest(self._secret, b"dp-forward/ask/1\0" + framed, hashlib.sha256)

@@ -44,19 +44,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerUnavailable
 from dp_forward.ledger import Cap, Ledger, Release, State, Summary
 from dp_forward.noise.released.released_matrix import Released, dequantise, release
+from dp_forward.optional_packages import name_extra
 from dp_forward.privacy import Budget
 from dp_forward.privacy.charge import Charge
 from dp_forward.progress import Count
 from dp_forward.service.client.answer_cache import AnswerCache
 from dp_forward.service.client.question import (
+    KEPT,
     Answer,
     Preview,
     Question,
@@ -67,11 +68,11 @@ from dp_forward.service.client.question import (
     check_text,
     refresh_frame,
 )
-from dp_forward.service.client.transport import Call, Reply, RetryPolicy, Transport
+from dp_forward.service.client.transport import Call, Connection, Reply, Transport
 from dp_forward.service.protocol.frame import frame_of, parse_frame
 from dp_forward.service.protocol.manifest import Offer
 from dp_forward.service.protocol.policy import Policy
-from dp_forward.split.artifacts import UserSide, front_of, load_user_side
+from dp_forward.split.artifacts import AskingSide, front_of, load_asking_side
 
 __all__ = ["Client"]
 
@@ -85,28 +86,28 @@ class Client:
     ``front`` is the user's folder of a run (or the run), ``budget`` the cap of a new ledger (epsilon in all),
     and ``budget_per_day`` a second one for each day of UTC; an old ledger keeps its own. The ledger holds the
     kind of noise of the front: pure releases (delta 0; then a budget per day alone will do), or Gaussian ones
-    at its delta. ``token`` is what the server knows the user by. ``epsilon`` asks with more noise than the
-    front says, if the server offers it. ``transport`` is one of httpx.
+    at its delta. ``epsilon`` asks with more noise than the front says, if the server offers it. The rest is
+    how the server is spoken to: ``token``, ``ca``, ``proxy`` and more (see `Connection`).
+
+    A front that has ONNX is computed by onnxruntime, where that is installed, and torch is not loaded.
     """
 
+    @name_extra("A client")  # httpx
     def __init__(
         self,
-        front: str | os.PathLike[str] | UserSide,
+        front: str | os.PathLike[str] | AskingSide,
         *,
         server: str,
         ledger: str | os.PathLike[str],
         budget: float | None = None,
         budget_per_day: float | None = None,
-        token: str | None = None,
-        transport: Any = None,
         bits: int | None = None,
         epsilon: float | None = None,
-        retry: RetryPolicy | None = None,
+        **connection: Unpack[Connection],
     ) -> None:
-        self._connection: dict[str, Any] = {"token": token, "retry": retry, "transport": transport}
-        self._transport, self._more = Transport(server, **self._connection), list[Transport]()
-        self._user = front if isinstance(front, UserSide) else load_user_side(front_of(front))
-        self._user.front.train(False)
+        self._connection = connection
+        self._transport, self._more = Transport(server, **connection), list[Transport]()
+        self._user = front if isinstance(front, AskingSide) else load_asking_side(front_of(front))
         policy = Policy.of(self._user, bits=bits)
         self._policy = policy if epsilon is None else policy.with_epsilon(epsilon)
         self._with_epsilon = functools.cache(self._policy.with_epsilon)
@@ -158,7 +159,7 @@ class Client:
         known, noisy = self._ledger.find(key), None
         if known is not None and known.state is not State.RESERVED:
             values = parse_frame(self._ledger.payload(known.id)).values
-            noisy = torch.from_numpy(dequantise(values, terms.mechanism, self.policy.release.bits))
+            noisy = dequantise(values, terms.mechanism, self.policy.release.bits)
         return Preview(tokens, self._hidden(tokens), noisy)
 
     def ask_many(
@@ -254,7 +255,7 @@ class Client:
         """The manifest that was agreed to, or what the server says now."""
         if self._manifest is not None:
             return self._manifest
-        reply = self._transport.send(Call("GET", "/v1/manifest"))
+        reply = self._transport.send(Call("GET", "/v1/manifest", kept="Nothing was charged."))
         check_clock(reply.date)
         self._clock = _clock()
         return reply.json()
@@ -270,7 +271,8 @@ class Client:
             return answer
         stored, entry, charge = self._pay(tokens, key, self._agree(policy))
         request, frame = refresh_frame(stored, int(time.time()))
-        return Question(Call("POST", "/v1/answer", body=frame), request, key, entry, charge, truncated)
+        call = Call("POST", "/v1/answer", body=frame, kept=KEPT)
+        return Question(call, request, key, entry, charge, truncated)
 
     def _recall(self, key: bytes, *, truncated: bool) -> Answer | None:
         """The stored answer of this server, if there is one."""
@@ -307,7 +309,7 @@ class Client:
         parts = [[part] for part in ((text,) if isinstance(text, str) else text)]
         with self._lock():  # a fast tokenizer must not be used by two threads at once
             try:
-                tokens = fixed.encode(*parts)
+                tokens, _ = fixed.encode_arrays(*parts)
                 # One more than fits is enough to know that it does not.
                 just_more = {"truncation": True, "max_length": spec.rows + 1}
                 long = fixed.tokenizer(*parts, **just_more)["input_ids"][0]
@@ -338,12 +340,11 @@ class Client:
         """Draw one release; only ever called for a charge that has none."""
         return release(self._hidden(tokens), terms.mechanism, bits=self.policy.release.bits)
 
-    @torch.inference_mode()
-    def _hidden(self, tokens: Tokens) -> Tensor:
-        hidden: Tensor = self._user.front(**tokens)
-        if tuple(hidden.shape) != (1, *self.policy.release.shape):
+    def _hidden(self, tokens: Tokens) -> NDArray[Any]:
+        hidden = self._user.hidden(tokens)
+        if hidden.shape != (1, *self.policy.release.shape):
             raise AssertionError("the front gives another shape than the policy says")
-        return hidden[0]
+        return hidden.reshape(self.policy.release.shape)
 
     def _frame(self, released: Released) -> bytes:
         spec, now = self.policy.release, int(time.time())

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger import Release
@@ -19,9 +20,12 @@ from dp_forward.service.protocol.frame import HEADER_BYTES, MOST_AHEAD_S, MOST_B
 
 __all__ = ["Preview"]
 
+KEPT: Final = "The release is kept, and is resent free."
+"""What is said of a text that was charged and has no answer."""
+
 Text = str | tuple[str, str]
 """What is asked about: one text, or a pair of them in one release."""
-Tokens = Mapping[str, Tensor]
+Tokens = Mapping[str, NDArray[np.int64]]
 
 _FRESH_SECONDS: Final = 6 * 3600
 """Servers refuse frames with an old time, so a stored release gets a new header after this long."""
@@ -61,8 +65,8 @@ class Preview:
     """
 
     tokens: Tokens
-    hidden: Tensor
-    noisy: Tensor | None
+    hidden: NDArray[Any]
+    noisy: NDArray[np.float32] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -123,8 +127,6 @@ def check_answer(found: Any, labels: tuple[str, ...], request: bytes) -> tuple[s
         ):
             values = [given[name] for name in labels]
             sound = all(type(value) in (int, float) and 0 <= value <= 1 for value in values)
-            if sound and abs(sum(values) - 1) <= 1e-3:
+            if sound and abs(sum(values) - 1) <= 1e-3 and given[label] == max(values):
                 return label, {name: float(given[name]) for name in labels}
-    raise ServerRefused(
-        "The server's answer does not fit the request. The release is kept, and is resent free."
-    )
+    raise ServerRefused(f"The server's answer does not fit the request. {KEPT}")

@@ -1,8 +1,9 @@
 """HTTP transport: requests and retries over kept-alive connections.
 
 Guarantees:
-    Redirects are not followed, no cookie is kept, no compressed answer is opened, and an answer is read up to
-    a fixed size and time. Without TLS only this machine is spoken to. A retry sends identical bytes.
+    Redirects are not followed, no cookie is kept, no compressed answer is opened, and one request has one
+    time from begin to end, and one size (`network`). Without TLS only this machine is spoken to. To it there
+    is no proxy, and to others only one that was named. A retry sends identical bytes.
 Edges:
     Threads may share a transport, and it may be used on both sides of a fork: no connection is shared between
     processes.
@@ -10,16 +11,17 @@ Edges:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.protocol.access import is_loopback
@@ -27,7 +29,14 @@ from dp_forward.service.protocol.access import is_loopback
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Call", "RetryPolicy", "Transport"]
+    from dp_forward.service.client.network import Limit
+
+__all__ = ["Call", "Connection", "RetryPolicy", "Transport"]
+
+_HEAD_BYTES: Final = 1 << 17
+"""Read of an answer besides its body: what httpcore takes for one head, and some."""
+_TOLD_SECONDS: Final = 2.0
+"""A pause that is longer is told."""
 
 
 class ServerRefused(DpForwardError):
@@ -44,13 +53,17 @@ class ServerUnavailable(DpForwardError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to make; a reply of more than ``most`` bytes is not read to its end."""
+    """One request to make; a reply of more than ``most`` bytes is not read to its end.
+
+    ``kept`` is what the user is told to be safe where there is no answer.
+    """
 
     method: str
     path: str
     most: int = 1 << 20
     body: bytes | None = field(default=None, repr=False)
     kind: str = "application/octet-stream"
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,13 @@ class Reply:
             return None if self.body is None else json.loads(self.body, parse_constant=int)
         except (ValueError, RecursionError):
             return None
+
+    @property
+    def code(self) -> str | None:
+        """That of a refusal; None where it has none, or one of other letters."""
+        found = self.json()
+        word = found.get("code", found.get("error")) if isinstance(found, dict) else None
+        return word if isinstance(word, str) and re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", word) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,85 +112,129 @@ class RetryPolicy:
         return full * (1 - secrets.randbelow(1 << 20) / (1 << 21))
 
 
+class Connection(TypedDict, total=False):
+    """How a server is spoken to: the arguments of `Transport`.
+
+    ``token`` is what the server knows the user by. ``ca`` is a PEM file of the authorities to trust in place
+    of the public ones, ``proxy`` an address such as http://host:3128; for this machine there is none. ``say``
+    is told of long pauses. ``transport`` is one of httpx.
+    """
+
+    token: str | None
+    ca: str | os.PathLike[str] | None
+    proxy: str | None
+    retry: RetryPolicy | None
+    say: Callable[[str], None] | None
+    transport: Any
+
+
 class Transport:
-    """Connections to one server; ``transport`` is one of httpx. Setting ``stopping`` ends every pause."""
+    """Connections to one server; see `Connection`. Setting ``stopping`` ends every pause."""
 
     def __init__(
-        self, server: str, *, token: str | None, retry: RetryPolicy | None = None, transport: Any = None
+        self,
+        server: str,
+        *,
+        token: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        proxy: str | None = None,
+        retry: RetryPolicy | None = None,
+        say: Callable[[str], None] | None = None,
+        transport: Any = None,
     ) -> None:
-        self.address, self._retry = _address(server), retry or RetryPolicy()
+        url, self._retry, self._say, self._told = _address(server), retry or RetryPolicy(), say, 0.0
+        self.address = str(url).rstrip("/")
         headers = {"user-agent": "dp-forward", "accept-encoding": "identity", "accept": "application/json"}
         if token is not None:
             if not token or not token.isascii() or not token.isprintable() or " " in token:
                 raise InvalidInput("token", "be printable ASCII without blanks", "another", "Check the file.")
             headers["authorization"] = f"Bearer {token}"
-        self._headers, self._inner = headers, transport  # the headers hold the token: never shown
+        if proxy is not None:
+            _check_proxy(proxy, url.host)
+        # The headers hold the token, the address of a proxy may hold a password: never shown.
+        self._headers, self._inner = headers, transport
+        self._network: dict[str, Any] = {"tls": url.scheme == "https", "ca": ca, "proxy": proxy}
         self._connect()
 
     def _connect(self) -> None:
-        import httpx
+        from dp_forward.service.client.network import open_network
 
-        self._process, self.stopping = os.getpid(), threading.Event()
-        self._http = httpx.Client(
-            limits=httpx.Limits(),  # all are kept alive; the caller bounds how many there are
-            headers=self._headers,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            transport=self._inner,
-            timeout=self._retry.timeout,
-            follow_redirects=False,
-        )
+        self._process, self.stopping, self._reached = os.getpid(), threading.Event(), False
+        # Of httpx only what sends: its client follows, keeps and obeys more than is wanted here.
+        self._http = self._inner or open_network(**self._network)
 
     def send(self, call: Call) -> Reply:
         """The reply of status 200 to a call that is repeated, byte for byte, while that makes sense.
 
         Edges:
-            Repeated: network failures, 408, 429, and 5xx. Every other status is `ServerRefused` at once.
+            Repeated: network failures, 408, 429 (but for a quota), and 5xx. Every other status is
+            `ServerRefused` at once, and so is a certificate that is not trusted. A server that was never
+            reached is tried once more, and no more: its address may be wrong.
         """
-        problem, wait, attempts = "the transport was closed", 0.0, max(1, self._retry.attempts)
-        for attempt in range(attempts):
+        from dp_forward.service.client.network import NoReply
+
+        problem, wait, made, attempts = "the transport was closed", 0.0, 0, max(1, self._retry.attempts)
+        while made < attempts:
+            if wait > _TOLD_SECONDS:
+                self._tell(problem, wait)
             if self.stopping.wait(wait):
                 break
-            reply = self.call(call)
-            if reply is None:
-                problem, wait = "the network failed", self._retry.wait(attempt)
+            made += 1
+            try:
+                reply = self.call(call)
+            except NoReply as failure:
+                if failure.final:
+                    raise _untrusted(failure, call) from None
+                problem, wait = str(failure), self._retry.wait(made - 1)
+                if not (failure.connected or self._reached) and made > 1:
+                    break
                 continue
             if reply.status == 200:
                 return reply
             # 408 and 429 are too slow and too many: the same bytes may be taken later.
-            if reply.status not in (408, 429) and reply.status < 500:
-                raise _refusal(reply)
-            problem, wait = f"status {reply.status}", self._retry.wait(attempt, reply.retry_after)
-        raise ServerUnavailable(
-            f"The server gave no answer in {attempts} attempts ({problem}). Check its address, and that it "
-            "runs. What was charged is kept: the same text asked again costs nothing."
-        )
+            if reply.code == "quota" or (reply.status not in (408, 429) and reply.status < 500):
+                raise _refusal(reply, call)
+            problem, wait = f"status {reply.status}", self._retry.wait(made - 1, reply.retry_after)
+        remedy = f"Check the address, and that the server runs. {call.kept}".rstrip()
+        tries = "1 attempt" if made == 1 else f"{made} attempts"
+        raise ServerUnavailable(f"No answer from {self.address} in {tries}: {problem}. {remedy}")
+
+    def _tell(self, problem: str, wait: float) -> None:
+        """Tell of a pause; of those of several threads at a time, one."""
+        now = time.monotonic()
+        if self._say is not None and now >= self._told:
+            self._told = now + wait
+            self._say(f"No answer yet ({problem}): trying again in {wait:.0f} s.")
 
     def start(self, call: Call) -> Future[Reply]:
         """`send` in a thread of its own, which nobody has to wait for."""
-        reply: Future[Reply] = Future()
+        from dp_forward.service.client.network import run_in_thread
 
-        def run() -> None:
-            try:
-                reply.set_result(self.send(call))
-            except BaseException as error:
-                reply.set_exception(error)
+        return run_in_thread(lambda: self.send(call))
 
-        threading.Thread(target=run, name="dp-forward-ask", daemon=True).start()
-        return reply
-
-    def call(self, call: Call) -> Reply | None:
-        """Make one request; None where the network failed or took too long: it may have arrived or not."""
+    def call(self, call: Call) -> Reply:
+        """Make one request, once; `network.NoReply` where the network failed or took too long."""
         import httpx
+
+        from dp_forward.service.client.network import NoReply, limited
 
         if self._process != os.getpid():
             self._connect()
-        url, until = self.address + call.path, time.monotonic() + self._retry.timeout
-        kind = {} if call.body is None else {"content-type": call.kind}
+        headers = self._headers if call.body is None else {**self._headers, "content-type": call.kind}
         try:
-            with self._http.stream(call.method, url, content=call.body, headers=kind) as response:
-                body = _read_body(response, call.most, until)
-        except httpx.TransportError:
-            return None
+            request = httpx.Request(call.method, self.address + call.path, headers=headers, content=call.body)
+            with (
+                limited(self._retry.timeout, call.most + _HEAD_BYTES) as limit,
+                contextlib.closing(self._http.handle_request(request)) as response,
+            ):
+                self._reached = True
+                body = _read_body(response, call.most, limit)
+        except httpx.TimeoutException:
+            raise NoReply(f"it took longer than {self._retry.timeout:g} s") from None
+        except httpx.ProxyError:
+            raise NoReply("the proxy does not connect to it", connected=False) from None
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError):
+            raise NoReply("the connection broke, or HTTP was not spoken on it") from None
         more = (response.headers.get(name) for name in ("retry-after", "date"))
         return Reply(response.status_code, body, *more)
 
@@ -183,7 +247,8 @@ class Transport:
 
 def send_records(transport: Transport, path: str, body: bytes, records: int) -> int:
     """Send a body of so many records, until it is stored; how many of them are new to the server."""
-    match transport.send(Call("POST", path, 1 << 12, body)).json():
+    kept = "What it has is kept: push again to go on."
+    match transport.send(Call("POST", path, 1 << 12, body, kept=kept)).json():
         case {"stored": int(stored), "known": int(known), **rest} if (
             not rest and stored >= 0 and known >= 0 and stored + known == records
         ):
@@ -191,45 +256,68 @@ def send_records(transport: Transport, path: str, body: bytes, records: int) -> 
     raise ServerRefused("The server's answer to records makes no sense. It is not asked again.")
 
 
-def _read_body(response: httpx.Response, most: int, until: float) -> bytes | None:
-    """The body, if it is plain bytes and not too many; one that takes too long is a `ReadTimeout`."""
-    import httpx
-
+def _read_body(response: httpx.Response, most: int, limit: Limit) -> bytes | None:
+    """The body, if it is plain bytes and not too many."""
     if response.headers.get("content-encoding", "identity") != "identity":
         return None
     body = bytearray()
     for part in response.iter_bytes():
-        if time.monotonic() > until:
-            raise httpx.ReadTimeout("too late")
+        limit.left()
         body += part
         if len(body) > most:
             return None
     return bytes(body)
 
 
-def _refusal(reply: Reply) -> ServerRefused:
+_REFUSALS: Final = {
+    "token": "The server does not take the token, or wants one. Check it, or get a new one.",
+    "shuffler": "This collector takes records from its shuffler only. Push to the shuffler's address.",
+    "quota": "The provider's quota for today is used up. Ask again tomorrow, or ask for a larger one.",
+}
+
+
+def _refusal(reply: Reply, call: Call) -> ServerRefused:
     """Of the server's words only a code is repeated."""
-    if reply.status in (401, 403):
-        return ServerRefused("The server does not take the token, or wants one. Check it, or get a new one.")
-    found = reply.json()
-    word = found.get("code", found.get("error")) if isinstance(found, dict) else None
-    known = isinstance(word, str) and re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", word)
-    reason = f": {word}" if known else ""
-    return ServerRefused(f"The server refused with status {reply.status}{reason}. It is not asked again.")
+    code = reply.code
+    if reply.status == 401 or (reply.status == 403 and code is None):
+        code = "token"
+    reason = "" if code is None else f": {code}"
+    words = f"The server refused with status {reply.status}{reason}. It is not asked again."
+    return ServerRefused(f"{_REFUSALS.get(code or '', words)} {call.kept}".rstrip())
 
 
-def _address(server: str) -> str:
-    """The address without a slash at its end; plain HTTP is for this machine only."""
-    import httpx
+def _untrusted(failure: Exception, call: Call) -> ServerRefused:
+    remedy = "For a private authority name its certificate (--ca)."
+    return ServerRefused(f"The server is not spoken to: {failure}. {remedy} {call.kept}".rstrip())
 
-    try:
-        url = httpx.URL(server)
-    except (httpx.InvalidURL, TypeError):
-        url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
+
+def _address(server: str) -> httpx.URL:
+    """The address, if it is one to speak to; plain HTTP is for this machine only."""
+    url = _parse(server)
+    if url is None or url.scheme not in ("http", "https") or url.userinfo:
         rule = "be an address such as https://host:8000"
         raise InvalidInput("server", rule, "another", "Give a token as token.")
     if url.scheme == "http" and not is_loopback(url.host):
         rule = "be https, unless it is on this machine"
         raise InvalidInput("server", rule, "http", "Without TLS others read the answers.")
-    return str(url).rstrip("/")
+    return url
+
+
+def _check_proxy(proxy: str, host: str) -> None:
+    """Refuse what is no address of an HTTP proxy, and any for this machine; it is never repeated."""
+    url = _parse(proxy)
+    if url is None or url.scheme != "http" or url.path not in ("", "/"):
+        remedy = "TLS goes through it to the server, so that it reads nothing."
+        raise InvalidInput("proxy", "be an address such as http://host:3128", "another", remedy)
+    if is_loopback(host):
+        raise InvalidInput("proxy", "be left out for a server on this machine", "one", "Leave it out.")
+
+
+def _parse(address: str) -> httpx.URL | None:
+    """An address with a host and without a query or fragment; its host can be read."""
+    import httpx
+
+    with contextlib.suppress(httpx.InvalidURL, TypeError, UnicodeError):
+        url = httpx.URL(address)
+        return url if url.host and not url.query and not url.fragment else None
+    return None

@@ -31,7 +31,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from dp_forward.corpus.corpus_spec import Labels
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
@@ -39,13 +39,7 @@ from dp_forward.corpus.writer import ledger_of, private_folder
 from dp_forward.errors import InvalidInput, LedgerUnavailable
 from dp_forward.ledger import Ledger, State
 from dp_forward.progress import Count
-from dp_forward.service.client.transport import (
-    Call,
-    RetryPolicy,
-    ServerUnavailable,
-    Transport,
-    send_records,
-)
+from dp_forward.service.client.transport import Call, Connection, Transport, send_records
 from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, pack_record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.protocol.manifest import Manifest
@@ -80,12 +74,10 @@ def push_corpus(
     *,
     server: str,
     cut: str,
-    token: str | None = None,
     ledger: str | os.PathLike[str] | None = None,
     again: bool = False,
-    retry: RetryPolicy | None = None,
-    transport: Any = None,
     progress: Count | None = None,
+    **connection: Unpack[Connection],
 ) -> UploadResult:
     """Send every record of the release in ``out`` to ``server``; see the module for what is promised.
 
@@ -94,21 +86,18 @@ def push_corpus(
         ledger: Where the release was charged (OUT.private/ledger).
         again: Send the acknowledged records, too.
         progress: Called with the number of records that the server has.
+        connection: How the server is spoken to; see `Connection`.
 
     Edges:
         `InvalidInput` for a release that is incomplete or not in the ledger, `ProtocolMismatch` for a server
         that collects something else, `ServerRefused` and `ServerUnavailable` as in asking. After any of them,
         and after a crash, the same call resumes.
     """
-    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as collector:
+    with contextlib.closing(Transport(server, **connection)) as collector:
         corpus = _charged_corpus(Path(out).absolute(), ledger)
         manifest = Manifest(release=replace(corpus.release, cut=cut))
         own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, collector.address)
-        try:
-            return _push(collector, corpus, own, log, again=again, progress=progress or (lambda done: None))
-        except ServerUnavailable as error:
-            reason = str(error).partition(" What was charged")[0]
-            raise ServerUnavailable(f"{reason} What it has is kept: push again to go on.") from None
+        return _push(collector, corpus, own, log, again=again, progress=progress or (lambda done: None))
 
 
 def check_collector(
@@ -117,9 +106,7 @@ def check_collector(
     *,
     bits: int,
     server: str,
-    token: str | None = None,
-    retry: RetryPolicy | None = None,
-    transport: Any = None,
+    **connection: Unpack[Connection],
 ) -> CollectionSpec:
     """Ask a server whether it would take a release of this front, before anything is drawn or charged.
 
@@ -128,7 +115,7 @@ def check_collector(
     """
     user.spec.required_noise()
     own = CollectionSpec(manifest=Manifest(release=replace(user.spec, bits=bits)), labels=labels)
-    with contextlib.closing(Transport(server, token=token, retry=retry, transport=transport)) as collector:
+    with contextlib.closing(Transport(server, **connection)) as collector:
         return _agreed_spec(collector, own)
 
 
@@ -161,7 +148,7 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
 
 def _agreed_spec(collector: Transport, own: CollectionSpec) -> CollectionSpec:
     """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
-    theirs = collector.send(Call("GET", "/v1/collection")).json()
+    theirs = collector.send(Call("GET", "/v1/collection", kept="Nothing was sent.")).json()
     if isinstance(theirs, dict) and isinstance(theirs.get("manifest"), dict):
         mine = own.as_dict()
         for name in mine["manifest"]:
@@ -202,7 +189,7 @@ def _push(
     spec = _agreed_spec(collector, own)
     done = 0 if again else log.here()[0]
     log.begin(done, spec.shuffler_least)  # before the first byte leaves
-    pushed, at_once = 0, max(1, min(own.body_records, _BODY_BYTES // own.record_bytes))
+    pushed, at_once = 0, max(1, min(spec.body_records, _BODY_BYTES // own.record_bytes))
     if done:
         progress(done)
     while done < len(corpus):

@@ -1,7 +1,9 @@
-"""SQLite store of collected records; idempotent inserts.
+"""Store of collected records, in a folder or in a Postgres database; idempotent inserts.
 
     DIR/collection.json   what is collected; written last, so a folder without it was never used
     DIR/records.sqlite    the records, and which batches of a shuffler are complete (sealed)
+
+In Postgres all of it lies in the schema dpf_records: one collection in each database.
 
 Guarantees:
     `Collection.add` stores all of its records in one synchronous transaction, or none of them: when it
@@ -9,8 +11,10 @@ Guarantees:
     time, another record under the same id is refused. A record belongs to one batch, or to none, for ever.
     A sealed batch takes no new records, and has exactly as many as it was sealed with.
     Both files are readable by their owner only (mode 0600).
+    One writer at a time, within a process and between processes (over Postgres, between machines); readers do
+    not wait.
 Edges:
-    One writer at a time, within a process and between processes; readers do not wait. A full disk refuses
+    A full disk refuses
     (code "full"), and nothing of that call is stored. The rows lie in the order of arrival: who may read this
     folder learns what the provider learnt anyway. An export forgets the order.
 """
@@ -18,8 +22,6 @@ Edges:
 from __future__ import annotations
 
 import json
-import os
-import sqlite3
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -32,6 +34,8 @@ from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Database, Problem, create_database
 from dp_forward.storage.files import write_file
 from dp_forward.storage.json_files import read_json
+from dp_forward.storage.postgres import PostgresDatabase
+from dp_forward.storage.stores import Connection, Place, Store, is_url, shown_place
 
 __all__ = ["Collection"]
 
@@ -39,35 +43,40 @@ _SPEC: Final = "collection.json"
 RECORDS: Final = "records.sqlite"
 _FORMAT: Final = 1
 _REMEDY: Final = "Name the folder of a collection."
-_SCHEMA: Final = f"""
-CREATE TABLE records (
-    request BLOB PRIMARY KEY NOT NULL, digest BLOB NOT NULL, label INTEGER, noisy BLOB NOT NULL, batch BLOB
-) STRICT;
-CREATE INDEX records_by_batch ON records (batch);
-CREATE TABLE batches (batch BLOB PRIMARY KEY NOT NULL, records INTEGER NOT NULL) STRICT;
-PRAGMA user_version = {_FORMAT}
-"""
+_TABLES: Final = (
+    "CREATE TABLE records (request BLOB PRIMARY KEY NOT NULL, digest BLOB NOT NULL, label INTEGER, "
+    "noisy BLOB NOT NULL, batch BLOB) STRICT",
+    "CREATE INDEX records_by_batch ON records (batch)",
+    "CREATE TABLE batches (batch BLOB PRIMARY KEY NOT NULL, records INTEGER NOT NULL) STRICT",
+)
+_SPEC_TABLE: Final = (
+    "CREATE TABLE spec (one INTEGER PRIMARY KEY CHECK (one = 1), format INTEGER NOT NULL, spec TEXT NOT NULL)"
+)
 
 
 class Collection:
     """An open collection; see the module. Threads may share one."""
 
-    def __init__(self, folder: Path, spec: CollectionSpec) -> None:
-        self.folder, self._spec = folder, spec
-        # A checkpoint after every 16 commits: each may hold a body of 8 MiB.
-        self._database = Database(folder / RECORDS, refuse=_refuse, check=_check_format, checkpoint_every=16)
-        self.close = self._database.close
-        """Close the file; closing twice is harmless."""
-        self.snapshot = self._database.snapshot
+    def __init__(self, place: Place, spec: CollectionSpec, store: Store) -> None:
+        self.place, self._spec, self._store = place, spec, store
+        self.close = store.close
+        """Close the store; closing twice is harmless."""
+        self.snapshot = store.snapshot
         """One moment of the collection, on a connection of its own; what is added meanwhile is not seen."""
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Collection:
-        """Open the collection in a folder; anything else is refused."""
-        place = Path(folder).absolute()
-        settings = read_json(place / _SPEC, name="collect", remedy=_REMEDY)
+    def open(cls, place: Place) -> Collection:
+        """Open the collection in a folder or database; anything else is refused."""
+        if is_url(place):
+            store: Store = PostgresDatabase(str(place), "records", refuse=_refuse, form=("spec", _FORMAT))
+            with store.transaction(write=False) as connection:
+                settings = json.loads(connection.execute("SELECT spec FROM spec").fetchone()[0])
+        else:
+            place = Path(place).absolute()
+            settings = read_json(place / _SPEC, name="collect", remedy=_REMEDY)
+            store = _open_records(place)
         try:
-            collection = cls(place, CollectionSpec.from_dict(settings))
+            collection = cls(place, CollectionSpec.from_dict(settings), store)
         except WireError:
             rule = f"hold a readable {_SPEC}"
             raise InvalidInput("collect", rule, "something else", _REMEDY) from None
@@ -75,38 +84,26 @@ class Collection:
         return collection
 
     @classmethod
-    def open_or_create(cls, folder: str | os.PathLike[str], spec: CollectionSpec) -> Collection:
-        """Open the collection of this spec, made if the folder is new or empty; any other is refused."""
-        place = Path(folder).absolute()
-        if not (place / _SPEC).is_file():
-            cls._create(place, spec)
+    def open_or_create(cls, place: Place, spec: CollectionSpec) -> Collection:
+        """Open the collection of this spec, made if the place is new or empty; any other is refused."""
+        settings = json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n"
+        if is_url(place):
+            row = ("INSERT INTO spec VALUES (1, ?, ?)", (_FORMAT, settings))
+            PostgresDatabase(str(place), "records", [*_TABLES, _SPEC_TABLE, row], refuse=_refuse).close()
+        elif not (Path(place) / _SPEC).is_file():
+            try:
+                _create(Path(place).absolute(), settings)
+            except OSError as error:
+                rule, why = "be a folder that can be written", error.strerror
+                raise InvalidInput("collect", rule, why, "Choose another folder.") from None
         found, wanted = cls.open(place), spec.as_dict()
         there = found.spec.as_dict()
         other = [name for name in wanted if there[name] != wanted[name]]
         if other:
             found.close()
             rule = "be new, or collect the same"
-            raise InvalidInput("collect", rule, f"one of other {', '.join(other)}", "Choose another folder.")
+            raise InvalidInput("collect", rule, f"one of other {', '.join(other)}", "Choose another place.")
         return found
-
-    @classmethod
-    def _create(cls, place: Path, spec: CollectionSpec) -> None:
-        taken = InvalidInput("collect", "be new or empty", place.name, "Choose another folder.")
-        if place.exists() and not place.is_dir():
-            raise taken
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What a maker that was killed left behind is taken over, if nothing was ever stored in it.
-        ours = (RECORDS, f".{RECORDS}.", f".{_SPEC}.")
-        if any(not path.name.startswith(ours) for path in place.iterdir()):
-            raise taken
-        if not (place / RECORDS).exists():
-            create_database(place / RECORDS, _SCHEMA.split(";"), refuse=_refuse)
-        with closing(cls(place, spec)) as found:
-            if len(found):
-                raise taken
-        with suppress(FileExistsError):  # another process was first: its spec is compared
-            settings = json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n"
-            write_file(place / _SPEC, settings, private=True, new=True)
 
     @property
     def spec(self) -> CollectionSpec:
@@ -122,7 +119,7 @@ class Collection:
             The records are taken as they are: a `RecordReader` of this spec has checked them.
         """
         stored = 0
-        with self._database.transaction(write=True) as connection:
+        with self._store.transaction(write=True) as connection:
             sealed = batch is not None and _sealed(connection, batch) is not None
             for record in records:
                 stored += _add(connection, record, batch, sealed=sealed)
@@ -134,7 +131,7 @@ class Collection:
         Edges:
             `Refused` ("batch") where another number is stored, or it was sealed with another one.
         """
-        with self._database.transaction(write=True) as connection:
+        with self._store.transaction(write=True) as connection:
             sealed = _sealed(connection, batch)
             query = "SELECT count(*) FROM records WHERE batch = ?"
             there = connection.execute(query, (batch,)).fetchone()[0] if sealed is None else sealed
@@ -144,8 +141,8 @@ class Collection:
                 connection.execute("INSERT INTO batches VALUES (?, ?)", (batch, records))
 
     def __len__(self) -> int:
-        with self._database.transaction(write=False) as connection:
-            return int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
+        with self._store.transaction(write=False) as connection:
+            return _count(connection)
 
     def __enter__(self) -> Self:
         return self
@@ -154,10 +151,37 @@ class Collection:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Collection({self.folder.name}, {self.spec!r})"
+        return f"Collection({Path(shown_place(self.place)).name}, {self.spec!r})"
 
 
-def counts(connection: sqlite3.Connection) -> dict[str, int]:
+def _create(place: Path, settings: str) -> None:
+    taken = InvalidInput("collect", "be new or empty", place.name, "Choose another folder.")
+    if place.exists() and not place.is_dir():
+        raise taken
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # What a maker that was killed left behind is taken over, if nothing was ever stored in it.
+    ours = (RECORDS, f".{RECORDS}.", f".{_SPEC}.")
+    if any(not path.name.startswith(ours) for path in place.iterdir()):
+        raise taken
+    if not (place / RECORDS).exists():
+        create_database(place / RECORDS, [*_TABLES, f"PRAGMA user_version = {_FORMAT}"], refuse=_refuse)
+    with closing(_open_records(place)) as store, store.transaction(write=False) as connection:
+        if _count(connection):
+            raise taken
+    with suppress(FileExistsError):  # another process was first: its spec is compared
+        write_file(place / _SPEC, settings, private=True, new=True)
+
+
+def _open_records(folder: Path) -> Database:
+    # A checkpoint after every 16 commits: each may hold a body of 8 MiB.
+    return Database(folder / RECORDS, refuse=_refuse, check=_check_format, checkpoint_every=16)
+
+
+def _count(connection: Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
+
+
+def counts(connection: Connection) -> dict[str, int]:
     """``records`` that an export would hold, ``waiting`` ones of unsealed batches, sealed ``batches``."""
     every, waiting, batches = connection.execute(
         "SELECT (SELECT count(*) FROM records), (SELECT count(*) FROM records WHERE batch IS NOT NULL "
@@ -166,28 +190,28 @@ def counts(connection: sqlite3.Connection) -> dict[str, int]:
     return {"records": every - waiting, "waiting": waiting, "batches": batches}
 
 
-def _add(connection: sqlite3.Connection, record: Record, batch: bytes | None, *, sealed: bool) -> int:
+def _add(connection: Connection, record: Record, batch: bytes | None, *, sealed: bool) -> int:
     """1 where the record is new, 0 where it is known."""
+    row = (record.header.request, record.digest, record.label, record.noisy, batch)
+    query = "INSERT INTO records VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    if not sealed and connection.execute(query, row).rowcount:
+        return 1
     query = "SELECT digest, batch FROM records WHERE request = ?"
     known = connection.execute(query, (record.header.request,)).fetchone()
-    if known == (record.digest, batch):
-        return 0
-    if known is not None:
-        raise Refused("replayed", "An id of this body is there already, with another record or place.")
-    if sealed:
+    if known is None:
         raise Refused("batch", "The batch is sealed: it takes no new records.")
-    row = (record.header.request, record.digest, record.label, record.noisy, batch)
-    connection.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?)", row)
-    return 1
+    if known != (record.digest, batch):
+        raise Refused("replayed", "An id of this body is there already, with another record or place.")
+    return 0
 
 
-def _sealed(connection: sqlite3.Connection, batch: bytes) -> int | None:
+def _sealed(connection: Connection, batch: bytes) -> int | None:
     """With how many records a batch was sealed."""
     row = connection.execute("SELECT records FROM batches WHERE batch = ?", (batch,)).fetchone()
     return None if row is None else int(row[0])
 
 
-def _check_format(connection: sqlite3.Connection) -> None:
+def _check_format(connection: Connection) -> None:
     found = connection.execute("PRAGMA user_version").fetchone()[0]
     if found != _FORMAT:
         raise InvalidInput(RECORDS, f"be of format {_FORMAT}", found, "Update dp-forward.")
@@ -195,8 +219,8 @@ def _check_format(connection: sqlite3.Connection) -> None:
 
 def _refuse(problem: Problem) -> DpForwardError:
     if problem.kind == "missing":
-        return InvalidInput("collect", f"hold {RECORDS}", "no such file", "Bring it back: it is the data.")
+        return InvalidInput("collect", f"hold {RECORDS}", "none", "Bring it back: it is the data.")
     code, what = "disk", "The collector cannot read or write its records"
     if problem.kind == "full":
         code, what = "full", "The collector's disk is full"
-    return Refused(code, f"{what}; nothing of this body was stored.", retry_after=30)
+    return Refused(code, f"{what}: try the same again.", retry_after=30)

@@ -10,7 +10,8 @@ refuses the whole body.
 
 Guarantees:
     A body is stored whole or not at all, and 200 means that it is on disk. Nothing is read without the token,
-    no more than 8 MiB, and few bodies at a time. Nothing of a payload is logged, shown in a refusal or kept
+    and no more than 8 MiB. All bodies on their way hold 128 MiB at most: the one that has taken longest gives
+    way ("slow"). Nothing of a payload is logged, shown in a refusal or kept
     of a body that is refused.
 Edges:
     A client that forgot its noise is refused, as far as the spread of so few numbers can tell
@@ -20,10 +21,10 @@ Edges:
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,17 +36,19 @@ from dp_forward.service.protocol.collection import CollectionSpec, Record, parse
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.server import request_limits as limits
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.noise_check import noise_check
-from dp_forward.service.server.request_limits import Guard, Refused
+from dp_forward.service.server.noise_check import noise_check, warn_if_blind
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
-
-_log = logging.getLogger("dp_forward.service")
+from dp_forward.service.server.users import Guard, Users
 
 _AT_ONCE: Final = 16
-"""So many bodies are read and stored at a time; each may take 8 MiB."""
+"""So many bodies are checked and stored at a time; each may take 8 MiB."""
+_MOST_READ: Final = 128 << 20
+"""So many bytes of bodies that are not whole yet are held."""
 _BATCH: Final = re.compile(r"[0-9a-f]{32}")
 _SEAL_BYTES: Final = 200
 
+T = TypeVar("T")
 Store = Callable[[Request, list[Record]], tuple[int, int]]
 """Stores the checked records of a request: how many are new, and how many known."""
 
@@ -59,15 +62,14 @@ class RecordReader:
         self._check_noise = noise_check(
             manifest.mechanism(), shape=manifest.release.shape, step=manifest.step, bits=manifest.release.bits
         )
-        self.tells = self._check_noise.tells
-        """Whether a record without noise is always noticed."""
+        warn_if_blind([self._check_noise])
 
     @property
     def spec(self) -> CollectionSpec:
         """What is read."""
         return self._spec
 
-    def body(self, data: bytes) -> list[Record]:
+    def body(self, data: bytes, user: str | None = None) -> list[Record]:
         """All records of a body, or `Refused` with the index of the first that is none."""
         size = self.spec.record_bytes
         self.check_length(len(data))
@@ -76,7 +78,7 @@ class RecordReader:
             try:
                 record = parse_record(data[index * size : (index + 1) * size], labels=self.spec.label_count)
                 self.spec.manifest.offer_for(record.header, refusal="This is not what is collected")
-                self._check_noise(record.values)
+                self._check_noise(record.values, record.header.request, user)
             except (WireError, Refused) as error:
                 raise Refused(error.code, f"Record {index}: {error.message}") from None
             records.append(record)
@@ -94,11 +96,12 @@ class RecordReader:
 class RecordIntake:
     """Takes bodies of records: a few at a time, each checked whole and then stored whole, in a thread."""
 
-    def __init__(self, spec: CollectionSpec, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(
+        self, spec: CollectionSpec, settings: ServerSettings, metrics: Metrics, users: Users | None = None
+    ) -> None:
+        self._users = users
         self.reader, self._seconds, self._metrics = RecordReader(spec), settings.body_seconds, metrics
-        self._room = _AT_ONCE
-        if not self.reader.tells:
-            _log.warning("so few numbers cross that a record without noise may not be noticed")
+        self._room, self._reading = _AT_ONCE, limits.BodyBudget(_MOST_READ)
 
     def records_route(self, guard: Guard, store: Store, path: str = "/v1/records") -> Route:
         """`POST` of a body: every record is checked, and then ``store`` is called in a thread."""
@@ -106,13 +109,23 @@ class RecordIntake:
         async def take(request: Request) -> dict[str, Any]:
             limits.check_head(request, self.reader.check_length, what="A body of records")
             most = self.reader.spec.body_records * self.reader.spec.record_bytes
-            data = await limits.read_body(request, most, seconds=self._seconds, what="A body of records")
-            stored, known = await asyncio.to_thread(lambda: store(request, self.reader.body(data)))
+            data = await limits.read_body(
+                request, most, seconds=self._seconds, what="A body of records", budget=self._reading
+            )
+            records = await self.in_thread(lambda: self.reader.body(data, request.state.user))
+            async with self._counted(request, records):
+                stored, known = await self.in_thread(lambda: store(request, records))
             self._metrics.records["stored"] += stored
             self._metrics.records["known"] += known
             return {"stored": stored, "known": known}
 
         return self.post_route(path, guard, take, outcome="records")
+
+    def _counted(self, request: Request, records: list[Record]) -> AbstractAsyncContextManager[None]:
+        """A record counts as a request does."""
+        if self._users is None:
+            return nullcontext()
+        return self._users.counted(request.state.user, [record.digest for record in records])
 
     def post_route(
         self, path: str, guard: Guard, work: Callable[[Request], Awaitable[dict[str, Any]]], *, outcome: str
@@ -121,14 +134,9 @@ class RecordIntake:
 
         async def post(request: Request) -> Response:
             try:
-                guard(request)
-                if self._room == 0:
-                    raise Refused("busy", "Too many bodies at a time.", retry_after=1)
-                self._room -= 1
-                try:
-                    found = await work(request)
-                finally:
-                    self._room += 1
+                request.state.user = guard(request)
+                self._check_room()
+                found = await work(request)
             except Refused as refused:
                 # Nothing more is read from a client that was refused, so its connection is of no use.
                 self._metrics.outcomes[refused.code] += 1
@@ -138,6 +146,19 @@ class RecordIntake:
 
         return Route(path, post, methods=["POST"])
 
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Do what a whole body asks for: a place is taken by work alone, never by a client that is slow."""
+        self._check_room()
+        self._room -= 1
+        try:
+            return await asyncio.to_thread(work)
+        finally:
+            self._room += 1
+
+    def _check_room(self) -> None:
+        if self._room == 0:
+            raise limits.busy("Too many bodies at a time.")
+
 
 def collector_routes(
     collection: Collection,
@@ -145,6 +166,7 @@ def collector_routes(
     *,
     metrics: Metrics,
     shuffler_token: str | None = None,
+    users: Users | None = None,
 ) -> list[Route]:
     """Routes that collect from users, or with a ``shuffler_token`` from their shuffler alone.
 
@@ -153,15 +175,17 @@ def collector_routes(
         Where a shuffler is expected, records that come past it are refused: one of them in a corpus would
         take the central promise from all others.
     """
-    intake = RecordIntake(collection.spec, settings, metrics)
-    users = Guard(settings.token)
+    intake, guard = (
+        RecordIntake(collection.spec, settings, metrics, users),
+        Guard(settings.token, users=users),
+    )
     if shuffler_token is None:
-        store = intake.records_route(users, lambda request, records: collection.add(records))
-        return [limits.json_route("/v1/collection", collection.spec.as_dict(), users), store]
+        store = intake.records_route(guard, lambda request, records: collection.add(records))
+        return [limits.json_route("/v1/collection", collection.spec.as_dict(), guard), store]
     ServerSettings(token=shuffler_token)  # refuses a word that is easy to guess
     if shuffler_token == settings.token:
         raise InvalidInput("shuffler_token", "differ from the users' token", "the same", "Draw another.")
-    shuffler = Guard(shuffler_token)
+    shuffler, either = Guard(shuffler_token), Guard(settings.token, shuffler_token, users=users)
 
     async def refuse(request: Request) -> dict[str, Any]:
         raise Refused("shuffler", "Records come through the shuffler here. Send them to its address.")
@@ -172,12 +196,12 @@ def collector_routes(
     async def seal(request: Request) -> dict[str, Any]:
         limits.check_head(request, _check_seal_length, what="A seal", kind="application/json")
         data = await limits.read_body(request, _SEAL_BYTES, seconds=settings.body_seconds, what="A seal")
-        await asyncio.to_thread(collection.seal, _batch(request), _sealed_with(data))
+        await intake.in_thread(lambda: collection.seal(_batch(request), _sealed_with(data)))
         return {"sealed": True}
 
     return [
-        limits.json_route("/v1/collection", collection.spec.as_dict(), Guard(settings.token, shuffler_token)),
-        intake.post_route("/v1/records", users, refuse, outcome="shuffler"),
+        limits.json_route("/v1/collection", collection.spec.as_dict(), either),
+        intake.post_route("/v1/records", guard, refuse, outcome="shuffler"),
         intake.records_route(shuffler, add, "/v1/batches/{batch}/records"),
         intake.post_route("/v1/batches/{batch}/seal", shuffler, seal, outcome="sealed"),
     ]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sqlite3
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -30,6 +29,7 @@ from dp_forward.progress import Count
 from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
 from dp_forward.service.protocol.collection import CollectionSpec, record_digest
 from dp_forward.storage.files import draft_of, write_file
+from dp_forward.storage.stores import Connection, Place
 
 __all__ = ["export_corpus"]
 
@@ -38,7 +38,7 @@ WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
 
 
 def export_corpus(
-    folder: str | os.PathLike[str],
+    place: Place,
     out: str | os.PathLike[str],
     *,
     progress: Count | None = None,
@@ -48,18 +48,18 @@ def export_corpus(
     ``progress`` is called with the number of records written so far. A collection may be added to meanwhile;
     what is exported is its state at the beginning.
     """
-    place = Path(out).absolute()
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise InvalidInput("out", "be new or empty", place.name, "Choose another folder.")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with Collection.open(folder) as collection, collection.snapshot() as moment, draft_of(place) as draft:
+    target = Path(out).absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidInput("out", "be new or empty", target.name, "Choose another folder.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with Collection.open(place) as collection, collection.snapshot() as moment, draft_of(target) as draft:
         draft.mkdir()
         _write(draft, collection.spec, moment, progress)
         ReleasedCorpus.open(draft, verify=False)
-    return ReleasedCorpus.open(place)
+    return ReleasedCorpus.open(target)
 
 
-def _write(folder: Path, spec: CollectionSpec, moment: sqlite3.Connection, progress: Count | None) -> None:
+def _write(folder: Path, spec: CollectionSpec, moment: Connection, progress: Count | None) -> None:
     found = counts(moment)
     if not found["records"]:
         waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
@@ -83,7 +83,7 @@ def _write(folder: Path, spec: CollectionSpec, moment: sqlite3.Connection, progr
     write_file(folder / MANIFEST, manifest)
 
 
-def _rows(moment: sqlite3.Connection, corpus: CorpusSpec) -> Iterator[tuple[bytes, int | None]]:
+def _rows(moment: Connection, corpus: CorpusSpec) -> Iterator[tuple[bytes, int | None]]:
     """The integers and the label of each record, in the order of the ids."""
     labelled = corpus.stores_labels
     for request, digest, label, noisy in moment.execute(f"SELECT request, digest, label, noisy {_COMPLETE}"):
@@ -93,7 +93,7 @@ def _rows(moment: sqlite3.Connection, corpus: CorpusSpec) -> Iterator[tuple[byte
         yield noisy, label
 
 
-def _batches(moment: sqlite3.Connection, spec: CollectionSpec) -> list[ShuffledBatch] | None:
+def _batches(moment: Connection, spec: CollectionSpec) -> list[ShuffledBatch] | None:
     """The batches, where every record is in one."""
     if moment.execute("SELECT EXISTS (SELECT 1 FROM records WHERE batch IS NULL)").fetchone()[0]:
         return None

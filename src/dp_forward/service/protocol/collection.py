@@ -50,7 +50,8 @@ class CollectionSpec:
     """What every record of a collection looks like; see the module.
 
     ``shuffler_least`` is None where the collector itself takes the records; else a shuffler takes them, and
-    passes them on in batches of at least so many.
+    passes them on in batches of at least so many. Where it knows its users, a batch has records of at least
+    ``least_users`` of them, and at most ``records_per_user`` of each.
 
     Guarantees:
         A spec that exists has a guarantee (`corpus_spec`), and a record of it fits into one body.
@@ -59,6 +60,8 @@ class CollectionSpec:
     manifest: Manifest
     labels: Labels
     shuffler_least: int | None = None
+    least_users: int | None = None
+    records_per_user: int | None = None
 
     def __post_init__(self) -> None:
         if self.manifest.epsilons:
@@ -73,6 +76,12 @@ class CollectionSpec:
             if count("shuffler_least", least, at_least=2, remedy=remedy) > _MOST_HIDING:
                 rule = f"be at most {_MOST_HIDING}"
                 raise InvalidInput("shuffler_least", rule, "more", "Nobody waits so long.")
+        if (self.least_users, self.records_per_user) != (None, None):
+            count("records_per_user", self.records_per_user, remedy="One is the clearest promise.")
+            users = count("least_users", self.least_users, at_least=2, remedy="One user alone is not hidden.")
+            if users > (self.shuffler_least or 0):
+                rule = "be at most the fewest records of a batch"
+                raise InvalidInput("least_users", rule, users, "Raise the records.")
 
     @classmethod
     def of(cls, manifest: Manifest, labels: Labels, *, shuffler_least: int | None = None) -> CollectionSpec:
@@ -92,7 +101,7 @@ class CollectionSpec:
     @property
     def body_records(self) -> int:
         """How many records fit into one body."""
-        return min(256, MOST_BODY_BYTES // self.record_bytes)
+        return min(256, MOST_BODY_BYTES // self.record_bytes, self.records_per_user or 256)
 
     def corpus_spec(self, records: int, shard_records: int) -> CorpusSpec:
         """The spec of a corpus of so many of these records."""
@@ -102,11 +111,14 @@ class CollectionSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
+        shuffler = {"least": self.shuffler_least}
+        if self.least_users is not None:
+            shuffler |= {"least_users": self.least_users, "records_per_user": self.records_per_user}
         return {
             "version": _VERSION,
             "manifest": self.manifest.as_dict(),
             "labels": labels_as_dict(self.labels),
-            "shuffler": None if self.shuffler_least is None else {"least": self.shuffler_least},
+            "shuffler": None if self.shuffler_least is None else shuffler,
         }
 
     @classmethod
@@ -120,8 +132,9 @@ class CollectionSpec:
         manifest = Manifest.from_dict(settings["manifest"])
         try:
             labels = labels_from_dict(settings["labels"], len(manifest.release.labels))
-            least = None if settings["shuffler"] is None else settings["shuffler"]["least"]
-            made = cls(manifest=manifest, labels=labels, shuffler_least=least)
+            told = {} if settings["shuffler"] is None else settings["shuffler"]
+            users = {name: told.get(name) for name in ("least_users", "records_per_user")}
+            made = cls(manifest=manifest, labels=labels, shuffler_least=told.get("least"), **users)
             if made.as_dict() != dict(settings):
                 raise ValueError("written otherwise")
         except DpForwardError as error:

@@ -9,7 +9,6 @@ Guarantees:
     A `Header` that exists obeys every rule of the format, and ``Header.unpack(data).pack() == data``.
 Edges:
     A header is a *claim* of whoever sent it. It promises the receiver nothing about the noise inside.
-    The first frame of a process loads torch, for the grammar of cuts lives in `split`; the import does not.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ import re
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.noise.released.released_matrix import Released, serialise
 from dp_forward.privacy.rounding import brief, shown_up
-
-if TYPE_CHECKING:
-    from dp_forward.noise.released.released_matrix import Released
+from dp_forward.split.cut import parse_cut
 
 __all__ = ["HEADER_BYTES", "frame_of"]
 
@@ -171,8 +169,6 @@ def frame_of(released: Released, *, cut: str | None, front: str | None, request:
         `InvalidInput` for anything but a `Released`: arrays and tensors never leave. `WireError` for a cut,
         digest, id or time that the format cannot hold. It draws nothing: to send again, send the same bytes.
     """
-    from dp_forward.noise.released.released_matrix import Released, serialise
-
     # The exact type, for a subclass could hand out other bytes.
     if type(released) is not Released:
         remedy = "Simulated noise stays here: use release()."
@@ -220,8 +216,6 @@ def _cut_written(cut: str) -> bytes:
 @lru_cache(maxsize=1024)
 def _cut_read(data: bytes) -> str | None:
     """The cut that a field names, if it is one, written in the one way that counts."""
-    from dp_forward.split.cut import parse_cut
-
     word = data.rstrip(b"\0")
     if len(data) != _CUT_BYTES or re.fullmatch(rb"[a-z][a-z0-9._]*", word) is None:
         return None

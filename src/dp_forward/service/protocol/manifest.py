@@ -25,15 +25,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.noise.released.released_matrix import release
 from dp_forward.privacy import KaryResponse, NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol import frame
 from dp_forward.service.protocol.frame import MECHANISMS, MOST_ENTRIES, VERSION, Header, WireError
+from dp_forward.split.cut import parse_cut
 
 if TYPE_CHECKING:
     from dp_forward.privacy import Mechanism
     from dp_forward.privacy.charge import Charge
-    from dp_forward.split.artifacts import ProviderSide, UserSide
+    from dp_forward.split.artifacts import AskingSide, ProviderSide
 
 __all__ = ["Manifest"]
 
@@ -113,8 +115,6 @@ class Manifest:
 
     def _calibrate(self) -> None:
         """The numbers of each release, read off one of nothing; what is refused there is refused here."""
-        from dp_forward.split.cut import parse_cut
-
         noise, cut = self.release.noise, self.release.cut
         place = parse_cut(cut if isinstance(cut, str) and len(cut) < 64 else "")
         if type(noise) is not NoiseSpec or noise.mechanism not in MECHANISMS:
@@ -137,8 +137,6 @@ class Manifest:
             object.__setattr__(self, name, getattr(self.offers[0], name))
 
     def _offer(self, noise: NoiseSpec) -> Offer:
-        from dp_forward.noise import release
-
         rows = self.release.matrix_rows if noise.bound.over == "row" else 1
         mechanism = noise.build()
         width = mechanism.labels if isinstance(mechanism, KaryResponse) else 1
@@ -206,7 +204,7 @@ class Manifest:
     @classmethod
     def of(
         cls,
-        side: ProviderSide | UserSide,
+        side: ProviderSide | AskingSide,
         front_digest: str,
         *,
         bits: int | None = None,

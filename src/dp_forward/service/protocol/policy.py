@@ -19,7 +19,7 @@ from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest, Offer
-from dp_forward.split.artifacts import UserSide
+from dp_forward.split.artifacts import AskingSide
 
 
 class ProtocolMismatch(DpForwardError):
@@ -47,7 +47,7 @@ class Policy:
             raise InvalidInput("front", "be one that asks", "one that releases records", remedy)
 
     @classmethod
-    def of(cls, user: UserSide, *, bits: int | None = None) -> Policy:
+    def of(cls, user: AskingSide, *, bits: int | None = None) -> Policy:
         """The policy that a user's folder states; what cannot be released is refused here.
 
         ``bits`` is by default 8 where the noise fits into them, else 16.

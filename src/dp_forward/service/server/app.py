@@ -3,17 +3,16 @@
     GET  /v1/manifest   what this server wants
     POST /v1/answer     one frame (application/octet-stream) -> {"label", "probabilities", "request"}
     GET  /v1/collection, POST /v1/records, ...   where training records are collected (`collector_routes`)
-    GET  /healthz       200 while it answers, 503 while it stops; needs no token
-    GET  /metrics       Prometheus text
+    GET  /healthz, /readyz, /metrics   as in `base_app`
 
 Where there is no back yet (`make_collector_app`), the first two are missing.
 A refusal is ``{"error": code, "message": one line}`` (`request_limits`).
 
 Guarantees:
-    Those of `request_limits` and of `ServerSettings`; no more of a body is read than a frame has bytes.
+    Those of `request_limits`, `base_app` and `ServerSettings`; no more of a body is read than a frame has
+    bytes, and none of it while the queue is full.
 Edges:
-    The library that speaks HTTP sets no limit on how slowly a *header* may come; ``connections`` bounds what
-    that can hold. When the server stops, requests are finished.
+    When the server stops, requests are finished.
 """
 
 from __future__ import annotations
@@ -26,14 +25,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.server import request_limits as limits
+from dp_forward.service.server.audit_log import AuditLog
+from dp_forward.service.server.base_app import make_base_app
 from dp_forward.service.server.handler import Handler
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.request_limits import Guard, Refused
+from dp_forward.service.server.replay_store import ReplayStore
+from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.users import Guard, Users
 from dp_forward.split.artifacts import ProviderSide
 
 __all__ = ["make_app", "make_collector_app"]
@@ -46,17 +49,22 @@ def make_app(
     settings: ServerSettings,
     collection: Collection | None = None,
     shuffler_token: str | None = None,
+    replays: ReplayStore | None = None,
 ) -> Starlette:
     """Make the server for one back; ``front_digest`` names the one front it belongs to.
 
     With a ``collection`` it takes training records too (`collector_routes`), and with a ``shuffler_token``
-    whole batches of a shuffler.
+    whole batches of a shuffler. ``replays`` is a replay memory that it shares with other processes; by
+    default it lies in the store of the settings, if there is one.
 
     Edges:
         Refused here: an undefended model, noise that cannot be released, a back that is no classifier.
         Its `Handler` is in ``app.state.handler``.
     """
-    handler = Handler(provider, front_digest=front_digest, settings=settings)
+    users = Users(settings.store, AuditLog(settings.audit_log))
+    if replays is None and settings.store is not None:
+        replays = ReplayStore(settings.store, seconds=settings.oldest_s + settings.newest_s)
+    handler = Handler(provider, front_digest=front_digest, settings=settings, users=users, replays=replays)
     if collection is not None:
         # A collection is of the back that is served: it is what will be trained on it.
         served, collected = handler.manifest.as_dict(), collection.spec.manifest.as_dict()
@@ -66,7 +74,7 @@ def make_app(
             raise InvalidInput("collection", rule, f"other {', '.join(other)}", "Choose another folder.")
     elif shuffler_token is not None:
         raise InvalidInput("shuffler_token", "go with a collection", "alone", "Say where to collect.")
-    app = _make(handler, collection, settings, shuffler_token)
+    app = _make(handler, collection, settings, shuffler_token, users)
     app.state.handler = handler
     return app
 
@@ -75,40 +83,57 @@ def make_collector_app(
     collection: Collection, *, settings: ServerSettings, shuffler_token: str | None = None
 ) -> Starlette:
     """Make the server that only collects, where there is no back yet: nothing is answered."""
-    return _make(None, collection, settings, shuffler_token)
+    users = Users(settings.store, AuditLog(settings.audit_log))
+    return _make(None, collection, settings, shuffler_token, users)
 
 
 def _make(
-    handler: Handler | None, collection: Collection | None, settings: ServerSettings, token: str | None
+    handler: Handler | None,
+    collection: Collection | None,
+    settings: ServerSettings,
+    token: str | None,
+    users: Users,
 ) -> Starlette:
-    metrics = Metrics() if handler is None else handler.metrics
-    routes = [metrics.route(Guard(settings.token))]
+    metrics, guard = Metrics() if handler is None else handler.metrics, Guard(settings.token, users=users)
+    metrics.classes = users.classes
+    routes: list[Route] = []
     if collection is not None:
-        routes += collector_routes(collection, settings, metrics=metrics, shuffler_token=token)
+        routes += collector_routes(collection, settings, metrics=metrics, shuffler_token=token, users=users)
     if handler is not None:
-        routes += _answer_routes(handler, settings)
+        routes += _answer_routes(handler, settings, guard)
 
-    async def show_health(request: Request) -> Response:
-        stopping = handler is not None and handler.batcher.stopping
-        return limits.json_response({"status": "stopping" if stopping else "ok"}, 503 if stopping else 200)
+    def unready() -> str | None:
+        if handler is not None and not handler.batcher.running:
+            return "stopping"
+        try:
+            if collection is not None:
+                with collection.snapshot() as connection:
+                    connection.execute("SELECT 1 FROM records LIMIT 1")
+        except DpForwardError:
+            return "store"
+        return None
+
+    def busy(path: str) -> bool:
+        return handler is not None and path == "/v1/answer" and handler.batcher.full
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         if handler is not None:
             await handler.batcher.close()
+            if handler.shared_replays is not None:
+                handler.shared_replays.close()
         if collection is not None:
             collection.close()
+        await users.close()
 
-    return Starlette(
-        routes=[*routes, Route("/healthz", show_health)],
-        exception_handlers=limits.error_handlers(metrics.outcomes, who="server"),
-        lifespan=lifespan,
+    return make_base_app(
+        routes, metrics, settings, who="server", lifespan=lifespan, unready=unready, busy=busy
     )
 
 
-def _answer_routes(handler: Handler, settings: ServerSettings) -> list[Route]:
-    guard, exact = Guard(settings.token), handler.manifest.frame_bytes
+def _answer_routes(handler: Handler, settings: ServerSettings, guard: Guard) -> list[Route]:
+    exact = handler.manifest.frame_bytes
 
     def check_length(length: int) -> None:
         if length != exact:
@@ -117,14 +142,16 @@ def _answer_routes(handler: Handler, settings: ServerSettings) -> list[Route]:
 
     async def answer(request: Request) -> Response:
         try:
-            guard(request)
+            user = guard(request)
             limits.check_head(request, check_length)
             data = await limits.read_body(request, exact, seconds=settings.body_seconds)
         except Refused as refused:
             # Nothing more is read from a client that was refused before its body ended.
             handler.metrics.outcomes[refused.code] += 1
             return limits.refusal(refused, close=True)
-        return Response(await handler.answer(data), media_type="application/json")
+        if handler.batcher.full:  # before it costs a digest and a test
+            raise limits.busy()
+        return Response(await handler.answer(data, user), media_type="application/json")
 
     manifest = limits.json_route("/v1/manifest", handler.manifest.as_dict(), guard)
     return [manifest, Route("/v1/answer", answer, methods=["POST"])]

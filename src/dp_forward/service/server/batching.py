@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from dp_forward.service.server.request_limits import Refused
+from dp_forward.service.server.request_limits import Refused, busy
 
 _log = logging.getLogger("dp_forward.service")
 
@@ -61,12 +61,22 @@ class Batcher(Generic[T, R]):
         self.stopping = False
         """Whether new requests are refused."""
 
+    @property
+    def full(self) -> bool:
+        """Whether one more would be refused."""
+        return self.waiting() >= self._most
+
+    @property
+    def running(self) -> bool:
+        """Whether requests are taken and computed."""
+        return not self.stopping and self._thread.is_alive()
+
     def submit(self, item: T) -> asyncio.Future[R]:
         """The result to be; refused at once where the queue is full or the server stops."""
         if self.stopping:
             raise Refused("stopping", "The server is shutting down.", retry_after=5)
-        if self.waiting() >= self._most:
-            raise Refused("busy", "Too many requests wait. Send the same bytes again.", retry_after=1)
+        if self.full:
+            raise busy()
         one = _Waiting[T, R](item)
         future = asyncio.wrap_future(one.future)
         # A result that nobody fetches (the client has gone) is not worth a warning.
@@ -113,7 +123,8 @@ class Batcher(Generic[T, R]):
             # The type alone: a message could hold values.
             _log.error("a batch of %d failed with %s", len(batch), type(error).__name__)
             if len(batch) == 1:
-                batch[0].future.set_exception(Refused("back", "The back failed on this request."))
+                refused = Refused("back", "The back failed on this request.")
+                batch[0].future.set_exception(error if isinstance(error, Refused) else refused)
             for one in batch if len(batch) > 1 else ():
                 self._answer([one])
             return

@@ -1,12 +1,12 @@
 """Handler of one frame: from its bytes to its answer.
 
-In this order: length, format, manifest, time, replay, noise, queue, back. What is cheap to refuse is refused
-first, and an id is remembered only for a frame that passed every check.
+In this order: length, format, manifest, time, replay, noise, queue, quota, back. What is cheap to refuse is
+refused first, and an id is remembered only for a frame that passed every check.
 
 Guarantees:
     The same id with the same bytes gives the same answer again, or waits for the one that is being computed;
     the same id with other bytes is refused. At most ``remembered`` ids and ``remembered_mib`` of answers are
-    kept (`ServerSettings`); the oldest go first.
+    kept (`ServerSettings`); the oldest go first. With a `ReplayStore` it holds across processes.
 Edges:
     An id that has been forgotten is as good as new. The same bytes then give the same answer, computed anew;
     other bytes are taken. A request that failed is forgotten at once, so that it can be tried again.
@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,13 +31,12 @@ from dp_forward.service.protocol.frame import WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
 from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.noise_check import noise_check
+from dp_forward.service.server.noise_check import noise_check, warn_if_blind
+from dp_forward.service.server.replay_store import ReplayStore
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.users import Users
 from dp_forward.split.artifacts import ProviderSide
-
-_log = logging.getLogger("dp_forward.service")
-
 
 Noisy = tuple[NDArray[Any], float]
 """The integers of one frame, and what one step of them is."""
@@ -80,7 +79,8 @@ class ReplayCache:
     """The last ids with the digest of their bytes and their answer, which may be to come; see the module."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._known = most, dict[bytes, tuple[bytes, asyncio.Future[bytes]]]()
+        # Of a dict the first key is found by walking over all that were deleted before it.
+        self._most, self._known = most, OrderedDict[bytes, tuple[bytes, asyncio.Future[bytes]]]()
 
     def find(self, request: bytes, *, digest: bytes) -> asyncio.Future[bytes] | None:
         """The answer to these bytes; None for a new id; `Refused` for other bytes."""
@@ -97,7 +97,7 @@ class ReplayCache:
         self._known[request] = (digest, pending)
         pending.add_done_callback(lambda done: self._forget_failure(request, done))
         if len(self._known) > self._most:
-            del self._known[next(iter(self._known))]
+            self._known.popitem(last=False)
 
     def _forget_failure(self, request: bytes, done: asyncio.Future[bytes]) -> None:
         failed = done.cancelled() or done.exception() is not None
@@ -108,7 +108,16 @@ class ReplayCache:
 class Handler:
     """Answers frames for one back; see the module."""
 
-    def __init__(self, provider: ProviderSide, *, front_digest: str, settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        provider: ProviderSide,
+        *,
+        front_digest: str,
+        settings: ServerSettings,
+        users: Users,
+        replays: ReplayStore | None = None,
+    ) -> None:
+        self.shared_replays = replays
         self._manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
         self.metrics = Metrics()
         self._seconds = self.metrics.add_histogram(
@@ -119,14 +128,13 @@ class Handler:
         batch_sizes = self.metrics.add_histogram(
             "dpf_batch_size", "Requests that were computed together.", (1, 2, 4, 8, 16, 32, 64, 128)
         )
-        self._settings = settings
+        self._settings, self._users = settings, users
         spec = self.manifest.release
         self._noise_checks = {
             offer.epsilon: noise_check(offer.mechanism, shape=spec.shape, step=offer.step, bits=spec.bits)
             for offer in self.manifest.offers
         }
-        if not all(check.tells for check in self._noise_checks.values()):
-            _log.warning("so few numbers cross that a client without noise may not be noticed")
+        warn_if_blind(self._noise_checks.values())
         # No answer is longer: a probability has at most 24 letters.
         longest = len(json.dumps(spec.labels)) + 32 * (2 + len(spec.labels)) + max(map(len, spec.labels)) * 6
         self._replays = ReplayCache(min(settings.remembered, 1 + (settings.remembered_mib << 20) // longest))
@@ -144,18 +152,18 @@ class Handler:
         """What this server asks for; it does not change."""
         return self._manifest
 
-    async def answer(self, data: bytes) -> bytes:
+    async def answer(self, data: bytes, user: str | None = None) -> bytes:
         """The answer as JSON, which is counted, or `Refused`, which the app counts (`error_handlers`)."""
         began = time.perf_counter()
         try:
-            outcome, answer = await self._answer(data)
+            outcome, answer = await self._answer(data, user)
         except WireError as error:
             raise Refused(error.code, error.message) from None
         self.metrics.outcomes[outcome] += 1
         self._seconds.observe(time.perf_counter() - began)
         return answer
 
-    async def _answer(self, data: bytes) -> tuple[str, bytes]:
+    async def _answer(self, data: bytes, user: str | None) -> tuple[str, bytes]:
         if len(data) != self.manifest.frame_bytes:
             rule = f"A frame for this server has {self.manifest.frame_bytes} bytes, not {len(data)}"
             raise WireError("length", rule)
@@ -167,25 +175,39 @@ class Handler:
             raise WireError("time", f"The time of the frame lies too far {when} the server's")
         digest = hashlib.sha256(data).digest()
         known = self._replays.find(frame.header.request, digest=digest)
+        if known is None and self.shared_replays is not None:
+            answer = await self.shared_replays.find(frame.header.request, digest=digest)
+            if answer is not None:
+                return "resent", answer
+            known = self._replays.find(frame.header.request, digest=digest)  # begun here meanwhile
         if known is not None:
             return "resent", await asyncio.shield(known)
-        self._noise_checks[offer.epsilon](frame.values)
+        self._noise_checks[offer.epsilon](frame.values, frame.header.request, user)
         computed = self.batcher.submit((frame.values, offer.step))
-        pending = asyncio.create_task(self._write(frame.header.request, computed))
+        pending = asyncio.create_task(self._write(frame.header.request, computed, user, digest))
         # A failure that nobody fetches (the client has gone) is not worth a warning.
         pending.add_done_callback(lambda end: end.cancelled() or end.exception())
         self._replays.begin(frame.header.request, digest=digest, pending=pending)
         # Shielded: whoever hangs up must not take the answer from the one who retries.
         return "ok", await asyncio.shield(pending)
 
-    async def _write(self, request: bytes, computed: asyncio.Future[NDArray[np.float64]]) -> bytes:
-        found = await computed
-        if not np.all(np.isfinite(found)):
-            raise Refused("back", "The back failed on this request.")
+    async def _write(
+        self, request: bytes, computed: asyncio.Future[NDArray[np.float64]], user: str | None, digest: bytes
+    ) -> bytes:
+        try:  # the quota is charged while the back computes, and nothing is answered before it is
+            async with self._users.counted(user, [digest]):
+                found = await computed
+                if not np.all(np.isfinite(found)):
+                    raise Refused("back", "The back failed on this request.")
+        finally:
+            computed.cancel()
         labels = self.manifest.release.labels
         answer = {
             "label": labels[int(found.argmax())],
             "probabilities": dict(zip(labels, found.tolist(), strict=True)),
             "request": request.hex(),
         }
-        return json.dumps(answer, allow_nan=False).encode()
+        data = json.dumps(answer, allow_nan=False).encode()
+        if self.shared_replays is None:
+            return data
+        return await self.shared_replays.keep(request, digest=digest, answer=data)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -15,21 +16,30 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dp_forward.service.server.request_limits import Guard
+from dp_forward.service.protocol.access import is_loopback
+from dp_forward.service.server.request_limits import Refused
+from dp_forward.service.server.users import Guard
+
+_FORWARDED: Final = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip"})
 
 
 class Metrics(Collector):
     """Outcomes of requests and of training records, and whatever else a server adds; one registry for each.
 
+    ``hidden`` outcomes are counted, and not shown.
+
     Guarantees:
         No series tells when something first happened: prometheus_client's ``_created`` series are left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, hidden: Iterable[str] = ()) -> None:
+        self._hidden = frozenset(hidden)
         self.outcomes: Counter[str] = Counter()
         """Requests by code: "ok", "resent" (a retry that got its answer again), or why it was refused."""
         self.records: Counter[str] = Counter()
         """Training records by outcome: "stored", or "known" (sent before)."""
+        self.classes: Counter[str] = Counter()
+        """Answers and bodies of records by class of user."""
         self._counters: list[tuple[str, str, Callable[[], float]]] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -48,26 +58,37 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The counters; for the registry."""
-        for name, what, counts in (
-            ("dpf_requests", "Requests by outcome.", self.outcomes),
-            ("dpf_records", "Training records by outcome.", self.records),
+        for name, what, counts, label in (
+            ("dpf_requests", "Requests by outcome.", self.outcomes, "outcome"),
+            ("dpf_records", "Training records by outcome.", self.records, "outcome"),
+            ("dpf_classes", "Answers and bodies of records by class of user.", self.classes, "class"),
         ):
-            family = CounterMetricFamily(name, what, labels=["outcome"])
-            for outcome in sorted(counts):
+            family = CounterMetricFamily(name, what, labels=[label])
+            for outcome in sorted(counts.keys() - self._hidden):
                 family.add_metric([outcome], counts[outcome])
             yield family
         for name, what, value in self._counters:
             yield CounterMetricFamily(name, what, value=value())
 
-    def route(self, guard: Guard) -> Route:
-        """`GET /metrics`: the page, in the text format 0.0.4."""
+    def route(self, token: str | None) -> Route:
+        """`GET /metrics`: the page in the text format 0.0.4, for the operator.
+
+        That is whoever has the ``token``; where there is none, whoever asks on loopback past every proxy.
+        """
+        check = _check_local if token is None else Guard(token)
 
         async def get(request: Request) -> Response:
-            guard(request)
+            check(request)
             headers = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
             return Response(generate_latest(self._registry), headers=headers)
 
         return Route("/metrics", get)
+
+
+def _check_local(request: Request) -> None:
+    asked_here = request.client is not None and is_loopback(request.client.host)
+    if not asked_here or not _FORWARDED.isdisjoint(request.headers):
+        raise Refused("operator", "Metrics are for the operator, on loopback or with a token of their own.")
 
 
 class _Histogram(Histogram):

@@ -25,33 +25,48 @@ limits hold as they are. For PrivUnit: if no ``|V_i|`` passes L (``2 D Q(L) R``)
 Where so many entries cross that ``M = 2 D Q(L)`` is no longer rare, one entry may pass L, up to L' with
 ``2 D Q(L') = 1e-11``: all limits are moved outwards by L' - L, and two such entries have less than M^2 / 2.
 
-*K-ary response* has no spread: one entry is 1 and the others are 0 (`OneHotCheck`).
+*Runs.* Where too few numbers cross for one release to tell, several do. A bounded matrix without noise is
+never longer than ``B = |a| + |r|``. An honest release is that short with a probability of at most p, whatever
+its text and whatever came before: under Gaussian noise by the central chi-square (of D - n degrees for n
+vectors of PrivUnit), for one vector of PrivUnit by its own law, ``s^2 + chi^2_{D-1} <= (B + |P r|)^2``,
+summed over s from above. So k different releases in a row are that short with p^k, and k is chosen for 1e-15:
+among a million honest releases a run of them has 1e-9.
+
+*K-ary response* has no spread: one entry is 1 and the others are 0 (`OneHotCheck`). No run tells there: any
+row of decisions is what honest answers to some texts look like, and the server does not know the texts.
 
 Guarantees:
     An honest release is refused with a probability of at most `NoiseCheck.false_refusals`, which is below
-    1e-9: a union bound over all tests and clamping, with every quantile checked by its own tail.
+    1e-9: a union bound over all tests and clamping, with every quantile checked by its own tail. A run adds
+    1e-9 for every million releases of a user, if all that is counted together is honest.
+    A client that never adds noise is refused at its `frames`-th release at the latest, all by itself.
 Edges:
-    Few numbers tell little: below about 60 entries (`NoiseCheck.tells`) nothing is sure. It is no defence
-    against a client that lies: noise can be faked, and who fakes it harms nobody but himself. An answer of
-    K-ary response looks like a bare decision, so there only a client that sends its scores is found. It reads
-    what the server was given anyway, so it costs no privacy.
+    Below about 60 entries one release does not tell; then runs are counted, for each user where users are
+    known, else over all, so that others in between hide it. `frames` is None where no run of 1,000 tells.
+    It is no defence against a client that lies: noise can be faked, and who fakes it harms nobody but
+    himself. An answer of K-ary response looks like a bare decision, so there only a client that sends its
+    scores is found. It reads what the server was given anyway, so it costs no privacy.
 Paper: not in it.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, log_expit, log_ndtr, ndtri
+from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, log_expit, log_ndtr, ndtr, ndtri
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import KaryResponse, Mechanism, NormBound, PrivUnit
 from dp_forward.service.server.request_limits import Refused
+
+_log = logging.getLogger("dp_forward.service")
 
 MOST_FALSE_REFUSALS: Final = 1e-9
 _FOR_TESTS: Final = 4e-10
@@ -60,6 +75,11 @@ _SAFE: Final = 1e-6
 """How far a quantile is moved outwards, relatively: far beyond its error, far below what matters."""
 _RARE: Final = 1e-11
 _SMALLEST: Final = 1e-290
+_RUN_RATE: Final = 1e-15
+"""How rarely a run begins at a given honest release: 1e-9 among a million."""
+_LONGEST_RUN: Final = 1000
+_MOST_RUNS: Final = 10_000
+"""Of so many users at a time a run is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +104,12 @@ class NoiseCheck:
     column_means: Limits | None
     clamped: float
     """The probability that clamping matters."""
-    tells: bool
-    """Whether the bounded matrix itself, sent without noise, is always refused."""
+    frames: int | None
+    """The bounded matrix itself, sent without noise, is refused the so-manieth time in a row; None: never."""
+    bare: float
+    """Without noise no matrix is longer."""
+    runs: dict[str | None, set[bytes]] = field(default_factory=dict, compare=False, repr=False)
+    """The last ids of each user, all of them as short as without noise; a retry counts once."""
 
     @classmethod
     def of(cls, mechanism: Mechanism, *, shape: tuple[int, int], step: float, bits: int) -> NoiseCheck:
@@ -111,9 +135,12 @@ class NoiseCheck:
         row = by_one(vectors=1 if apart else None) if tests > 1 else None
         mean = joint(width) if tests > 2 else None
         # Without noise the length is the bound's, but for the rounding.
-        tells = whole.low > length * vectors + of_all
-        tells = tells or (row is not None and by_row and row.low > length + of_row)
-        check = cls(rows, width, unit, whole, row, mean, clamped, tells)
+        bare = length * vectors + of_all
+        tells = whole.low > bare or (row is not None and by_row and row.low > length + of_row)
+        rate = clamped + _short_rate(mechanism, rows * width, many or 0, bare + of_all + beyond)
+        run = math.ceil(math.log(_RUN_RATE) / math.log(rate)) if 0 < rate < 1 else _LONGEST_RUN + 1
+        frames = 1 if tells else max(2, run) if run <= _LONGEST_RUN else None
+        check = cls(rows, width, unit, whole, row, mean, clamped, frames, bare)
         if not check.false_refusals < MOST_FALSE_REFUSALS:
             rule = f"hold {rows} x {width} entries without clamping"
             raise InvalidInput("bits", rule, bits, "Use bits=16 for so many.")
@@ -125,15 +152,30 @@ class NoiseCheck:
         tests = (self.whole, self.each_row, self.column_means)
         return self.clamped + sum(limits.rate for limits in tests if limits is not None)
 
-    def __call__(self, values: NDArray[Any]) -> None:
+    def __call__(self, values: NDArray[Any], request: bytes = b"", user: str | None = None) -> None:
         """Nothing for a spread that fits; else `Refused` with the code no_noise or too_much_noise."""
         exact = values.astype(np.int64)
         by_row = np.sum(exact * exact, axis=1)
+        if self.frames is not None and self.frames > 1:
+            short = math.sqrt(by_row.sum()) * self.per_deviation <= self.bare
+            self._count(short, request, user, self.frames)
         self._compare(self.whole, np.sum(by_row, keepdims=True), "matrix")
         self._compare(self.each_row, by_row, "row")
         if self.column_means is not None:
             means = np.sum(exact, axis=0).astype(np.float64)
             self._compare(self.column_means, np.sum(means * means, keepdims=True) / self.rows, "mean")
+
+    def _count(self, short: bool, request: bytes, user: str | None, most: int) -> None:
+        run = self.runs.pop(user, set())
+        if not short:
+            return
+        if len(run) < most:
+            run.add(request)
+        self.runs[user] = run
+        if len(self.runs) > _MOST_RUNS:
+            del self.runs[next(iter(self.runs))]
+        if len(run) == most:
+            raise Refused("no_noise", f"{most} in a row are as short as they would be without noise.")
 
     def _compare(self, limits: Limits | None, squares: NDArray[Any], what: str) -> None:
         if limits is None:
@@ -150,10 +192,10 @@ class NoiseCheck:
 class OneHotCheck:
     """The test for K-ary response: refuses no honest release, and cannot tell an answer from a decision."""
 
-    tells: bool = False
+    frames: None = None
     false_refusals: float = 0.0
 
-    def __call__(self, values: NDArray[Any]) -> None:
+    def __call__(self, values: NDArray[Any], request: bytes = b"", user: str | None = None) -> None:
         """Nothing for a row with one 1 and else 0; else `Refused` with the code no_noise."""
         if np.count_nonzero(values) != 1 or values.max() != 1:
             raise Refused("no_noise", "An answer among K labels is one 1, and 0 in all other places.")
@@ -166,6 +208,29 @@ def noise_check(
     if isinstance(mechanism, KaryResponse):
         return OneHotCheck()
     return NoiseCheck.of(mechanism, shape=shape, step=step, bits=bits)
+
+
+def warn_if_blind(checks: Iterable[NoiseCheck | OneHotCheck]) -> None:
+    """Log when a client without noise is noticed late, or perhaps never."""
+    frames = [check.frames for check in checks]
+    if None in frames:
+        _log.warning("so few numbers cross that a client without noise may not be noticed")
+    elif (latest := max(filter(None, frames))) > 1:
+        _log.warning("a client without noise is noticed after %d releases in a row", latest)
+
+
+def _short_rate(mechanism: Mechanism, degrees: int, vectors: int, reach: float) -> float:
+    """At most how often an honest release, before its rounding, is no longer than ``reach``."""
+    if not isinstance(mechanism, PrivUnit) or vectors != 1:
+        return float(gammainc(0.5 * (degrees - vectors), reach**2 / 2)) * (1 + _SAFE)
+    t, odds = mechanism.threshold, mechanism.cap_log_odds
+    ends = np.union1d(np.linspace(-reach, reach, 2001), [0.0, min(max(t, -reach), reach)])
+    low, high = ends[:-1], ends[1:]
+    mass = np.where(low >= 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
+    inside = log_expit(odds) - log_ndtr(-t)
+    density = np.exp(np.where(low >= t, inside, log_expit(-odds) - log_ndtr(t)))
+    rest = reach**2 - np.minimum(abs(low), abs(high)) ** 2  # the largest of each interval
+    return float(np.sum(mass * density * gammainc(0.5 * (degrees - 1), rest / 2))) * (1 + _SAFE)
 
 
 def _log_ratio(mechanism: PrivUnit) -> float:

@@ -11,16 +11,16 @@ Guarantees:
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from dp_forward.errors import DpForwardError
 
@@ -31,6 +31,7 @@ _STATUS: Final = {
     "host": 403,
     "origin": 403,
     "shuffler": 403,
+    "operator": 403,
     "not_found": 404,
     "method": 405,
     "slow": 408,
@@ -42,6 +43,7 @@ _STATUS: Final = {
     "no_noise": 422,
     "too_much_noise": 422,
     "busy": 429,
+    "quota": 429,
     "back": 500,
     "internal": 500,
     "disk": 503,
@@ -52,12 +54,18 @@ _STATUS: Final = {
 
 
 class Refused(DpForwardError):
-    """A request that gets no answer; ``retry_after`` (seconds) is set where the same bytes may succeed."""
+    """A request that gets no answer; ``retry_after`` (seconds) is set where the same bytes may succeed.
+
+    The response that says so is sent after ``delay`` seconds.
+    """
 
     exit_code = 4
 
-    def __init__(self, code: str, message: str, *, retry_after: int | None = None) -> None:
+    def __init__(
+        self, code: str, message: str, *, retry_after: int | None = None, delay: float = 0.0
+    ) -> None:
         super().__init__(message)
+        self.delay = delay
         self.code, self.message, self.retry_after = code, message, retry_after
 
     @property
@@ -66,20 +74,9 @@ class Refused(DpForwardError):
         return _STATUS.get(self.code, 400)
 
 
-class Guard:
-    """Who may ask: whoever has the token, or one of the others; everybody where ``token`` is None."""
-
-    def __init__(self, token: str | None, *others: str) -> None:
-        tokens = () if token is None else (token, *others)
-        self._wanted = [f"Bearer {known}".encode() for known in tokens]
-
-    def __call__(self, connection: HTTPConnection) -> None:
-        """`Refused` without the token; the comparison takes as long whatever was sent."""
-        if not self._wanted:
-            return
-        given = connection.headers.get("authorization", "").encode("utf-8", "replace")
-        if not sum([hmac.compare_digest(given, wanted) for wanted in self._wanted]):
-            raise Refused("token", "This server answers with its token only. Send it as a bearer token.")
+def busy(what: str = "Too many requests wait. Send the same bytes again.") -> Refused:
+    """The refusal for load."""
+    return Refused("busy", what, retry_after=1)
 
 
 def check_head(
@@ -104,20 +101,46 @@ def check_head(
     check_length(int(length))
 
 
-async def read_body(request: Request, most: int, *, seconds: float, what: str = "A frame") -> bytes:
+class BodyBudget:
+    """The bytes of bodies that are being read; beyond ``most`` the body that began first is given up."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, dict[asyncio.Timeout, int]()
+
+    def hold(self, deadline: asyncio.Timeout, size: int) -> None:
+        """Note how much has come of the body with this deadline."""
+        self._held[deadline] = size
+        while sum(self._held.values()) > self._most:
+            oldest = next(iter(self._held))
+            self.drop(oldest)
+            oldest.reschedule(0)  # a time that has passed
+
+    def drop(self, deadline: asyncio.Timeout) -> None:
+        """Forget a body; twice is harmless."""
+        self._held.pop(deadline, None)
+
+
+async def read_body(
+    request: Request, most: int, *, seconds: float, what: str = "A frame", budget: BodyBudget | None = None
+) -> bytes:
     """The body, of at most so many bytes."""
-    parts, size = [], 0
+    parts, size, deadline = [], 0, asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds):
+        async with deadline:
             async for part in request.stream():
                 size += len(part)
                 if size > most:
                     raise Refused("too_long", f"{what} for this server has at most {most} bytes.")
                 parts.append(part)
+                if budget is not None:
+                    budget.hold(deadline, size)
     except TimeoutError:
-        raise Refused("slow", f"The body took longer than {seconds:g} seconds.") from None
+        raise Refused("slow", f"The body took longer than {seconds:g} seconds, or than others.") from None
     except ClientDisconnect:
         raise Refused("length", "The body ended early.") from None
+    finally:
+        if budget is not None:
+            budget.drop(deadline)
     return b"".join(parts)
 
 
@@ -130,7 +153,21 @@ def refusal(refused: Refused, *, close: bool = False) -> Response:
         headers["www-authenticate"] = "Bearer"
     if close:
         headers["connection"] = "close"
-    return json_response({"error": refused.code, "message": refused.message}, refused.status, headers)
+    response = json_response({"error": refused.code, "message": refused.message}, refused.status, headers)
+    return DelayedResponse(response, refused.delay) if refused.delay else response
+
+
+class DelayedResponse(Response):
+    """A response that is sent after so many seconds."""
+
+    def __init__(self, response: Response, seconds: float) -> None:
+        super().__init__(response.body, response.status_code)
+        self.raw_headers, self._seconds = response.raw_headers, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait, then send."""
+        await asyncio.sleep(self._seconds)
+        await super().__call__(scope, receive, send)
 
 
 def json_response(
@@ -140,7 +177,7 @@ def json_response(
     return Response(json.dumps(body, allow_nan=False), status, headers, media_type="application/json")
 
 
-def json_route(path: str, page: Mapping[str, Any], guard: Callable[[Request], None]) -> Route:
+def json_route(path: str, page: Mapping[str, Any], guard: Callable[[Request], object]) -> Route:
     """`GET` of a JSON object that stays the same, for whom ``guard`` lets pass."""
 
     async def get(request: Request) -> Response:

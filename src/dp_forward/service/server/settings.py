@@ -8,8 +8,10 @@ Guarantees:
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
@@ -18,22 +20,32 @@ from dp_forward.service.protocol.frame import MOST_AHEAD_S, MOST_BEHIND_S
 
 __all__ = ["ServerSettings"]
 
+_CONNECTIONS: Final = ("connections", "connections_per_address")
+_ORIGIN: Final = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9-]+(\.[a-z0-9-]+)*)(:[0-9]{1,5})?")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
     """Where to listen, whom to answer, and how much at once.
 
     Edges:
-        ``port`` 0 takes a free one. ``max_wait_ms`` is how long the first of a batch waits for others.
+        ``store`` is that of the users (`users`), who are answered besides whoever has ``token``; what an
+        operator wants to know goes to ``audit_log``. ``port`` 0 takes a free one. ``max_wait_ms`` is how long
+        the first of a batch waits for others.
         ``oldest_s`` and ``newest_s`` are how far a frame's time may lie behind and ahead of the server's.
         ``remembered`` and ``remembered_mib`` bound the memory of request ids and their answers.
         ``also_epsilons`` are answered besides the one that the back was trained for, all of them smaller; by
         default its half and its quarter.
+        ``idle_seconds``, ``connections`` and ``connections_per_address`` are those of `connections`.
+        ``metrics_token`` is the operator's. ``allow_origins`` are the pages that may read answers, by name.
+        ``log`` "json" writes events as JSON to stderr, "text" warnings; None leaves logging as it is.
     """
 
     host: str = "127.0.0.1"
     port: int = 8765
     token: str | None = field(default=None, repr=False)
+    store: str | os.PathLike[str] | None = field(default=None, repr=False)
+    audit_log: str | os.PathLike[str] | None = None
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = field(default=None, repr=False)
     also_epsilons: tuple[float, ...] | None = None
@@ -45,30 +57,49 @@ class ServerSettings:
     newest_s: int = MOST_AHEAD_S
     remembered: int = 1 << 16
     remembered_mib: int = 64
+    idle_seconds: float = 10.0
     connections: int = 1024
+    connections_per_address: int = 64
+    metrics_token: str | None = field(default=None, repr=False)
+    allow_origins: tuple[str, ...] = ()
+    log: str | None = None
     shutdown_seconds: int = 30
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "queue", "remembered", "remembered_mib", "connections"):
+        for name in ("max_batch", "queue", "remembered", "remembered_mib", *_CONNECTIONS):
             checks.count(name, getattr(self, name), remedy="Leave it out for the default.")
         for name in ("oldest_s", "newest_s", "shutdown_seconds"):
             checks.count(name, getattr(self, name), at_least=0, remedy="It is a number of seconds.")
         checks.nonnegative("max_wait_ms", self.max_wait_ms, remedy="A few milliseconds are enough.")
-        checks.positive("body_seconds", self.body_seconds, remedy="It is a number of seconds.")
+        for name in ("body_seconds", "idle_seconds"):
+            checks.positive(name, getattr(self, name), remedy="It is a number of seconds.")
         if not 0 <= checks.count("port", self.port, at_least=0, remedy="Use 0 for a free one.") < 1 << 16:
             raise InvalidInput("port", "be below 65536", self.port, "Use 0 for a free one.")
-        if self.token is not None:
-            check_token(self.token)
+        self._check_access()
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidInput("tls", "have a certificate and a key", "one of them", "Give both files.")
         for name, path in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key)):
             if path is not None and not Path(path).is_file():
                 raise InvalidInput(name, "be a file", path, "Give the path of a PEM file.")
-        missing = [what for what, given in (("a token", self.token), ("TLS", self.tls_cert)) if given is None]
+        named = self.store if self.token is None else self.token
+        missing = [what for what, given in (("a token", named), ("TLS", self.tls_cert)) if given is None]
         if not is_loopback(self.host) and missing:  # off loopback the network is hostile
             raise InvalidInput(
                 "host",
                 "be loopback without a token and TLS",
                 f"{self.host} without {' and '.join(missing)}",
-                "Give --token-file, --tls-cert and --tls-key, or listen on 127.0.0.1.",
+                "Give --token-file or --store, --tls-cert and --tls-key, or listen on 127.0.0.1.",
             )
+
+    def _check_access(self) -> None:
+        for token in (self.token, self.metrics_token):
+            if token is not None:
+                check_token(token)
+        if self.token is not None and self.token == self.metrics_token:
+            raise InvalidInput("metrics_token", "differ from the users' token", "the same", "Draw another.")
+        for origin in self.allow_origins:
+            if _ORIGIN.fullmatch(origin) is None:
+                remedy = "Write it as a browser sends it, without a path: https://app.example"
+                raise InvalidInput("allow_origin", "be one exact origin", repr(origin), remedy)
+        if self.log not in (None, "json", "text"):
+            raise InvalidInput("log", "be json or text", repr(self.log), "Use text.")

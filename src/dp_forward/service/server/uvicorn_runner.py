@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+import logging
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from dp_forward.errors import InvalidInput
+from dp_forward.service.server.connections import Connections, LimitedConnection
 from dp_forward.service.server.settings import ServerSettings
 
-__all__ = ["run_server"]
+__all__ = ["bind_socket", "log_to_stderr", "run_server"]
 
+_log = logging.getLogger("dp_forward.service")
+_OTHER_FILES: Final = 128
+"""Open files that are no connections: the listening socket, stores, libraries, and those kept for health."""
 
 print_line = partial(print, flush=True)
 """Writes a line to stdout at once: whoever started this process waits for it."""
@@ -29,15 +38,21 @@ def run_server(
     app: Starlette,
     settings: ServerSettings,
     *,
-    say: Callable[[str], None] = print_line,
+    say: Callable[[str], object] = print_line,
     ready: Callable[[uvicorn.Server], None] = lambda server: None,
+    listening: socket.socket | None = None,
 ) -> None:
     """Listen until SIGINT or SIGTERM; then refuse what is new, finish what waits, and return.
 
     When it listens, it prints one line of JSON on stdout: ``{"address", "host", "port", "tls", "token"}``.
-    Nothing is logged but warnings, to stderr. ``ready`` is called next; see `run_until_signal`.
+    ``ready`` is called next; see `run_until_signal`. Logs go to stderr, as ``settings.log`` says. A worker of
+    several has its ``listening`` socket already.
     """
-    listening = bind_socket(settings.host, settings.port)
+    if settings.log is not None:
+        log_to_stderr(json_lines=settings.log == "json")
+    # asyncio accepts as many as its backlog at once: one of several workers would take a whole burst.
+    backlog = 2048 if listening is None else 1
+    listening = listening or bind_socket(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
     tls, shown = settings.tls_cert is not None, f"[{host}]" if ":" in host else host
     line = {
@@ -45,16 +60,23 @@ def run_server(
         "host": host,
         "port": port,
         "tls": tls,
-        "token": settings.token is not None,
+        "token": settings.token is not None or settings.store is not None,
     }
+
+    def announce() -> None:
+        _log.info("the server listens")
+        say(json.dumps(line))
+
     run_until_signal(
         app,
         listening,
-        lambda: say(json.dumps(line)),
+        announce,
         ready,
-        log_level="warning",
+        limits=settings,
+        log_level="error",  # a warning could be had by every client, as often as it likes
         lifespan="on",
-        limit_concurrency=settings.connections,
+        backlog=backlog,
+        **({} if settings.log is None else {"log_config": None}),
         timeout_graceful_shutdown=settings.shutdown_seconds,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
@@ -83,26 +105,86 @@ def bind_socket(host: str, port: int) -> socket.socket:
 def run_until_signal(
     app: ASGIApp,
     listening: socket.socket,
-    announce: Callable[[], None],
+    announce: Callable[[], object],
     ready: Callable[[uvicorn.Server], None],
+    *,
+    limits: ServerSettings,
     **options: Any,
 ) -> None:
     """Serve until SIGINT or SIGTERM, finish what waits, close the socket and return.
 
     ``announce`` is called once it listens, and then ``ready``, with the server: setting its ``should_exit``
-    stops it, from another thread too. ``options`` are those of uvicorn.
+    stops it, from another thread too. ``limits`` are those of connections; ``options`` are uvicorn's.
     """
 
     class AnnouncedServer(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
             if not self.should_exit:
+                if threading.current_thread() is threading.main_thread():
+                    # Else a collection walks over all that torch has loaded, or over all remembered answers,
+                    # for half a second, and the more often the more is asked.
+                    gc.freeze()
+                    gc.set_threshold(10_000, 10, 100)
                 announce()
                 ready(self)
 
     config = uvicorn.Config(app, access_log=False, ws="none", server_header=False, **options)
+    config.load()
+    connections = Connections(
+        _allow_files(limits.connections),
+        per_address=limits.connections_per_address,
+        idle_seconds=limits.idle_seconds,
+        tls=config.ssl,
+    )
+    config.ssl = None  # a connection begins TLS once it was counted
+    config.http_protocol_class = partial(LimitedConnection, connections=connections)  # type: ignore[assignment]
     with contextlib.closing(listening), _keep_signals():
         AnnouncedServer(config).run(sockets=[listening])
+
+
+def _allow_files(connections: int) -> int:
+    """Let this process have so many connections open; how many it may have."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return connections
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(1, min(connections, soft - _OTHER_FILES))
+    return connections
+
+
+class _LineFormatter(logging.Formatter):
+    """A line for each event: time, level, event, counts; of an error its type and place, not its message.
+
+    As text, the event alone: whoever keeps stderr knows the time.
+    """
+
+    def __init__(self, *, json_lines: bool) -> None:
+        super().__init__()
+        self._json = json_lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {"time": when, "level": record.levelname.lower()}
+        line["event"] = record.getMessage().partition("\n")[0]
+        if record.exc_info and record.exc_info[0] is not None:
+            frame = traceback.extract_tb(record.exc_info[2])[-1:]
+            place = "".join(f" in {Path(at.filename).name}:{at.lineno}" for at in frame)
+            line["error"] = record.exc_info[0].__name__ + place
+        line |= {"counts": counts} if (counts := getattr(record, "counts", None)) else {}
+        return json.dumps(line) if self._json else " ".join(map(str, list(line.values())[2:]))
+
+
+def log_to_stderr(*, json_lines: bool) -> None:
+    lines = logging.StreamHandler()
+    lines.setFormatter(_LineFormatter(json_lines=json_lines))
+    logging.basicConfig(handlers=[lines], force=True)
+    logging.getLogger("dp_forward").setLevel(logging.INFO if json_lines else logging.WARNING)
 
 
 @contextlib.contextmanager

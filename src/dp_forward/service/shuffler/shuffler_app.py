@@ -1,7 +1,7 @@
 """The shuffler: takes records of users as a collector does, and forwards them in batches to the collector.
 
     GET  /v1/collection, POST /v1/records   as in `collector_routes`, with "shuffler": {"least": N}
-    GET  /healthz, /metrics                 as in `app`; how many wait, are being sent, have been sealed
+    GET  /healthz, /readyz, /metrics        as in `base_app`; how many batches have been sealed
 
 A batch goes in pieces of records in the order of their new ids; each is acknowledged in the store when the
 collector has it; then the batch is sealed and deleted here.
@@ -9,16 +9,17 @@ collector has it; then the batch is sealed and deleted here.
 Guarantees:
     Those of `collector_routes` and of `ServerSettings`. Nothing about a sender is written or logged: no
     address, no time, no id.
-    Nothing leaves before ``least`` records wait, and then only as part of a batch. What is sent again, after
-    a failure of the network or of this process, is the same records under the same ids, which the collector
-    knows: each is there once, and the batch counts only when all are.
+    Nothing leaves before enough records of enough users wait (`ShufflerStore`), and then only as part of a
+    batch. No page tells how many wait: `/metrics` counts records once their batch is sealed.
+    What is sent again, after a failure of the network or of this process, is the same records under the same
+    ids, which the collector knows: each is there once, and the batch counts only when all are.
 Edges:
     When a batch is made, and how large it is, can be seen by the collector and on the network. A collector
     that refuses or is away stops nothing but the sending: the batch stays, is tried again, and the records
     that come meanwhile make the next one larger.
     If it refuses to seal, all records are sent again, in case it was restored from an older copy.
-    Whoever has the token can ask how many records wait, and so watch them come one by one. That tells when
-    somebody sent something, as watching the network does, and nothing about which record it was.
+    Where users are not known (one shared token, or none), whoever has the token can send all records of a
+    batch but one, and so isolate that one. The promise then rests on trust in all who have it.
     When it stops, requests are finished and records that wait stay in the store.
 """
 
@@ -30,7 +31,6 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Final
 
 from starlette.applications import Starlette
@@ -48,9 +48,11 @@ from dp_forward.service.client.transport import (
 )
 from dp_forward.service.collector.collector_routes import RecordIntake
 from dp_forward.service.protocol.collection import ID_AT, CollectionSpec, Record
+from dp_forward.service.server.base_app import make_base_app
 from dp_forward.service.server.metrics import Metrics
-from dp_forward.service.server.request_limits import Guard, Refused, error_handlers, json_route
+from dp_forward.service.server.request_limits import Refused, json_route
 from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.users import Guard
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
 __all__ = ["RETRY", "Forwarder", "fetch_spec", "make_shuffler_app"]
@@ -61,6 +63,8 @@ RETRY: Final = RetryPolicy(longest=10.0, timeout=30.0)
 """For the transport to a collector."""
 _RETRY_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
+_LOOK_SECONDS: Final = 5.0
+"""Between two looks at a store that other processes may have left a batch in."""
 
 
 def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> int:
@@ -69,18 +73,18 @@ def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> i
     if batch is None:
         return 0
     place = f"/v1/batches/{batch.name.hex()}"
-    while piece := store.piece(most=at_once):
+    while piece := store.piece(batch, most=at_once):
         send_records(collector, f"{place}/records", b"".join(piece), len(piece))
-        store.acknowledge(piece[-1][ID_AT])
+        store.acknowledge(batch, piece[-1][ID_AT])
     seal = json.dumps({"records": batch.records}).encode()
     try:
         call = Call("POST", f"{place}/seal", 1 << 12, seal, "application/json")
         if collector.send(call).json() != {"sealed": True}:
             raise ServerRefused("The collector's answer to a seal makes no sense.")
     except ServerRefused:
-        store.acknowledge(b"")
+        store.acknowledge(batch, b"")
         raise
-    store.finish()
+    store.finish(batch)
     return batch.records
 
 
@@ -118,6 +122,10 @@ class Forwarder:
         self._due.set()
         self._thread.start()
 
+    def unready(self) -> str | None:
+        """Why records cannot be taken and sent on."""
+        return None if self._thread.is_alive() and not self._collector.stopping.is_set() else "stopping"
+
     def stop(self, seconds: float) -> None:
         """End after the request that is under way; what is not sent stays in the store."""
         self._collector.stopping.set()
@@ -126,16 +134,21 @@ class Forwarder:
             self._thread.join(seconds)
 
     def once(self) -> None:
-        """Send the batch that was begun, then what is due."""
-        while self._store.batch is not None or self._store.make_batch():
-            self.records += send_batch(self._store, self._collector, at_once=self._at_once)
-            self.batches += 1
+        """Send the batch that was begun, then what is due; nothing while another process does."""
+        while self._store.due:
+            with self._store.try_lock() as mine:
+                if not mine:
+                    return
+                self._store.make_batch()
+                records = send_batch(self._store, self._collector, at_once=self._at_once)
+            self.records += records
+            self.batches += records > 0
             if self._collector.stopping.is_set():
                 break
 
     def _run(self) -> None:
         while not self._collector.stopping.is_set():
-            self._due.wait()
+            self._due.wait(_LOOK_SECONDS)
             self._due.clear()
             if self._collector.stopping.is_set():
                 return
@@ -158,26 +171,35 @@ class Forwarder:
 def make_shuffler_app(
     store: ShufflerStore,
     forwarder: Forwarder,
-    spec: CollectionSpec,
     *,
     settings: ServerSettings,
     most: int,
+    guard: Guard | None = None,
 ) -> Starlette:
-    """Make the server of a shuffler for a collector's ``spec``; it starts the forwarder, and stops it.
+    """Make the server of a shuffler over its store; it starts the forwarder, and stops it.
+
+    ``guard`` says who asks; without one, users are not told apart.
 
     Edges:
-        Not more than ``most`` records lie in its store.
+        Not more than ``most`` records lie in its store. What is promised of users needs a ``guard``.
     """
-    spec = replace(spec, shuffler_least=store.least)
-    if count("most", most, remedy="Leave it out for the default.") < store.least:
-        raise InvalidInput("most", f"be at least the {store.least} of a batch", most, "Raise it.")
-    guard, counters = Guard(settings.token), Metrics()
-    counters.add_gauge("dpf_shuffle_waiting", "Records that wait for a batch.", lambda: store.waiting)
-    counters.add_gauge("dpf_shuffle_on_its_way", "Records of the batch being sent.", lambda: store.outgoing)
+    least = store.offered.shuffler_least or 0
+    if count("most", most, remedy="Leave it out for the default.") < least:
+        raise InvalidInput("most", f"be at least the {least} of a batch", most, "Raise it.")
+    if store.offered.least_users is not None and guard is None:
+        found, remedy = "one token for all, or none", "Give each user a token of his own."
+        raise InvalidInput("least_users", "be told of users that are known", found, remedy)
+    if guard is None:
+        _log.warning(
+            "users are not told apart: whoever may send can fill a batch but for one record, and isolate it; "
+            "the promise of the shuffler rests on trust in all of them"
+        )
+    guard = guard or Guard(settings.token)
+    counters = Metrics(hidden={"records", "stored", "known"})  # these would tell how many wait
     counters.add_counter("dpf_shuffle_batches", "Batches sealed since the start.", lambda: forwarder.batches)
     counters.add_counter("dpf_shuffle_records", "Records in these batches.", lambda: forwarder.records)
     counters.add_counter("dpf_shuffle_failures", "Rounds of sending that failed.", lambda: forwarder.failures)
-    intake = RecordIntake(spec, settings, counters)
+    intake = RecordIntake(store.offered, settings, counters)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -187,22 +209,15 @@ def make_shuffler_app(
 
     def take(request: Request, records: list[Record]) -> tuple[int, int]:
         try:
-            found = store.add(records, most=most)
+            found = store.add(records, most=most, user=request.state.user)
         except Refused:
             raise
         except DpForwardError:
-            message = "The shuffler cannot write; nothing of this body was stored."
-            raise Refused("disk", message, retry_after=30) from None
+            raise Refused("disk", "The shuffler cannot write: try the same again.", retry_after=30) from None
         forwarder.wake()
         return found
 
-    return Starlette(
-        routes=[
-            json_route("/v1/collection", spec.as_dict(), guard),
-            intake.records_route(guard, take),
-            json_route("/healthz", {"status": "ok"}, Guard(None)),
-            counters.route(guard),
-        ],
-        exception_handlers=error_handlers(counters.outcomes, who="shuffler"),
-        lifespan=lifespan,
+    routes = [json_route("/v1/collection", store.offered.as_dict(), guard), intake.records_route(guard, take)]
+    return make_base_app(
+        routes, counters, settings, who="shuffler", lifespan=lifespan, unready=forwarder.unready
     )

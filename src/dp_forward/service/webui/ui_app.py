@@ -150,7 +150,7 @@ def run_ui(
     When it listens, it prints one line of JSON on stdout: ``{"address", "port"}``. The address holds the key
     of this start; whoever has it may ask. ``ready`` is called next; see `run_until_signal`.
     """
-    ServerSettings(port=port)  # refuses what is no port
+    settings = ServerSettings(port=port, connections=64)  # refuses what is no port
     listening = bind_socket(_HOST, port)
     port, key = listening.getsockname()[1], secrets.token_urlsafe(16)
 
@@ -163,7 +163,7 @@ def run_ui(
         log_level="critical",
         lifespan="off",
         proxy_headers=False,
-        limit_concurrency=64,
+        limits=settings,
         timeout_graceful_shutdown=10,
     )
 
@@ -178,9 +178,9 @@ def make_ui_app(service: UiService, *, key: str, port: int) -> AccessControl:
     for path, (name, kind) in _STATIC.items():
         page = Response(files(__package__).joinpath(name).read_bytes(), headers={"content-type": kind})
         routes.append(Route(path, page, methods=["GET"]))
-    return AccessControl(
-        Starlette(routes=routes, exception_handlers={HTTPException: _not_found}), key=key, port=port
-    )
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
+    app.router.redirect_slashes = False
+    return AccessControl(app, key=key, port=port)
 
 
 def _call(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Summary
@@ -19,6 +19,8 @@ from dp_forward.service.client.question import Preview
 from dp_forward.service.server.request_limits import Refused
 
 __all__ = ["UiService"]
+
+_NO_TORCH: Final = "It is computed with torch, which is not installed here: pip install 'dp-forward[train]'."
 
 
 class Reconstructor(Protocol):
@@ -44,20 +46,20 @@ class Reconstructor(Protocol):
 
 
 class UiService:
-    """One client and one reconstructor of its releases, for one page.
+    """One client and, where torch is installed, one reconstructor of its releases, for one page.
 
     Guarantees:
         One question at a time; a second one is refused and not queued. Only `ask` charges.
     """
 
-    def __init__(self, client: Client, reconstructor: Reconstructor, *, server: str) -> None:
+    def __init__(self, client: Client, reconstructor: Reconstructor | None, *, server: str) -> None:
         self._client, self._reconstructor, self._server = client, reconstructor, server
         self._asking, self._reading = threading.Lock(), threading.Lock()
         self._offer = functools.cache(self._make_offer)
 
     def state(self) -> dict[str, Any]:
         """Budget, offered epsilons and reconstruction; asks the server once."""
-        policy = self._client.policy
+        policy, reader = self._client.policy, self._reconstructor
         return {
             "server": self._server,
             "rows": policy.release.rows,
@@ -65,9 +67,9 @@ class UiService:
             "epsilons": [self._offer(epsilon) for epsilon in self._client.offered_epsilons()],
             "budget": _budget(self._client.summary()),
             "reconstruction": {
-                "how": self._reconstructor.how,
-                "pooled": self._reconstructor.pooled,
-                "prepared": self._reconstructor.prepared,
+                "how": _NO_TORCH if reader is None else reader.how,
+                "pooled": reader is not None and reader.pooled,
+                "prepared": None if reader is None else reader.prepared,
             },
         }
 
@@ -101,11 +103,12 @@ class UiService:
 
     def preview(self, text: str, epsilon: float) -> dict[str, Any]:
         """What could be read from the release; charges and sends nothing."""
-        prepared = self._reconstructor.prepared
-        if prepared is None or prepared < 1:
+        reader = self._reconstructor
+        prepared = None if reader is None else reader.prepared
+        if reader is None or prepared is None or prepared < 1:
             return {"prepared": prepared}
         with self._reading:
-            found = self._reconstructor(self._client.preview(text, epsilon=self._offered(epsilon)))
+            found = reader(self._client.preview(text, epsilon=self._offered(epsilon)))
         return {"prepared": prepared, "without": found[0], "with": found[1] if len(found) > 1 else None}
 
     def _offered(self, epsilon: float) -> float:

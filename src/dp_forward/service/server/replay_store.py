@@ -1,0 +1,77 @@
+"""Replay memory that several processes share: ids, digests and answers in a store.
+
+Guarantees:
+    Of all processes on one store, an id has one digest and one answer. An answer is stored before it leaves,
+    and where two processes computed one, both give the one that was stored first. The same id with other
+    bytes is refused. A kill loses nothing.
+Edges:
+    An entry is deleted once no frame of its time is taken any more. There is no other bound: a day of
+    requests lies here. A power cut may lose the last entries: these ids are then as good as new.
+    Where the store cannot be used, a request is refused ("disk"), and may be tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from dp_forward.errors import DpForwardError
+from dp_forward.service.server.request_limits import Refused
+from dp_forward.storage.database import Problem
+from dp_forward.storage.stores import Connection, Place, open_store
+
+__all__ = ["ReplayStore"]
+
+_TABLES: Final = (
+    "CREATE TABLE replays (request BLOB PRIMARY KEY NOT NULL, digest BLOB NOT NULL, answer BLOB NOT NULL, "
+    "expires INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE INDEX replays_by_expiry ON replays (expires)",
+)
+_CLEAN_SECONDS: Final = 60.0
+
+
+class ReplayStore:
+    """The replay memory in a folder or database; entries live for ``seconds``. Threads may share one."""
+
+    def __init__(self, place: Place, *, seconds: int) -> None:
+        self._store = open_store(place, _TABLES, refuse=_refuse, name="replays", durable=False)
+        self._seconds, self._cleaned = seconds, 0.0
+        self.close = self._store.close
+        """Close the store; closing twice is harmless."""
+
+    async def find(self, request: bytes, *, digest: bytes) -> bytes | None:
+        """The answer to these bytes; None for a new id; `Refused` for other bytes."""
+        return await asyncio.to_thread(self.read, request, digest)
+
+    async def keep(self, request: bytes, *, digest: bytes, answer: bytes) -> bytes:
+        """Store the answer to these bytes: the one that stands, which may be another process's."""
+        return await asyncio.to_thread(self.write, request, digest, answer)
+
+    def read(self, request: bytes, digest: bytes) -> bytes | None:
+        """As `find`, in this thread."""
+        with self._store.transaction(write=False) as connection:
+            return _find(connection, request, digest)
+
+    def write(self, request: bytes, digest: bytes, answer: bytes) -> bytes:
+        """As `keep`, in this thread."""
+        now = time.time()
+        with self._store.transaction(write=True) as connection:
+            if now - self._cleaned > _CLEAN_SECONDS:
+                connection.execute("DELETE FROM replays WHERE expires < ?", (int(now),))
+                self._cleaned = now
+            row = (request, digest, answer, int(now) + self._seconds)
+            connection.execute("INSERT INTO replays VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
+            return _find(connection, request, digest) or answer
+
+
+def _find(connection: Connection, request: bytes, digest: bytes) -> bytes | None:
+    query = "SELECT digest, answer FROM replays WHERE request = ?"
+    known, answer = connection.execute(query, (request,)).fetchone() or (digest, None)
+    if known != digest:
+        raise Refused("replayed", "This request id came with other bytes. Draw a new id.")
+    return None if answer is None else bytes(answer)
+
+
+def _refuse(problem: Problem) -> DpForwardError:
+    return Refused("disk", "The server cannot use its replay memory: try the same again.", retry_after=5)

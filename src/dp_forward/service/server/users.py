@@ -1,0 +1,326 @@
+"""Users of a server: their tokens and quotas in a store, and the guard that says who asks.
+
+A token is 256 random bits, drawn here and shown once. So its SHA-256 is enough to keep: nobody can search
+through that many, and no user chooses a word of his own. A lookup is by that digest, so its time tells
+nothing about a token that is not known already.
+
+Guarantees:
+    The store holds no token. A token that is revoked, rotated or past its grace is refused by every process
+    within a second. A quota is exact for all processes on one store: of requests and records that are new,
+    never more than ``per_day`` are taken from a user in a day of UTC. A retry of the same bytes, or a request
+    that is refused for another reason, does not count; a process that is killed at any moment changes
+    nothing in that.
+    Nothing in the store links a user to a request or a record: counts lie by user, digests of what was
+    counted by themselves, in the order of the digests.
+Edges:
+    Where the store cannot be read for five seconds, users are refused ("disk"); a shared token still works.
+    A digest is kept for two days, longer than the age of a frame that is taken. A record that is sent again
+    later than that counts again.
+    Wrong tokens are slowed by address, and a right one is answered at once, whatever came from its address.
+    So whoever guesses over many connections is slowed little: the length of a token is what protects it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import logging
+import re
+import secrets
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import HTTPConnection
+
+from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.privacy.checks import count as checked_count
+from dp_forward.service.server.audit_log import AuditLog
+from dp_forward.service.server.batching import Batcher
+from dp_forward.service.server.request_limits import Refused
+from dp_forward.storage.database import Problem
+from dp_forward.storage.stores import Place, open_store
+
+__all__ = ["Guard", "User", "UserStore", "Users"]
+
+_log = logging.getLogger("dp_forward.service")
+
+_SCHEMA: Final = (
+    "CREATE TABLE users (name TEXT PRIMARY KEY NOT NULL, class TEXT NOT NULL, per_day INTEGER) STRICT",
+    "CREATE TABLE tokens (digest BLOB PRIMARY KEY NOT NULL, name TEXT NOT NULL, until INTEGER) STRICT",
+    "CREATE TABLE usage (name TEXT NOT NULL, day INTEGER NOT NULL, used INTEGER NOT NULL, "
+    "PRIMARY KEY (name, day)) STRICT",
+    "CREATE TABLE counted (item BLOB PRIMARY KEY NOT NULL, day INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
+_DAY_S: Final = 86_400
+_REFRESH_S, _STALE_S = 0.5, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user; ``group`` is the class that metrics and the audit log may name, ``per_day`` None for no cap."""
+
+    name: str
+    group: str = "user"
+    per_day: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """So many requests or records of a user on a day, under their digests; ``taken`` if the quota allowed."""
+
+    user: User
+    items: tuple[bytes, ...]
+    day: int
+    taken: bool = True
+
+
+class UserStore:
+    """The store of users, open; see the module. Threads may share one."""
+
+    def __init__(self, place: Place) -> None:
+        self._database = open_store(place, _SCHEMA, refuse=_refuse_place, name="users")
+        self.close = self._database.close
+        """Close the store; closing twice is harmless."""
+        self._pruned = 0
+
+    def add(self, name: str, *, per_day: int | None = None, group: str = "user") -> str:
+        """Add a user: the token, which is nowhere else."""
+        for what, word in (("name", name), ("class", group)):
+            if _NAME.fullmatch(word) is None:
+                rule = "be one word of up to 64 letters, digits and . _ @ + -"
+                raise InvalidInput(what, rule, f"{len(word)} characters", "Use such as alice.")
+        if per_day is not None:
+            checked_count("per-day", per_day, at_least=0, remedy="Leave it out for no cap.")
+        token = secrets.token_hex(32)
+        with self._database.transaction(write=True) as connection:
+            new = "INSERT INTO users VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNING name"
+            if connection.execute(new, (name, group, per_day)).fetchone() is None:
+                raise InvalidInput("name", "be new", name, "Use rotate for another token.")
+            connection.execute("INSERT INTO tokens VALUES (?, ?, NULL)", (_digest(token), name))
+        return token
+
+    def revoke(self, name: str) -> None:
+        """Remove a user with all tokens; what was used today stays counted for the name."""
+        with self._database.transaction(write=True) as connection:
+            _check_known(connection, name)
+            connection.execute("DELETE FROM users WHERE name = ?", (name,))
+            connection.execute("DELETE FROM tokens WHERE name = ?", (name,))
+
+    def rotate(self, name: str, *, grace: int = 0) -> str:
+        """Another token; the old ones stop, after ``grace`` seconds or at the end they had before."""
+        checked_count("grace", grace, at_least=0, remedy="It is a number of seconds.")
+        token, until = secrets.token_hex(32), int(time.time()) + grace
+        with self._database.transaction(write=True) as connection:
+            _check_known(connection, name)
+            connection.execute("DELETE FROM tokens WHERE name = ? AND until <= ?", (name, int(time.time())))
+            old = "UPDATE tokens SET until = ? WHERE name = ? AND (until IS NULL OR until > ?)"
+            connection.execute(old, (until, name, until))
+            connection.execute("INSERT INTO tokens VALUES (?, ?, NULL)", (_digest(token), name))
+        return token
+
+    def list_users(self) -> list[dict[str, Any]]:
+        """Name, class, cap and use of today of every user, and how many tokens work."""
+        query = (
+            "SELECT name, class, per_day, "
+            "coalesce((SELECT used FROM usage WHERE usage.name = users.name AND day = ?), 0), "
+            "(SELECT count(*) FROM tokens WHERE tokens.name = users.name AND (until IS NULL OR until > ?)) "
+            "FROM users ORDER BY name"
+        )
+        now = int(time.time())
+        with self._database.transaction(write=False) as connection:
+            rows = connection.execute(query, (now // _DAY_S, now)).fetchall()
+        return [dict(zip(("name", "class", "per_day", "used", "tokens"), row, strict=True)) for row in rows]
+
+    def tokens(self) -> dict[bytes, tuple[User, float]]:
+        """Digest -> user and end, of all tokens."""
+        query = "SELECT digest, until, name, class, per_day FROM tokens JOIN users USING (name)"
+        with self._database.transaction(write=False) as connection:
+            rows = connection.execute(query).fetchall()
+        return {
+            bytes(digest): (User(*user), float("inf") if until is None else until)
+            for digest, until, *user in rows
+        }
+
+    def charge(self, wanted: Sequence[Charge]) -> list[Charge]:
+        """Count, in one transaction, each whole or not at all: the items that are new, if the caps allow.
+
+        A charge that is not ``taken`` is taken back: its items are forgotten.
+        """
+        with self._database.transaction(write=True) as connection:
+            if wanted and wanted[-1].day > self._pruned:
+                self._pruned = wanted[-1].day
+                connection.execute("DELETE FROM usage WHERE day < ?", (self._pruned - 1,))
+                connection.execute("DELETE FROM counted WHERE day < ?", (self._pruned - 2,))
+            return [_take(connection, one) if one.taken else _give_back(connection, one) for one in wanted]
+
+
+def _take(connection: Any, charge: Charge) -> Charge:
+    """The charge with the items that are new; not ``taken``, and nothing changed, where the cap is passed."""
+    user, day = charge.user, charge.day
+    new = "INSERT INTO counted VALUES (?, ?) ON CONFLICT DO NOTHING RETURNING day"
+    items = tuple(item for item in charge.items if connection.execute(new, (item, day)).fetchone())
+    connection.execute("INSERT INTO usage VALUES (?, ?, 0) ON CONFLICT DO NOTHING", (user.name, day))
+    grow = "UPDATE usage SET used = used + ? WHERE name = ? AND day = ? AND used + ? <= ? RETURNING used"
+    allowed = connection.execute(grow, (len(items), user.name, day, len(items), user.per_day)).fetchone()
+    if items and allowed is None:
+        _forget(connection, items)
+        return Charge(user, (), day, taken=False)
+    return Charge(user, items, day)
+
+
+def _give_back(connection: Any, charge: Charge) -> Charge:
+    shrink = "UPDATE usage SET used = used - ? WHERE name = ? AND day = ?"
+    connection.execute(shrink, (_forget(connection, charge.items), charge.user.name, charge.day))
+    return charge
+
+
+def _forget(connection: Any, items: Sequence[bytes]) -> int:
+    gone = "DELETE FROM counted WHERE item = ? RETURNING day"
+    return sum(connection.execute(gone, (item,)).fetchone() is not None for item in items)
+
+
+def _check_known(connection: Any, name: str) -> None:
+    if connection.execute("SELECT name FROM users WHERE name = ?", (name,)).fetchone() is None:
+        raise InvalidInput("name", "be a user of this store", name, "See dpf serve users list.")
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def _refuse(problem: Problem) -> DpForwardError:
+    return Refused("disk", f"The store of users cannot be used ({problem.kind}).", retry_after=5)
+
+
+def _refuse_place(problem: Problem) -> DpForwardError:
+    return InvalidInput("store", "be a folder or a database that can be used", problem.kind, "Name another.")
+
+
+class Users:
+    """The users of a store as one server knows them, and what it counts of them; without a store, nobody.
+
+    Edges:
+        A thread reads the store twice a second, so no request waits for it. Two connections: one reads, one
+        counts.
+    """
+
+    def __init__(self, place: Place | None, audit: AuditLog) -> None:
+        self.audit, self.classes = audit, Counter[str]()
+        """Answers and bodies of records by class of user."""
+        self.known = place is not None
+        self._tokens: dict[bytes, tuple[User, float]] = {}
+        self._names: dict[str, User] = {}
+        self._read, self._stopping = 0.0, threading.Event()
+        self._stores: list[UserStore] = []
+        if place is not None:
+            self._stores = [UserStore(place), UserStore(place)]
+            self._refresh()
+            threading.Thread(target=self._follow, name="dpf-users", daemon=True).start()
+            self._charges: Batcher[Charge, Charge] = Batcher(
+                self._stores[1].charge, max_batch=256, max_wait_ms=0, queue=1 << 14
+            )
+
+    def by_token(self, token: str) -> User | None:
+        """Whose token this is."""
+        user, until = self._tokens.get(_digest(token), (None, 0.0))
+        if user is not None and time.monotonic() - self._read > _STALE_S:
+            raise _refuse(Problem("unavailable"))
+        return user if time.time() < until else None
+
+    @asynccontextmanager
+    async def counted(self, name: str | None, items: Sequence[bytes]) -> AsyncIterator[None]:
+        """Count these digests for the block, and no longer if it fails; `Refused` ("quota") past the cap."""
+        user, charge, now = self._names.get(name or ""), None, time.time()
+        if user is not None and user.per_day is not None:
+            charge = await self._charges.submit(Charge(user, tuple(items), int(now // _DAY_S)))
+            if not charge.taken:
+                self.audit.count("quota_refused", user.group)
+                message = f"The quota of {user.per_day} a day is used up. It is new at midnight UTC."
+                raise Refused("quota", message, retry_after=1 + int(_DAY_S - now % _DAY_S))
+        try:
+            yield
+        except Exception:
+            if charge is not None:
+                await self._charges.submit(Charge(charge.user, charge.items, charge.day, taken=False))
+            raise
+        if user is not None:
+            self.classes[user.group] += 1
+
+    async def close(self) -> None:
+        """Finish counting, write what the audit log is owed, close the store."""
+        self._stopping.set()
+        if self._stores:
+            await self._charges.close()
+        for store in self._stores:
+            store.close()
+        self.audit.flush()
+
+    def _refresh(self) -> None:
+        began, tokens = time.monotonic(), self._stores[0].tokens()
+        self._names = {user.name: user for user, _ in tokens.values()}
+        self._tokens, self._read = tokens, began
+
+    def _follow(self) -> None:
+        while not self._stopping.wait(_REFRESH_S):
+            try:
+                self._refresh()
+            except DpForwardError as error:
+                if not self._stopping.is_set():
+                    _log.warning("%s", error)
+
+
+class Guard:
+    """Who may ask: whoever has the token or one of the others, and every user; everybody where there is none.
+
+    Edges:
+        After five wrong tokens within a minute from an address (of IPv6: from its /64), the refusal of the
+        next comes later and later, up to two seconds. At most 4,096 addresses are remembered.
+    """
+
+    _FREE, _FORGET_S, _LONGEST_S, _MOST = 5, 60.0, 2.0, 4096
+
+    def __init__(self, token: str | None, *others: str, users: Users | None = None) -> None:
+        self._users, self._open = users, token is None and (users is None or not users.known)
+        self._tokens = [known.encode() for known in (token, *others) if known is not None]
+        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def __call__(self, connection: HTTPConnection) -> str | None:
+        """The name of the user, None for a shared token; else `Refused`, in constant time."""
+        if self._open:
+            return None
+        scheme, _, given = connection.headers.get("authorization", "").partition(" ")
+        token = given if scheme == "Bearer" else ""
+        data = token.encode("utf-8", "replace")
+        shared = sum([hmac.compare_digest(data, known) for known in self._tokens])
+        user = None if self._users is None else self._users.by_token(token)
+        if shared:
+            return None
+        if user is not None:
+            return user.name
+        if self._users is not None:
+            self._users.audit.count("token_refused")
+        message = "This server answers with its token only. Send it as a bearer token."
+        where = "" if connection.client is None else connection.client.host
+        raise Refused("token", message, delay=self._delay(where))
+
+    def _delay(self, host: str) -> float:
+        """Seconds that the refusal of one more wrong token from this address waits."""
+        try:
+            address = ipaddress.ip_address(host)
+            host = host if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+        except ValueError:
+            pass
+        now = time.monotonic()
+        count, last = self._wrong.pop(host, (0, now))
+        count = 1 if now - last > self._FORGET_S else count + 1
+        self._wrong[host] = (count, now)
+        if len(self._wrong) > self._MOST:
+            self._wrong.popitem(last=False)
+        return min(self._LONGEST_S, 0.125 * 2.0 ** min(count - self._FREE, 9)) if count > self._FREE else 0.0

@@ -1,0 +1,310 @@
+"""Users: tokens live in one store for all processes, quotas are exact, wrong tokens are slowed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.datastructures import Headers
+from starlette.testclient import TestClient
+
+from dp_forward.errors import InvalidInput
+from dp_forward.service.collector.collection_store import Collection
+from dp_forward.service.server import users as users_module
+from dp_forward.service.server.app import make_app, make_collector_app
+from dp_forward.service.server.audit_log import AuditLog
+from dp_forward.service.server.request_limits import Refused, refusal
+from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.users import Charge, Guard, User, Users, UserStore
+from service.collector import collect_cases
+
+SHARED = "a-token-of-enough-letters"
+FRAME = {"content-type": "application/octet-stream"}
+
+
+@pytest.fixture(autouse=True)
+def _quick_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users_module, "_REFRESH_S", 0.02)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[UserStore]:
+    made = UserStore(tmp_path / "store")
+    yield made
+    made.close()
+
+
+def frame() -> bytes:
+    return collect_cases.record(time=int(time.time()))[:-4]
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {**FRAME, "authorization": f"Bearer {token}"}
+
+
+def served(tmp_path: Path, **settings: Any) -> TestClient:
+    allowed = ServerSettings(store=tmp_path / "store", audit_log=tmp_path / "audit", **settings)
+    made = make_app(collect_cases.provider(), front_digest=collect_cases.FRONT, settings=allowed)
+    return TestClient(made, client=("127.0.0.1", 1))
+
+
+def asks(token: str, host: str = "127.0.0.1") -> Any:
+    """What a guard sees of a request."""
+    return SimpleNamespace(headers=Headers(bearer(token)), client=SimpleNamespace(host=host))
+
+
+def wait_until(true: Any, seconds: float = 5.0) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_token_is_shown_once_and_the_store_holds_its_digest_alone(store: UserStore, tmp_path: Path) -> None:
+    token = store.add("alice", per_day=5, group="trial")
+    assert len(token) == 64
+    store.close()
+    for file in (tmp_path / "store").iterdir():
+        assert token.encode() not in file.read_bytes()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["", "two words", "-x", "ä", "a" * 65, "a\nb"])
+def test_a_name_is_one_plain_word(store: UserStore, name: str) -> None:
+    for words in ((name, "user"), ("alice", name)):
+        with pytest.raises(InvalidInput):
+            store.add(words[0], group=words[1])
+    assert store.list_users() == []
+
+
+def test_a_user_is_added_once_listed_rotated_and_revoked(store: UserStore) -> None:
+    first = store.add("alice", per_day=5, group="trial")
+    with pytest.raises(InvalidInput, match="rotate"):
+        store.add("alice")
+    assert store.list_users() == [{"name": "alice", "class": "trial", "per_day": 5, "used": 0, "tokens": 1}]
+    second = store.rotate("alice", grace=60)
+    third = store.rotate("alice")
+    assert len({first, second, third}) == 3
+    assert store.list_users()[0]["tokens"] == 1, "a rotation without grace ends the grace of another"
+    store.revoke("alice")
+    assert store.tokens() == {}
+    for verb in (store.revoke, store.rotate):
+        with pytest.raises(InvalidInput, match="users list"):
+            verb("alice")
+
+
+def test_the_guard_says_who_asks_and_a_revoked_token_stops(store: UserStore, tmp_path: Path) -> None:
+    alice, bob = store.add("alice"), store.add("bob")
+    users = Users(tmp_path / "store", AuditLog(None))
+    guard = Guard(SHARED, users=users)
+    assert [guard(asks(token)) for token in (alice, bob, SHARED)] == ["alice", "bob", None]
+    store.revoke("alice")
+    new = store.rotate("bob", grace=1)
+
+    def is_refused(token: str) -> bool:
+        try:
+            return guard(asks(token)) == "nobody"
+        except Refused as refused:
+            return refused.code == "token"
+
+    wait_until(lambda: is_refused(alice), 1.0)
+    wait_until(lambda: not is_refused(new), 1.0)
+    assert not is_refused(bob), "within its grace"
+    wait_until(lambda: is_refused(bob), 3.0)
+    assert not is_refused(SHARED)
+    asyncio.run(users.close())
+
+
+def test_without_tokens_everybody_asks_and_with_a_store_nobody_else_does(tmp_path: Path) -> None:
+    assert Guard(None)(asks("")) is None
+    assert Guard(None, users=Users(None, AuditLog(None)))(asks("")) is None
+    users = Users(tmp_path / "store", AuditLog(None))
+    for wrong in ("", "nobody", SHARED):
+        with pytest.raises(Refused):
+            Guard(None, users=users)(asks(wrong))
+    asyncio.run(users.close())
+
+
+def test_a_store_that_cannot_be_read_refuses_users_and_not_the_shared_token(
+    store: UserStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = store.add("alice")
+    users = Users(tmp_path / "store", AuditLog(None))
+    guard = Guard(SHARED, users=users)
+    monkeypatch.setattr(users_module, "_STALE_S", 0.1)
+    assert guard(asks(token)) == "alice"
+    (tmp_path / "store" / "users.sqlite").rename(tmp_path / "gone")
+    time.sleep(0.3)
+    with pytest.raises(Refused) as refused:
+        guard(asks(token))
+    assert refused.value.code == "disk"
+    assert guard(asks(SHARED)) is None
+    asyncio.run(users.close())
+
+
+def test_wrong_tokens_are_slowed_by_address_and_a_right_one_never() -> None:
+    guard = Guard(SHARED)
+
+    def delay(host: str) -> float:
+        with pytest.raises(Refused) as refused:
+            guard(asks("wrong", host))
+        return refused.value.delay
+
+    assert [delay("10.0.0.1") for _ in range(12)] == [0] * 5 + [0.25, 0.5, 1, 2, 2, 2, 2]
+    assert delay("10.0.0.2") == 0, "another address is not slowed"
+    assert guard(asks(SHARED, "10.0.0.1")) is None, "nor is a right token of that address"
+    assert [delay(f"2001:db8::{n}") for n in range(1, 8)][-1] == 0.5, "a /64 of IPv6 is one address"
+    for n in range(5000):
+        delay(f"10.{n // 250}.1.{n % 250}")
+    assert len(guard._wrong) == 4096
+
+
+def test_the_refusal_of_many_wrong_tokens_takes_its_time(tmp_path: Path) -> None:
+    async def send_all(many: int, guard: Guard) -> tuple[float, int]:
+        began, sent = time.monotonic(), []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        for _ in range(many):
+            try:
+                guard(asks("wrong"))
+            except Refused as refused:
+                await refusal(refused)({"type": "http"}, None, send)  # type: ignore[arg-type]
+        statuses = {message["status"] for message in sent if "status" in message}
+        assert statuses == {401}
+        return time.monotonic() - began, len(sent)
+
+    assert asyncio.run(send_all(5, Guard(SHARED)))[0] < 0.2  # the control: a few are not slowed
+    assert asyncio.run(send_all(7, Guard(SHARED)))[0] > 0.7
+
+
+def test_a_quota_counts_new_frames_alone(store: UserStore, tmp_path: Path) -> None:
+    alice, bob = store.add("alice", per_day=3, group="trial"), store.add("bob", group="paid")
+    with served(tmp_path) as client:
+
+        def post(data: bytes, token: str) -> Any:
+            return client.post("/v1/answer", content=data, headers=bearer(token))
+
+        frames = [frame() for _ in range(4)]
+        silent = frames[0][:-64] + bytes(64)
+        assert post(silent[:-1], alice).status_code == 400
+        for one in frames[:3]:
+            assert [post(one, alice).status_code for _ in range(3)] == [200] * 3, "a retry is free"
+        refused = post(frames[3], alice)
+        assert (refused.status_code, refused.json()["error"]) == (429, "quota")
+        midnight = 86_400 - time.time() % 86_400
+        assert abs(int(refused.headers["retry-after"]) - midnight) < 5
+        assert post(frames[0], alice).status_code == 200, "what was answered is answered again"
+        assert post(frames[3], bob).status_code == 200, "the quota of one is not that of another"
+        page = client.get("/metrics", headers=bearer(bob)).text
+        assert 'dpf_classes_total{class="trial"} 3.0' in page
+        assert 'dpf_classes_total{class="paid"} 1.0' in page
+        assert 'outcome="quota"} 1.0' in page
+        assert "alice" not in page
+    assert [user["used"] for user in store.list_users()] == [3, 0]
+
+
+def test_a_request_that_fails_later_gives_its_count_back(store: UserStore, tmp_path: Path) -> None:
+    token = store.add("alice", per_day=1)
+    with served(tmp_path) as client:
+        handler = client.app.state.handler  # type: ignore[attr-defined]
+        compute = handler.batcher._compute
+        handler.batcher._compute = lambda batch: [value * float("nan") for value in compute(batch)]
+        data = frame()
+        assert client.post("/v1/answer", content=data, headers=bearer(token)).status_code == 500
+        handler.batcher._compute = compute
+        assert client.post("/v1/answer", content=frame(), headers=bearer(token)).status_code == 200
+        assert client.post("/v1/answer", content=data, headers=bearer(token)).status_code == 429
+
+
+def test_training_records_count_as_requests_do_and_a_body_is_taken_whole(
+    store: UserStore, tmp_path: Path
+) -> None:
+    token = store.add("alice", per_day=3)
+    settings = ServerSettings(store=tmp_path / "store")
+    collection = Collection.open_or_create(tmp_path / "records", collect_cases.spec())
+    with TestClient(make_collector_app(collection, settings=settings)) as client:
+
+        def post(*records: bytes) -> int:
+            sent = client.post("/v1/records", content=b"".join(records), headers=bearer(token))
+            return sent.status_code
+
+        records = [collect_cases.record(n) for n in range(4)]
+        assert [post(*records[:2]), post(*records[:2])] == [200, 200]
+        assert post(*records[2:]) == 429
+        assert len(collection) == 2
+        assert post(*records[1:3]) == 200, "one of them is known"
+        assert len(collection) == 3
+    assert store.list_users()[0]["used"] == 3
+
+
+def test_a_quota_is_exact_for_several_connections_at_once(store: UserStore, tmp_path: Path) -> None:
+    user, taken = User("alice", "user", 50), []
+
+    def charge(number: int) -> None:
+        own = UserStore(tmp_path / "store")
+        for n in range(20):
+            wanted = [Charge(user, (b"%d.%d" % (number, n),), 1), Charge(user, (b"shared%d" % n,), 1)]
+            taken.extend(one for one in own.charge(wanted) if one.taken and one.items)
+        own.close()
+
+    store.add("alice", per_day=50)
+    threads = [threading.Thread(target=charge, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == 50
+    assert len({one.items for one in taken}) == 50, "each counted once"
+    later = store.charge([Charge(user, (b"another",), 2), Charge(user, (b"more",), 1)])
+    assert [one.taken for one in later] == [True, False], "a new day is a new quota"
+
+
+def test_nothing_in_the_store_links_a_user_to_what_was_counted(store: UserStore, tmp_path: Path) -> None:
+    users = [User(name, "user", 9) for name in ("alice", "bob")]
+    items = [bytes([n]) * 32 for n in (9, 2, 7, 4)]
+    for n, item in enumerate(items):
+        store.charge([Charge(users[n % 2], (item,), 1)])
+    store.close()
+    connection = sqlite3.connect(tmp_path / "store" / "users.sqlite")
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(counted)")]
+    rows = connection.execute("SELECT item FROM counted").fetchall()
+    connection.close()
+    assert columns == ["item", "day"]
+    assert [row[0] for row in rows] == sorted(items), "the order of arrival is not kept"
+
+
+def test_the_audit_log_counts_and_names_no_token(store: UserStore, tmp_path: Path) -> None:
+    token = store.add("alice", per_day=0, group="trial")
+    with served(tmp_path) as client:
+        for _ in range(3):
+            client.get("/v1/manifest", headers=bearer("a-wrong-token-of-some-length"))
+        for _ in range(2):
+            assert client.post("/v1/answer", content=frame(), headers=bearer(token)).status_code == 429
+    text = (tmp_path / "audit").read_text()
+    lines = [{k: v for k, v in json.loads(line).items() if k != "time"} for line in text.splitlines()]
+    assert lines == [
+        {"event": "quota_refused", "count": 2, "class": "trial"},
+        {"event": "token_refused", "count": 3},
+    ]
+    assert stat.S_IMODE((tmp_path / "audit").stat().st_mode) == 0o600
+    assert not any(word in text for word in (token, "wrong", "alice"))
+
+
+def test_off_loopback_a_store_is_as_good_as_a_token(tmp_path: Path) -> None:
+    (tmp_path / "pem").write_text("")
+    tls = {"tls_cert": tmp_path / "pem", "tls_key": tmp_path / "pem", "host": "0.0.0.0"}
+    ServerSettings(store=tmp_path, **tls)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="--store"):
+        ServerSettings(**tls)  # type: ignore[arg-type]
+    assert "password" not in repr(ServerSettings(store="postgresql://me:password@host/db"))
