@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dp_forward.noise import release_batch
+from dp_forward.service.client.network import NoReply
 from dp_forward.service.client.transport import Call, Transport
 from dp_forward.service.protocol.frame import frame_of
 from dp_forward.service.protocol.manifest import Manifest
@@ -56,6 +57,8 @@ class Line:
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
+        self.retry_after = 0.0
+        """What the last response said, in seconds."""
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, frame: bytes) -> tuple[int, bytes]:
@@ -94,6 +97,7 @@ class Line:
             raise NoAnswer from error
         if hang_up or names.get("connection") == "close":
             await self.close()
+        self.retry_after = float(names.get("retry-after", 0))
         return int(lines[0].split(" ")[1]), body
 
     async def close(self) -> None:
@@ -134,16 +138,20 @@ Ask = Callable[[bytes], Awaitable[str | None]]
 """Sends a frame; None for an answer, else what went wrong."""
 
 
-async def http_clients(host: str, port: int, many: int) -> tuple[list[Ask], Callable[[], Awaitable[None]]]:
-    """Clients with a kept connection each, and how to close them."""
+async def http_clients(
+    host: str, port: int, many: int, *, patient: bool = False
+) -> tuple[list[Ask], Callable[[], Awaitable[None]]]:
+    """Clients with a kept connection each, and how to close them; patient ones wait as they are told."""
     lines = [Line(host, port) for _ in range(many)]
 
     def client(line: Line) -> Ask:
         async def ask(frame: bytes) -> str | None:
             try:
                 status, _ = await line.post(frame)
-            except NoAnswer:
+            except (NoAnswer, OSError):
                 return "no answer"
+            if patient and status != 200:
+                await asyncio.sleep(line.retry_after)
             return None if status == 200 else str(status)
 
         return ask
@@ -163,8 +171,9 @@ async def transport_clients(
 
     async def ask(frame: bytes) -> str | None:
         call = Call("POST", "/v1/answer", body=frame)
-        reply = await asyncio.get_running_loop().run_in_executor(threads, transport.call, call)
-        if reply is None:
+        try:
+            reply = await asyncio.get_running_loop().run_in_executor(threads, transport.call, call)
+        except NoReply:
             return "no answer"
         return None if reply.status == 200 else str(reply.status)
 

@@ -60,12 +60,12 @@ _SIZES = re.compile(r'^dpf_batch_size_bucket\{le="([0-9.]+|\+Inf)"\} ([0-9.e+]+)
 _SUM = re.compile(r"^dpf_batch_size_sum ([0-9.e+]+)$", re.MULTILINE)
 
 
-def make_run(folder: Path) -> Path:
+def make_run(folder: Path, cut: str = CUT) -> Path:
     """Both halves of the installed MiniLM."""
     import transformers
 
     torch.manual_seed(0)
-    pair = split_model(load_model("minilm", labels=2), CUT)
+    pair = split_model(load_model("minilm", labels=2), cut)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder("minilm"))
     spec = ReleaseSpec.of(
         pair.front,
@@ -94,14 +94,20 @@ class Served:
         """Whether it still runs."""
         return self.process.poll() is None
 
+    @property
+    def worker(self) -> int:
+        """The process that answers; ``process`` only sees to it."""
+        pid = self.process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()[0])
+
     def rss_mib(self) -> float:
         """Its resident memory."""
-        text = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        text = Path(f"/proc/{self.worker}/status").read_text(encoding="ascii")
         return int(text.split("VmRSS:")[1].split()[0]) / 1024
 
     def cpu_s(self) -> float:
         """The CPU time that it has used."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.worker}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def tracebacks(self) -> int:

@@ -26,10 +26,9 @@ def verbs_page() -> str:
 
 def _verbs(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _verbs(command, (*path, name))
-        else:
+        if command.params:  # dpf serve is a verb and has verbs
             yield (*path, name), command
+        yield from _verbs(command, (*path, name)) if hasattr(command, "commands") else ()
 
 
 def _section(path: tuple[str, ...], command: Any) -> str:

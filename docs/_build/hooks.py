@@ -93,5 +93,3 @@ def _outside(page: str, link: str) -> Path | None:
 
 def _is_result(target: Path) -> bool:
     return target.is_file() and target.is_relative_to(_ROOT / "results")
-
-
