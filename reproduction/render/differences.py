@@ -20,14 +20,17 @@ def differences_section(setup: ModelSetup, title: str) -> str:
         "positions": ("Encoder 1, 3, 5, 7, 9, 11", "the block of the same relative depth, rounded up"),
         "training": (training, f"{same}, AdamW"),
         "norm and delta": (f"C = {PAPER.norm:g}, {DELTA:g}", same),
-        "sensitivity": ("C in the experiments, 2C in the text", "both, in rows of their own"),
+        "sensitivity": (
+            "C in the experiments; in the text 2C for a matrix, C for a row",
+            "both, in rows of their own",
+        ),
         "rows of S = 2C": ("none", "ask the models of S = C, but for `mechanisms` on SST-2"),
         "texts of n rows": (
             f"n = {PAPER.rows}",
             f"{same}; DP-SGD on SST-2 72, where the longest text has 66 tokens",
         ),
         "mask": ("handed to the back (authors' code)", "never crosses; rows of padding are zero"),
-        "batches": ("not said", "of texts of like length"),
+        "batches": ("at random, without replacement", "of texts of like length"),
         "precision": ("not said", "float32 at `output`, mixed inside"),
         "seeds, draws of a query": (
             "not said",
@@ -52,6 +55,8 @@ def differences_section(setup: ModelSetup, title: str) -> str:
             "texts not counted; 20,000 of IMDb, 3,300 of SST-2",
             "300 texts; 16,214 of IMDb, all of SST-2 with a genre",
         ),
+        "what is attacked for a genre": ("the output embedding", "what crosses at each position"),
+        "tokens of an inversion": ("counted unordered", "counted at their place"),
         "token level": ("accuracy on three tasks", "accuracy on SST-2 only"),
         "pre-training": ("600 million words of Wikipedia", "2.2 million words of Wikipedia"),
     }

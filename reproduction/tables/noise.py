@@ -166,7 +166,7 @@ def sublayers(setup: ModelSetup) -> Table:
     return Table(
         "sublayers",
         "Where inside a block: accuracy at every sub-layer",
-        "sub-layers of every encoder (SST-2)",
+        "sub-layers of six encoders (SST-2)",
         "sub-layer \\ block",
         (*theirs, *cells),
         (

@@ -1,7 +1,8 @@
 """The paper's settings, in one place: its recipe, its positions, and jobs that have just these.
 
-A row is called the paper's only if its jobs come from here. Section 6.1 of the paper gives the numbers; what
-a plan says besides is that nothing of ours is added: no maps, warm-up, auxiliary loss or several draws.
+A row is called the paper's only if its jobs come from here. Section 5.1 of the paper gives the numbers, and
+Section 5.2 n = 128; what a plan says besides is that nothing of ours is added: no maps, warm-up, auxiliary
+loss or several draws.
 
 Positions of its twelve blocks are mapped by relative depth: block K of 12 stands for block ceil(K b / 12) of
 b, so that its Encoder 1, 3, 5, 7, 9, 11 are blocks 1 to 6 of MiniLM.
@@ -20,8 +21,10 @@ from reproduction.tables.paper_sensitivity import LABEL_EPSILON
 
 __all__ = [
     "AUTHORS",
+    "AUTHORS_BY_ROW",
     "PAPER",
     "PROOF",
+    "PROOF_BY_ROW",
     "PaperRecipe",
     "attacked_positions",
     "paper_dpsgd_job",
@@ -31,6 +34,9 @@ __all__ = [
 
 AUTHORS: Final = "S = C (the authors' experiments)"
 PROOF: Final = "S = 2C (the text, and the proof)"
+AUTHORS_BY_ROW: Final = "S = C (the paper's appendix, and the authors' code)"
+PROOF_BY_ROW: Final = "S = 2C (the proof)"
+"""For one row, at token level, the text has C too (Appendix A.2)."""
 _BLOCKS: Final = 12
 _ENCODERS: Final = (1, 3, 5, 7, 9, 11)
 _ATTACKED: Final = ("Embedding", "Encoder 1", "Encoder 7", "Encoder 11", "Output")
@@ -67,9 +73,9 @@ class PaperRecipe:
     def says(self) -> str:
         """In words, for a page."""
         return (
-            f"**The paper's recipe**, in every row that is not called ours: {self.epochs:g} epochs, batches "
-            "of "
-            f"{self.batch}, learning rate {self.learning_rate:g} for head and body, no decay of weights or "
+            "**The paper's recipe**, in every row that is not called ours, but for what the table varies: "
+            f"{self.epochs:g} epochs, batches of {self.batch}, learning rate {self.learning_rate:g} for head "
+            "and body, no decay of weights or "
             f"rate, n = {self.rows} rows, all columns without maps, normalised to C = {self.norm:g}, delta "
             "1e-5, one draw of the noise a step, no warm-up and no auxiliary loss."
         )
@@ -114,7 +120,7 @@ def paper_job(
     """Fine-tuning by the paper's recipe through the noise of a proved epsilon; without noise for None.
 
     ``labels`` sends the labels through randomized response that keeps 0.9 of them. The whole test split is
-    measured; with ten draws of the noise a text at `output` and on SST-2, else one, as in the paper.
+    measured; with ten draws of the noise a text at `output` and on SST-2, else one.
     """
     few = cut != "output" and task.name != "sst2"
     noise: dict[str, Any] = {"mechanism": "none"}

@@ -246,9 +246,8 @@ def pretraining(setup: ModelSetup) -> Table:
             *PAPER.differs,
             "The paper's rows: noise at the input embeddings, one epoch of masked LM through it on 2.2 "
             "million "
-            "words of featured articles of Wikipedia in place of 600 million; the rate of fine-tuning, "
-            "which the "
-            "paper does not give for this step. MiniLM has no masked-LM head: one is trained first, for 500 "
+            "words of featured articles of Wikipedia in place of 600 million; the paper's "
+            "one rate for all experiments. MiniLM has no masked-LM head: one is trained first, for 500 "
             "steps. "
             "S = 2C asks the models of S = C.",
             f"Our rows are at {cut}. Pre-training is masked LM with the noise at the cut, on IMDb reviews "

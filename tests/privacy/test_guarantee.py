@@ -126,6 +126,14 @@ def test_paper_mode_prints_both_numbers() -> None:
     assert reading.as_dict()["real_epsilon"] == reading.real.epsilon
 
 
+def test_paper_mode_says_who_has_which_sensitivity() -> None:
+    matrix = PaperReading(0.6, normalise(1.0)).statement
+    row = PaperReading(0.6, normalise_rows(1.0), TOKEN).statement
+    assert "S = 2C (the text, and the proof)" in matrix
+    assert "S = 2C (the proof)" in row, "for a row the paper's appendix has C"
+    assert "S = C (the paper's appendix" in row
+
+
 def test_paper_mode_counts_releases_that_the_authors_local_mode_does_not() -> None:
     once = PaperReading(0.6, normalise(1.0))
     thrice = PaperReading(0.6, normalise(1.0), releases=3)

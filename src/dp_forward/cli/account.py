@@ -13,6 +13,7 @@ from dp_forward.privacy import Budget, Guarantee, Mechanism, NoiseSpec, PaperRea
 from dp_forward.privacy import shuffling as c
 from dp_forward.privacy.deployment import Deployment
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
+from dp_forward.privacy.paper_mode import whose_sensitivity
 from dp_forward.privacy.rounding import shown_down, shown_up
 
 
@@ -142,10 +143,11 @@ def _paper(
         half = text.gaussian_mu / request.releases**0.5 / 2
         claim = c.paper_estimate(delta, mu=half, users=users, epochs=request.releases)
         fields["central_estimate_at_c"] = claim
+        s_c, s_2c = whose_sensitivity(request.bound)
         lower, upper, estimate = (getattr(reading, kind).epsilon for kind in ("lower", "upper", "estimate"))
         sentences.append(
             f"The authors' central estimate (a subsampled Gaussian of rate 1/N) for this noise: {claim:.4g} "
-            f"by S = C (the authors' experiments), {estimate:.4g} by S = 2C (the text, and the proof). "
+            f"by {s_c}, {estimate:.4g} by {s_2c}. "
             f"It is no theorem: an attack shows at least {shown_down(lower or 0.0, 4)}, and what is proved "
             f"is {'nothing' if upper is None else shown_up(upper, 4)}."
         )

@@ -5,7 +5,8 @@ experiments calibrated with **C**: what they call epsilon is that of a mu twice 
 compare with their tables one needs their sigmas, so they are offered here, by a separate constructor that
 always carries both numbers and prints both.
 
-Paper: Section 3.2 has 2C. That the experiments used C is inferred: docs/explanation/errata.md says from what.
+Paper: Section 3.2 has 2C for a matrix, Appendix A.2 has C for a row. That the experiments used C is inferred:
+docs/explanation/errata.md says from what.
 """
 
 from dataclasses import dataclass, field
@@ -21,6 +22,13 @@ from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import TEXT, Unit
 
 __all__ = ["PaperReading"]
+
+
+def whose_sensitivity(bound: NormBound) -> tuple[str, str]:
+    """S = C and S = 2C, each with who says so."""
+    if bound.over == "row":
+        return "S = C (the paper's appendix, and the authors' code)", "S = 2C (the proof)"
+    return "S = C (the authors' experiments)", "S = 2C (the text, and the proof)"
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -61,10 +69,10 @@ class PaperReading:
     def statement(self) -> str:
         """Both numbers, in words."""
         worth, over = self.real.epsilon, "" if self.releases == 1 else f" over {self.releases} releases"
+        c, two_c = whose_sensitivity(self.bound)
         return (
-            f"S = C (the authors' experiments) calls sigma {shown_up(self.sigma)} epsilon "
-            f"{self.paper_epsilon:.4g}. By S = 2C (the text, and the proof) it is worth {worth:.4g} at delta "
-            f"{shown_up(self.delta)}{over}: {self.real}"
+            f"{c} calls sigma {shown_up(self.sigma)} epsilon {self.paper_epsilon:.4g}. By {two_c} it is "
+            f"worth {worth:.4g} at delta {shown_up(self.delta)}{over}: {self.real}"
         )
 
     def as_dict(self) -> dict[str, Any]:
