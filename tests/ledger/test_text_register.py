@@ -181,7 +181,8 @@ def test_no_error_or_repr_holds_a_fingerprint(book: TextRegister) -> None:
     charge(book, 1, range(10))
     with pytest.raises(BudgetExhausted) as refused:
         charge(book, 2, range(10))
-    shown = re.sub(" at 0x[0-9a-f]+>", ">", f"{refused.value} {book!r}")  # an address in memory is no fingerprint
+    # An address in memory is no fingerprint.
+    shown = re.sub(" at 0x[0-9a-f]+>", ">", f"{refused.value} {book!r}")
     assert not re.search(r"[0-9]{10}|[0-9a-f]{16}", shown)
 
 
