@@ -3,10 +3,10 @@
 python -m benchmarks [--only PART...] [--json OUT] [--smoke] [--no-goals]
 python -m benchmarks figure [--json IN]
 
-A run of all parts writes results/bench.json, draws docs/figures/bench.png and fills the tables of
-docs/benchmarks.md. With --json both files go where it says (OUT and OUT with the ending .png). A part or a
-smoke run writes nothing without --json, so that it never stands where a whole run should. The part `speed`
-takes minutes and runs only by its name.
+A run of all parts writes results/bench.json, draws docs/figures/bench-*.svg and fills the tables of
+docs/benchmarks.md. With --json the result goes where it says, and the figures beside it. A part or a smoke
+run writes nothing without --json, so that it never stands where a whole run should. The part `speed` takes
+minutes and runs only by its name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.goals import say
 from benchmarks.report import ROOT, provenance
 
 RESULT = ROOT / "results" / "bench.json"
-FIGURE = ROOT / "docs" / "figures" / "bench.png"
+FIGURE = ROOT / "docs" / "figures" / "bench"
 WHOLE = ("proof", "released", "growth", "corpus", "register", "reading", "steps", "service")
 """What a whole run is made of."""
 NAMES = (*WHOLE, "speed")
@@ -98,15 +98,14 @@ def measure(names: tuple[str, ...], *, smoke: bool) -> dict[str, Any]:
 
 
 def render(source: Path) -> None:
-    """The figure of a result; for the result of this repository, the tables of its page too."""
+    """The figures of a result; for the result of this repository, the tables of its page too."""
     from benchmarks.figure import draw
     from benchmarks.tables import fill
 
     record = read(source)
     ours = source.resolve() == RESULT
-    picture = FIGURE if ours else source.with_suffix(".png")
-    draw(record, picture)
-    say(f"drawn: {picture}")
+    for drawn in draw(record, FIGURE if ours else source.with_suffix("")):
+        say(f"drawn: {drawn}")
     if ours:
         fill("docs/benchmarks.md")
 

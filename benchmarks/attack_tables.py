@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/attacks.md, from the result files.
+"""The tables and the figures of docs/attacks.md, from the result files.
 
     python -m benchmarks.attack_tables collect --membership OUT.jsonl --inversion OUT.jsonl [--run FILE ...]
     python -m benchmarks.attack_tables
@@ -6,7 +6,7 @@
 `collect` makes results/attacks.json from the lines that `benchmarks.attacks_membership run` and
 `benchmarks.attacks_inversion run` wrote: of a name the last line counts, and what no table needs is left out.
 A ``--run`` is what `dpf attack membership --json` printed about a run of yours.
-Without a word, results/attacks.json and results/mutants.json are put into the page and the figure is drawn.
+Without a word, results/attacks.json and results/mutants.json are put into the page and the figures are drawn.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from typing import Any
 
 from benchmarks.report import ROOT, provenance
 from benchmarks.tables import _write, filled
+from dp_forward.train.figure_style import Scheme
+from reproduction.render.svg_files import draw_schemes
 
 Record = dict[str, Any]
 
-PAGE, FIGURE = ROOT / "docs" / "attacks.md", ROOT / "docs" / "figures" / "attacks.png"
+PAGE, FIGURES = ROOT / "docs" / "attacks.md", ROOT / "docs" / "figures"
 ATTACKS, MUTANTS = ROOT / "results" / "attacks.json", ROOT / "results" / "mutants.json"
 SCORES = ("entropy", "confidence")
 NAMES = {
@@ -433,8 +435,8 @@ PLACES: list[tuple[str, Path, Callable[[Record], str]]] = [
 ]
 
 
-def draw(record: Record) -> None:
-    """The three attacks side by side."""
+def draw(record: Record, folder: Path) -> list[Path]:
+    """One figure for each of the three attacks."""
     members, inversion, attribute = (record[part] for part in ("membership", "inversion", "attribute"))
     told = {"non-private": members["imdb/undefended/plain_confidence"]}
     told["DP-SGD"] = members["imdb/dp-sgd/plain_confidence"]
@@ -446,39 +448,46 @@ def draw(record: Record) -> None:
             told[f"{NAMES[name]}, {cut}"] = members[f"imdb/{name}/{cut}/noisy_confidence"]
         read |= {f"{NAMES[name]}, {a} {c}": inversion[f"{a}/{c}/{name} 8"] for a, c in _READ}
         kinds |= {f"{NAMES[name]}, {cut}": attribute[f"keyword/{name}/{cut}/mean"] for cut in _CUTS}
-    titles = ("membership (confidence, IMDb)", "inversion (recall, SST-2)", "attribute (genre by keyword)")
-    draw_attacks(dict(zip(titles, (told, read, kinds), strict=True)), FIGURE)
+    shown = {
+        "membership": ("success, by confidence, on IMDb", told),
+        "inversion": ("recall of tokens, on SST-2", read),
+        "attribute": ("success, genre by keyword", kinds),
+    }
+    return [
+        path
+        for name, (measure, bars) in shown.items()
+        for path in draw_attack(bars, folder / f"attacks-{name}", measure=measure)
+    ]
 
 
 _READ = (("nearest", "embeddings"), ("decoder", "embeddings"), ("decoder", "encoder.3"))
 _CUTS = ("embeddings", "encoder.3", "output")
 
 
-def draw_attacks(panels: Mapping[str, Mapping[str, Mapping[str, Any]]], path: Path) -> None:
-    """A panel for each title, and in it a bar for each `AttackResult.as_dict`."""
-    from matplotlib.figure import Figure
+def draw_attack(results: Mapping[str, Mapping[str, Any]], path: Path, *, measure: str) -> list[Path]:
+    """A bar for each `AttackResult.as_dict`, with its interval, chance and ceiling."""
 
-    tallest = max(len(bars) for bars in panels.values())
-    size = (1.5 + 4.3 * len(panels), 1.3 + 0.36 * tallest)
-    figure = Figure(figsize=size, layout="constrained")
-    places = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, (title, results) in zip(places, panels.items(), strict=True):
-        bars = list(results.values())
-        success = [bar["success"] for bar in bars]
-        colours = ["#c46a4a" if bar["ceiling"] is None else "#3b7ea1" for bar in bars]
-        off = [[b["success"] - b["low"] for b in bars], [b["high"] - b["success"] for b in bars]]
-        axes.barh(range(len(bars)), success, xerr=off, capsize=2, color=colours, height=0.6)
-        for place, bar in enumerate(bars):
-            span = [place - 0.4, place + 0.4]
-            axes.plot([bar["chance"]] * 2, span, color="black", linewidth=1.2, linestyle=":")
-            if bar["ceiling"] is not None:
-                axes.plot([bar["ceiling"]] * 2, span, color="#a02020", linewidth=1.6)
-        axes.set_yticks(range(len(bars)), list(results), fontsize=8)
+    def paint(figure: Any, scheme: Scheme) -> None:
+        open_to_all, promised, most = (scheme.series[hue] for hue in ("orange", "blue", "vermilion"))
+        axes = figure.subplots()
+        handles = {}
+        for place, bar in enumerate(results.values()):
+            said, colour = ("promised", promised) if bar["ceiling"] else ("nothing promised", open_to_all)
+            handles[said] = axes.barh([place], [bar["success"]], color=colour, alpha=0.7, height=0.6)
+            axes.plot([bar["low"], bar["high"]], [place] * 2, color=scheme.ink, linewidth=1.2)
+            for name, at, look in (
+                ("chance", bar["chance"], {"color": scheme.ink, "linestyle": ":", "linewidth": 1.4}),
+                ("ceiling", bar["ceiling"], {"color": most, "linewidth": 2.2}),
+            ):
+                if at is not None:
+                    (handles[name],) = axes.plot([at] * 2, [place - 0.42, place + 0.42], **look)
+        axes.set_yticks(range(len(results)), list(results))
         axes.invert_yaxis()
-        axes.set(xlim=(0, 1.03), title=title)
-        axes.grid(axis="x", alpha=0.3)
-    figure.supxlabel("success, 95 %;  dotted: chance;  red: ceiling;  orange: nothing promised", fontsize=8)
-    figure.savefig(path, dpi=110)
+        axes.set(xlim=(0, 1.03), xlabel=measure)
+        axes.grid(visible=False, axis="y")
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4)
+
+    return draw_schemes(path, 0.95 + 0.27 * len(results), paint)
 
 
 def main() -> int:
@@ -501,8 +510,8 @@ def main() -> int:
             continue
         _write(PAGE, filled(PAGE.read_text(encoding="utf-8"), name, made(record)))
         print(f"{PAGE.relative_to(ROOT)}: {name}")
-    draw(json.loads(ATTACKS.read_text(encoding="utf-8")))
-    print(FIGURE.relative_to(ROOT))
+    for path in draw(json.loads(ATTACKS.read_text(encoding="utf-8")), FIGURES):
+        print(path.relative_to(ROOT))
     return 0
 
 

@@ -1,84 +1,102 @@
-"""One figure of one result: steps, memory, growth, the corpus, the service, and how far each limit is."""
+"""The figures of one result: what each part took (NAME), and how far each limit is (NAME-limits)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-OK, MISSED, OTHER = "#3b7ea1", "#a02020", "#c46a4a"
+from dp_forward.train.figure_style import Scheme
+from reproduction.render.svg_files import draw_schemes
+
 NOT_OURS = ("opacus", "non private", "bare", "dp accounting")
-COLUMNS = 2
+ROW, LINES = 0.23, 1.9
+"""Inches of a bar, and of a panel of lines."""
 
 
-def draw(record: Mapping[str, Any], path: Path) -> None:
-    """All of the file or nothing. A part that was not run has no panel."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+def draw(record: Mapping[str, Any], path: Path) -> list[Path]:
+    """Where the figures are. A part that was not run has no panel."""
     charts = record["charts"]
     # From a limit of 0 there is no distance in factors.
     held = [row for row in record["measurements"] if row["threshold"]]
-    upper = -(-len(charts) // COLUMNS)
-    tall = 0.9 + 0.24 * len(held)
-    figure = Figure(figsize=(11, 2.9 * upper + tall), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(upper + 1, COLUMNS, height_ratios=[2.9] * upper + [tall])
-    for place, (title, chart) in enumerate(charts.items()):
-        axes = figure.add_subplot(grid[place // COLUMNS, place % COLUMNS])
-        axes.set_title(title, fontsize=10)
-        (_bars if chart["kind"] == "bars" else _lines)(axes, chart)
-        axes.tick_params(labelsize=8)
-    if held:
-        _margins(figure.add_subplot(grid[upper, :]), held)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".new")
-    figure.savefig(draft, dpi=100, format="png")
-    draft.replace(path)
+    heights = [0.75 + ROW * len(one["values"]) if one["kind"] == "bars" else LINES for one in charts.values()]
+
+    def panels(figure: Any, scheme: Scheme) -> None:
+        places = figure.subfigures(len(charts), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for place, (title, chart) in zip(places, charts.items(), strict=True):
+            axes = place.subplots()
+            axes.set_title(title)
+            (_bars if chart["kind"] == "bars" else _lines)(axes, chart, scheme)
+
+    written = draw_schemes(path, sum(heights), panels) if charts else []
+    if held:
+        groups = {part: list(rows) for part, rows in groupby(held, key=lambda row: row["part"])}
+        tall = 0.8 + ROW * (len(held) + len(groups))
+        limits = path.with_name(f"{path.name}-limits")
+        written += draw_schemes(
+            limits, tall, lambda figure, scheme: _margins(figure.subplots(), groups, scheme)
+        )
+    return written
 
 
-def _bars(axes: Any, chart: Mapping[str, Any]) -> None:
+def _bars(axes: Any, chart: Mapping[str, Any], scheme: Scheme) -> None:
     names = [name.replace("_", " ") for name in chart["values"]]
     values = list(chart["values"].values())
-    colours = [OTHER if any(word in name for word in NOT_OURS) else OK for name in names]
-    drawn = axes.barh(range(len(names)), values, color=colours, height=0.65)
-    axes.bar_label(drawn, [f"{value:.3g}" for value in values], padding=3, fontsize=8)
+    other, ours = scheme.series["orange"], scheme.series["blue"]
+    colours = [other if any(word in name for word in NOT_OURS) else ours for name in names]
+    drawn = axes.barh(range(len(names)), values, color=colours, alpha=0.85, height=0.65)
+    axes.bar_label(drawn, [f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in values], padding=3)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.set_xlabel(chart["unit"], fontsize=8)
-    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel(chart["unit"])
+    axes.grid(visible=False, axis="y")
 
 
-def _lines(axes: Any, chart: Mapping[str, Any]) -> None:
-    for name, points in chart["lines"].items():
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2, label=name)
+def _lines(axes: Any, chart: Mapping[str, Any], scheme: Scheme) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    looks = zip(scheme.series.values(), "osD^vP", strict=True)
+    for (name, points), (colour, marker) in zip(chart["lines"].items(), looks, strict=False):
+        axes.plot(*zip(*points, strict=True), color=colour, marker=marker, linewidth=1.2, label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     ticks = sorted({point[0] for points in chart["lines"].values() for point in points})
     axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
-    axes.set_xlabel(chart["x"], fontsize=8)
-    axes.set_ylabel(chart["y"], fontsize=8)
-    axes.grid(alpha=0.3, which="both")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+    axes.set(xlabel=chart["x"], ylabel=chart["y"])
     if len(chart["lines"]) > 1:
-        axes.legend(fontsize=7)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-def _margins(axes: Any, held: list[Mapping[str, Any]]) -> None:
+def _margins(axes: Any, groups: Mapping[str, list[Mapping[str, Any]]], scheme: Scheme) -> None:
     """By which factor each number is on the right side of its limit; left of 1 it is missed."""
-    names = [f"{row['part']}: {row['name'].replace('_', ' ')}" for row in held]
-    for place, row in enumerate(held):
-        room = margin(row)
-        colour = OK if row["ok"] else MISSED
-        axes.plot([1, room], [place, place], color=colour, linewidth=1)
-        axes.plot([room], [place], marker="o", color=colour, markersize=5)
-    axes.axvline(1, color=MISSED, linewidth=1.2)
-    axes.set_yticks(range(len(held)), names, fontsize=8)
-    axes.invert_yaxis()
+    from matplotlib.ticker import NullLocator
+
+    kept, missed = (scheme.series[hue] for hue in ("blue", "vermilion"))
+    names: list[str] = []
+    for part, rows in groups.items():
+        names.append(part)
+        for row in rows:
+            room, place = margin(row), len(names)
+            colour, marker = (kept, "o") if row["ok"] else (missed, "X")
+            axes.plot([1, room], [place, place], color=colour, linewidth=1)
+            axes.plot([room], [place], marker=marker, color=colour)
+            names.append(row["name"].replace("_", " "))
+    axes.axvline(1, color=missed, linewidth=1.2)
+    for label, name in zip(axes.set_yticks(range(len(names)), names), names, strict=True):
+        label.label1.set_weight("bold" if name in groups else "normal")
+    axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xscale("log")
-    axes.set_xlabel("times better than its limit; cut off at 0.1 and 100", fontsize=8)
-    axes.set_title("limits", fontsize=10)
-    axes.grid(axis="x", alpha=0.3)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("times better than its limit\n(0.1 to 100 at most; red line: the limit)")
+    axes.grid(visible=False, axis="y")
 
 
 def margin(row: Mapping[str, Any]) -> float:

@@ -1,5 +1,7 @@
 """What the site needs besides its pages.
 
+* A figure is a `<picture>` with a light and a dark file, which follows the scheme that the reader's system asks for. The
+  site has a switch of its own: it gets both images, and shows the one for its scheme.
 * A page may link to a file of the repository outside `docs/`, so that it also reads well there. A linked result file is
   put into the site; of any other such link the words are kept.
 * The page of the command line is written from the command line (`cli_page`).
@@ -22,6 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cli_page import MARK, verbs_page
 
 _LINK: Final = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+_PICTURE: Final = re.compile(
+    r'<picture><source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)"><img alt="([^"]*)" src="([^"]+)"></picture>'
+)
 _FENCE: Final = re.compile(r"^(```|~~~).*?^\1\s*$", flags=re.MULTILINE | re.DOTALL)
 _DOCS: Final = Path(__file__).parents[1]
 _ROOT: Final = _DOCS.parent
@@ -59,9 +64,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Mend links that leave `docs/`, and write the page of the command line."""
+    """Mend links that leave `docs/`, show figures in both schemes, and write the page of the command line."""
     if MARK in markdown:
         markdown = markdown.replace(MARK, verbs_page())
+    markdown = _PICTURE.sub(r"![\2](\3#only-light)![\2](\1#only-dark)", markdown)
 
     def mended(match: re.Match[str]) -> str:
         words, link = match.group(1), match.group(2)

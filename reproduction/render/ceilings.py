@@ -12,6 +12,7 @@ from dp_forward.privacy import NoiseSpec, PrivUnit
 from dp_forward.privacy.rounding import percent_up
 from dp_forward.train.defaults import recipe
 from reproduction.render.markdown import NOT_RUN, grid, number, points
+from reproduction.render.svg_files import picture
 from reproduction.tables.paper_recipe import AUTHORS, PROOF
 from reproduction.tables.paper_sensitivity import DELTA, gaussian_ceiling, pure_ceiling
 from reproduction.tables.table import Found, Table
@@ -126,6 +127,6 @@ def guess_rates_section(table: Table, found: Found) -> str:
             cells.append(f"{NOT_RUN if got is None else number(got, 3)} at {best}")
         rows[name] = cells
     body = grid(f"{TASK}, accuracy at best guess \\ epsilon per text", our_columns(table), rows)
-    figure = "![Accuracy against the best guess rate](../figures/accuracy-against-guess-rate.png)"
+    figure = picture("../figures/accuracy-against-guess-rate", "Accuracy against epsilon and best guess")
     shown = f"\n\n{figure}" if run else ""
     return f"## The same runs, by the best guess\n\n{_EQUAL}\n\n{body}{shown}"

@@ -25,8 +25,8 @@ from reproduction.tables.table import Table
 
 __all__ = ["render"]
 
-_HEADLINE = "accuracy-against-epsilon.png"
-_GUESSES = "accuracy-against-guess-rate.png"
+_HEADLINE = "accuracy-against-epsilon"
+_GUESSES = "accuracy-against-guess-rate"
 
 
 def render(
@@ -62,14 +62,13 @@ def render(
         written.append(_folder(docs / "paper") / name)
         write_file(written[-1], text)
     for name, draw in drawings.items():
-        written.append(_folder(docs / "figures") / name)
-        draw(written[-1])
+        written += draw(_folder(docs / "figures") / name)
     return written
 
 
-def _drawings(chosen: Sequence[Table], inputs: PageInputs) -> dict[str, Callable[[Path], None]]:
+def _drawings(chosen: Sequence[Table], inputs: PageInputs) -> dict[str, Callable[[Path], list[Path]]]:
     found, values = inputs.found, inputs.paper_values
-    drawings: dict[str, Callable[[Path], None]] = {
+    drawings: dict[str, Callable[[Path], list[Path]]] = {
         figure_name(table): partial(draw_chart, table, found, printed=values.get(table.name))
         for table in chosen
         if has_chart(table, found)

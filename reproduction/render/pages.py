@@ -21,6 +21,7 @@ from reproduction.render.figures import has_chart
 from reproduction.render.findings import findings_section
 from reproduction.render.markdown import grid, largest_half_width, number, pivot
 from reproduction.render.paper_values import PaperValues, paper_values_section
+from reproduction.render.svg_files import picture
 from reproduction.tables.paper_rows import WIKIPEDIA
 from reproduction.tables.paper_sensitivity import real_epsilon
 from reproduction.tables.table import Found, Table
@@ -73,8 +74,8 @@ class PageInputs:
 
 
 def figure_name(table: Table) -> str:
-    """The file of a table's chart."""
-    return f"paper-{table.name}.png"
+    """The name of a table's chart."""
+    return f"paper-{table.name}"
 
 
 def table_page(table: Table, inputs: PageInputs) -> str:
@@ -96,7 +97,7 @@ def table_page(table: Table, inputs: PageInputs) -> str:
     if run < cells and run:
         parts.append(f"{run} of {cells} measured cells are there. {_missing(table, found)}")
     if has_chart(table, found):
-        parts.append(f"![{table.title.replace('`', '')}](../figures/{figure_name(table)})")
+        parts.append(picture(f"../figures/{figure_name(table)}", table.title.replace("`", "")))
     if table.name == "mechanisms":
         parts += [ceilings_section(table, found), guess_rates_section(table, found)]
     parts += [paper_values_section(table, inputs.paper_values, found), _origin(table, inputs.lines)]

@@ -85,8 +85,9 @@ def test_the_figure_command_draws_from_a_result(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     write(record(slower=2.0, faster=None), path)
     assert main(["figure", "--json", str(path)]) == 0
-    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
-    assert not list(tmp_path.glob("*.new"))
+    drawn = {f"bench{of}-{scheme}.svg" for of in ("", "-limits") for scheme in ("light", "dark")}
+    assert {path.name for path in tmp_path.iterdir()} == {"bench.json", *drawn}
+    assert "opacus hooks" in (tmp_path / "bench-light.svg").read_text(encoding="utf-8")
 
 
 def test_a_run_notes_provenance_and_goes_on_after_a_broken_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def estimate(
     title = f"Share of {found.of} among {found.records} records"
     if figure is not None:
         shown = [(name, row["share"], row["low"], row["high"]) for name, row in result["shares"].items()]
-        draw_bars(shown, figure, title=title, measure="share, 95 % interval", colours=["#3b7ea1"])
+        draw_bars(shown, figure, title=title, measure="share, 95 % interval")
         result["figure"] = str(figure)
     if json:
         output.print_json(result)

@@ -19,6 +19,7 @@ from typing import Any
 from dp_forward.privacy.rounding import brief, shown_up
 from dp_forward.storage.files import draft_of
 from dp_forward.train.evaluation import Accuracy
+from dp_forward.train.figure_style import LIGHT, WIDTH, styled
 from dp_forward.train.plan_base import PlanBase
 from dp_forward.train.regimes import Regime
 
@@ -181,29 +182,31 @@ def draw_bars(
     *,
     title: str,
     measure: str,
-    colours: Sequence[str] = ("#999999", "#c46a4a", "#3b7ea1"),
+    colours: Sequence[str] = ("blue",),
     chance: float | None = None,
 ) -> bool:
     """(name, value, low, high) as bars with intervals, between 0 and 1; False without matplotlib."""
-    names, heights, _, _ = zip(*bars, strict=True)
-    off = [[v - low for _, v, low, _ in bars], [high - v for _, v, _, high in bars]]
-    places = range(len(bars))
     try:
-        from matplotlib.figure import Figure
+        import matplotlib  # noqa: F401
     except ImportError:
         return False
-    figure = Figure(figsize=(max(6.0, 0.6 * len(bars)), 3.2), layout="constrained")
-    axes = figure.subplots()
-    axes.bar(places, heights, yerr=off, capsize=4, color=colours)
-    # Beneath the bar: a small one has no room for its number.
-    said = [f"{name}\n{height:.3f}" for name, height in zip(names, heights, strict=True)]
-    axes.set_xticks(places, said, rotation=45 if len(bars) > 6 else 0)
-    axes.set(ylim=(0, 1), ylabel=measure, title=title)
-    if chance is not None:
-        axes.axhline(chance, color="black", linewidth=0.8, linestyle=":", label="a guess")
-        axes.legend(loc="upper right")
-    with draft_of(path) as draft:
-        figure.savefig(draft, dpi=110, format=path.suffix[1:])
+    names, heights, _, _ = zip(*bars, strict=True)
+    places = range(len(bars))
+    with styled(LIGHT, 3.2, width=max(WIDTH, 0.6 * len(bars))) as figure:
+        axes = figure.subplots()
+        axes.bar(places, heights, color=[LIGHT.series[colour] for colour in colours], alpha=0.8)
+        for place, (_, _, low, high) in enumerate(bars):
+            axes.plot([place, place], [low, high], color=LIGHT.ink)
+        # Beneath the bar: a small one has no room for its number.
+        said = [f"{name}\n{height:.3f}" for name, height in zip(names, heights, strict=True)]
+        axes.set_xticks(places, said, rotation=45 if len(bars) > 6 else 0)
+        axes.set(ylim=(0, 1), ylabel=measure, title=title)
+        axes.grid(visible=False, axis="x")
+        if chance is not None:
+            axes.axhline(chance, color=LIGHT.ink, linewidth=1, linestyle=":", label="a guess")
+            axes.legend(loc="upper right")
+        with draft_of(path) as draft:
+            figure.savefig(draft, dpi=150, format=path.suffix[1:], facecolor="white")
     return True
 
 

@@ -305,17 +305,17 @@ def test_the_papers_model_is_said_to_be_not_run(docs: Path) -> None:
 
 def test_figures_are_drawn_for_what_was_run_only(docs: Path) -> None:
     drawn = {path.name for path in (docs / "figures").iterdir()}
+    names = {name.removesuffix("-light.svg").removesuffix("-dark.svg") for name in drawn}
     run = {"mechanisms", "positions", "pretraining"}
-    assert drawn >= {"accuracy-against-epsilon.png", *(f"paper-{name}.png" for name in run)}
-    assert not drawn & {"paper-sublayers.png", "paper-columns.png", "paper-tokens.png"}
-    for path in (docs / "figures").iterdir():
-        assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert "(../figures/paper-mechanisms.png)" in page(docs, "mechanisms")
+    assert names >= {"accuracy-against-epsilon", *(f"paper-{name}" for name in run)}
+    assert not names & {"paper-sublayers", "paper-columns", "paper-tokens"}
+    assert drawn == {f"{name}-{scheme}.svg" for name in names for scheme in ("light", "dark")}
+    assert 'src="../figures/paper-mechanisms-light.svg"' in page(docs, "mechanisms")
 
 
 def test_the_same_results_give_the_same_bytes(results: Path, docs: Path, tmp_path: Path) -> None:
     again = render(results, tmp_path, only=["mechanisms", "attacks"])
-    assert {path.suffix for path in again} == {".md", ".png"}
+    assert {path.suffix for path in again} == {".md", ".svg"}
     for path in again:
         assert path.read_bytes() == (docs / path.relative_to(tmp_path)).read_bytes()
 
