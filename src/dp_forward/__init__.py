@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 
-_load = load_lazily(__name__, _HOMES)
+_load, __dir__ = load_lazily(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -84,7 +84,3 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:  # pragma: no cover - running from a source tree without install
             return "0+unknown"
     return import_module("dp_forward.split") if name == "split" else _load(name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

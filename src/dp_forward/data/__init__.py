@@ -34,6 +34,6 @@ __all__ = [
     "sample_records",
 ]
 
-__getattr__ = load_lazily(
+__getattr__, __dir__ = load_lazily(
     __name__, dict.fromkeys(("EncodedTexts", "collate", "read_texts"), "dp_forward.data.encoded_texts")
 )

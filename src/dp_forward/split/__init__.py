@@ -36,7 +36,7 @@ __all__ = [
     "split_model",
 ]
 
-__getattr__ = load_lazily(
+__getattr__, __dir__ = load_lazily(
     __name__,
     {
         **dict.fromkeys(("Back", "Front", "Split"), "dp_forward.split.halves"),
