@@ -3,10 +3,11 @@
 The model is cut in two; the front runs with the user, the back with the provider, and what crosses is a
 hidden matrix that was bounded and noised so that it is differentially private by itself.
 
-    import dp_forward as dpf
-    pair = dpf.split(model, cut="encoder.6")
-    private = dpf.join(pair, dpf.Sanitizer(mechanism))
-    run = dpf.finetune(dpf.Plan(task="sst2", epsilon=8.0))
+>>> import dp_forward as dpf
+>>> pair = dpf.split(model, cut="encoder.1")  # any model of Hugging Face
+>>> private = dpf.join(pair, dpf.Sanitizer(dp_forward.privacy.NoiseSpec(epsilon=8.0).build()))
+>>> private(**inputs).logits.shape
+torch.Size([2, 3])
 
 `dp_forward.privacy` holds the proof. Nothing here loads torch before it is needed.
 """

@@ -1,8 +1,9 @@
 """Tasks, data sources, and texts as records of a fixed public length.
 
-task = find_task("sst2")
-records = read_records(task, "train", source="folder/with/train.tsv")     # lazy, checked row by row
-encoded = EncodedTexts.from_records(records, FixedLength(tokenizer, 64))   # token ids, no texts
+>>> task = find_task("sst2")
+>>> records = read_records(task, "train", source="train.tsv")  # lazy, checked row by row
+>>> EncodedTexts.from_records(records, FixedLength(tokenizer, 12))  # token ids, no texts
+EncodedTexts(256 records of 12 rows, labelled)
 """
 
 from typing import TYPE_CHECKING

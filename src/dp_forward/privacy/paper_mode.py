@@ -25,7 +25,7 @@ __all__ = ["PaperReading"]
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class PaperReading:
-    """One noise level with two epsilons: that of the authors' experiments, and the proved one.
+    """One noise level ``sigma`` with two epsilons: that of the authors' experiments, and the proved one.
 
     ``paper_epsilon`` is **not** a guarantee: it is what the authors' local mode (S = C per text, one
     release however many epochs) prints for this sigma. ``real`` is the guarantee.
