@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from griffe import Attribute, Class, Docstring, Extension, Function, Object
+from griffe import Attribute, Class, Docstring, Extension, Function, Module, Object
 
 sys.path.insert(0, str(Path(__file__).parent))
 from arguments import COMMON, described
@@ -37,6 +37,9 @@ class Readable(Extension):
             text = _EXAMPLE.sub(r"\1```pycon\n\g<0>\n\1```", text)
             text = _HEADING.sub(r"\n\n\1\2:", text)
             obj.docstring.value = _PAPER.sub(r"\1*Paper:* ", text)
+
+    def on_package(self, *, pkg: Module, **_: Any) -> None:
+        self.on_object(obj=pkg)
 
     def on_class_members(self, *, cls: Class, **_: Any) -> None:
         """Give the settings of a plan their help as a docstring, and their default as a value."""
