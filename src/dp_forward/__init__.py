@@ -4,8 +4,9 @@ The model is cut in two; the front runs with the user, the back with the provide
 hidden matrix that was bounded and noised so that it is differentially private by itself.
 
 >>> import dp_forward as dpf
+>>> from dp_forward.privacy import NoiseSpec
 >>> pair = dpf.split(model, cut="encoder.1")  # any model of Hugging Face
->>> private = dpf.join(pair, dpf.Sanitizer(dp_forward.privacy.NoiseSpec(epsilon=8.0).build()))
+>>> private = dpf.join(pair, dpf.Sanitizer(NoiseSpec(epsilon=8.0).build()))
 >>> private(**inputs).logits.shape
 torch.Size([2, 3])
 
