@@ -2,13 +2,14 @@
 # make quick   lint and the quick tests       make test    lint, types, layers, all tests
 # make docs    the site, into build/site      make tables  the paper's tables and figures, into docs
 # make bench   benchmarks, with thresholds    make mutants broken variants, on purpose
+# make dist    wheel and source archive       make notebooks runs and stores them anew
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 EXTRAS := client,train,serve,postgres,baseline,docs,dev
 
-.PHONY: setup demo quick test lint bench mutants docs tables clean
+.PHONY: setup demo quick test lint bench mutants docs tables dist notebooks clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -55,6 +56,12 @@ docs: $(STAMP)
 
 tables: $(STAMP)
 	$(BIN)/python -m reproduction --render docs --results results/paper.jsonl
+
+notebooks: $(STAMP)
+	$(BIN)/python docs/_build/notebooks.py
+
+dist: $(STAMP)
+	$(BIN)/python -m build --no-isolation
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage build dist

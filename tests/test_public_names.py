@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +54,21 @@ def test_a_folder_imports_only_public_names_of_another(module: str) -> None:
         if folder(source) != folder(module) and name not in listed(TREES[source])
     ]
     assert hidden == []
+
+
+def test_a_package_completes_its_public_names_before_they_are_loaded() -> None:
+    """In a process of its own: here, everything is loaded."""
+    packages = sorted(name for name in PACKAGES if listed(TREES[name]))
+    assert len(packages) >= 7
+    asked = (
+        "import sys, importlib\n"
+        "for name in sys.argv[1:]:\n"
+        "    package = importlib.import_module(name)\n"
+        "    assert set(package.__all__) <= set(dir(package)), name\n"
+        "    assert '__all__' in dir(package), name\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", asked, *packages], check=True)
 
 
 @pytest.mark.slow

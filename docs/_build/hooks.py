@@ -6,6 +6,7 @@
   put into the site; of any other such link the words are kept.
 * The page of the command line is written from the command line (`cli_page`).
 * The pages of the paper's tables, and pages beside this folder that have no place yet, come under `Results` by themselves.
+* Notebooks become pages under `Tutorial` (`notebooks`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
+import notebooks
 from cli_page import MARK, verbs_page
 
 _LINK: Final = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
@@ -34,7 +36,9 @@ _GENERATED: Final = (("The paper's tables", "paper"),)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put pages that others write into `Results`, where they exist."""
+    """Put pages that others write into `Results`, where they exist, and notebooks into `Tutorial`."""
+    tutorial = next((entry["Tutorial"] for entry in config.nav or [] if "Tutorial" in entry), [])
+    tutorial.extend(sorted(notebooks.pages().values(), reverse=True))  # the first classifier first
     results = next((entry["Results"] for entry in config.nav or [] if "Results" in entry), None)
     if results is None:
         return config
@@ -49,11 +53,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Put every result file that a page links to into the site."""
+    """Put the notebooks, and every result file that a page links to, into the site."""
+    for path, uri in notebooks.pages().items():
+        files.append(File.generated(config, uri, content=notebooks.page_of(path)))
     linked: set[Path] = set()
     for page in files.documentation_pages():
-        markdown = Path(page.abs_src_path or "").read_text(encoding="utf-8")
-        for match in _LINK.finditer(_FENCE.sub("", markdown)):
+        for match in _LINK.finditer(_FENCE.sub("", page.content_string)):
             target = _outside(page.src_uri, match.group(2))
             if target is not None and _is_result(target):
                 linked.add(target)
@@ -74,10 +79,10 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         target = _outside(page.file.src_uri, link)
         if target is None:
             return match.group(0)
-        if not _is_result(target):
+        if not _is_result(target) and target not in notebooks.pages():
             return words
         here = (_DOCS / page.file.src_uri).parent
-        inside = _DOCS / target.relative_to(_ROOT)
+        inside = _DOCS / notebooks.pages().get(target, str(target.relative_to(_ROOT)))
         return f"[{words}]({Path(relpath(inside, here)).as_posix()})"
 
     parts, start = [], 0

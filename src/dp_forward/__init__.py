@@ -3,10 +3,12 @@
 The model is cut in two; the front runs with the user, the back with the provider, and what crosses is a
 hidden matrix that was bounded and noised so that it is differentially private by itself.
 
-    import dp_forward as dpf
-    pair = dpf.split(model, cut="encoder.6")
-    private = dpf.join(pair, dpf.Sanitizer(mechanism))
-    run = dpf.finetune(dpf.Plan(task="sst2", epsilon=8.0))
+>>> import dp_forward as dpf
+>>> from dp_forward.privacy import NoiseSpec
+>>> pair = dpf.split(model, cut="encoder.1")  # any model of Hugging Face
+>>> private = dpf.join(pair, dpf.Sanitizer(NoiseSpec(epsilon=8.0).build()))
+>>> private(**inputs).logits.shape
+torch.Size([2, 3])
 
 `dp_forward.privacy` holds the proof. Nothing here loads torch before it is needed.
 """
@@ -72,7 +74,7 @@ __all__ = [
 ]
 
 
-_load = load_lazily(__name__, _HOMES)
+_load, __dir__ = load_lazily(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -84,7 +86,3 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:  # pragma: no cover - running from a source tree without install
             return "0+unknown"
     return import_module("dp_forward.split") if name == "split" else _load(name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

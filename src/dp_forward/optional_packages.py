@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Final
@@ -33,8 +34,10 @@ def name_extra(what: str = "This") -> Iterator[None]:
         raise MissingPackage(f"{what} needs {package}, which is not installed: {remedy}.") from None
 
 
-def load_lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package whose names ``homes`` are loaded from their modules at first use."""
+def load_lazily(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and ``__dir__`` of a package; ``homes`` says where to load a name at first use."""
 
     def load(name: str) -> Any:
         if name not in homes:
@@ -42,4 +45,8 @@ def load_lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         with name_extra():
             return getattr(import_module(homes[name]), name)
 
-    return load
+    def names() -> list[str]:
+        here = vars(sys.modules[package])
+        return sorted({*here, *here["__all__"]})
+
+    return load, names

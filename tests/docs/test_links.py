@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 WRITTEN_BY_THE_BUILD = {DOCS / "reference/cli.md", *(DOCS / "reference/api").glob("*.md")}
 """Their anchors exist only in the site; `mkdocs build --strict` checks those."""
 

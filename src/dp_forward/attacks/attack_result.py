@@ -12,7 +12,7 @@ __all__ = ["AttackResult", "exact_interval"]
 
 
 def exact_interval(right: int, trials: int) -> tuple[float, float]:
-    """Clopper and Pearson's 95 % interval: whatever the true share is, it is missed with at most 5 %."""
+    """Clopper and Pearson's 95 % interval for ``right`` of ``trials``, whatever the true share is."""
     found = binomtest(right, trials).proportion_ci(method="exact")
     return float(found.low), float(found.high)
 
@@ -24,7 +24,7 @@ def require_texts(name: str, texts: int) -> None:
 
 @dataclass(frozen=True)
 class AttackResult:
-    """One attack on one target.
+    """One ``attack`` on one target in so many ``trials``, with further ``details``.
 
     ``success`` is a share between 0 and 1, ``low`` to ``high`` its 95 % interval, ``chance`` what needs no
     release at all, and ``ceiling`` what the promise allows at most; None where nothing is promised.

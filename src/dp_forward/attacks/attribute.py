@@ -68,7 +68,7 @@ def keyword_genres(texts: Iterable[str]) -> Iterator[Record]:
 def read_labelled(
     path: str | os.PathLike[str], *, text: str = "text", attribute: str = "attribute"
 ) -> tuple[tuple[str, ...], list[Record]]:
-    """The values of an attribute and the labelled texts of any file that `data.row_files` reads.
+    """The values of the column ``attribute``, and the texts of the column ``text``, of a file of rows.
 
     Edges:
         A row without an attribute is left out, one without a text is an error. Values are compared as words
@@ -109,7 +109,8 @@ def attribute_attack(
     """Learn the labels of ``train`` from what crosses, and guess those of ``test`` in the same way.
 
     ``chance`` is the share of the most frequent label in ``test``; the ceiling is `attribute_ceiling` at it.
-    ``progress`` is called with the epochs so far, and with one more at the end.
+    The classifier reads the rows side by side or their mean (``pool``, by default by their size), and learns
+    for ``epochs``. ``progress`` is called with the epochs so far, and with one more at the end.
 
     Edges:
         Twenty texts at least in each; a label in ``test`` that ``train`` does not have can never be guessed.

@@ -83,7 +83,7 @@ def confidence(probabilities: ArrayLike, labels: ArrayLike) -> Floats:
 
 
 def entropy(probabilities: ArrayLike, labels: ArrayLike | None = None) -> Floats:
-    """The entropy of the answer in nats; members have less of it. Labels are not needed."""
+    """The entropy of ``probabilities`` in nats; members have less of it. ``labels`` are not needed."""
     chances = _checked(probabilities)
     return np.asarray(-np.sum(chances * np.log(np.maximum(chances, _TINY)), axis=1))
 
@@ -113,8 +113,9 @@ def threshold_attack(
     ceiling: float | None = None,
     name: str = "membership",
 ) -> AttackResult:
-    """Tell members from others by one number; see the module.
+    """Tell members from others by one number (``member_scores``, ``other_scores``); see the module.
 
+    ``ceiling`` is what the promise allows at most, and ``name`` what the result is called.
     ``direction`` says whether members score "high" or "low"; without it the first half of the texts decides.
 
     Edges:
@@ -159,7 +160,7 @@ def _best_threshold(members: Floats, others: Floats) -> tuple[float, float]:
 
 
 def drop_words(records: Iterable[Record], *, share: float, seed: int) -> Iterator[Record]:
-    """The records with a share of their words left out, at least one word kept.
+    """The records with a ``share`` of their words left out, at least one word kept.
 
     Off unless asked for: a text with holes in it is told from a whole one by any model, trained on it or not,
     so the success of an attack on such texts says little about membership.

@@ -58,8 +58,11 @@ Matrix = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasedAudit:
-    """What was claimed about the releases of two inputs, and what was found.
+    """What was claimed about the releases of two inputs, and what was found in ``draws`` of each.
 
+    ``claimed_epsilon`` of a ``mechanism`` (its name) is tested by a ``statistic``, one number for each
+    release: of Gaussian noise ``mu_claimed`` against ``mu_measured``, of others ``cap_share_claimed`` against
+    ``cap_share_measured``. ``findings`` are further checks.
     ``epsilon_lower_bound`` holds with 95 % confidence; ``epsilon_refuting_bound`` with 99.999 %, and only
     that one refutes. ``epsilon_most_shown`` is the greatest floor that so many draws could show. ``z`` is
     that of mu, or of the cap share: how many releases lie on the side of their input, or are the decision
@@ -108,7 +111,7 @@ class ReleasedAudit:
 
 
 def false_alarm_rate(audits: Iterable[ReleasedAudit], findings: Iterable[Finding]) -> float:
-    """How often an honest system is refuted by any of these, at most; see the module."""
+    """How often an honest system is refuted by any of these ``audits`` and ``findings``, at most."""
     audits = tuple(audits)
     by_chance = [one.z is not None for some in (findings, *(one.findings for one in audits)) for one in some]
     return sum(by_chance) * float(norm.sf(REFUTED_FROM)) + len(audits) * (1 - REFUTING)
@@ -160,6 +163,11 @@ def audit_released(
 ) -> ReleasedAudit:
     """Release two hidden matrices ``draws`` times each, and audit the integers.
 
+    >>> from dp_forward.privacy import NoiseSpec
+    >>> audit = audit_released(NoiseSpec(epsilon=8.0).build(), draws=200)
+    >>> round(audit.claimed_epsilon, 6), audit.epsilon_lower_bound < 8, audit.refuted
+    (8.0, True, False)
+
     Without a ``pair`` the two lie as far apart as neighbours can (`opposed`). ``draw`` may be another sampler
     that claims to be this mechanism, from a batch to the integers that would leave; by default the product's
     own is audited. ``progress`` is called with the releases so far, of twice ``draws``.
@@ -191,7 +199,7 @@ def audit_matrices(
     bits: int = 16,
     level: float = REPORTED,
 ) -> ReleasedAudit:
-    """Audit releases [draws, rows, width] of the two hidden matrices in ``pair``, as they are received."""
+    """Audit releases (``first``, ``second``: [draws, rows, width]) of the two hidden matrices in ``pair``."""
     claim = claims.claim_of(mechanism, bits=bits)
     x, y = (claims.bounded_vectors(np.asarray(hidden, dtype=np.float64), claim.bound) for hidden in pair)
     if x.shape != y.shape or np.allclose(x, y, atol=1e-9):

@@ -56,6 +56,7 @@ Matrix = NDArray[Any]
 
 
 def hidden_matrix(user: UserSide, text: str) -> Matrix:
+    """The hidden matrix of one ``text`` at the cut, without bound and noise."""
     found: Matrix = user.hidden(user.tokens.encode_arrays([text])[0])[0]
     return found
 
@@ -88,7 +89,8 @@ def audit_service(
 ) -> tuple[ReleasedAudit | None, list[Finding]]:
     """Ask both texts up to ``draws`` times each: the audit of the frames, and what else was found.
 
-    The first is None where the frames do not hold the matrix that they claim.
+    ``wire`` is a client whose bytes are recorded; ``texts`` are two, by default `far_apart`. The first result
+    is None where the frames do not hold the matrix that they claim.
 
     Edges:
         Ends early after ``seconds``, with at least 16 questions about each text. ``progress`` is called with

@@ -37,7 +37,7 @@ _ASSUMPTIONS = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CorpusSpec:
-    """Everything about a released corpus that is public: its releases, its labels and its files.
+    """What is public of a corpus of ``records``: its ``release``, ``labels`` and ``shard_records``.
 
     Guarantees:
         `guarantee` covers one record: its text (SeqLDP where labels are public, LDP where none are stored),
@@ -125,12 +125,12 @@ class CorpusSpec:
 
 
 def shard_size(release: ReleaseSpec) -> int:
-    """How many records of 16 bits fit in 64 MiB: those of a shard, unless somebody says otherwise."""
+    """How many records of a ``release`` at 16 bits fit in 64 MiB: those of a shard by default."""
     return min(max(1, _SHARD_BYTES // (release.matrix_rows * release.width * 2)), _MOST_SHARD_RECORDS)
 
 
 def labels_as_dict(labels: Labels) -> dict[str, Any]:
-    """For JSON: how labels are stored."""
+    """For JSON: how ``labels`` are stored."""
     if not isinstance(labels, LabelMechanism):
         return {"how": labels}
     plain = {"epsilon": labels.label_epsilon, "releases": labels.releases}
@@ -142,7 +142,7 @@ def labels_as_dict(labels: Labels) -> dict[str, Any]:
 
 
 def labels_from_dict(settings: dict[str, Any], labels: int) -> Labels:
-    """From JSON, for so many labels; anything but what `labels_as_dict` writes is refused."""
+    """From JSON, for so many ``labels``; anything but what `labels_as_dict` writes is refused."""
     match settings:
         case {"how": ("public" | "none" | "folded") as how, **rest} if not rest:
             plain: Labels = how

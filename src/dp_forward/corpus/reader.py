@@ -80,7 +80,7 @@ def manifest_bytes(
     corpus: str,
     shuffled: Sequence[ShuffledBatch] | None = None,
 ) -> bytes:
-    """The manifest of a finished corpus; ``shuffled`` are the batches in which all of its records came."""
+    """The manifest of a finished ``corpus`` (its id): ``name``, ``shards``, and the batches ``shuffled``."""
     listed = [
         {"file": shard_name(number), "records": records, "bytes": size, "sha256": sha256}
         for number, records, size, sha256 in shards
@@ -109,6 +109,8 @@ def _digest(content: dict[str, Any]) -> str:
 
 class ReleasedCorpus(Dataset[dict[str, Tensor]]):
     """A corpus of releases, one per record: train on it as often as you like, it costs nothing more.
+
+    ``verify`` compares the digests of all shards when it is opened.
 
     A batch is fetched whole by `__getitems__`, so a loader needs the identity as its ``collate_fn``
     (`dp_forward.data.collate`); a Hugging Face Trainer needs ``remove_unused_columns=False`` besides.

@@ -66,7 +66,7 @@ _FROM_SHUFFLER: Final = "Only records that came through a shuffler have a centra
 
 @dataclass(frozen=True, slots=True)
 class ShuffledBatch:
-    """One sealed batch: how many records it holds, and where labels are public, how many of each label."""
+    """One sealed batch of so many ``records``; where labels are public, so many of each (``by_label``)."""
 
     records: int
     by_label: tuple[int, ...] | None = None
@@ -134,7 +134,7 @@ def shuffled_deployment(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> D
 
 
 def central_promise(spec: CorpusSpec, batches: Sequence[ShuffledBatch], *, delta: float) -> dict[str, Any]:
-    """What is proved, and what an attack shows, for JSON: never without what it rests on."""
+    """What is proved for these ``batches``, and what an attack shows: never without what it rests on."""
     deployment = shuffled_deployment(spec, batches)
     reading = deployment.central(delta, with_estimate=False)
     assert reading is not None  # there is a shuffler

@@ -72,13 +72,13 @@ _PIECE_RECORDS = 1024  # a piece is what a crash can cost in work: a few seconds
 
 
 def private_folder(out: str | os.PathLike[str]) -> Path:
-    """Where the user's side of a release lies: beside OUT, so that handing OUT over takes nothing with it."""
+    """Where the user's side of a release lies: beside ``out``, which can be handed over without it."""
     place = Path(out).absolute()
     return place.with_name(place.name + ".private")
 
 
 def ledger_of(out: str | os.PathLike[str]) -> Path:
-    """The ledger of a release where none was named."""
+    """The ledger of a release into ``out`` where none was named."""
     return private_folder(out) / "ledger"
 
 
@@ -161,7 +161,7 @@ def _withdrawn_if_refused(known: TextRegister, log: DrawLog, path: Path) -> Iter
 def choose_labels(
     spec: ReleaseSpec, texts: EncodedTexts, mechanism: LabelMechanism | None, *, publish: bool
 ) -> Labels:
-    """What is stored of the labels; refused where the front, the texts or the wishes do not go together."""
+    """What is stored of the labels: randomized, as they are (``publish``) or nothing; or refused."""
     if spec.folded:
         if mechanism is not None or not publish or texts.labels is None:
             found = "none in the records" if texts.labels is None else "another way for them"
@@ -293,7 +293,7 @@ def _write_shards(
 def write_shard(
     place: Path, spec: CorpusSpec, noisy: bytes, labels: bytes, *, name: str, number: int
 ) -> Shard:
-    """Give a shard its name, once; what comes after a crash is made good by the same bytes."""
+    """Put shard ``number`` (``noisy``, ``labels``) into ``place`` as ``name``, once; also after a crash."""
     path = place / shard_name(number)
     data = shard_bytes(spec, noisy, labels, name=name, number=number)
     digest = bytes_digest(data)

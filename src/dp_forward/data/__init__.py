@@ -1,8 +1,9 @@
 """Tasks, data sources, and texts as records of a fixed public length.
 
-task = find_task("sst2")
-records = read_records(task, "train", source="folder/with/train.tsv")     # lazy, checked row by row
-encoded = EncodedTexts.from_records(records, FixedLength(tokenizer, 64))   # token ids, no texts
+>>> task = find_task("sst2")
+>>> records = read_records(task, "train", source="train.tsv")  # lazy, checked row by row
+>>> EncodedTexts.from_records(records, FixedLength(tokenizer, 12))  # token ids, no texts
+EncodedTexts(256 records of 12 rows, labelled)
 """
 
 from typing import TYPE_CHECKING
@@ -34,6 +35,6 @@ __all__ = [
     "sample_records",
 ]
 
-__getattr__ = load_lazily(
+__getattr__, __dir__ = load_lazily(
     __name__, dict.fromkeys(("EncodedTexts", "collate", "read_texts"), "dp_forward.data.encoded_texts")
 )

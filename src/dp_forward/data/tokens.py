@@ -31,10 +31,10 @@ __all__ = ["FastTokenizer", "FixedLength", "check_vocabulary", "tokenizer_facts"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedLength:
-    """A tokenizer held to a fixed length; causal models pad on the left, so that the last row is text.
+    """A tokenizer held to a fixed ``length``; ``causal`` models pad on the left: the last row is text.
 
-    A front knows what it needs: ``FixedLength(tokenizer, n, causal=front.pads_left,
-    most_positions=front.max_rows)``.
+    More than ``most_positions`` are refused. A front knows what it needs:
+    ``FixedLength(tokenizer, n, causal=front.pads_left, most_positions=front.max_rows)``.
     """
 
     tokenizer: Any

@@ -29,8 +29,9 @@ class Summary:
     ``shares`` and ``charged`` hold an ``epsilon`` for pure releases and a ``mu`` for Gaussian ones. ``spent``
     is what was charged where that is a valid epsilon at any time, in a pure ledger, and else None: the
     promise of the others is the cap and nothing below it. ``remaining`` is the epsilon at ``delta`` of what
-    is left of the shares, as one release. The same of this day; ``per_day`` and ``remaining_today`` are None
-    in a ledger without a budget per day. A release must fit both. ``promise`` says it in words.
+    is left of the shares, as one release. ``charged_today``, ``spent_today`` and ``remaining_today`` are the
+    same of this day; the last and ``per_day`` are None in a ledger without a budget per day. A release must
+    fit both. Of the ``releases``, some are ``pending`` and some ``delivered``. ``promise`` says it in words.
 
     ``unit`` is what every epsilon here protects (text, token, phrase:5, label, record). It is None where that
     is not fixed yet or was never stated, and then the promise is about no one unit.
@@ -61,12 +62,16 @@ class Summary:
 class Ledger:
     """Append-only record of what one user has spent.
 
-    Make one with `create`, `open` or `open_or_create`, and use it as a context manager. A release goes
-    through three steps, each on disk before the call returns::
+    Make one with `create`, `open` or `open_or_create` (not from a ``database``), and use it as a context
+    manager. A release goes through three steps, each on disk before the call returns:
 
-        release = ledger.reserve(key, Charge.gaussian(mu))   # charged; only now may noise be drawn
-        data = ledger.ready(release.id, drawn)               # stored; send exactly these bytes
-        ledger.delivered(release.id)                         # arrived; nothing to resend
+    >>> from dp_forward.privacy import TEXT
+    >>> with Ledger.create("me.ledger", cap=Cap.pure(16.0), unit=TEXT) as ledger:
+    ...     release = ledger.reserve(b"sixteen bytes...", Charge.pure(8.0), unit=TEXT)  # charged: now draw
+    ...     data = ledger.ready(release.id, b"what was drawn")  # stored: send exactly these bytes
+    ...     ledger.delivered(release.id)  # arrived: nothing to resend
+    ...     print(ledger.summary().spent, ledger.summary().remaining)
+    8.0 8.0
 
     Guarantees:
         The releases that this ledger admits are together what its cap promises, although each may be chosen

@@ -55,7 +55,7 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One noisy matrix that leaves (or left), and what it cost. The key is not shown."""
+    """One noisy matrix that leaves (or left): its ``id``, ``state``, ``mechanism`` (a name) and cost."""
 
     id: int
     state: State

@@ -23,4 +23,4 @@ __all__ = [
     "serialise",
 ]
 
-__getattr__ = load_lazily(__name__, {"Sanitizer": "dp_forward.noise.simulated.sanitizer"})
+__getattr__, __dir__ = load_lazily(__name__, {"Sanitizer": "dp_forward.noise.simulated.sanitizer"})

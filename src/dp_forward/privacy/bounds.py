@@ -113,7 +113,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class NormBound(Bound):
-    """Normalise or clip, the whole matrix or each row; see `normalise`, `clip` and their rows."""
+    """Normalise or clip (``how``) the whole matrix or each row (``over``) to a Frobenius norm of ``norm``."""
 
     norm: float
     how: Literal["normalise", "clip"]
@@ -190,7 +190,7 @@ class NormBound(Bound):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearImage(Bound):
-    """A row-wise bound followed by one public linear map: x -> x W, such as [W_Q | W_K | W_V].
+    """A row-wise bound (``base``) followed by one public linear map ``weight``, such as [W_Q | W_K | W_V].
 
     Releasing Q, K and V jointly costs one release with sensitivity
     ``2C sqrt(c) sigma_max([W_Q|W_K|W_V])``; three separate ones at full epsilon would cost three.

@@ -1,9 +1,5 @@
 """Calibration: the least noise of a mechanism that meets a budget.
 
-    calibrate(MatrixGaussian, Budget(8, 1e-5), bound=normalise(1.0), unit=TEXT)
-    calibrate(PrivUnit, Budget(8), bound=normalise(1.0), unit=TEXT)
-    calibrate(RandomizedResponse, Budget(2.197), labels=2)
-
 Guarantees:
     The result was checked: accounted for, it meets the budget.
     ``releases=k`` calibrates for k fresh releases of the same input together.
@@ -32,9 +28,22 @@ def calibrate(
 ) -> M:
     """The least noise of this kind that meets the budget.
 
-    Say what is protected by ``bound`` and ``unit`` (the bound knows the sensitivity), or, at the lowest
-    level, by a bare ``sensitivity``. Further settings are the mechanism's own: ``releases``,
-    ``row_factor``, ``column_factor``, ``threshold``, ``cap_probability``, ``labels``, ``prior``, ...
+    >>> from dp_forward.privacy import MatrixGaussian, normalise
+    >>> calibrate(MatrixGaussian, Budget(8, 1e-5), bound=normalise(1.0), unit=TEXT)
+    MatrixGaussian(sigma=1.20046) -> (8.0, 1e-05)-LDP per text
+    >>> calibrate(PrivUnit, Budget(8), bound=normalise(1.0), unit=TEXT)
+    PrivUnit(sigma=0.364572, t=2.74294, p=0.901023) -> 8.0-LDP per text
+    >>> calibrate(RandomizedResponse, Budget(1), labels=2)
+    RandomizedResponse(labels=2, keep=0.731059) -> 1.0-LDP per label
+
+    Args:
+        mechanism: the class of the noise.
+        budget: the wanted epsilon and delta.
+        bound: what bounds a hidden matrix; with the unit, it knows the sensitivity.
+        unit: what is protected; by default the text.
+        sensitivity: at the lowest level, a bare number in the place of bound and unit.
+        settings: the mechanism's own: ``releases``, ``row_factor``, ``column_factor``, ``threshold``,
+            ``cap_probability``, ``labels``, ``prior`` and others.
     """
     if issubclass(mechanism, RandomizedResponse | ResponseWithPrior | KaryResponse):
         _refuse(mechanism.__name__, bound=bound, unit=unit, sensitivity=sensitivity)

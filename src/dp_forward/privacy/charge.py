@@ -41,7 +41,9 @@ SMALLEST_DELTA: Final = 1e-300
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Charge:
-    r"""What one or many releases cost together: pure epsilon and Gaussian mu^2.
+    r"""What one or many releases cost together: pure epsilon and Gaussian mu^2, in whole units of each.
+
+    Use `pure`, `gaussian` or `of`; ``epsilon_units`` and ``mu2_units`` are what a ledger stores.
 
     Guarantees:
         Releases that were fixed beforehand and whose charges add up to this one are

@@ -42,16 +42,20 @@ _ROUNDING = 1e-11
 
 
 def compose(*mechanisms: Mechanism) -> Composition:
-    """All these mechanisms applied to one input, each with its own fresh noise.
+    """All these ``mechanisms`` applied to one input, each with its own fresh noise.
 
     Parts that protect the same unit protect it together; a text and its label make a record.
+
+    >>> from dp_forward.privacy import NoiseSpec, RandomizedResponse
+    >>> compose(NoiseSpec(epsilon=8.0).build(), RandomizedResponse(1.0, labels=2))
+    Composition(PrivUnit + RandomizedResponse) -> 9.0-LDP per record, 2 mechanisms together
     """
     return Composition(mechanisms)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Composition(Mechanism):
-    """A composition of mechanisms with its exact curve."""
+    """A composition of mechanisms (``parts``) with its exact curve."""
 
     name: ClassVar[str] = "composition"
 

@@ -167,6 +167,13 @@ def _label_options(label: RandomizedResponse) -> dict[str, Any]:
 class Deployment:
     """What one user sends, and who stands between the user and the provider; see the module.
 
+    >>> from dp_forward.privacy import NoiseSpec
+    >>> sent = Deployment(NoiseSpec(epsilon=2.0).build(), shuffled=10_000)
+    >>> sent.guarantee()
+    Guarantee(2.0-LDP per text)
+    >>> print(sent.central(delta=1e-6).upper.statement)
+    Through a shuffler ... epsilon 0.09878 at delta 1e-06 is proved by the privacy blanket.
+
     Args:
         text: the mechanism of the text (or of the whole record, folded), with all its fresh releases.
         label: a randomized label that goes along: drawn once (``releases`` 1), or with every release of the

@@ -88,7 +88,7 @@ def settle(mechanism: GaussianNoise, *, sigma: float, gain: float = 1.0) -> None
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AnalyticGaussian(GaussianNoise):
-    """Independent Gaussian noise on every entry (aGM), with its exact curve; the module has the proof."""
+    """Gaussian noise of ``sigma`` on every entry (aGM), with its exact curve; the module has the proof."""
 
     name: ClassVar[str] = "gaussian"
 
@@ -123,8 +123,8 @@ class ClassicalGaussian(GaussianNoise):
         Gaussian curve, which is never worse.
     Edges:
         From epsilon = 1 on, `for_budget` refuses; `baseline` computes the same sigma, and the object
-        then carries no guarantee: `guaranteed` is False, `Guarantee` raises `Unproved`. What that sigma
-        proves is stated by ``AnalyticGaussian(sigma, sensitivity)``.
+        then carries no guarantee (``unproved``): `guaranteed` is False, `Guarantee` raises `Unproved`.
+        What it proves is stated by ``AnalyticGaussian(sigma, sensitivity)``.
     """
 
     name: ClassVar[str] = "classical-gaussian"

@@ -59,7 +59,15 @@ _BY_UNIT = {
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Guarantee:
-    """A proved promise, made by a deployment (`Deployment.guarantee`): no epsilon can be passed in.
+    """A proved promise, made by a ``deployment`` (`Deployment.guarantee`): no epsilon can be passed in.
+
+    ``notion`` says which inputs are neighbours, by default by the unit; ``more_assumptions`` are added to the
+    deployment's own.
+
+    >>> from dp_forward.privacy import Deployment, NoiseSpec
+    >>> print(Deployment(NoiseSpec(epsilon=8.0).build()).guarantee().statement)
+    8.0-LDP per text. Given any two texts, anyone who sees the releases, the provider included, tells which of
+    the two it was with at most 99.97 % success (a coin has 50 %).
 
     Guarantees:
         ``mechanism`` is all that the observer sees of one unit, as the deployment says; ``epsilon`` is

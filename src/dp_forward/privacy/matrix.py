@@ -39,6 +39,8 @@ __all__ = ["MatrixGaussian"]
 class MatrixGaussian(GaussianNoise):
     """Matrix Gaussian noise ``sigma U G V^T`` with its exact curve; uniform unless shaped.
 
+    ``row_factor`` is U and ``column_factor`` V (`Factor`).
+
     Guarantees:
         `mu` is computed from U, V, sigma and the sensitivity when the object is made, rounded up,
         so no instance promises more than its noise gives. See the module docstring for the proof.

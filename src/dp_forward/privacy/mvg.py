@@ -44,7 +44,9 @@ from dp_forward.privacy.rounding import nudge_up
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class MVG(GaussianNoise):
-    """Unimodal MVG with one standard deviation per row.
+    """Unimodal MVG with one standard deviation per row (``deviations``), for matrices of so many ``columns``.
+
+    ``largest_norm`` is the most that the Frobenius norm of a bounded matrix can be.
 
     Guarantees:
         `epsilon` and `delta` state what the MVG theorem proves. k releases compose by the basic

@@ -2,8 +2,6 @@
 
 A file cannot hold a mechanism, and it must not hold a sigma: a number that somebody typed is not a proof. It
 holds the *specification* (name, budget, unit, bound), and `build` calibrates it anew, checked as always.
-
-    NoiseSpec(mechanism="privunit", epsilon=8.0).build()
 """
 
 from collections.abc import Mapping
@@ -59,7 +57,12 @@ def bound_for(unit: Unit, *, norm: float, how: Literal["normalise", "clip"], row
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSpec:
-    """Which noise, for which budget.
+    """Which noise (``mechanism``, by name), for which budget, for a ``unit`` in words (`parse_unit`).
+
+    >>> NoiseSpec(mechanism="privunit", epsilon=8.0).build()
+    PrivUnit(sigma=0.364572, t=2.74294, p=0.901023) -> 8.0-LDP per text
+
+    The hidden matrix is normalised or clipped (``how``) to ``norm``.
 
     Guarantees:
         What `build` makes is calibrated from these settings and nothing else: the same specification makes

@@ -33,7 +33,7 @@ def whose_sensitivity(bound: NormBound) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class PaperReading:
-    """One noise level with two epsilons: that of the authors' experiments, and the proved one.
+    """One noise level ``sigma`` with two epsilons: that of the authors' experiments, and the proved one.
 
     ``paper_epsilon`` is **not** a guarantee: it is what the authors' local mode (S = C per text, one
     release however many epochs) prints for this sigma. ``real`` is the guarantee.

@@ -71,7 +71,7 @@ def _check_threshold(threshold: float) -> None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PrivUnit(PureNoise):
-    """PrivUnit with a public threshold and the log-odds of landing in the cap.
+    """PrivUnit with a public ``threshold`` and the log-odds of landing in the cap, for the unit ``protects``.
 
     Guarantees:
         Pure LDP: `epsilon` is ``cap_log_odds + logit(Phi(threshold))`` per bounded vector, rounded

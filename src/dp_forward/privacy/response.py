@@ -166,10 +166,10 @@ class KaryResponse(_Uniform):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:
-    """How common each label is believed to be, and where that belief came from.
+    """How common each label is believed to be (``weights``), and ``where`` that belief came from.
 
-    Its source is "public" (known beforehand, see `public`) or "noisy" (computed from releases that already
-    carry a guarantee: post-processing). There is no way to make one from raw labels on purpose.
+    Its ``source`` is "public" (known beforehand, see `public`) or "noisy" (computed from releases that carry
+    a guarantee already: post-processing). There is no way to make one from raw labels on purpose.
     """
 
     weights: NDArray[np.float64]

@@ -47,9 +47,13 @@ class Unit:
 
 
 TEXT: Final = Unit("text")
+"""A whole text: any two texts are neighbours."""
 TOKEN: Final = Unit("token", 1)
+"""One token, where each row is made from its own token."""
 LABEL: Final = Unit("label")
+"""The label of a record."""
 RECORD: Final = Unit("record")
+"""A text and its label together."""
 
 
 def phrase(tokens: int) -> Unit:

@@ -1,8 +1,9 @@
 """Cut a Hugging Face model into a `Front` and a `Back` at a named point.
 
-pair = dpf.split(model, cut="encoder.6")      # this module can be called: a verb and a package
-hidden = pair.front(input_ids=ids)
-pair.back(hidden).logits
+>>> pair = dp_forward.split(model, cut="encoder.1")  # this module can be called: a verb and a package
+>>> hidden = pair.front(**inputs)  # [batch, rows, width]
+>>> torch.equal(pair.back(hidden).logits, model(**inputs).logits)
+True
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = [
     "split_model",
 ]
 
-__getattr__ = load_lazily(
+__getattr__, __dir__ = load_lazily(
     __name__,
     {
         **dict.fromkeys(("Back", "Front", "Split"), "dp_forward.split.halves"),

@@ -208,7 +208,7 @@ def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: s
 def save_provider_side(
     back: AnyBack, spec: ReleaseSpec | None, folder: str | os.PathLike[str], *, front_digest: str
 ) -> str:
-    """Write ``back/`` and ``split.json`` alone; returns the digest of the back."""
+    """Write ``back/`` and ``split.json`` (with ``front_digest``) alone; returns the digest of the back."""
     root = Path(folder)
     digest = save_half("back", back, root)
     digests = {"digest_front": front_digest, "digest_back": digest}
@@ -289,7 +289,7 @@ def front_of(folder: str | os.PathLike[str]) -> Path:
 
 
 def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> ProviderSide:
-    """The back and the spec of what it will be sent; which front that comes from, the back cannot say."""
+    """The back and the spec of what it will be sent; ``digest`` pins the back to a known one."""
     place = Path(folder)
     require_files(place, "back", _SPEC, otherwise=_NO_SPEC)
     back = load_back(place, digest=digest)

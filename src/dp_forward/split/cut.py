@@ -49,7 +49,7 @@ _BLOCK = re.compile(r"encoder\.([1-9][0-9]*)(?:\.([a-z_]+))?")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One place in a model: `Cut("embeddings")`, `Cut("encoder", 3, "ffn")`, `Cut("output")`.
+    """One ``place`` in a model, or a ``point`` of a ``block``: `Cut("output")`, `Cut("encoder", 3, "ffn")`.
 
     Guarantees: `parse_cut(str(cut)) == cut`, and an object that exists follows the grammar.
     Edges: how many blocks a model has is not known here; `split_model` and `legal_cuts` check K.
@@ -78,7 +78,10 @@ class Cut:
 
 
 def parse_cut(text: str | Cut, *, among: Iterable[str] = ()) -> Cut:
-    """The cut that a word names.
+    """The cut that a ``text`` names.
+
+    >>> parse_cut("encoder.3.ffn").block
+    3
 
     Edges: anything outside the grammar is refused, with the nearest words of `among`, or else of the
     grammar.

@@ -24,7 +24,7 @@ _TEXT_WITHOUT_TYPES = ("input_ids", "attention_mask")
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The inside of a block, as paths below the block.
+    """The inside of a block of a ``style`` (post- or pre-norm), as paths below the block.
 
     `attention` is called with the block's own arguments; `projection` and `ffn` are chains of modules
     that take one tensor. `attention_norm` and `ffn_norm` stand after their residual sum in a post-norm
@@ -49,7 +49,10 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One row: paths below the base model, and the class names of the supported heads."""
+    """One row, for a ``model_type`` of Hugging Face: class names, and paths below the base model.
+
+    The classes are ``bare``, ``classifier`` and ``masked_lm``; ``blocks`` is a path, and `Wiring` goes on.
+    """
 
     model_type: str
     bare: str

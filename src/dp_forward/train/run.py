@@ -196,7 +196,7 @@ class Halves:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What `finetune` returns and a run folder holds."""
+    """What `finetune` returns and a run folder holds; ``report`` has the numbers of ``report.json``."""
 
     plan: Plan
     pair: Split

@@ -99,7 +99,9 @@ def compare_tokens(
 
 
 def invert_nearest(target: Inversion, *, use_prior: bool = False) -> AttackResult:
-    """Name a token for every row of every text; see the module.
+    """Name a token for every row of every text of the ``target``; see the module.
+
+    With ``use_prior`` a frequent token is preferred to a rare one that is a little nearer.
 
     Edges:
         A cut behind which rows are mixed is refused.

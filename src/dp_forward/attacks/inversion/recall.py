@@ -55,7 +55,7 @@ __all__ = ["Inversion", "TokenPrior", "token_table"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenPrior:
-    """What public text tells about a text that was never seen.
+    """What public text tells about a text that was never seen; ``special`` tokens are no text.
 
     ``log_share`` [vocabulary] is the log frequency of every token (one added to each count), minus infinity
     for special ones; ``at_place`` [rows] the most frequent token of every place; ``by_texts`` [vocabulary]

@@ -64,7 +64,7 @@ def seal(name: str, way: str, values: NDArray[Any], made_by: object) -> NDArray[
 @final
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class ReleasedLabels:
-    """Answers that may leave, one for each label, and what each of them promises.
+    """Answers that may leave (``values``, of so many ``labels``), and what each of them promises.
 
     Guarantees:
         Every instance came out of `release_labels`; its values cannot be changed, pickled or seen in a repr.
@@ -109,7 +109,7 @@ def draw_decisions(response: KaryResponse, vectors: NDArray[np.float64], entropy
 def release_labels(
     labels: ArrayLike, mechanism: RandomizedResponse | ResponseWithPrior, *, entropy: Entropy | None = None
 ) -> ReleasedLabels:
-    """One answer for each label (whole numbers 0..K-1); see the module."""
+    """One answer for each of the ``labels`` (whole numbers 0..K-1); see the module."""
     # Exact types: a subclass could promise something else than is drawn.
     if type(mechanism) is RandomizedResponse:
         top = np.arange(mechanism.labels)

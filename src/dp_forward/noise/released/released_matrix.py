@@ -81,7 +81,7 @@ Values = NDArray[np.int16] | NDArray[np.int8]
 @final
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Released:
-    """One noisy matrix that may leave: int16 or int8 multiples of ``step``, and what they promise.
+    """One noisy matrix that may leave: ``values`` in int16 or int8 multiples of ``step``, and their promise.
 
     Guarantees:
         Every instance came out of `release` or `release_batch`; its values cannot be changed, pickled or seen
@@ -127,7 +127,12 @@ class Released:
 def release(
     hidden: NDArray[Any] | Tensor, mechanism: Mechanism, *, bits: int = 16, entropy: Entropy | None = None
 ) -> Released:
-    """One release of one text's hidden matrix [rows, width]: bound, integers, exact noise; see the module."""
+    """One release of one text's hidden matrix [rows, width]: bound, integers, exact noise; see the module.
+
+    >>> from dp_forward.privacy import NoiseSpec
+    >>> release(np.ones((4, 8)), NoiseSpec(mechanism="matrix-gaussian", epsilon=8.0).build())
+    Released(4 x 8, step=0.125) -> (8.0, 1e-05)-LDP per text
+    """
     _check(hidden, axes=2, remedy="Loop over texts, or use release_batch().")
     return release_batch(hidden[None], mechanism, bits=bits, entropy=entropy)[0]
 
@@ -147,7 +152,7 @@ def release_batch(
 
 
 def dequantise(values: NDArray[Any], mechanism: Mechanism, bits: int = 16) -> NDArray[np.float32]:
-    """What `as_floats` gives, from stored integers of ``bits`` and any shape: for whoever receives them.
+    """What `as_floats` gives, from stored ``values`` of ``bits`` and any shape: for whoever receives them.
 
     Nothing secret is needed: the step follows from the public mechanism.
     """
@@ -159,7 +164,7 @@ def dequantise(values: NDArray[Any], mechanism: Mechanism, bits: int = 16) -> ND
 
 
 def serialise(thing: object) -> bytes:
-    """The bytes of a `Released` or of `ReleasedLabels`; everything else is refused."""
+    """The bytes of a ``thing`` that is a `Released` or `ReleasedLabels`; everything else is refused."""
     if type(thing) is Released or type(thing) is ReleasedLabels:
         return thing.to_bytes()
     raise InvalidInput(

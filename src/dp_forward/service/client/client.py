@@ -1,8 +1,5 @@
 """`Client`: ask a server about texts.
 
-    with Client("run/front", server="https://provider.example", ledger="me.ledger", budget=50.0) as client:
-        client.ask("a quiet, generous film").label
-
 The order of one question, each step on disk before the next:
 
 1. the text becomes tokens, and the tokens a key (`answer_cache`); where this server's answer is stored, that
@@ -83,13 +80,24 @@ _CLOCK_SECONDS: Final = 60.0
 class Client:
     """Asks a server about texts. Threads and forks may share one.
 
-    ``front`` is the user's folder of a run (or the run), ``budget`` the cap of a new ledger (epsilon in all),
-    and ``budget_per_day`` a second one for each day of UTC; an old ledger keeps its own. The ledger holds the
-    kind of noise of the front: pure releases (delta 0; then a budget per day alone will do), or Gaussian ones
-    at its delta. ``epsilon`` asks with more noise than the front says, if the server offers it. The rest is
-    how the server is spoken to: ``token``, ``ca``, ``proxy`` and more (see `Connection`).
+    >>> with Client("run/front", server=address, ledger="me.ledger", budget=50.0) as client:
+    ...     answer = client.ask("a quiet, generous film")
+    ...     print(answer.label in client.policy.release.labels, answer.charge, answer.remaining)
+    ...     print(client.ask("a quiet, generous film").charge)  # the stored answer
+    True 8.0 42.0
+    0.0
 
-    A front that has ONNX is computed by onnxruntime, where that is installed, and torch is not loaded.
+    Args:
+        front: the user's folder of a run, or the run. One that has ONNX is computed by onnxruntime, where
+            that is installed, and torch is not loaded.
+        server: the address of the provider: https, or this machine.
+        ledger: the file of what was spent; it is made if there is none. It holds the kind of noise of the
+            front: pure releases (delta 0), or Gaussian ones at its delta.
+        budget: the cap of a new ledger, epsilon in all; an old one keeps its own.
+        budget_per_day: a second cap for each day of UTC; for pure releases it will do alone.
+        bits: of each released integer, 8 or 16; by default what the front says.
+        epsilon: less than the front says, which is more noise, if the server offers it.
+        connection: how the server is spoken to: ``token``, ``ca``, ``proxy`` and more (see `Connection`).
     """
 
     @name_extra("A client")  # httpx

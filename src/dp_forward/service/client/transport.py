@@ -53,9 +53,9 @@ class ServerUnavailable(DpForwardError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to make; a reply of more than ``most`` bytes is not read to its end.
+    """One request (``method``, ``path``); a reply of more than ``most`` bytes is not read to its end.
 
-    ``kept`` is what the user is told to be safe where there is no answer.
+    ``body`` is of this ``kind``. ``kept`` is what the user is told to be safe where there is no answer.
     """
 
     method: str
@@ -93,7 +93,7 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often, and after how long, the same bytes are sent again.
+    """How often, and after how long, the same bytes are sent again: ``attempts`` times at most.
 
     The wait doubles from ``first`` to ``longest`` seconds, less a random part of up to a half. A server that
     says ``Retry-After`` is obeyed, up to ``longest``. ``timeout`` is for one request from begin to end.
@@ -113,23 +113,27 @@ class RetryPolicy:
 
 
 class Connection(TypedDict, total=False):
-    """How a server is spoken to: the arguments of `Transport`.
-
-    ``token`` is what the server knows the user by. ``ca`` is a PEM file of the authorities to trust in place
-    of the public ones, ``proxy`` an address such as http://host:3128; for this machine there is none. ``say``
-    is told of long pauses. ``transport`` is one of httpx.
-    """
+    """How a server is spoken to: the arguments of `Transport`."""
 
     token: str | None
+    """What the server knows the user by."""
     ca: str | os.PathLike[str] | None
+    """A PEM file of the authorities to trust in place of the public ones."""
     proxy: str | None
+    """An address such as http://host:3128; for this machine there is none."""
     retry: RetryPolicy | None
+    """How often the same bytes are sent again."""
     say: Callable[[str], None] | None
+    """Told of long pauses."""
     transport: Any
+    """One of httpx, for tests."""
 
 
 class Transport:
-    """Connections to one server; see `Connection`. Setting ``stopping`` ends every pause."""
+    """Connections to one server. Setting ``stopping`` ends every pause.
+
+    ``token``, ``ca``, ``proxy``, ``retry``, ``say`` and ``transport`` are those of `Connection`.
+    """
 
     def __init__(
         self,

@@ -110,6 +110,8 @@ def check_collector(
 ) -> CollectionSpec:
     """Ask a server whether it would take a release of this front, before anything is drawn or charged.
 
+    ``labels`` is what is sent of them; ``connection`` as of `Client`.
+
     Edges:
         As `push_corpus`: `ProtocolMismatch` where it collects something else.
     """

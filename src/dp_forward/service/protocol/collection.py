@@ -47,7 +47,7 @@ _MOST_HIDING: Final = 1 << 30
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CollectionSpec:
-    """What every record of a collection looks like; see the module.
+    """What every record of a collection looks like: a ``manifest`` and its ``labels``; see the module.
 
     ``shuffler_least`` is None where the collector itself takes the records; else a shuffler takes them, and
     passes them on in batches of at least so many. Where it knows its users, a batch has records of at least

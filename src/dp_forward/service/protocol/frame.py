@@ -161,7 +161,9 @@ class Frame:
 
 
 def frame_of(released: Released, *, cut: str | None, front: str | None, request: bytes, time: int) -> bytes:
-    """The frame of one release; ``front`` is the hex digest of the front, ``request`` 16 bytes.
+    """The frame of one release (``released``) at a ``time``, in seconds since 1970 or 0 for none.
+
+    ``front`` is the hex digest of the front, ``request`` 16 bytes.
 
     Guarantees:
         The bytes number ``128 + rows * width * bits / 8``, whatever the text was.

@@ -51,7 +51,7 @@ def make_app(
     shuffler_token: str | None = None,
     replays: ReplayStore | None = None,
 ) -> Starlette:
-    """Make the server for one back; ``front_digest`` names the one front it belongs to.
+    """Make the server for one back (``provider``) by ``settings``; ``front_digest`` names its one front.
 
     With a ``collection`` it takes training records too (`collector_routes`), and with a ``shuffler_token``
     whole batches of a shuffler. ``replays`` is a replay memory that it shares with other processes; by
@@ -82,7 +82,7 @@ def make_app(
 def make_collector_app(
     collection: Collection, *, settings: ServerSettings, shuffler_token: str | None = None
 ) -> Starlette:
-    """Make the server that only collects, where there is no back yet: nothing is answered."""
+    """Make a server that only collects (``collection``); ``settings``, ``shuffler_token``: see `make_app`."""
     users = Users(settings.store, AuditLog(settings.audit_log))
     return _make(None, collection, settings, shuffler_token, users)
 

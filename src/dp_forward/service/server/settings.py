@@ -31,7 +31,9 @@ class ServerSettings:
     Edges:
         ``store`` is that of the users (`users`), who are answered besides whoever has ``token``; what an
         operator wants to know goes to ``audit_log``. ``port`` 0 takes a free one. ``max_wait_ms`` is how long
-        the first of a batch waits for others.
+        the first of a batch of at most ``max_batch`` waits for others; at most ``queue`` requests wait.
+        ``tls_cert`` and ``tls_key`` are PEM files. A body must be there within ``body_seconds``; what runs at
+        a stop has ``shutdown_seconds``.
         ``oldest_s`` and ``newest_s`` are how far a frame's time may lie behind and ahead of the server's.
         ``remembered`` and ``remembered_mib`` bound the memory of request ids and their answers.
         ``also_epsilons`` are answered besides the one that the back was trained for, all of them smaller; by

@@ -67,7 +67,7 @@ class _Worker:
 
 
 class Supervisor:
-    """Runs ``work`` in so many processes until SIGINT or SIGTERM; see the module."""
+    """Runs ``work`` in ``workers`` processes on ``listening``; after a signal ``stop_seconds`` at most."""
 
     def __init__(
         self, work: Work, listening: socket.socket, *, workers: int, stop_seconds: float, audit: AuditLog

@@ -204,7 +204,7 @@ def _refuse_place(problem: Problem) -> DpForwardError:
 
 
 class Users:
-    """The users of a store as one server knows them, and what it counts of them; without a store, nobody.
+    """The users of a store as one server knows them, and what it counts for ``audit``; without one, nobody.
 
     Edges:
         A thread reads the store twice a second, so no request waits for it. Two connections: one reads, one
@@ -277,7 +277,7 @@ class Users:
 
 
 class Guard:
-    """Who may ask: whoever has the token or one of the others, and every user; everybody where there is none.
+    """Who may ask: who has the ``token`` or one of ``others``, and all ``users``; or else everybody.
 
     Edges:
         After five wrong tokens within a minute from an address (of IPv6: from its /64), the refusal of the

@@ -24,7 +24,7 @@ class DpSgdPlan(TaskSettings):
         `private_optimizer`. A step sums over its whole batch, so ``micro_batch`` decides nothing.
     """
 
-    retired: ClassVar = {"trainable": "frozen-embeddings", "lora_rank": 8}
+    retired: ClassVar[dict[str, object]] = {"trainable": "frozen-embeddings", "lora_rank": 8}
     model: str = setting("minilm", "A Hugging Face name or folder.", "usual")
     epsilon: float = setting(
         help="Central epsilon; there is no default.",

@@ -31,7 +31,7 @@ class PretrainPlan(PlanBase):
         only.
     """
 
-    retired: ClassVar = {
+    retired: ClassVar[dict[str, object]] = {
         **{"epochs": None, "draws": 1, "mask_rate": 0.15},
         **{"freeze_front": False, "head_alone": False},
     }
