@@ -23,6 +23,13 @@ from dp_forward.storage.json_files import read_json
 _CANDIDATES: Final = (2, 100, 10_000)  # one of how many: the questions whose best guess is told
 _EPSILONS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 _RELEASES: Final = (1, 2, 3, 10, 100)
+_GOOD_FOR: Final = (
+    "two texts look alike",
+    "doubt between any two",
+    "doubt among a hundred",
+    "doubt among ten thousand",
+    "little: add noise",
+)
 
 
 def explain(
@@ -73,7 +80,7 @@ def explain(
     shuffled = None if central is None else central.upper
     result = guarantee.as_dict() | {
         "mechanism": made.name,
-        "in_context": [_in_context(guarantee, shuffled, among) for among in _CANDIDATES],
+        "in_context": [_context(guarantee, shuffled, among) for among in _CANDIDATES],
         "shuffled": None if shuffled is None else dataclasses.asdict(shuffled),
         "epsilons": _choices(build, measured),
         "accuracy_from": None if measured is None else measured.how,
@@ -134,7 +141,7 @@ class RunAccuracy:
         return f"Accuracy is known where the run measured it, at epsilon {own}: {clean}."
 
 
-def _in_context(guarantee: Guarantee, shuffled: CentralBound | None, among: int) -> dict[str, Any]:
+def _context(guarantee: Guarantee, shuffled: CentralBound | None, among: int) -> dict[str, Any]:
     return {
         "candidates": among,
         "before": 1 / among,
@@ -148,12 +155,10 @@ def _choices(build: Callable[[float], Mechanism], measured: RunAccuracy | None) 
     """Each epsilon with its best guesses, the accuracy of the run and what it is good for."""
     found = []
     for epsilon in _EPSILONS:
-        of_two, of_hundred, of_many = map(build(epsilon).guess_rate, _CANDIDATES)
-        good_for = "little: add noise" if of_many > 0.5 else "doubt among ten thousand"
-        good_for = "doubt among a hundred" if of_hundred <= 0.5 else good_for
-        good_for = "doubt between any two" if of_two <= 0.9 else good_for
-        good_for = "two texts look alike" if of_two <= 0.65 else good_for
-        rates = {"guess_rate": of_two, "guess_rate_of_100": of_hundred}
+        two, hundred, many = map(build(epsilon).guess_rate, _CANDIDATES)
+        met = (two <= 0.65, two <= 0.9, hundred <= 0.5, many <= 0.5, True)
+        good_for = _GOOD_FOR[met.index(True)]
+        rates = {"guess_rate": two, "guess_rate_of_100": hundred}
         accuracy = None if measured is None else measured.at(epsilon)
         found.append({"epsilon": epsilon, **rates, "accuracy": accuracy, "good_for": good_for})
     return found
@@ -168,7 +173,7 @@ def _repeated(made: Mechanism, delta: float) -> list[dict[str, Any]]:
 def _print(result: dict[str, Any], guarantee: Guarantee, shuffled: CentralBound | None) -> None:
     """The result for people."""
     about = (guarantee.notion or Notion.DISTANCE).neighbours
-    lines = [f"{guarantee.promise}, for {about}. To somebody who sees it, all candidates being alike before:"]
+    lines = [f"{guarantee.promise}, for {about}. What it tells somebody to whom all candidates were alike:"]
     for row in result["in_context"]:
         mixed = row["after_shuffled"]
         beside = "" if mixed is None else f" Of the shuffled batch alone: at most {percent_up(mixed)}."
@@ -176,7 +181,8 @@ def _print(result: dict[str, Any], guarantee: Guarantee, shuffled: CentralBound 
     always = "No release, whatever it shows, supports a stronger belief."
     lines.append(always if guarantee.delta == 0 else "So often is the best guess right, over all releases.")
     if shuffled is not None:
-        adds = f"Delta is in these numbers, and adds less than {percent_up(shuffled.delta)}."
+        means = "So often is the best guess at your record right, were all others known; delta is in it, and"
+        adds = f"{means} adds less than {percent_up(shuffled.delta)}."
         lines.append(f"{shuffled.statement} {shuffled.rests_on} {adds}")
     lines += ["", f"Against: {guarantee.against}.", name_assumptions(guarantee.assumptions)]
     lines += ["It does not say: that the text cannot be guessed from elsewhere, or that the answer"]
