@@ -165,6 +165,11 @@ def test_two_texts_are_told_apart_as_often_as_the_law_says(
         assert page.client.summary().releases == 0, "nothing is charged"
 
 
+def test_texts_are_compared_only_where_one_row_crosses(shared: Page) -> None:
+    refused = shared.compare(TEXT, OTHERS[0])
+    assert (refused.status_code, refused.json()["error"]) == (400, "body")
+
+
 @pytest.mark.slow
 def test_a_pair_is_asked_about_as_one_release(run: Path, server: str, tmp_path: Path) -> None:
     with page_cases.page(run, server, tmp_path / "ledger", budget=20.0, pair=True) as page:

@@ -148,9 +148,11 @@ class UiService:
         """How often the best test tells which of two texts was released; charges and sends nothing.
 
         ``exact`` is of the noise itself, ``right`` was counted just now in releases that were drawn here and
-        dropped, ``ceiling`` is proved for any two texts.
+        dropped, ``ceiling`` is proved for any two texts. Only where one row crosses.
         """
         policy = self._client.policy.with_epsilon(self._offered(epsilon))
+        if policy.release.cut != "output":
+            raise Refused("body", "Texts are compared at the cut `output`. Reload the page.")
         mechanism: Any = policy.terms().mechanism
         with self._reading:
             hidden = [self._client.preview(one, epsilon=epsilon).hidden for one in (text, other)]
