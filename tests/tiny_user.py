@@ -36,12 +36,13 @@ def write_user(
     rows: int = 12,
     width: int | None = 4,
     seed: int = 0,
+    labels: tuple[str, ...] = LABELS,
 ) -> Path:
     """RUN/front and RUN/back of a random model."""
     tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(tiny_task.WORDS)})
-    words = {"vocab_size": len(tiny_task.WORDS), "pad_token_id": 0, "num_labels": len(LABELS)}
+    words = {"vocab_size": len(tiny_task.WORDS), "pad_token_id": 0, "num_labels": len(labels)}
     pair = split_model(tiny_models.tiny("bert", blocks=2, seed=seed, **words), cut, width=width)
-    save_sides(pair, ReleaseSpec.of(pair.front, noise=noise, rows=rows, labels=LABELS), tokenizer, folder)
+    save_sides(pair, ReleaseSpec.of(pair.front, noise=noise, rows=rows, labels=labels), tokenizer, folder)
     return folder
 
 

@@ -1,23 +1,62 @@
 """`dpf explain`, `dpf demo` and the command as a whole."""
 
+import json
+import math
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dp_forward
+from dp_forward.cli.explain import RunAccuracy
+from dp_forward.privacy import NoiseSpec
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_guarantee_in_words_with_a_table(dpf) -> None:
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """As much of a run as is read: what crosses, and what was measured."""
+    return write_report(tmp_path / "run", mechanism="k-ary-response", epsilon=2.0, columns=4)
+
+
+def write_report(folder: Path, *, plan: dict[str, Any] | None = None, **noise: Any) -> Path:
+    (folder / "front").mkdir(parents=True)
+    labels = ["a", "b", "c", "d"]
+    release = {"format": 1, "noise": NoiseSpec(**noise).as_dict(), "rows": 8, "labels": labels}
+    report = {"accuracy": 0.7, "accuracy_without_noise": 0.8, "labels": labels, "plan": plan or {}}
+    (folder / "front" / "release.json").write_text(json.dumps(release))
+    (folder / "report.json").write_text(json.dumps(report))
+    return folder
+
+
+def test_a_guarantee_in_context_with_tables(dpf) -> None:
     said = dpf("explain", "--mechanism", "matrix-gaussian", "--epsilon", "8").out
-    assert "(8.0, 1e-05)-LDP per text" in said
-    assert "79.8 %" in said
+    assert said.startswith("(8.0, 1e-05)-LDP per text, for any two texts.")
+    assert "Before: 1 of 2 candidates, 50 %. After: at most 79.8 %." in said
+    assert "Before: 1 of 10,000 candidates, 0.01 %. After: at most 1.98 %." in said
+    assert "over all releases" in said
     assert "It does not say" in said
-    assert "100" in said
+    assert "doubt between any two" in said
+    assert "whatever it shows" in dpf("explain", "-m", "privunit", "-e", "4").out
+
+
+def test_the_shuffled_promise_stands_beside_the_local_one(dpf) -> None:
+    words = ["explain", "-m", "privunit", "-e", "4", "--shuffle", "10000"]
+    result, said = dpf(*words, "--json").json, dpf(*words).out
+    local, central = ([row[name] for row in result["in_context"]] for name in ("after", "after_shuffled"))
+    assert all(mixed < own for own, mixed in zip(local, central, strict=True))
+    epsilon, delta = result["shuffled"]["epsilon"], result["shuffled"]["delta"]
+    for row in result["in_context"]:
+        others, odds = row["candidates"] - 1, math.exp(epsilon)
+        assert row["after_shuffled"] == pytest.approx((odds + others * delta) / (odds + others))
+        assert row["posterior"][1] == pytest.approx(row["after"])
+    assert "Of the shuffled batch alone: at most" in said
+    assert "This holds if the shuffler is honest" in said
+    assert "adds less than 0.001 %" in said
 
 
 @pytest.mark.slow
@@ -28,6 +67,51 @@ def test_repeating_a_release_costs_what_the_table_says(dpf) -> None:
     assert rows[100] == pytest.approx(14.429269997601951, rel=1e-8)
     pure = dpf("explain", "-m", "privunit", "-e", "1", "--json").json
     assert pure["repeated"][2]["epsilon"] == pytest.approx(3.0)
+
+
+def test_the_table_of_epsilons_is_that_of_the_mechanism(dpf) -> None:
+    rows = dpf("explain", "-m", "k-ary-response", "--labels", "2", "-e", "1", "--json").json["epsilons"]
+    assert [row["epsilon"] for row in rows] == [0.5, 1.0, 2.0, 4.0, 8.0]
+    assert [row["guess_rate"] for row in rows] == sorted(row["guess_rate"] for row in rows)
+    assert rows[3]["guess_rate_of_100"] == pytest.approx(math.exp(4) / (math.exp(4) + 99))
+    assert all(2 < len(row["good_for"].split()) < 5 for row in rows)
+
+
+def test_a_run_is_explained_with_its_own_accuracy(dpf, run: Path) -> None:
+    for place in (run, run / "front"):
+        result = dpf("explain", "--run", place, "--json").json
+        assert (result["mechanism"], result["epsilon"]) == ("k-ary-response", 2.0)
+    keep = math.exp(1) / (math.exp(1) + 3)
+    found = {row["epsilon"]: row["accuracy"] for row in result["epsilons"]}
+    assert found[1.0] == pytest.approx(0.8 * keep + 0.2 * (1 - keep) / 3)
+    assert list(found.values()) == sorted(found.values())
+    said = dpf("explain", "--run", run, "-e", "1").out
+    assert "1.0-LDP" in said
+    assert "follows exactly from the run's own: 0.8 without noise" in said
+
+
+def test_no_accuracy_is_invented(dpf, tmp_path: Path) -> None:
+    run = write_report(tmp_path / "run", mechanism="privunit", epsilon=4.0)
+    result = dpf("explain", "--run", run, "--json").json
+    assert [row["accuracy"] for row in result["epsilons"]] == [None, None, None, 0.7, None]
+    assert "where the run measured it, at epsilon 4" in dpf("explain", "--run", run).out
+
+
+@pytest.mark.parametrize("plan", [{"task": "qqp"}, {"task": "mine", "text_column": ["first", "second"]}])
+def test_a_run_says_whether_it_is_about_pairs(tmp_path: Path, run: Path, plan: dict[str, Any]) -> None:
+    pairs = write_report(tmp_path / "pairs", plan=plan, epsilon=4.0)
+    assert RunAccuracy.read(pairs).pair
+    assert not RunAccuracy.read(run).pair
+    assert not RunAccuracy.read(write_report(tmp_path / "sst", plan={"task": "sst2"}, epsilon=1.0)).pair
+
+
+def test_what_is_no_run_and_what_is_missing_is_refused(dpf, run: Path, tmp_path: Path) -> None:
+    assert dpf("explain", "--run", tmp_path).code == 2
+    assert dpf("explain", "-e", "4").code == 2
+    assert dpf("explain", "-m", "privunit").code == 2
+    assert dpf("explain", "--run", run, "-m", "privunit").code == 2
+    (run / "report.json").write_text('{"labels": ["others"]}')
+    assert "a report of its own" in dpf("explain", "--run", run).err
 
 
 @pytest.mark.parametrize(

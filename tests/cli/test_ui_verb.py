@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,34 @@ def test_the_page_answers_and_ends_in_order(run: Path, tmp_path: Path) -> None:
         verb.signal(signal.SIGINT)
         assert verb.finish(30) == 0, "it ends in order"
     assert (len(verb.output.splitlines()), verb.errors) == (1, ""), "nothing is logged"
+
+
+@pytest.mark.slow
+def test_a_run_says_that_it_is_about_pairs_and_how_accurate_it_is(tmp_path: Path) -> None:
+    run = page_cases.write_run(tmp_path / "run", mechanism="k-ary-response")
+    report = json.loads((run / "report.json").read_text())
+    (run / "report.json").write_text(json.dumps(report | {"plan": {"task": "qqp"}}))
+    words = [
+        "ui",
+        str(run),
+        "--ledger",
+        str(tmp_path / "my.ledger"),
+        "--budget",
+        "20",
+        "--port",
+        "0",
+        "--json",
+    ]
+    with page_cases.provider(run) as server:
+        verb = Verb(*words, "--server", server, log=tmp_path / "log")
+        origin, _, key = verb.first_line()["address"].partition("/#key=")
+        headers = {"content-type": "application/json", "x-dpf-key": key}
+        state = httpx.post(f"{origin}/api/state", content=b"{}", headers=headers, trust_env=False).json()
+        verb.signal(signal.SIGINT)
+        assert verb.finish(30) == 0
+    assert state["pair"]
+    assert state["reconstruction"] is None
+    assert "% of answers to be right" in state["epsilons"][-1]["accuracy"]
 
 
 @pytest.mark.slow

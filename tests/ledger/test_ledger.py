@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -267,6 +268,21 @@ def test_the_repr_says_what_it_promises(ledger: Ledger) -> None:
     assert repr(ledger) == "Ledger(cap=8.0-DP, charged=epsilon 1.5, releases=3)"
     ledger.close()
     assert repr(ledger) == "Ledger(cap=8.0-DP, charged=epsilon 1.5, releases=3)"
+
+
+def test_the_latest_charges_are_listed_newest_first_with_their_time(path: Path, ledger: Ledger) -> None:
+    before = time.time_ns()
+    made = [ledger.reserve(key(number), Charge.pure(0.25)) for number in range(1, 5)]
+    ledger.ready(made[-1].id, b"drawn")
+    found = ledger.latest(3)
+    assert [release.id for release in found] == [4, 3, 2]
+    assert [release.state for release in found] == [State.READY, State.RESERVED, State.RESERVED]
+    assert before <= found[1].time_ns <= found[0].time_ns <= time.time_ns()
+    assert made[2].time_ns == found[1].time_ns
+    with Ledger.open(path) as again:
+        assert [release.time_ns for release in again.latest()][:3] == [release.time_ns for release in found]
+    with pytest.raises(InvalidInput, match="most"):
+        ledger.latest(0)
 
 
 def test_the_summary_is_one_moment(ledger: Ledger) -> None:

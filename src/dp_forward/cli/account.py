@@ -36,7 +36,7 @@ def account(
         Option(help="A randomized label goes along, drawn once; with --sampler, anew each time."),
     ] = None,
     labels: options.LabelCount = None,
-    shuffle: Annotated[int | None, Option(help="N users behind a trusted shuffler.")] = None,
+    shuffle: options.Shuffle = None,
     sampler: Annotated[
         int | None, Option(help="N users behind a trusted sampler, one fresh draw a step.")
     ] = None,

@@ -44,6 +44,7 @@ Releases = Annotated[int, Option("--releases", "-k", help="How many fresh releas
 Rows = Annotated[int | None, Option(help="n, the fixed public length.")]
 Columns = Annotated[int | None, Option("--cols", help="d, the hidden width.")]
 LabelCount = Annotated[int | None, Option(help="K, the number of labels, for a response.")]
+Shuffle = Annotated[int | None, Option(help="N users behind a trusted shuffler.")]
 Paper = Annotated[bool, Option("--paper", help="Print S = C (the authors' experiments) beside S = 2C.")]
 
 Device = Annotated[str | None, Option(help="cpu, cuda or cuda:K [the GPU where there is one].")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_text
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
@@ -13,6 +13,8 @@ import typer
 from typer import Option
 
 from dp_forward.cli import options
+from dp_forward.cli.explain import RunAccuracy
+from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dp_forward.attacks.inversion.nearest_token import NearestTokens
@@ -20,10 +22,6 @@ if TYPE_CHECKING:
 
 _INNER_VOCABULARY: Final = 8000
 """Where every candidate goes through blocks of the front: some ten seconds on two cores for a small model."""
-_POOLED: Final = (
-    "One vector crosses. Shown are the nearest of {many} that are words, each put through the front alone: "
-    "the topic rather than the text. A trained attack reads more."
-)
 _EXACT: Final = (
     "For every row the nearest of {many}, put through the front at that place. Each row is made from its own "
     "token here, so without noise nothing is lost. The reader is told which rows hold text."
@@ -44,6 +42,9 @@ def ui(
     ca: options.Ca = None,
     proxy: options.Proxy = None,
     port: Annotated[int, Option(help="On this machine only; 0 takes a free one.")] = 8766,
+    pair: Annotated[
+        bool, Option("--pair", help="Ask about pairs of texts [where the run's records are pairs].")
+    ] = False,
     vocabulary: Annotated[
         int | None,
         Option(
@@ -52,10 +53,11 @@ def ui(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Ask in the browser, and see the charge, the guess rate and what one simple attack reads from it.
+    """Ask in the browser, and see what it costs, what was sent, and what it tells others.
 
     Prints its address as one line of JSON when it listens; the address holds a key, and is for you alone.
-    Only this machine can reach it. Ctrl-C ends it in order. The attack needs torch; answers do not.
+    Only this machine can reach it. Ctrl-C ends it in order. Where a row crosses for each token, it shows what
+    one simple attack reads; that needs torch, and answers do not.
 
     Example: dpf ui run/front --server http://127.0.0.1:8765 --ledger my.ledger --budget 50
     """
@@ -71,13 +73,20 @@ def ui(
         if not json:
             typer.echo(f"Open {json_text.loads(line)['address']} in your browser. Ctrl-C ends it.", err=True)
 
-    how = options.connection(token_file, ca, proxy)
+    how, run = options.connection(token_file, ca, proxy), None
+    with suppress(InvalidInput):  # a front alone has no report
+        run = RunAccuracy.read(front)
+    shown: dict[str, Any] = {"server": server, "pair": pair or (run is not None and run.pair)}
+    if run is not None:
+        shown["accuracy"] = run.at
     user = load_asking_side(front_of(front))
     how["retry"] = RetryPolicy(attempts=4, longest=2.0)  # Somebody waits at the page.
     with Client(user, server=server, ledger=ledger, budget=budget, **how) as client:
-        reader = _reconstructor(front, vocabulary, by_row=client.policy.noise.bound.over == "row")
+        reader = None
+        if client.policy.release.cut != "output":  # else one row crosses, and there are no tokens to name
+            reader = _reconstructor(front, vocabulary, by_row=client.policy.noise.bound.over == "row")
         with reader or nullcontext():
-            run_ui(UiService(client, reader, server=server), port=port, say=say)
+            run_ui(UiService(client, reader, **shown), port=port, say=say)
 
 
 def _reconstructor(front: Path, vocabulary: int | None, *, by_row: bool) -> TokenReconstructor | None:
@@ -99,7 +108,6 @@ class TokenReconstructor:
 
     def __init__(self, nearest: NearestTokens, *, by_row: bool) -> None:
         self._nearest, self._by_row = nearest, by_row
-        self.pooled = nearest.pooled  # then words near one vector are shown
         self._failed, self._stopping = False, threading.Event()
         self._thread = threading.Thread(target=self.prepare, daemon=True)
 
@@ -107,8 +115,6 @@ class TokenReconstructor:
     def how(self) -> str:
         """What is done, and where it falls short."""
         many = f"{self._nearest.size:,} tokens".replace(",", " ")
-        if self.pooled:
-            return _POOLED.format(many=many)
         return (_EXACT if self._nearest.exact else _APPROXIMATE).format(many=many)
 
     @property

@@ -204,7 +204,7 @@ class Ledger:
             now = time.time_ns()
             admission.refuse_another_unit(self._chain, unit)
             admission.refuse_beyond_budget(self._chain, charge, now)
-            release = Release(len(self._chain) + 1, State.RESERVED, charge, mechanism, key, unit)
+            release = Release(len(self._chain) + 1, State.RESERVED, charge, mechanism, key, unit, now)
             event = self._chain.next_event(release.state, release=release.id, charge=charge)
             column = ledger_file.write_mechanism(mechanism, unit)
             event = event._replace(key=key, mechanism=column, time_ns=now)  # the time it was admitted at
@@ -250,6 +250,12 @@ class Ledger:
         """Releases reserved or ready but not delivered, oldest first: what a crash interrupted."""
         with self._reading():
             return self._chain.pending()
+
+    def latest(self, most: int = 20) -> tuple[Release, ...]:
+        """The last releases that were charged, newest first."""
+        most = checks.count("most", most, remedy="Ask for at least one.")
+        with self._reading():
+            return self._chain.latest(most)
 
     @property
     def _terms(self) -> Terms:

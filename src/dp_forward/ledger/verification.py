@@ -63,6 +63,8 @@ class Release:
     mechanism: str = ""
     key: bytes = field(default=b"", repr=False)
     unit: Unit | None = None
+    time_ns: int = field(default=0, compare=False)
+    """When it was charged, by this machine's clock."""
 
 
 class VerifiedChain:
@@ -143,6 +145,10 @@ class VerifiedChain:
     def pending(self) -> tuple[Release, ...]:
         """Releases that were charged and are not known to have arrived, oldest first."""
         return tuple(self._releases[number - 1] for number in self._pending)
+
+    def latest(self, most: int) -> tuple[Release, ...]:
+        """The last releases that were charged, newest first."""
+        return tuple(reversed(self._releases[-most:]))
 
     def next_event(self, kind: str, *, release: int = 0, charge: Charge = _NOTHING) -> Event:
         """The row that would follow now, not sealed yet."""
@@ -320,7 +326,8 @@ class VerifiedChain:
                 self._units[unit] = None
         elif event.kind == State.RESERVED:
             charge, day = _charge(event.epsilon_units, event.mu2_units), event.time_ns // DAY_NS
-            self._releases.append(Release(number, State.RESERVED, charge, name, event.key, unit))
+            known = Release(number, State.RESERVED, charge, name, event.key, unit, event.time_ns)
+            self._releases.append(known)
             self._by_key[event.key] = number
             self._pending[number] = self._units[unit] = None
             self.total += charge

@@ -27,7 +27,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks, curve
@@ -123,12 +122,6 @@ class Composition(Mechanism):
         if not self._exact:
             return high
         return last_safe(lambda e: delta - self.delta(e), safe=high, unsafe=0.0)
-
-    def guess_rate(self) -> float:
-        """(1 + delta(0)) / 2; for pure parts alone, the pure ceiling of their sum."""
-        if self.mu == 0:
-            return float(expit(self.pure_total))
-        return (1 + self.delta(0.0)) / 2
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -109,9 +109,6 @@ class SampledReleases(Mechanism):
         checks.delta(delta, zero=True)
         return math.inf if delta <= 2 * _TAIL else curve_epsilon(delta, self._delta_curve)
 
-    def guess_rate(self) -> float:
-        return (1 + self.delta(0.0)) / 2
-
     @property
     def unit(self) -> Unit:
         return TEXT if self.label is None else RECORD

@@ -15,12 +15,14 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.privacy import checks, curve
 from dp_forward.privacy.bounds import Sensitivity
-from dp_forward.privacy.mechanism import Budget, Mechanism
+from dp_forward.privacy.mechanism import Budget, Mechanism, least_ceiling
 from dp_forward.privacy.rounding import brief, nudge_up, shown_down, shown_up
 from dp_forward.privacy.units import Unit
 
@@ -47,8 +49,19 @@ class GaussianNoise(Mechanism):
     def delta(self, epsilon: float) -> float:
         return curve.delta(checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more."), self.mu)
 
-    def guess_rate(self) -> float:
-        return float(ndtr(self.mu / 2))
+    def guess_rate(self, candidates: int = 2) -> float:
+        """By the exact curve: for two candidates ``Phi(mu / 2)``."""
+        return least_ceiling(lambda epsilon: curve.delta(epsilon, self.mu), candidates)
+
+    def success_between(self, first: ArrayLike, second: ArrayLike) -> float:
+        """How often the best test names the right one of two bounded neighbours, from all releases.
+
+        Along their difference the two look like N(0, 1) and N(m, 1), and m is to mu at most as their distance
+        is to the sensitivity. Exact for noise that is the same in every direction; for other noise, and for
+        what is released, rounded to integers, it is an upper bound.
+        """
+        distance = float(np.linalg.norm(np.asarray(first) - np.asarray(second)))
+        return float(ndtr(self.mu / 2 * distance / self.sensitivity.value))
 
     @property
     def unit(self) -> Unit | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dp_forward.errors import InvalidInput, Unproved
 from dp_forward.privacy import checks
 from dp_forward.privacy.mechanism import Mechanism
-from dp_forward.privacy.rounding import percent_up
+from dp_forward.privacy.rounding import nudge_up, percent_up
 from dp_forward.privacy.units import Unit
 
 if TYPE_CHECKING:
@@ -110,6 +111,32 @@ class Guarantee:
     def guess_rate(self) -> float:
         """The best two-candidate guess rate of any attacker."""
         return self.mechanism.guess_rate()
+
+    def posterior(self, prior: float) -> tuple[float, float]:
+        r"""The least and the most that anyone may believe in one candidate after any release, by Bayes.
+
+        Before it, the candidate x had probability p; the rest may be any texts with any probabilities. Proof:
+        for every outcome o, the law of o given "not x" is a mixture of releases of neighbours of x, so it
+        lies between ``e^-epsilon`` and ``e^epsilon`` times the law of o given x. Hence the odds of x change
+        by a factor between these two:
+
+        .. math:: \frac{p}{p + (1 - p)\,e^{\varepsilon}} \;\le\; P[x \mid o] \;\le\;
+                  \frac{p}{p + (1 - p)\,e^{-\varepsilon}}
+
+        Raises:
+            Unproved: where delta is above 0. Some releases may then tell much; only `guess_rate` is bounded.
+        """
+        checks.probability("prior", prior, remedy="It is what was believed before.")
+        epsilon = self.mechanism.epsilon(0.0)
+        if math.isinf(epsilon):
+            raise Unproved("Gaussian noise bounds no belief after every release. Use guess_rate().")
+        low, high = (prior / (prior + (1 - prior) * math.exp(e)) for e in (epsilon, -epsilon))
+        return max(0.0, 2 * low - nudge_up(low)), min(1.0, nudge_up(high))
+
+    def in_context(self, candidates: int) -> str:
+        """What a release adds for somebody who knows that it was one of so many, all alike to them."""
+        before, after = percent_up(1 / candidates), percent_up(self.mechanism.guess_rate(candidates))
+        return f"Before: 1 of {candidates:,} candidates, {before}. After: at most {after}."
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -6,18 +6,63 @@ point noise is not safe to release (docs/adr/0002).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
-from dp_forward.privacy.rounding import shown_up
+from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import Unit
 
 if TYPE_CHECKING:
     from dp_forward.privacy.charge import Charge
     from dp_forward.privacy.pure_loss import ThreeLevelLoss
+
+
+def guess_ceiling(epsilon: float, delta: float, candidates: int = 2) -> float:
+    r"""The most success at naming which of M equally likely candidates was released, rounded up.
+
+    .. math:: s \;\le\; \frac{e^{\varepsilon} + (M - 1)\,\delta}{e^{\varepsilon} + M - 1}
+
+    Proof. Let any two candidates be neighbours of an (epsilon, delta)-DP mechanism, P_j the law of what is
+    seen for candidate j, and g any guess, randomized or not. Write ``a_ij = P_j[g = i]``; for each j they sum
+    to at most 1 over i, and ``s = sum_i a_ii / M``. For i != j, ``a_ii <= e^epsilon a_ij + delta``. Summed
+    over all M (M - 1) such pairs,
+
+    .. math:: (M - 1) M s \;\le\; e^{\varepsilon} \sum_j \sum_{i \ne j} a_{ij} + M (M - 1) \delta
+              \;\le\; e^{\varepsilon} M (1 - s) + M (M - 1) \delta ,
+
+    and this solved for s is the bound. Delta adds less than delta. Randomized response among M labels
+    reaches the bound at delta = 0. Whatever else was seen must not depend on which candidate it was.
+    """
+    checks.count("candidates", candidates, at_least=2, remedy="A guess needs two or more.")
+    if epsilon == delta == 0:
+        return 1 / candidates
+    others = (candidates - 1) * math.exp(-epsilon)
+    return min(1.0, nudge_up((1 + others * delta) / (1 + others)))
+
+
+def least_ceiling(delta: Callable[[float], float], candidates: int) -> float:
+    """The least `guess_ceiling` that a curve of delta proves; whichever epsilon was looked at, it holds.
+
+    As a function of ``e^epsilon`` it is a convex function over a line, so it has one valley; for two
+    candidates and a symmetric curve that lies at epsilon = 0.
+    """
+
+    def ceiling(epsilon: float) -> float:
+        return guess_ceiling(epsilon, delta(epsilon), candidates)
+
+    low, high = 0.0, 0.0 if candidates == 2 else math.log(candidates) + 20.0
+    for _ in range(48 if high else 0):
+        third = (high - low) / 3
+        if ceiling(low + third) <= ceiling(high - third):
+            high -= third
+        else:
+            low += third
+    return min(ceiling(0.0), ceiling(low))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +100,16 @@ class Mechanism(ABC):
     def delta(self, epsilon: float) -> float:
         """The least delta proved at ``epsilon`` for all releases, rounded up."""
 
-    @abstractmethod
-    def guess_rate(self) -> float:
-        """The best two-candidate guess rate of any attacker who sees all releases."""
+    def guess_rate(self, candidates: int = 2) -> float:
+        """The best guess of any attacker who sees all releases, among so many equally likely candidates.
+
+        Pure mechanisms: what follows from epsilon alone. That is also the most that an attacker may believe
+        in one candidate after *any* release (`Guarantee.posterior`).
+        """
+        pure = self.epsilon(0.0)
+        if math.isfinite(pure):
+            return guess_ceiling(pure, 0.0, candidates)
+        return least_ceiling(self.delta, candidates)
 
     @property
     @abstractmethod

@@ -33,7 +33,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import expit, log_expit, log_ndtr, logit, ndtr, ndtri
+from numpy.typing import ArrayLike
+from scipy.special import expit, log_expit, log_ndtr, logit, ndtr, ndtri, owens_t
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
@@ -149,6 +150,24 @@ class PrivUnit(PureNoise):
     def sigma(self) -> float:
         """``norm / m``: the effective noise per direction of the unbiased release."""
         return nudge_up(self.bound.norm / self.scale)
+
+    def success_between(self, first: ArrayLike, second: ArrayLike) -> float:
+        r"""How often the best test names the right one of two vectors, from one release; exact.
+
+        Of what is released, rounded to integers, it is an upper bound.
+
+        The densities of the module differ only where v lies in one cap and not in the other: there by the
+        factor e^epsilon. Under N(0, I) that part of one cap has the mass ``r = P[X >= t > Y]`` for a normal
+        pair of correlation ``c = <x, x'>``, which is ``2 T(t, sqrt((1 - c) / (1 + c)))`` by Owen's T. So the
+        total variation is ``r (p / (1 - q) - (1 - p) / q)``, and success is (1 + total variation) / 2.
+        """
+        one, other = (np.ravel(vector) / np.linalg.norm(vector) for vector in (first, second))
+        near, apart = float(np.linalg.norm(one + other)), float(np.linalg.norm(one - other))
+        mass = 2 * float(owens_t(self.threshold, apart / max(near, _ROUNDING)))
+        inside, outside = float(log_ndtr(-self.threshold)), float(log_ndtr(self.threshold))
+        high = math.exp(float(log_expit(self.cap_log_odds)) - inside)
+        low = math.exp(float(log_expit(-self.cap_log_odds)) - outside)
+        return min(1.0, (1 + mass * (high - low)) / 2)
 
     @property
     def unit(self) -> Unit:

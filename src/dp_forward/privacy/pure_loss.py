@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
@@ -100,12 +99,8 @@ class PureNoise(Mechanism):
     def delta(self, epsilon: float) -> float:
         return self.loss.delta(checks.nonnegative("epsilon", epsilon, remedy="Use 0 or more."))
 
-    def guess_rate(self) -> float:
-        """The ceiling of every pure mechanism, ``e^eps / (1 + e^eps)``; see `own_guess_rate`."""
-        return float(expit(self.loss.total))
-
     def own_guess_rate(self) -> float:
-        """What the best attacker reaches against this very mechanism: (1 + delta(0)) / 2."""
+        """What the best attacker reaches against this very mechanism, of two: (1 + delta(0)) / 2."""
         return (1 + self.delta(0.0)) / 2
 
     @property

@@ -163,6 +163,23 @@ class KaryResponse(_Uniform):
             raise InvalidInput("hidden", rule, f"shape {rows.shape}", "Use a front that ends in K scores.")
         return np.asarray(np.argmax(np.where(np.isfinite(rows), rows, 0.0), axis=1))
 
+    def success_between(self, first: NDArray[np.floating], second: NDArray[np.floating]) -> float:
+        """How often the best test names the right one of two rows of scores, from one release; exact.
+
+        Rows with one decision have one law. Otherwise the laws differ in the two decisions alone, each by
+        ``keep - (1 - keep) / (K - 1)``: that is their total variation.
+        """
+        if np.array_equal(self.decide(first), self.decide(second)):
+            return 0.5
+        return (1 + self.keep - (1 - self.keep) / (self.labels - 1)) / 2
+
+    def accuracy(self, of_decisions: float) -> float:
+        """How often an answer is right, where so many of the decisions are; exact.
+
+        A right decision is kept, or a wrong one is answered by the true label: one of K - 1, all alike.
+        """
+        return of_decisions * self.keep + (1 - of_decisions) * (1 - self.keep) / (self.labels - 1)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:

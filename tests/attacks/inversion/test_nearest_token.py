@@ -63,7 +63,7 @@ def test_a_matrix_of_local_rows_is_read_without_error(family: str, cut: str, wid
     assert nearest.prepared == 1.0
 
 
-@pytest.mark.parametrize("cut", ["encoder.1", "encoder.2", "output"])
+@pytest.mark.parametrize("cut", ["encoder.1", "encoder.2"])
 def test_a_text_of_one_token_is_read_behind_every_cut(cut: str) -> None:
     of = user(cut)
     nearest = NearestTokens(of)
@@ -78,7 +78,11 @@ def test_a_text_of_one_token_is_read_behind_every_cut(cut: str) -> None:
             assert reading.words[0][0] == word
             assert reading.recall == 1.0
     assert not nearest.exact
-    assert nearest.pooled == (cut == "output")
+
+
+def test_where_one_row_crosses_no_token_is_named() -> None:
+    with pytest.raises(InvalidInput, match="row for each token"):
+        NearestTokens(user("output"))
 
 
 def test_the_truth_says_only_which_guesses_are_right() -> None:

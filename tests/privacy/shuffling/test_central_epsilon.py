@@ -1,6 +1,7 @@
 """Laws of central bounds: three numbers, three kinds, never mixed up."""
 
 import dataclasses
+import math
 from unittest import mock
 
 import pytest
@@ -185,3 +186,14 @@ def test_the_least_of_the_proofs_is_taken_and_named(monkeypatch):
         read = shuffled_mechanism(RandomizedResponse(2.0, 2), users=10_000, delta=1e-6)
         assert read.upper.bound == "clones"
         assert "by hiding among the clones" in read.upper.statement
+
+
+def test_a_proved_central_epsilon_has_a_guess_rate_with_its_delta_in_it() -> None:
+    found = shuffled_mechanism(RandomizedResponse(2.0, 2), users=10_000, delta=1e-3)
+    epsilon = found.upper.epsilon
+    assert epsilon is not None
+    for candidates in (2, 100):
+        wanted = (math.exp(epsilon) + (candidates - 1) * 1e-3) / (math.exp(epsilon) + candidates - 1)
+        assert found.upper.guess_rate(candidates) == pytest.approx(wanted)
+    assert found.lower.guess_rate() is None
+    assert found.estimate.guess_rate() is None

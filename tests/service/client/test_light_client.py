@@ -120,7 +120,7 @@ def test_the_page_answers_without_torch_and_says_what_is_left_out(
     assert found.returncode == 0, found.stderr
     answer, state, reading = json.loads(found.stdout)
     assert answer["charge"] == 2.0
-    assert "torch, which is not installed" in state["reconstruction"]["how"]
+    assert "torch, which is not installed" in state["reconstruction"]
     assert reading == {"prepared": None}
 
 

@@ -15,6 +15,7 @@ import httpx
 
 import tiny_user
 from dp_forward.attacks.inversion.nearest_token import NearestTokens
+from dp_forward.cli.explain import RunAccuracy
 from dp_forward.cli.ui import TokenReconstructor
 from dp_forward.privacy import NoiseSpec
 from dp_forward.service.client.client import Client
@@ -27,13 +28,19 @@ from dp_forward.service.webui.ui_service import UiService
 from dp_forward.split.artifacts import load_provider_side, load_user_side
 
 EPSILON = 8.0
+FOUR = ("bad", "dull", "fair", "good")
 QUICK = RetryPolicy(attempts=2, first=0.0, longest=0.0)
 
 
-def write_run(folder: Path, *, cut: str = "embeddings", unit: str = "text") -> Path:
-    """RUN/front and RUN/back."""
-    noise = NoiseSpec(epsilon=EPSILON, unit=unit, rows=None if unit == "text" else 12)
-    return tiny_user.write_user(folder, noise=noise, cut=cut, width=None)
+def write_run(folder: Path, *, cut: str = "embeddings", unit: str = "text", **noise: Any) -> Path:
+    """RUN/front and RUN/back; `k-ary-response` among four labels, with the report of a run."""
+    if noise.get("mechanism") != "k-ary-response":
+        made = NoiseSpec(epsilon=EPSILON, unit=unit, rows=None if unit == "text" else 12, **noise)
+        return tiny_user.write_user(folder, noise=made, cut=cut, width=None)
+    made = NoiseSpec(epsilon=EPSILON, columns=len(FOUR), **noise)
+    tiny_user.write_user(folder, noise=made, cut="output", width=len(FOUR), labels=FOUR, seed=5)
+    (folder / "report.json").write_text(json.dumps({"labels": FOUR, "accuracy_without_noise": 0.8}))
+    return folder
 
 
 @contextmanager
@@ -76,7 +83,7 @@ class Page:
 
     address: str
     client: Client
-    reader: TokenReconstructor
+    reader: TokenReconstructor | None
 
     @property
     def origin(self) -> str:
@@ -94,25 +101,31 @@ class Page:
         sent = {name: value for name, value in given.items() if value}
         return httpx.post(self.origin + path, content=content, headers=sent, trust_env=False, timeout=30)
 
+    def compare(self, text: Any, other: Any, epsilon: float = EPSILON) -> httpx.Response:
+        return self.post("/api/compare", {"text": text, "other": other, "epsilon": epsilon})
+
     def ask(
-        self, text: str, epsilon: float = EPSILON, *, resend: bool = False, **headers: str
+        self, text: str | list[str], epsilon: float = EPSILON, *, resend: bool = False, **headers: str
     ) -> httpx.Response:
         return self.post("/api/ask", {"text": text, "epsilon": epsilon, "resend": resend}, **headers)
 
 
 @contextmanager
 def page(
-    run: Path, server: str, ledger: Path, *, budget: float | None, prepare: bool = True
+    run: Path, server: str, ledger: Path, *, budget: float | None, prepare: bool = True, pair: bool = False
 ) -> Iterator[Page]:
-    """The page for a user of this run."""
-    user = load_user_side(run / "front")
-    noise = user.spec.noise
-    reader = TokenReconstructor(NearestTokens(user), by_row=noise is not None and noise.bound.over == "row")
-    if prepare:
-        reader.prepare()
+    """The page for a user of this run, as `dpf ui` makes it."""
+    user, reader, shown = load_user_side(run / "front"), None, {"pair": pair}
+    if user.spec.cut != "output":
+        by_row = user.spec.required_noise().bound.over == "row"
+        reader = TokenReconstructor(NearestTokens(user), by_row=by_row)
+        if prepare:
+            reader.prepare()
+    if (run / "report.json").is_file():
+        shown["accuracy"] = RunAccuracy.read(run).at
     with (
         Client(user, server=server, ledger=ledger, budget=budget, retry=QUICK) as client,
-        _listening(run_ui, UiService(client, reader, server=server), port=0) as told,
+        _listening(run_ui, UiService(client, reader, server=server, **shown), port=0) as told,
     ):
         yield Page(told["address"], client, reader)
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger import Cap, Charge, Ledger
 from dp_forward.privacy import Budget
+from dp_forward.service.protocol.frame import parse_frame
 from dp_forward.service.webui.ui_app import HEADERS, MOST_BYTES, run_ui
-from dp_forward.service.webui.ui_service import _budget
+from dp_forward.service.webui.ui_service import _budget, _picture
 from service.webui import page_cases
 from service.webui.page_cases import EPSILON, Page
 
 TEXT = "a lovely warm film"
+OTHERS = ("the dull film", "a grim and cold story", "moving")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +74,7 @@ def test_the_budget_of_any_ledger_is_shown_without_flattery(tmp_path: Path) -> N
 
 def test_the_state_says_what_is_offered_and_what_is_left(shared: Page, server: str) -> None:
     state = shared.post("/api/state").json()
-    assert [offer["epsilon"] for offer in state["epsilons"]] == [8.0, 4.0, 2.0]
+    assert [offer["epsilon"] for offer in state["epsilons"]] == [2.0, 4.0, 8.0]
     assert state["server"] == server
     assert state["rows"] == 12
     budget = state["budget"]
@@ -80,10 +86,22 @@ def test_the_state_says_what_is_offered_and_what_is_left(shared: Page, server: s
         1.0,
     )
     assert "20.0-DP" in budget["promise"]
-    assert state["reconstruction"]["prepared"] == 1.0
+    assert "nearest of" in state["reconstruction"]
+    assert (state["pair"], state["history"]) == (False, [])
 
 
-def test_an_answer_comes_with_its_charge_and_its_guess_rate(page: Page) -> None:
+def test_the_curves_are_those_of_the_noise_and_end_at_the_offers(shared: Page) -> None:
+    state = shared.post("/api/state").json()
+    curves = state["curves"]
+    assert curves["epsilon"][-1] == EPSILON
+    for epsilon, of_two, of_hundred in zip(curves["epsilon"], curves["of_2"], curves["of_100"], strict=True):
+        odds = math.exp(epsilon)
+        assert (of_two, of_hundred) == pytest.approx((odds / (odds + 1), odds / (odds + 99)))
+    assert set(curves["accuracy"]) == {None}, "a front alone says nothing of its accuracy"
+    assert [offer["accuracy"] for offer in state["epsilons"]] == ["", "", ""]
+
+
+def test_an_answer_comes_with_its_charge_and_its_promise_in_context(page: Page) -> None:
     found = page.ask(TEXT, 2.0).json()
     assert found["label"] in ("bad", "good")
     assert sum(found["probabilities"].values()) == pytest.approx(1)
@@ -91,7 +109,98 @@ def test_an_answer_comes_with_its_charge_and_its_guess_rate(page: Page) -> None:
     assert found["budget"]["remaining"] == 18.0
     assert page.client.summary().spent == 2.0
     # e^2 / (1 + e^2) = 0.88079..., rounded up
-    assert "two candidate texts apart at most 88.1 % of the time; a coin has 50 %" in found["guess"]
+    assert found["context"][0] == "Before: 1 of 2 candidates, 50 %. After: at most 88.1 %."
+    assert found["about"] == "any two texts"
+
+
+def test_an_answer_comes_with_the_integers_that_were_sent(page: Page) -> None:
+    picture = page.ask(TEXT).json()["picture"]
+    sent = parse_frame(page.client._ledger.payload(1)).values
+    assert picture["values"] == sent.tolist()
+    assert picture["words"] == f"12 x {sent.shape[1]} integers from {sent.min()} to {sent.max()}"
+
+
+def test_a_large_release_is_shown_in_part_and_says_so() -> None:
+    shown = _picture(np.ones((100, 1024), dtype=np.int8))
+    assert len(shown["values"]) == 32
+    assert shown["words"] == "100 x 1024 integers from 1 to 1, the first 32 rows shown"
+
+
+def test_the_history_lists_charges_and_free_answers_newest_first_and_no_text(page: Page) -> None:
+    for resend in (False, False, True):
+        last = page.ask(TEXT, resend=resend)
+    rows = last.json()["history"]
+    assert [row["charge"] for row in rows] == ["0", "0", "8"]
+    assert [row["what"].partition(",")[0] for row in rows] == [
+        "stored release sent again",
+        "answered from this disk",
+        "new release",
+    ]
+    assert page.post("/api/state").json()["history"] == rows
+    assert all(before["time"] >= after["time"] for before, after in itertools.pairwise(rows))
+    assert abs(rows[0]["time"] / 1000 - time.time()) < 60
+    assert "lovely" not in last.text.replace(TEXT, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", ["privunit", "matrix-gaussian", "k-ary-response"])
+def test_two_texts_are_told_apart_as_often_as_the_law_says(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, mechanism: str
+) -> None:
+    run = page_cases.write_run(tmp_path_factory.mktemp("one"), cut="output", mechanism=mechanism)
+    with (
+        page_cases.provider(run) as server,
+        page_cases.page(run, server, tmp_path / "ledger", budget=20.0) as page,
+    ):
+        assert page.post("/api/state").json()["reconstruction"] is None
+        found = [page.compare(TEXT, other).json() for other in (TEXT, *OTHERS)]
+        assert found[0]["exact"] == 0.5
+        assert any(one["exact"] > 0.5 for one in found)
+        for one in found:
+            error = 5 * math.sqrt(0.25 / one["draws"])
+            assert one["exact"] - 0.03 - error <= one["right"] / one["draws"] <= one["exact"] + error
+            assert one["exact"] <= one["ceiling"] * (1 + 1e-9)
+        less = page.compare(TEXT, OTHERS[0], 2.0).json()
+        assert less["ceiling"] < found[1]["ceiling"]
+        assert page.client.summary().releases == 0, "nothing is charged"
+
+
+def test_texts_are_compared_only_where_one_row_crosses(shared: Page) -> None:
+    refused = shared.compare(TEXT, OTHERS[0])
+    assert (refused.status_code, refused.json()["error"]) == (400, "body")
+
+
+@pytest.mark.slow
+def test_a_pair_is_asked_about_as_one_release(run: Path, server: str, tmp_path: Path) -> None:
+    with page_cases.page(run, server, tmp_path / "ledger", budget=20.0, pair=True) as page:
+        assert page.post("/api/state").json()["pair"]
+        found = page.ask(["a lovely film", "the dull film"]).json()
+        assert (found["charge"], found["resent"]) == (EPSILON, False)
+        assert page.ask(["a lovely film", "the dull film"]).json()["stored"]
+        assert not page.ask(["the dull film", "a lovely film"]).json()["resent"], (
+            "another order, another pair"
+        )
+        assert page.ask(["a film", " "]).json()["error"] == "text"
+        assert page.client.summary().releases == 2
+
+
+@pytest.mark.slow
+def test_a_run_of_four_labels_says_what_to_expect(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = page_cases.write_run(tmp_path_factory.mktemp("four"), mechanism="k-ary-response")
+    with (
+        page_cases.provider(run) as server,
+        page_cases.page(run, server, tmp_path / "ledger", budget=20.0) as page,
+    ):
+        state = page.post("/api/state").json()
+        keep = math.exp(2) / (math.exp(2) + 3)
+        wanted = 0.8 * keep + 0.2 * (1 - keep) / 3
+        assert state["epsilons"][0]["accuracy"] == f"Expect {100 * wanted:.0f} % of answers to be right."
+        assert state["curves"]["accuracy"][7] == pytest.approx(wanted)
+        found = page.ask(TEXT).json()
+        assert set(found["probabilities"]) == set(page_cases.FOUR)
+        assert found["picture"]["words"] == "1 x 4 integers from 0 to 1"
 
 
 @pytest.mark.slow
@@ -136,7 +245,8 @@ def test_a_reconstruction_on_its_way_says_how_far_it_is(
     ):
         question = {"text": TEXT, "epsilon": EPSILON}
         assert page.post("/api/look", question).json() == {"prepared": 0.0}
-        assert "approximation" in page.post("/api/state").json()["reconstruction"]["how"]
+        assert "approximation" in page.post("/api/state").json()["reconstruction"]
+        assert page.reader is not None
         page.reader.prepare()
         found = page.post("/api/look", question).json()
         assert found["prepared"] == 1.0
@@ -153,7 +263,8 @@ def test_a_promise_per_token_speaks_of_texts_that_differ_in_one(
         page_cases.page(run, server, tmp_path / "ledger", budget=8.0) as page,
     ):
         found = page.ask(TEXT).json()
-        assert "two candidate texts that differ in one token apart at most 99.97 %" in found["guess"]
+        assert found["about"] == "any two texts of one length that differ in one token"
+        assert "After: at most 99.97 %" in found["context"][0]
         read = page.post("/api/look", {"text": TEXT, "epsilon": EPSILON}).json()
         assert read["without"]["recall"] == 1.0
         assert len(read["with"]["words"]) == 4
@@ -203,6 +314,9 @@ def test_a_server_that_is_away_is_told(run: Path, tmp_path: Path) -> None:
 BODIES: list[Any] = [b"", b"null", b"[]", b"{", b"\xff", b"[" * 10_000, {"text": "a film"}]
 BODIES += [{"text": 7, "epsilon": 8.0, "resend": False}, {"text": "a film", "epsilon": 8.0, "resend": 1}]
 BODIES += [{"text": "a film", "epsilon": 8.0, "resend": False, "more": 1}]
+BODIES += [
+    {"text": parts, "epsilon": 8.0, "resend": False} for parts in (["a"], ["a", "b", "c"], ["a", 7], {})
+]
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -277,7 +391,7 @@ def test_a_stranger_is_refused_and_nothing_is_charged(shared: Page, stranger: st
     headers, status = STRANGERS[stranger]
     port = shared.origin.rpartition(":")[2]
     given = {name: value.replace("PORT", port) for name, value in headers.items()}
-    for path in ("/api/ask", "/api/look", "/api/state"):
+    for path in ("/api/ask", "/api/look", "/api/state", "/api/compare"):
         refused = shared.post(path, {"text": TEXT, "epsilon": EPSILON}, **given)
         assert refused.status_code == status
         assert refused.json().keys() == {"error", "message"}

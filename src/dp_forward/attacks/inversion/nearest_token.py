@@ -11,11 +11,9 @@ with ``<Y, X> / |X|``; for PrivUnit it has two levels, the higher one where that
 matrix of greatest cosine is a most likely one. `_best` moves towards it: for given tokens the best s is
 ``<Y, X> / |X|^2``, and for given s the best tokens are found row by row; no step lowers the cosine of the
 whole. Where rows are bounded one by one, each has its own s and cosine. Where rows are not local it is an
-approximation:
-
-* at inner cuts a candidate is the front on the token alone between its special tokens. In a text its
-  neighbours move the row, and what is learnt from texts reads more (`discriminant`);
-* at `output`, where one row crosses, the front on every whole word alone: the nearest words, not the text.
+approximation: a candidate is the front on the token alone between its special tokens. In a text its
+neighbours move the row, and what is learnt from texts reads more (`discriminant`). At `output`, where one row
+crosses for the whole text, no token is named.
 
 *`invert_nearest`* attacks many texts, with the bound and the noise in its model, and is told no length.
 
@@ -185,14 +183,16 @@ class NearestTokens:
         tokens have the same row.
     Edges:
         A token that is no candidate counts as not found. Special tokens are neither guessed nor counted. No
-        repr holds what was read.
+        repr holds what was read. The cut `output` is refused.
     """
 
     def __init__(self, user: UserSide, *, vocabulary: int | None = None) -> None:
         if vocabulary is not None:
             count("vocabulary", vocabulary, remedy="It is a number of tokens.")
         self._front, self._tokenizer = user.front, user.tokens.tokenizer
-        self._ids = torch.tensor(_candidates(self._tokenizer, vocabulary, whole_words=self.pooled))
+        one_row, remedy = self._front.cut.place == "output", "Compare two texts there."
+        refuse_if(one_row, "front", "give a row for each token", str(self._front.cut), remedy)
+        self._ids = torch.tensor(_candidates(self._tokenizer, vocabulary))
         ends = (getattr(self._tokenizer, f"{name}_token_id", None) for name in _ENDS)
         self._special = torch.tensor([i for i in ends if i is not None], dtype=torch.int64)
         self._rows: Tensor | None = None
@@ -207,11 +207,6 @@ class NearestTokens:
     def exact(self) -> bool:
         """Whether a matrix without noise is read without error."""
         return bool(self._front.row_local)
-
-    @property
-    def pooled(self) -> bool:
-        """Whether words near one vector are read, and not a token per row."""
-        return self._front.cut.place == "output"
 
     @property
     def size(self) -> int:
@@ -232,7 +227,7 @@ class NearestTokens:
             found, self._done = [], 0
             for some in torch.split(self._ids, 512):
                 rows = hidden_rows(self._front, filled(template, some, place), device="cpu")
-                found.append(rows[:, 0 if self.pooled else place])
+                found.append(rows[:, place])
                 self._done += len(some)
                 if progress is not None:
                     progress(self._done)
@@ -246,8 +241,6 @@ class NearestTokens:
         # The places of text, without the special tokens that every text has.
         places = torch.nonzero(counted_tokens(tokens, self._special)[0])[:, 0]
         true = tokens["input_ids"][0, places]
-        if self.pooled:
-            return [self._near_words(matrix, true) for matrix, _ in seen]
         rows = torch.stack([matrix[places].float() for matrix, _ in seen])
         if self.exact:
             # What follows the text on the right is PAD; on the left it moves positions, so it stays.
@@ -264,14 +257,6 @@ class NearestTokens:
             words = tuple((self._word(int(i)), bool(ok)) for i, ok in zip(guessed, right, strict=True))
             found.append(Reading(words, float(right.double().mean()) if len(true) else 0.0))
         return found
-
-    def _near_words(self, matrix: Tensor, true: Tensor) -> Reading:
-        rows = torch.nn.functional.normalize(self._prepared_rows(), dim=1)
-        nearest = (rows @ matrix[0].float()).topk(min(8, len(rows))).indices
-        wanted = set(true.tolist())
-        found = [int(i) for i in self._ids[nearest]]
-        recall = len(wanted.intersection(found)) / max(1, len(wanted))
-        return Reading(tuple((self._word(i), i in wanted) for i in found), recall)
 
     def _prepared_rows(self) -> Tensor:
         self.prepare()
@@ -311,15 +296,10 @@ def _best(dots: Tensor, squares: Tensor, scale: Scale) -> Tensor:
     return best
 
 
-def _candidates(tokenizer: Any, most: int | None, *, whole_words: bool) -> list[int]:
-    """The ids that may be guessed, in the order of the vocabulary: no special ones, or words only."""
+def _candidates(tokenizer: Any, most: int | None) -> list[int]:
+    """The ids that may be guessed, in the order of the vocabulary: no special ones."""
     special = set(tokenizer.all_special_ids)
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    kept = [(word, i) for word, i in vocabulary if i not in special and not word.startswith("[unused")]
-    if whole_words:
-        starts = tuple(mark for mark in ("Ġ", "▁") if any(word.startswith(mark) for word, _ in kept))
-        kept = [(word, i) for word, i in kept if not word.startswith("##") and word.startswith(starts or "")]
-        bare = ((word.lstrip("Ġ▁"), i) for word, i in kept)
-        kept = [(word, i) for word, i in bare if word.isalpha() and len(word) > 1]
+    kept = [i for word, i in vocabulary if i not in special and not word.startswith("[unused")]
     refuse_if(not kept, "tokenizer", "have tokens to guess", "none", "Use another front.")
-    return [i for _, i in kept[:most]]
+    return kept[:most]

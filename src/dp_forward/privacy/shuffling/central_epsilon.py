@@ -28,7 +28,7 @@ from typing import Any, Final, Literal
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.privacy.bounds import NormBound
-from dp_forward.privacy.mechanism import Budget, Mechanism
+from dp_forward.privacy.mechanism import Budget, Mechanism, guess_ceiling
 from dp_forward.privacy.privunit import PrivUnit
 from dp_forward.privacy.rounding import shown_down, shown_up
 from dp_forward.privacy.shuffling.blanket import Blanket, blanket_epsilon
@@ -116,6 +116,14 @@ class CentralBound:
     def rests_on(self) -> str:
         """The assumptions as a sentence; empty where there are none."""
         return f"This holds if {'; and if '.join(self.assumptions)}." if self.assumptions else ""
+
+    def guess_rate(self, candidates: int = 2) -> float | None:
+        """The best guess at which of so many one record was, all others being given; None where unproved.
+
+        By `guess_ceiling`: delta is in it, and adds less than delta.
+        """
+        proved = self.kind == "proved" and self.epsilon is not None
+        return guess_ceiling(self.epsilon or 0.0, self.delta, candidates) if proved else None
 
 
 @dataclass(frozen=True)

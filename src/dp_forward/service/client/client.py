@@ -140,6 +140,10 @@ class Client:
         """What has been spent, and what is left."""
         return self._ledger.summary()
 
+    def latest(self, most: int = 20) -> tuple[Release, ...]:
+        """The last releases that were charged, newest first; see `Ledger.latest`."""
+        return self._ledger.latest(most)
+
     def __repr__(self) -> str:
         return f"Client({self._transport.address}) -> {self.policy.terms().mechanism.promise()}"
 
@@ -164,11 +168,11 @@ class Client:
         policy = self._policy_at(epsilon)
         terms = self._agree(policy)
         tokens, key, _ = self._read(text, policy, "text")
-        known, noisy = self._ledger.find(key), None
+        known, values, noisy = self._ledger.find(key), None, None
         if known is not None and known.state is not State.RESERVED:
             values = parse_frame(self._ledger.payload(known.id)).values
             noisy = dequantise(values, terms.mechanism, self.policy.release.bits)
-        return Preview(tokens, self._hidden(tokens), noisy)
+        return Preview(tokens, self._hidden(tokens), values, noisy)
 
     def ask_many(
         self,

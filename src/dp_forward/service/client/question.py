@@ -60,12 +60,14 @@ class Answer:
 class Preview:
     """What the two parties see of a text, for its owner only; nothing of it is sent.
 
-    ``hidden`` [rows, width] is what the front computes, ``noisy`` the release as the provider reads it (None
-    where the text was never released at this epsilon), ``tokens`` what the front read.
+    ``hidden`` [rows, width] is what the front computes, ``values`` are the integers that were sent and
+    ``noisy`` what the provider reads in them (None where the text was never released at this epsilon),
+    ``tokens`` what the front read.
     """
 
     tokens: Tokens
     hidden: NDArray[Any]
+    values: NDArray[Any] | None
     noisy: NDArray[np.float32] | None
 
 

@@ -66,41 +66,133 @@ function showBudget(budget) {
   byId("budget").setAttribute("aria-valuetext", byId("left").textContent);
 }
 
-function showOffers(offers) {
-  const place = byId("offers");
-  place.replaceChildren();
-  offers.forEach((offer, number) => {
-    const label = made("label");
-    const input = made("input");
-    Object.assign(input, { type: "radio", name: "epsilon", value: String(offer.epsilon), checked: number === 0 });
-    label.append(input, made("span", "", String(offer.epsilon)));
-    place.append(label);
-  });
+// A shape of the picture, in the SVG's own units.
+function shape(name, attributes, className) {
+  const element = document.createElementNS(byId("curves").namespaceURI, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, String(value));
+  if (className) element.setAttribute("class", className);
+  return element;
+}
+
+const place = (epsilon, share) => [38 + 250 * (epsilon / state.curves.epsilon.at(-1)), 112 - 100 * share];
+
+function showCurves() {
+  const parts = [];
+  for (const share of [0, 0.5, 1]) {
+    const [, y] = place(0, share);
+    const label = shape("text", { x: 34, y: y + 4 }, "axis end");
+    label.textContent = `${100 * share} %`;
+    parts.push(label, shape("line", { x1: 38, x2: 288, y1: y, y2: y }, "grid"));
+  }
+  const { epsilon, ...curves } = state.curves;
+  const known = curves.accuracy.filter((share) => share !== null).length;
+  for (const [name, shares] of Object.entries(curves)) {
+    const points = epsilon.map((e, i) => [e, shares[i]]).filter(([, share]) => share !== null);
+    const places = points.map(([e, share]) => place(e, share));
+    if (places.length > 1) parts.push(shape("polyline", { points: places.map((p) => p.join()).join(" ") }, name));
+    else for (const [x, y] of places) parts.push(shape("circle", { cx: x, cy: y, r: 3.5 }, name));
+  }
+  for (const offer of state.epsilons) {
+    const label = shape("text", { x: place(offer.epsilon, 0)[0], y: 128 }, "axis middle");
+    label.textContent = String(offer.epsilon);
+    parts.push(label);
+  }
+  byId("curves").append(...parts, shape("line", { id: "marker", y1: 8, y2: 114 }, "marker"));
+  byId("key-accuracy").hidden = known === 0;
+}
+
+const chosen = () => state.epsilons[Number(byId("epsilon").value)];
+
+function showChoice() {
+  const offer = chosen();
+  const [x] = place(offer.epsilon, 0);
+  byId("chosen").textContent = String(offer.epsilon);
+  byId("epsilon").setAttribute("aria-valuetext", `epsilon ${offer.epsilon}. ${offer.context[0]} ${offer.accuracy}`);
+  byId("curves-title").textContent =
+    `Best guess and accuracy against epsilon, up to ${state.curves.epsilon.at(-1)}. At ${offer.epsilon}: ${offer.context.join(" ")} ${offer.accuracy}`;
+  byId("marker").setAttribute("x1", String(x));
+  byId("marker").setAttribute("x2", String(x));
+  byId("about").textContent =
+    `How sure can somebody be who sees this release, and knows that it was one of these candidates (${offer.about})?`;
+  byId("context").replaceChildren(...offer.context.map((said) => made("li", "", said)));
+  byId("accuracy").textContent = offer.accuracy;
+}
+
+function showHistory(rows) {
+  byId("charges").replaceChildren(...rows.map(({ time, charge, what }) => {
+    const row = made("tr");
+    row.append(made("td", "", new Date(time).toLocaleString()), made("td", "", charge), made("td", "", what));
+    return row;
+  }));
+  byId("history").hidden = rows.length === 0;
 }
 
 async function load() {
   state = await call("/api/state", {});
   byId("server").textContent = state.server;
   byId("rows-hint").textContent = ` The front reads the first ${state.rows} tokens.`;
-  byId("how").textContent = state.reconstruction.how;
-  showOffers(state.epsilons);
+  for (const part of document.querySelectorAll(".second")) part.hidden = !state.pair;
+  const last = state.epsilons.length - 1;
+  Object.assign(byId("epsilon"), { max: String(last), value: String(last), disabled: last === 0 });
+  byId("stops").replaceChildren(...state.epsilons.map((offer) => made("span", "", String(offer.epsilon))));
+  byId("how").textContent = state.reconstruction || "";
+  byId("game").hidden = state.reconstruction !== null;
+  showCurves();
+  showChoice();
+  showHistory(state.history);
   showBudget(state.budget);
 }
 
-function showAnswer(text, answer) {
-  byId("asked").textContent = text;
-  byId("label").textContent = answer.label;
-  const rows = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]).map(([name, share]) => {
+// Rows of a name, a bar and a percentage.
+function bars(rows) {
+  return rows.map(([name, share, shown]) => {
     const row = made("li");
     const bar = made("div", "bar");
     const fill = made("div", "fill");
     bar.setAttribute("aria-hidden", "true");
     width(fill, share);
     bar.append(fill);
-    row.append(made("span", "", name), bar, made("span", "value", percent(share)));
+    row.append(made("span", "", name), bar, made("span", "value", shown));
     return row;
   });
-  byId("probabilities").replaceChildren(...rows);
+}
+
+function showLabels(probabilities, all) {
+  const rows = Object.entries(probabilities).sort((a, b) => b[1] - a[1]);
+  byId("probabilities").replaceChildren(
+    ...bars(rows.slice(0, all ? rows.length : 6).map(([name, share]) => [name, share, percent(share)])));
+  const more = byId("more");
+  more.hidden = rows.length <= 6;
+  more.setAttribute("aria-expanded", String(all));
+  more.textContent = all ? "Show the first 6" : `Show all ${rows.length} labels`;
+  more.onclick = () => showLabels(probabilities, !all);
+}
+
+// A cell for each integer: one colour below zero, another above, the stronger the further from it. A single
+// row is folded to a rectangle.
+function showPicture(picture) {
+  byId("sent").hidden = !picture;
+  if (!picture) return;
+  const values = picture.values.flat();
+  const across = picture.values.length > 1 || values.length < 24 ? picture.values[0].length : Math.ceil(Math.sqrt(6 * values.length));
+  const canvas = byId("picture");
+  Object.assign(canvas, { width: across, height: Math.ceil(values.length / across) });
+  canvas.setAttribute("aria-label", picture.words);
+  canvas.style.width = `min(100%, ${across < 24 ? 3 * across : 30}rem)`;
+  byId("sent-words").textContent = `${picture.words}.`;
+  const most = Math.max(1, ...values.map(Math.abs));
+  const cells = canvas.getContext("2d").createImageData(canvas.width, canvas.height);
+  values.forEach((value, at) => {
+    const colour = value < 0 ? [196, 106, 74] : value > 0 ? [11, 140, 120] : [128, 134, 144];
+    cells.data.set([...colour, 40 + 215 * Math.abs(value) / most], 4 * at);
+  });
+  canvas.getContext("2d").putImageData(cells, 0, 0);
+}
+
+function showAnswer(text, answer) {
+  byId("asked").textContent = [text].flat().join("\n");
+  byId("label").textContent = answer.label;
+  showLabels(answer.probabilities, false);
   byId("charge").textContent = answer.charge === 0 ? "0" : `epsilon ${answer.shown_charge}`;
   byId("promise").textContent = answer.promise;
   byId("resent").hidden = answer.stored || !answer.resent;
@@ -108,10 +200,11 @@ function showAnswer(text, answer) {
   byId("truncated").hidden = !answer.truncated;
   byId("truncated").textContent =
     `The text is longer than the front reads: it was cut to its first ${state.rows} tokens.`;
-  byId("guess").textContent = answer.guess;
-  width(byId("guess-fill"), 2 * answer.guess_rate - 1);
+  showPicture(answer.picture);
   showBudget(answer.budget);
+  showHistory(answer.history);
   byId("result").hidden = false;
+  byId("status").textContent = `Answer: ${answer.label}. Charge ${answer.shown_charge}. ${byId("left").textContent}.`;
 }
 
 function showWords(name, reading) {
@@ -121,9 +214,7 @@ function showWords(name, reading) {
     return chip;
   });
   byId(name).replaceChildren(...words);
-  const found = `${Math.round(100 * reading.recall)} % of the tokens`;
-  const what = state.reconstruction.pooled ? `${found} are among these nearest words` : `${found} found`;
-  byId(`${name}-recall`).textContent = what;
+  byId(`${name}-recall`).textContent = `${Math.round(100 * reading.recall)} % of the tokens found`;
 }
 
 async function showReading(text, epsilon, turn) {
@@ -152,39 +243,83 @@ async function showReading(text, epsilon, turn) {
   }
 }
 
-async function ask(resend) {
-  const text = resend ? asked.text : byId("text").value;
-  if (!text.trim()) { tell("There is nothing here that the model can read. Type a few words."); return; }
-  const button = byId("ask");
-  const turn = ++latest;
+// What is written in a box, or in two where the run is about pairs; null where one of them is empty.
+function written(first, second) {
+  const parts = [byId(first).value, ...(state.pair ? [byId(second).value] : [])];
+  return parts.some((part) => !part.trim()) ? null : parts.length === 1 ? parts[0] : parts;
+}
+
+async function busy(button, words, work) {
+  const usual = button.textContent;
+  const focused = document.activeElement === button;
   tell("");
   button.disabled = true;
-  button.textContent = "Asking ...";
-  byId("result").hidden = byId("reading").hidden = true;
+  button.textContent = words;
   try {
     if (state === null) await load();
-    const epsilon = resend ? asked.epsilon : Number(document.querySelector("input[name=epsilon]:checked").value);
-    showAnswer(text, await call("/api/ask", { text, epsilon, resend }));
-    asked = { text, epsilon };
-    button.disabled = false;
-    button.textContent = "Ask";
-    await showReading(text, epsilon, turn);
+    return await work();
   } catch (error) {
-    if (turn === latest) tell(error.message);
+    tell(error.message);
+    return null;
   } finally {
-    if (turn === latest) { button.disabled = false; button.textContent = "Ask"; }
+    button.disabled = false;
+    button.textContent = usual;
+    if (focused) button.focus();
   }
 }
 
-byId("form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  if (!byId("ask").disabled) ask(false);
-});
-byId("resend").addEventListener("click", () => { if (!byId("ask").disabled) ask(true); });
-byId("text").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+const NOTHING = "There is nothing here that the model can read. Type a few words.";
+
+async function ask(resend) {
+  const turn = ++latest;
+  byId("result").hidden = byId("reading").hidden = true;
+  await busy(byId("ask"), "Asking ...", async () => {
+    const question = resend ? asked : { text: written("text", "second"), epsilon: chosen().epsilon };
+    if (question.text === null) throw new Error(NOTHING);
+    showAnswer(question.text, await call("/api/ask", { ...question, resend }));
+    asked = question;
+  });
+  if (asked === null || byId("result").hidden || state.reconstruction === null) return;
+  try { await showReading(asked.text, asked.epsilon, turn); } catch (error) { if (turn === latest) tell(error.message); }
+}
+
+async function compare() {
+  await busy(byId("compare"), "Drawing ...", async () => {
+    const [text, other] = [written("first-text", "first-second"), written("other-text", "other-second")];
+    if (text === null || other === null) throw new Error(NOTHING);
+    const { epsilon, about } = chosen();
+    const found = await call("/api/compare", { text, other, epsilon });
+    const over = (rate) => 2 * rate - 1; // a coin is an empty bar
+    byId("rates").replaceChildren(...bars([
+      ["A coin", 0, "50 %"],
+      ["These two", over(found.exact), found.shown_exact],
+      [`Proved: ${about}`, over(found.ceiling), found.shown_ceiling],
+    ]));
+    byId("verdict").textContent =
+      `At epsilon ${epsilon} the best test between these two is right in at most ${found.shown_exact} of all releases. ` +
+      `Of ${found.draws} releases that were drawn here just now it named ${found.right} rightly.` +
+      (found.exact === 0.5 ? " To your front both are the same: their releases look exactly alike." : "");
+    byId("outcome").hidden = false;
+  });
+}
+
+function submits(form, button, work) {
+  byId(form).addEventListener("submit", (event) => {
     event.preventDefault();
-    byId("form").requestSubmit();
+    if (!byId(button).disabled) work();
+  });
+  for (const box of byId(form).querySelectorAll("textarea")) {
+    box.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        byId(form).requestSubmit();
+      }
+    });
   }
-});
+}
+
+submits("form", "ask", () => ask(false));
+submits("game", "compare", compare);
+byId("resend").addEventListener("click", () => { if (!byId("ask").disabled) ask(true); });
+byId("epsilon").addEventListener("input", showChoice);
 load().catch((error) => tell(error.message));

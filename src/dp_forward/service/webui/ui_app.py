@@ -1,10 +1,12 @@
 """ASGI app of the local web UI, and its listener on loopback.
 
     GET  /            the page, /page.css, /page.js; hold nothing of the user
-    POST /api/state   budget, offered epsilons, reconstruction
-    POST /api/ask     {"text", "epsilon", "resend"} -> the answer, the charge, the guess rate
-    POST /api/look    {"text", "epsilon"} -> what could be read from the release; charges and sends nothing
+    POST /api/state    budget, offered epsilons and their promises, history
+    POST /api/ask      {"text", "epsilon", "resend"} -> the answer, the charge, the integers that were sent
+    POST /api/look     {"text", "epsilon"} -> what could be read from the release; charges and sends nothing
+    POST /api/compare  {"text", "other", "epsilon"} -> how well a release tells the two apart; alike
 
+A text is a string, or a list of two where the run is about pairs.
 A refusal is ``{"error": code, "message": plain words}``.
 
 A server on loopback is reached by every page that the user's browser shows. What keeps those out:
@@ -79,6 +81,7 @@ _STATIC: Final = {
 }
 _LOOKED: Final = frozenset(("epsilon", "text"))
 _ASKED: Final = _LOOKED | {"resend"}
+_COMPARED: Final = _LOOKED | {"other"}
 _BODY_MESSAGES: Final = {
     "too_long": "This text is far too long. Ask about a shorter one.",
     "slow": "The question took too long to arrive.",
@@ -174,6 +177,11 @@ def make_ui_app(service: UiService, *, key: str, port: int) -> AccessControl:
         Route("/api/state", _call(lambda body: service.state(), keys=frozenset()), methods=["POST"]),
         Route("/api/ask", _call(lambda body: service.ask(**_question(body)), keys=_ASKED), methods=["POST"]),
         Route("/api/look", _call(lambda body: service.preview(**_question(body))), methods=["POST"]),
+        Route(
+            "/api/compare",
+            _call(lambda body: service.compare(**_question(body)), keys=_COMPARED),
+            methods=["POST"],
+        ),
     ]
     for path, (name, kind) in _STATIC.items():
         page = Response(files(__package__).joinpath(name).read_bytes(), headers={"content-type": kind})
@@ -205,9 +213,13 @@ def _call(
 
 def _question(body: dict[str, Any]) -> dict[str, Any]:
     numbers = type(body["epsilon"]) in (int, float) and type(body.get("resend", False)) is bool
-    if not numbers or not isinstance(body["text"], str):
-        raise Refused("body", "This is not a question of this page. Reload it.")
-    return {**body, "epsilon": float(body["epsilon"])}
+    texts: dict[str, Any] = {name: body[name] for name in ("text", "other") if name in body}
+    for name, text in texts.items():
+        parts = text if isinstance(text, list) and len(text) == 2 else [text]
+        if not numbers or not all(isinstance(part, str) for part in parts):
+            raise Refused("body", "This is not a question of this page. Reload it.")
+        texts[name] = tuple(parts) if parts is text else text
+    return {**body, **texts, "epsilon": float(body["epsilon"])}
 
 
 def _explain(error: DpForwardError) -> tuple[str, int, str]:
