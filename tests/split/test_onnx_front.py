@@ -149,6 +149,46 @@ def test_an_onnx_file_that_does_not_load_is_one_line(front: Path) -> None:
     assert type(load_user_side(front)) is UserSide
 
 
+@pytest.mark.parametrize("place", ["initializer", "node", "function", "hidden behind another value"])
+@pytest.mark.parametrize("name", ["../secret", "extra.bin", "model.safetensors"])
+def test_a_graph_that_reads_another_file_is_refused_before_it_is_loaded(
+    name: str, place: str, front: Path
+) -> None:
+    """Its maker's digests are right; what it would read is the user's, or covered by none of them."""
+    settings = json.loads((front / "half.json").read_text())
+    (front.parent / "secret").write_bytes(bytes(1 << 16))
+    (front / "extra.bin").write_bytes(bytes(1 << 16))
+    first = _message(2, b"model.safetensors") * place.startswith(
+        "hidden"
+    )  # of two values the last one counts
+    entry = _message(13, _message(1, b"location") + first + _message(2, name.encode()))
+    tensor = _message(8, b"more") + entry
+    attribute = _message(5, _message(1, b"value") + _message(5, tensor))
+    graph = {"node": _message(1, attribute)}.get(place, _message(5, tensor))
+    added = _message(25, _message(7, attribute)) if place == "function" else _message(7, graph)
+    file = front / "front.onnx"
+    file.write_bytes(file.read_bytes() + added)
+    settings["onnx"]["sha256"] = onnx_front.file_digest(file)
+    _settle(front, settings)
+    loaded = onnx_front.OnnxFront(front, settings)
+    if name == "model.safetensors":  # the control: the check alone takes it
+        assert set(onnx_front._external_files(file.read_bytes())) == {name}
+        return
+    with pytest.raises(InvalidInput, match=r"read model\.safetensors alone"):
+        loaded.start()
+    with pytest.raises(InvalidInput, match=r"read model\.safetensors alone"):
+        load_asking_side(front)
+
+
+def _message(number: int, data: bytes) -> bytes:
+    """A field of a protobuf message that holds bytes."""
+
+    def varint(value: int) -> bytes:
+        return bytes([value & 127 | 128]) + varint(value >> 7) if value > 127 else bytes([value])
+
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
 def _settle(front: Path, settings: dict[str, Any]) -> None:
     """Whoever makes a front makes its digest too."""
     (front / "half.json").write_text(json.dumps(settings))

@@ -109,7 +109,8 @@ def check_half(folder: Path, side: str, digest: str | None) -> tuple[dict[str, A
         raise _changed(TOKENIZER)
     if "onnx" in settings:
         export = folder / ONNX
-        if not export.is_file() or file_digest(export) != settings["onnx"]["sha256"]:
+        named = settings["onnx"].get("sha256") if isinstance(settings["onnx"], dict) else None
+        if not export.is_file() or file_digest(export) != named:
             raise _changed(ONNX)
     return settings, found
 

@@ -10,6 +10,8 @@ Guarantees:
     matrix (`noise.released`) and hold for any matrix at all. The two may differ in the last bits of it; no
     promise depends on which of them ran. The ledger knows a text by its tokens, and both read the same tokens
     (checked when it is saved), so no text is drawn for twice because two machines used different ones.
+    A graph that names any other file than ``model.safetensors`` beside it is refused before it is loaded: it
+    would read what no digest covers, or what is the user's own.
 Edges:
     A promise per token or phrase needs rows that do not mix. Code here makes it so in a torch front; what an
     ONNX file computes is known to its maker alone. So there is none for such noise, and none is loaded.
@@ -47,6 +49,18 @@ if TYPE_CHECKING:
 
 SWITCH: Final = "DPF_ONNX"
 _TOLERANCE: Final = 1e-4
+_WEIGHTS: Final = "model.safetensors"
+_MESSAGES: Final[Mapping[str, Mapping[int, str]]] = {
+    "Model": {7: "Graph", 20: "Training", 25: "Function"},
+    "Training": {1: "Graph", 2: "Graph"},
+    "Graph": {1: "Node", 5: "Tensor", 15: "Sparse"},
+    "Function": {7: "Node", 11: "Attribute"},
+    "Node": {5: "Attribute"},
+    "Attribute": {5: "Tensor", 6: "Graph", 10: "Tensor", 11: "Graph", 22: "Sparse", 23: "Sparse"},
+    "Sparse": {1: "Tensor", 2: "Tensor"},
+    "Tensor": {13: "Entry"},
+}
+"""Fields of ONNX messages (onnx.proto) that hold tensors, or what holds them; an entry tells where one is."""
 _ODD_TEXTS: Final = ("a", "a quiet, generous film", "naïve 🙂 ٣ 映画 [SEP]\t</s>", "Long words! " * 2000)
 """Cut, padded, unknown, special: both tokenizers must read them alike."""
 
@@ -66,6 +80,10 @@ class OnnxFront:
         """Load the graph; `hidden` needs it."""
         import onnxruntime
 
+        if not set(_external_files(self._file.read_bytes())) <= {_WEIGHTS}:
+            raise InvalidInput(
+                "front", f"read {_WEIGHTS} alone", "a graph that names others", "Do not use it."
+            )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -77,6 +95,42 @@ class OnnxFront:
         """The hidden matrix [1, rows, width] of one text's tokens [1, rows]."""
         found: NDArray[np.float32] = self._session.run(None, {name: tokens[name] for name in self._names})[0]
         return found
+
+
+def _external_files(data: bytes, kind: str = "Model") -> Iterator[str]:
+    """The files that an ONNX message takes tensors from: every field that may hold one is walked."""
+    fields = list(_fields(data))
+    if kind == "Entry":
+        named = (1, b"location") in fields
+        yield from (value.decode("utf-8", "replace") for number, value in fields if named and number == 2)
+        return
+    for number, value in fields:
+        if number in _MESSAGES[kind]:
+            yield from _external_files(value, _MESSAGES[kind][number])
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields of a protobuf message that hold bytes; ValueError for what is no message."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        for shift in range(0, 70, 7):
+            byte, at = data[at], at + 1
+            if byte < 128:
+                return sum((data[at - 1 - k] & 127) << (shift - 7 * k) for k in range(shift // 7 + 1))
+        raise ValueError
+
+    while at < len(data):
+        number, kind = divmod(varint(), 8)
+        size = {0: 0, 1: 8, 5: 4}.get(kind) if kind != 2 else varint()
+        if kind == 0:
+            varint()
+        if size is None or at + size > len(data):
+            raise ValueError
+        if kind == 2:
+            yield number, data[at : at + size]
+        at += size
 
 
 def light_tokens(folder: Path, settings: Mapping[str, Any]) -> FixedLength:
@@ -146,8 +200,7 @@ def _export(front: AnyFront, fixed: FixedLength, folder: Path) -> bytes:
         quiet.setLevel(level)
     assert program is not None
     model = ClearMetadataAndDocStringPass()(program.model).model
-    file = "model.safetensors"
-    with (folder / file).open("rb") as weights:
+    with (folder / _WEIGHTS).open("rb") as weights:
         size = int.from_bytes(weights.read(8), "little")
         stored = json.loads(weights.read(size))
     for name, value in model.graph.initializers.items():
@@ -156,7 +209,7 @@ def _export(front: AnyFront, fixed: FixedLength, folder: Path) -> bytes:
             continue  # a buffer that is not saved: it stays in the graph
         start, end = (8 + size + offset for offset in known["data_offsets"])
         value.const_value = onnx_ir.ExternalTensor(
-            file,
+            _WEIGHTS,
             start,
             end - start,
             tensor.dtype,
