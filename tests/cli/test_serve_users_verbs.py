@@ -29,7 +29,7 @@ def test_users_are_added_listed_rotated_and_revoked(dpf: Callable[..., Any], tmp
     assert second.json["token"] != first.json["token"]
     assert dpf("serve", "users", "list", "--store", store, "--json").json == [
         {"name": "alice", "class": "user", "per_day": 5, "used": 0, "tokens": 1},
-        {"name": "bob", "class": "paid", "per_day": None, "used": 0, "tokens": 1},
+        {"name": "bob", "class": "paid", "per_day": None, "used": None, "tokens": 1},
     ]
     assert dpf("serve", "users", "revoke", "alice", "--store", store, *log).code == 0
     table = dpf("serve", "users", "list", "--store", store).out

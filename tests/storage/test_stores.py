@@ -247,3 +247,12 @@ def test_a_store_that_is_not_there_is_made_by_statements_alone(postgres: Postgre
     with store.transaction(write=False) as connection:
         assert connection.execute("SELECT number FROM rows").fetchone()[0] == 20
     store.close()
+
+
+def test_a_relative_folder_is_a_place_as_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = opened("box")
+    monkeypatch.chdir("/")
+    count_up(store, 2)
+    store.close()
+    assert (tmp_path / "box" / "rows.sqlite").is_file()

@@ -53,7 +53,7 @@ def open_store(
     """
     if is_url(place):
         return PostgresDatabase(str(place), name, statements, refuse=refuse, **options)
-    path = Path(place) / f"{name}.sqlite"
+    path = Path(place).absolute() / f"{name}.sqlite"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

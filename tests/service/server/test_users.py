@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -211,7 +212,7 @@ def test_a_quota_counts_new_frames_alone(store: UserStore, tmp_path: Path) -> No
         assert 'dpf_classes_total{class="paid"} 1.0' in page
         assert 'outcome="quota"} 1.0' in page
         assert "alice" not in page
-    assert [user["used"] for user in store.list_users()] == [3, 0]
+    assert [user["used"] for user in store.list_users()] == [3, None], "without a cap nothing is counted"
 
 
 def test_a_request_that_fails_later_gives_its_count_back(store: UserStore, tmp_path: Path) -> None:
@@ -225,6 +226,49 @@ def test_a_request_that_fails_later_gives_its_count_back(store: UserStore, tmp_p
         handler.batcher._compute = compute
         assert client.post("/v1/answer", content=frame(), headers=bearer(token)).status_code == 200
         assert client.post("/v1/answer", content=data, headers=bearer(token)).status_code == 429
+
+
+def test_what_is_given_back_was_claimed_by_nobody_else(store: UserStore) -> None:
+    """A body that will be refused does not carry the same records in for free."""
+    alice, bob = User("alice", "user", 3), User("bob", "user", 3)
+
+    def used() -> list[int]:
+        return [user["used"] for user in store.list_users()]
+
+    store.add("alice", per_day=3)
+    store.add("bob", per_day=3)
+    day = int(time.time() // 86_400)
+    (refused,) = store.charge([Charge(alice, (b"1", b"2", b"bad"), day)])
+    (stored,) = store.charge([Charge(alice, (b"1", b"2"), day)])
+    assert (refused.new, stored.new) == ((b"1", b"2", b"bad"), ())
+    store.charge([replace(refused, taken=False)])
+    assert used() == [2, 0], "what was stored meanwhile stays counted"
+    (more,) = store.charge([Charge(alice, (b"3", b"4"), day)])
+    assert not more.taken
+    (first,) = store.charge([Charge(alice, (b"5",), day)])
+    (second,) = store.charge([Charge(bob, (b"5",), day)])
+    store.charge([replace(first, taken=False), replace(second, taken=False)])
+    assert used() == [3, 0], "nobody is refunded what another was charged"
+    (again,) = store.charge([Charge(bob, (b"5",), day)])
+    assert again.new == (b"5",), "what nobody claims is new"
+
+
+def test_a_user_revoked_while_a_body_is_on_its_way_is_refused(store: UserStore, tmp_path: Path) -> None:
+    store.add("alice")
+    users = Users(tmp_path / "store", AuditLog(None))
+
+    async def ask() -> None:
+        async with users.counted("alice", [b"1"]):
+            pass
+        store.revoke("alice")
+        await asyncio.to_thread(wait_until, lambda: "alice" not in users._names)
+        with pytest.raises(Refused) as refused:
+            async with users.counted("alice", [b"2"]):
+                pass
+        assert refused.value.code == "token"
+        await users.close()
+
+    asyncio.run(ask())
 
 
 def test_training_records_count_as_requests_do_and_a_body_is_taken_whole(
@@ -255,7 +299,7 @@ def test_a_quota_is_exact_for_several_connections_at_once(store: UserStore, tmp_
         own = UserStore(tmp_path / "store")
         for n in range(20):
             wanted = [Charge(user, (b"%d.%d" % (number, n),), 1), Charge(user, (b"shared%d" % n,), 1)]
-            taken.extend(one for one in own.charge(wanted) if one.taken and one.items)
+            taken.extend(one for one in own.charge(wanted) if one.taken and one.new)
         own.close()
 
     store.add("alice", per_day=50)
@@ -280,7 +324,7 @@ def test_nothing_in_the_store_links_a_user_to_what_was_counted(store: UserStore,
     columns = [row[1] for row in connection.execute("PRAGMA table_info(counted)")]
     rows = connection.execute("SELECT item FROM counted").fetchall()
     connection.close()
-    assert columns == ["item", "day"]
+    assert columns == ["item", "day", "claims"]
     assert [row[0] for row in rows] == sorted(items), "the order of arrival is not kept"
 
 
@@ -299,6 +343,15 @@ def test_the_audit_log_counts_and_names_no_token(store: UserStore, tmp_path: Pat
     ]
     assert stat.S_IMODE((tmp_path / "audit").stat().st_mode) == 0o600
     assert not any(word in text for word in (token, "wrong", "alice"))
+
+
+def test_a_server_whose_store_cannot_be_read_is_not_ready(store: UserStore, tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        assert client.get("/readyz").json() == {"status": "ok"}
+        (tmp_path / "store" / "users.sqlite").write_bytes(b"damaged" * 1000)
+        time.sleep(1.1)  # it is looked at once in a second
+        found = client.get("/readyz")
+        assert (found.status_code, found.json()) == (503, {"status": "store"})
 
 
 def test_off_loopback_a_store_is_as_good_as_a_token(tmp_path: Path) -> None:

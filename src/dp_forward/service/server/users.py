@@ -7,9 +7,9 @@ nothing about a token that is not known already.
 Guarantees:
     The store holds no token. A token that is revoked, rotated or past its grace is refused by every process
     within a second. A quota is exact for all processes on one store: of requests and records that are new,
-    never more than ``per_day`` are taken from a user in a day of UTC. A retry of the same bytes, or a request
-    that is refused for another reason, does not count; a process that is killed at any moment changes
-    nothing in that.
+    never more than ``per_day`` are taken from a user in a day of UTC. A retry of the same bytes does not
+    count. A request that is refused for another reason does not, unless the same bytes were taken meanwhile:
+    an item is given back only if nobody else claims it. A kill at any moment changes nothing in that.
     Nothing in the store links a user to a request or a record: counts lie by user, digests of what was
     counted by themselves, in the order of the digests.
 Edges:
@@ -33,7 +33,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from starlette.requests import HTTPConnection
@@ -55,7 +55,8 @@ _SCHEMA: Final = (
     "CREATE TABLE tokens (digest BLOB PRIMARY KEY NOT NULL, name TEXT NOT NULL, until INTEGER) STRICT",
     "CREATE TABLE usage (name TEXT NOT NULL, day INTEGER NOT NULL, used INTEGER NOT NULL, "
     "PRIMARY KEY (name, day)) STRICT",
-    "CREATE TABLE counted (item BLOB PRIMARY KEY NOT NULL, day INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE TABLE counted (item BLOB PRIMARY KEY NOT NULL, day INTEGER NOT NULL, claims INTEGER NOT NULL) "
+    "STRICT, WITHOUT ROWID",
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 _DAY_S: Final = 86_400
@@ -73,12 +74,16 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """So many requests or records of a user on a day, under their digests; ``taken`` if the quota allowed."""
+    """Requests or records of a user on a day, under their digests; ``taken`` if the quota allowed.
+
+    ``new`` are those of them that were counted for this user.
+    """
 
     user: User
     items: tuple[bytes, ...]
     day: int
     taken: bool = True
+    new: tuple[bytes, ...] = ()
 
 
 class UserStore:
@@ -126,7 +131,7 @@ class UserStore:
         return token
 
     def list_users(self) -> list[dict[str, Any]]:
-        """Name, class, cap and use of today of every user, and how many tokens work."""
+        """Name, class, cap, use of today (of a cap) and the number of working tokens of every user."""
         query = (
             "SELECT name, class, per_day, "
             "coalesce((SELECT used FROM usage WHERE usage.name = users.name AND day = ?), 0), "
@@ -136,7 +141,9 @@ class UserStore:
         now = int(time.time())
         with self._database.transaction(write=False) as connection:
             rows = connection.execute(query, (now // _DAY_S, now)).fetchall()
-        return [dict(zip(("name", "class", "per_day", "used", "tokens"), row, strict=True)) for row in rows]
+        names = ("name", "class", "per_day", "used", "tokens")
+        found: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows]
+        return [{**one, "used": None if one["per_day"] is None else one["used"]} for one in found]
 
     def tokens(self) -> dict[bytes, tuple[User, float]]:
         """Digest -> user and end, of all tokens."""
@@ -151,7 +158,7 @@ class UserStore:
     def charge(self, wanted: Sequence[Charge]) -> list[Charge]:
         """Count, in one transaction, each whole or not at all: the items that are new, if the caps allow.
 
-        A charge that is not ``taken`` is taken back: its items are forgotten.
+        A charge that is not ``taken`` is taken back.
         """
         with self._database.transaction(write=True) as connection:
             if wanted and wanted[-1].day > self._pruned:
@@ -164,26 +171,34 @@ class UserStore:
 def _take(connection: Any, charge: Charge) -> Charge:
     """The charge with the items that are new; not ``taken``, and nothing changed, where the cap is passed."""
     user, day = charge.user, charge.day
-    new = "INSERT INTO counted VALUES (?, ?) ON CONFLICT DO NOTHING RETURNING day"
-    items = tuple(item for item in charge.items if connection.execute(new, (item, day)).fetchone())
+    claim = (
+        "INSERT INTO counted VALUES (?, ?, 1) "
+        "ON CONFLICT (item) DO UPDATE SET claims = counted.claims + 1 RETURNING claims"
+    )
+    new = tuple(i for i in charge.items if connection.execute(claim, (i, day)).fetchone()[0] == 1)
     connection.execute("INSERT INTO usage VALUES (?, ?, 0) ON CONFLICT DO NOTHING", (user.name, day))
     grow = "UPDATE usage SET used = used + ? WHERE name = ? AND day = ? AND used + ? <= ? RETURNING used"
-    allowed = connection.execute(grow, (len(items), user.name, day, len(items), user.per_day)).fetchone()
-    if items and allowed is None:
-        _forget(connection, items)
-        return Charge(user, (), day, taken=False)
-    return Charge(user, items, day)
+    allowed = connection.execute(grow, (len(new), user.name, day, len(new), user.per_day)).fetchone()
+    if new and allowed is None:
+        _unclaim(connection, charge.items)
+        return replace(charge, taken=False)
+    return replace(charge, new=new)
 
 
 def _give_back(connection: Any, charge: Charge) -> Charge:
+    """Refund what was new with this charge and is claimed by no other: others' items were others' charges."""
+    refunded = _unclaim(connection, charge.items) & set(charge.new)
     shrink = "UPDATE usage SET used = used - ? WHERE name = ? AND day = ?"
-    connection.execute(shrink, (_forget(connection, charge.items), charge.user.name, charge.day))
+    connection.execute(shrink, (len(refunded), charge.user.name, charge.day))
     return charge
 
 
-def _forget(connection: Any, items: Sequence[bytes]) -> int:
-    gone = "DELETE FROM counted WHERE item = ? RETURNING day"
-    return sum(connection.execute(gone, (item,)).fetchone() is not None for item in items)
+def _unclaim(connection: Any, items: Sequence[bytes]) -> set[bytes]:
+    """Take one claim off each item; those that nobody claims any more, which are forgotten."""
+    for item in items:
+        connection.execute("UPDATE counted SET claims = claims - 1 WHERE item = ?", (item,))
+    gone = "DELETE FROM counted WHERE item = ? AND claims <= 0 RETURNING day"
+    return {item for item in items if connection.execute(gone, (item,)).fetchone() is not None}
 
 
 def _check_known(connection: Any, name: str) -> None:
@@ -227,6 +242,11 @@ class Users:
                 self._stores[1].charge, max_batch=256, max_wait_ms=0, queue=1 << 14
             )
 
+    def check(self) -> None:
+        """Read the store once more; its error where that fails."""
+        if self._stores:
+            self._stores[0].tokens()
+
     def by_token(self, token: str) -> User | None:
         """Whose token this is."""
         user, until = self._tokens.get(_digest(token), (None, 0.0))
@@ -236,8 +256,13 @@ class Users:
 
     @asynccontextmanager
     async def counted(self, name: str | None, items: Sequence[bytes]) -> AsyncIterator[None]:
-        """Count these digests for the block, and no longer if it fails; `Refused` ("quota") past the cap."""
+        """Count these digests for the block, and no longer if it fails; `Refused` ("quota") past the cap.
+
+        A user who was revoked since the request began is refused.
+        """
         user, charge, now = self._names.get(name or ""), None, time.time()
+        if user is None and name is not None:
+            raise Refused("token", "This token was revoked.")
         if user is not None and user.per_day is not None:
             charge = await self._charges.submit(Charge(user, tuple(items), int(now // _DAY_S)))
             if not charge.taken:
@@ -248,7 +273,7 @@ class Users:
             yield
         except Exception:
             if charge is not None:
-                await self._charges.submit(Charge(charge.user, charge.items, charge.day, taken=False))
+                await self._charges.submit(replace(charge, taken=False))
             raise
         if user is not None:
             self.classes[user.group] += 1
