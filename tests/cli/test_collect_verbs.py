@@ -36,9 +36,8 @@ Dpf = Callable[..., Any]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("collected")
     tiny_task.write_task(root / "sst2", train=12, validation=4)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiny_user, "LABELS", ("negative", "positive"))
-        tiny_user.write_user(root / "run", noise=NoiseSpec(epsilon=4.0), width=8)
+    names = ("negative", "positive")
+    tiny_user.write_user(root / "run", noise=NoiseSpec(epsilon=4.0), width=8, labels=names)
     (root / "token").write_text(TOKEN)
     return root / "run"
 

@@ -92,6 +92,7 @@ def test_a_shuffler_that_is_killed_goes_on_and_one_that_is_stopped_ends_in_order
     ("words", "wrong"),
     [
         (["--host", "0.0.0.0"], "token"),
+        (["--host", "0.0.0.0", "--users", "USERS"], "without TLS"),
         (["--token-file", "WORD"], "differ"),
         (["--collector", "http://10.1.2.3"], "https"),
         (["--proxy", "http://10.1.2.3:80"], "proxy"),

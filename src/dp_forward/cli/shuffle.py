@@ -16,7 +16,7 @@ from dp_forward.cli import options, output
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dp_forward.service.server.users import Guard
+    from dp_forward.service.server.users import Users
 
 
 def shuffle(
@@ -57,7 +57,7 @@ def shuffle(
     from dp_forward.service.client.transport import Transport
     from dp_forward.service.protocol.access import read_token
     from dp_forward.service.server.settings import ServerSettings
-    from dp_forward.service.server.uvicorn_runner import run_server
+    from dp_forward.service.server.uvicorn_runner import log_to_stderr, run_server
     from dp_forward.service.shuffler.shuffler_app import RETRY, Forwarder, fetch_spec, make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
@@ -66,6 +66,7 @@ def shuffle(
         host=host,
         port=port,
         token=token,
+        store=users,
         tls_cert=tls_cert,
         tls_key=tls_key,
         connections=connections,
@@ -74,6 +75,7 @@ def shuffle(
         allow_origins=tuple(allow_origin or ()),
         log=log,
     )
+    log_to_stderr(json_lines=log == "json")
     word = read_token(collector_token_file)
     if word == token:
         rule = "differ from --collector-token-file"
@@ -87,9 +89,9 @@ def shuffle(
             spec = fetch_spec(client)
         each = None if least_users is None else records_per_user
         waiting = ShufflerStore(store, spec, least=least, least_users=least_users, records_per_user=each)
-        with contextlib.closing(waiting) as records, _guard(users) as guard:
+        with contextlib.closing(waiting) as records, _users(users) as known:
             forwarder = Forwarder(records, client, at_once=spec.body_records)
-            app = make_shuffler_app(records, forwarder, settings=settings, most=most, guard=guard)
+            app = make_shuffler_app(records, forwarder, settings=settings, most=most, users=known)
             run_server(app, settings)
             if json:
                 totals = {"batches": forwarder.batches, "records": forwarder.records}
@@ -97,16 +99,16 @@ def shuffle(
 
 
 @contextlib.contextmanager
-def _guard(place: str | None) -> Iterator[Guard | None]:
-    """Who may send, by the users of a store; None without one."""
+def _users(place: str | None) -> Iterator[Users | None]:
+    """The users of a store, who may send; None without one."""
     from dp_forward.service.server.audit_log import AuditLog
-    from dp_forward.service.server.users import Guard, Users
+    from dp_forward.service.server.users import Users
 
     if place is None:
         yield None
         return
     users = Users(place, AuditLog(None))
     try:
-        yield Guard(None, users=users)
+        yield users
     finally:
         asyncio.run(users.close())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from dp_forward.service.client.network import NoReply
+from dp_forward.service.client.network import NoReply, open_network
 from dp_forward.service.client.transport import Call, Reply, RetryPolicy, Transport
 
 DEADLINE, SLACK = 0.4, 0.6
@@ -232,3 +234,13 @@ def test_what_is_not_http_is_told_and_no_traceback(serve: Callable[..., Server])
     for said in (b"SSH-2.0-OpenSSH\r\n", b"", HEAD + b"content-length: x\r\n\r\n", HEAD + b"\0: \0\r\n\r\n"):
         with pytest.raises(NoReply, match="HTTP was not spoken"):
             call(serve(lambda connection, said=said: connection.sendall(said)).address)
+
+
+def test_the_keys_of_tls_are_written_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    with contextlib.closing(open_network(tls=True, ca=None, proxy=None)) as http:
+        context: ssl.SSLContext = http._pool._ssl_context  # type: ignore[assignment]
+        assert context.keylog_filename is None
+        assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+        assert context.cert_store_stats()["x509_ca"] > 50
+    assert ssl.create_default_context().keylog_filename, "the control: the default context obeys"

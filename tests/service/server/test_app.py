@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,16 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import Released, release, release_batch
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
+from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.protocol.access import read_token
 from dp_forward.service.protocol.frame import HEADER_BYTES, Header, frame_of
 from dp_forward.service.protocol.manifest import Manifest
-from dp_forward.service.server.app import make_app
+from dp_forward.service.server.app import make_app, make_collector_app
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import run_server
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import ProviderSide
+from service.collector import collect_cases
 from tiny_models import tiny
 
 ROWS, WIDTH, LABELS = 9, 32, ("bad", "so so", "good")
@@ -427,7 +430,7 @@ def test_the_metrics_count_outcomes_batches_and_times(client: TestClient, manife
     assert all(line.startswith("#") or len(line.rsplit(" ", 1)) == 2 for line in lines)
 
 
-def test_metrics_are_for_the_operator(provider: ProviderSide) -> None:
+def test_metrics_are_for_the_operator(provider: ProviderSide, tmp_path: Path) -> None:
     users, operator = (
         {"authorization": f"Bearer {TOKEN}"},
         {"authorization": "Bearer the-word-of-the-operator"},
@@ -445,6 +448,9 @@ def test_metrics_are_for_the_operator(provider: ProviderSide) -> None:
     assert remote.get("/metrics", headers=operator).status_code == 200
     with pytest.raises(InvalidInput, match="differ"):
         ServerSettings(token=TOKEN, metrics_token=TOKEN)
+    collection = Collection.open_or_create(tmp_path, collect_cases.spec())
+    with closing(collection), pytest.raises(InvalidInput, match="differ"):
+        make_collector_app(collection, settings=settings, shuffler_token="the-word-of-the-operator")
 
 
 def test_only_a_page_of_an_allowed_origin_may_read_and_under_v1_alone(provider: ProviderSide) -> None:

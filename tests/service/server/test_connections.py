@@ -132,6 +132,32 @@ def test_silent_connections_give_way_to_new_ones_the_oldest_first(provider: Prov
         assert read_later(silent[-1], HEALTH).startswith(b"HTTP/1.1 200")  # the control: room for the newest
 
 
+def test_refusals_that_wait_give_way_to_others(provider: ProviderSide) -> None:
+    """Wrong tokens are answered late; whoever sends them takes no place from those who have the right one."""
+    token = "a-token-of-enough-letters"
+    with serving(provider, connections=8, token=token) as server:
+        head = "GET /v1/manifest HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n"
+        wrong = [server.open(head.format("wrong").encode()) for _ in range(48)]
+        time.sleep(0.1)
+        began = time.monotonic()
+        assert server.ask(HEALTH).startswith(b"HTTP/1.1 200")
+        assert server.ask(head.format(token).encode()).startswith(b"HTTP/1.1 200")
+        assert time.monotonic() - began < 1.5
+        said = [read(one) for one in wrong]
+    assert b"" in said, "some were closed to make room"
+    slowed = [answer for answer in said if answer]
+    assert all(answer.startswith(b"HTTP/1.1 401") and b"connection: close" in answer for answer in slowed)
+
+
+def test_an_address_in_a_header_is_not_believed(provider: ProviderSide) -> None:
+    with serving(provider, token="a-token-of-enough-letters") as server:
+        head = "GET /v1/manifest HTTP/1.1\r\nhost: x\r\nx-forwarded-for: 10.0.0.{}\r\n\r\n"
+        began = time.monotonic()
+        for number in range(8):
+            assert server.ask(head.format(number).encode()).startswith(b"HTTP/1.1 401")
+        assert time.monotonic() - began > 0.7, "the later ones are slowed"
+
+
 def read_later(connection: socket.socket, data: bytes) -> bytes:
     connection.sendall(data)
     return read(connection)

@@ -46,6 +46,17 @@ def test_the_first_answer_stands_for_all(shared: tuple[ReplayStore, ReplayStore]
     asyncio.run(work())
 
 
+def test_another_back_gives_its_own_answer_to_the_same_bytes(place: str) -> None:
+    with (
+        closing(ReplayStore(place, seconds=DAY, of="one back")) as one,
+        closing(ReplayStore(place, seconds=DAY, of="another")) as other,
+    ):
+        assert one.write(b"i", b"d", b"old") == b"old"
+        assert other.read(b"i", b"d") is None
+        assert other.write(b"i", b"d", b"new") == b"new"
+        assert one.read(b"i", b"d") == b"old"
+
+
 def test_processes_that_answer_at_once_give_one_answer(shared: tuple[ReplayStore, ReplayStore]) -> None:
     memory, (reading, writing) = shared[0], os.pipe()
     children = []

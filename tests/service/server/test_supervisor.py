@@ -8,6 +8,7 @@ import os
 import random
 import secrets
 import signal
+import socket
 import sqlite3
 import threading
 import time
@@ -291,6 +292,24 @@ def test_workers_end_with_a_supervisor_that_is_killed(supervised: Callable[[], S
     assert len(pids) == 2
     made.kill()
     wait_until(lambda: not any(Path(f"/proc/{pid}/status").exists() for pid in pids), 10)
+
+
+@pytest.mark.slow
+def test_a_server_that_stops_refuses_new_connections_at_once(provider: Provider) -> None:
+    with provider.serve("--workers", "2") as server:
+        port = int(provider.address.rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port), 5).close()
+        server.signal(signal.SIGTERM)
+
+        def refused() -> bool:
+            try:
+                socket.create_connection(("127.0.0.1", port), 5).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        wait_until(refused, 5)
+    assert provider.code == 0
 
 
 @pytest.mark.slow

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
 
-from dp_forward.service.server.uvicorn_runner import _allow_files, _LineFormatter
+from dp_forward.errors import InvalidInput
+from dp_forward.service.server.settings import ServerSettings
+from dp_forward.service.server.uvicorn_runner import _allow_files, _LineFormatter, run_server
 
 
 def record(message: str, *, failed: bool = False, **more: object) -> logging.LogRecord:
@@ -53,3 +57,11 @@ def test_more_connections_than_the_system_allows_are_cut_to_what_it_does(
     assert _allow_files(500) == 500
     assert _allow_files(5000) == 1000 - 128
     assert asked == [(628, 1000), (1000, 1000)]
+
+
+def test_a_certificate_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+    for name in ("cert", "key"):
+        (tmp_path / name).write_text("nothing")
+    settings = ServerSettings(port=0, tls_cert=tmp_path / "cert", tls_key=tmp_path / "key")
+    with pytest.raises(InvalidInput, match="be a certificate and its key"):
+        run_server(Starlette(), settings)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,6 @@ import httpx
 import pytest
 from scipy.stats import chi2
 from starlette.applications import Starlette
-from starlette.requests import HTTPConnection
 from starlette.testclient import TestClient
 
 from dp_forward.errors import InvalidInput, LedgerUnavailable
@@ -25,10 +25,12 @@ from dp_forward.service.client.transport import RetryPolicy, ServerRefused, Tran
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import RecordReader, collector_routes
 from dp_forward.service.protocol.collection import CollectionSpec
+from dp_forward.service.server import base_app
+from dp_forward.service.server.audit_log import AuditLog
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.service.server.users import Guard
+from dp_forward.service.server.users import Users, UserStore
 from dp_forward.service.shuffler import shuffler_store as store_module
 from dp_forward.service.shuffler.shuffler_app import Forwarder, fetch_spec, make_shuffler_app, send_batch
 from dp_forward.service.shuffler.shuffler_store import Batch, ShufflerStore, fresh_ids
@@ -410,14 +412,15 @@ def test_a_store_is_for_one_process_one_collection_and_its_promise(tmp_path: Pat
 # ------------------------------------------------------------------------------------- who hides whom
 
 
-class ByHeader(Guard):
-    """Tells users apart by what they say; for tests."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def __call__(self, connection: HTTPConnection) -> str | None:
-        return connection.headers.get("x-user")
+@pytest.fixture
+def users(tmp_path: Path) -> Iterator[tuple[Users, dict[str, str]]]:
+    """Those of a store, and their tokens by name."""
+    with closing(UserStore(tmp_path / "users")) as store:
+        names = ("victim", "attacker", *(f"user-{number}" for number in range(49)))
+        tokens = {name: store.add(name) for name in names}
+    known = Users(tmp_path / "users", AuditLog(None))
+    yield known, tokens
+    asyncio.run(known.close())
 
 
 def idle(store: ShufflerStore) -> Forwarder:
@@ -426,26 +429,26 @@ def idle(store: ShufflerStore) -> Forwarder:
     return Forwarder(store, Transport("http://127.0.0.1:1", token=TOKEN, transport=away), at_once=5)
 
 
-def attacked(store: ShufflerStore, guard: Guard | None) -> tuple[bool, int, str]:
+def attacked(store: ShufflerStore, users: Users | None, tokens: Mapping[str, str]) -> tuple[bool, int, str]:
     """One honest record waits, an attacker with one account sends all that is taken, then 49 others come.
 
     Whether a batch isolates the record for him, how many others are in its batch, and what a page told him.
     """
     forwarder = idle(store)
     forwarder.wake = lambda: None  # type: ignore[method-assign]
-    app = make_shuffler_app(store, forwarder, settings=LOCAL, most=MOST, guard=guard)
+    app = make_shuffler_app(store, forwarder, settings=LOCAL, most=MOST, users=users)
     victim, own, others = made(1), made(60, seed=1), made(49, seed=2)
     with TestClient(app) as client:
 
         def send(record: bytes, user: str) -> int:
-            headers = {**OCTETS, "x-user": user}
+            headers = {**OCTETS, "authorization": f"Bearer {tokens.get(user)}"}
             return client.post("/v1/records", content=record, headers=headers).status_code
 
         assert send(victim[0], "victim") == 200
         page = client.get("/metrics").text
         taken = [record for record in own if send(record, "attacker") == 200]
         if not store.make_batch():
-            assert all(send(record, f"user {i}") == 200 for i, record in enumerate(others))
+            assert all(send(record, f"user-{i}") == 200 for i, record in enumerate(others))
             assert store.make_batch()
         assert store.batch is not None
         batch = {content(one) for one in store.piece(store.batch, most=200)}
@@ -454,13 +457,41 @@ def attacked(store: ShufflerStore, guard: Guard | None) -> tuple[bool, int, str]
     return not left, len(left), page
 
 
-def test_one_account_cannot_isolate_a_record(place: str) -> None:
+def test_one_account_cannot_isolate_a_record(place: str, users: tuple[Users, dict[str, str]]) -> None:
     with closing(opened(place, least=50, least_users=50, records_per_user=1)) as store:
-        isolated, others, page = attacked(store, ByHeader())
+        isolated, others, page = attacked(store, *users)
     assert (isolated, others) == (False, 49)
     assert "waiting" not in page
     assert 'outcome="records"' not in page
     assert 'outcome="stored"' not in page
+
+
+def test_the_log_of_a_shuffler_does_not_tell_when_records_come(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base_app, "_COUNT_SECONDS", 0.01)
+    caplog.set_level("INFO")
+    store = opened(tmp_path)
+    app = make_shuffler_app(store, idle(store), settings=LOCAL, most=MOST)
+    with closing(store), TestClient(app) as client:
+        assert client.post("/v1/records", content=made(1)[0], headers=OCTETS).status_code == 200
+        assert client.get("/nothing").status_code == 404
+        time.sleep(0.2)
+    counts = [record.counts for record in caplog.records if hasattr(record, "counts")]
+    assert {"not_found": 1} in counts, "the control: other outcomes are logged"
+    assert not any("records" in one for one in counts)
+
+
+def test_a_quota_of_a_user_counts_at_the_shuffler_too(tmp_path: Path) -> None:
+    with closing(UserStore(tmp_path / "users")) as known:
+        token = known.add("alice", per_day=2)
+    users = Users(tmp_path / "users", AuditLog(None))
+    with closing(opened(tmp_path / "box")) as store:
+        app = make_shuffler_app(store, idle(store), settings=LOCAL, most=MOST, users=users)
+        with TestClient(app, headers={**OCTETS, "authorization": f"Bearer {token}"}) as client:
+            codes = [client.post("/v1/records", content=one).status_code for one in made(3)]
+        assert (codes, store.waiting) == ([200, 200, 429], 2)
+    asyncio.run(users.close())
 
 
 def test_without_known_users_the_attack_succeeds_and_the_log_says_so(
@@ -468,7 +499,7 @@ def test_without_known_users_the_attack_succeeds_and_the_log_says_so(
 ) -> None:
     """The control: the same attack isolates the record, and the operator was warned."""
     with closing(opened(tmp_path, least=50)) as store:
-        assert attacked(store, None)[:2] == (True, 0)
+        assert attacked(store, None, {})[:2] == (True, 0)
     assert "users are not told apart" in caplog.text
 
 

@@ -24,6 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+import certifi
 import httpcore
 import httpx
 
@@ -79,11 +80,11 @@ def open_network(*, tls: bool, ca: str | os.PathLike[str] | None, proxy: str | N
 
     ``ca`` is a PEM file of the authorities to trust, in place of the public ones; ``proxy`` an address.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody
+    # Trusts nobody yet, checks names, and writes its keys nowhere (the default context obeys SSLKEYLOGFILE).
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if tls:
         try:
-            verify = True if ca is None else ssl.create_default_context(cafile=ca)
-            context = httpx.create_ssl_context(verify, trust_env=False)
+            context.load_verify_locations(certifi.where() if ca is None else ca)
         except OSError:  # an SSLError is one
             raise InvalidInput("ca", "be a PEM file of certificates", ca, "Check the path.") from None
     http = httpx.HTTPTransport(verify=context, trust_env=False, limits=httpx.Limits(), proxy=proxy)

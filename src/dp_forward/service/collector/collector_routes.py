@@ -183,8 +183,9 @@ def collector_routes(
         store = intake.records_route(guard, lambda request, records: collection.add(records))
         return [limits.json_route("/v1/collection", collection.spec.as_dict(), guard), store]
     ServerSettings(token=shuffler_token)  # refuses a word that is easy to guess
-    if shuffler_token == settings.token:
-        raise InvalidInput("shuffler_token", "differ from the users' token", "the same", "Draw another.")
+    if shuffler_token in (settings.token, settings.metrics_token):
+        rule = "differ from the users' token and the operator's"
+        raise InvalidInput("shuffler_token", rule, "the same", "Draw another.")
     shuffler, either = Guard(shuffler_token), Guard(settings.token, shuffler_token, users=users)
 
     async def refuse(request: Request) -> dict[str, Any]:

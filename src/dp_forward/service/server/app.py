@@ -63,7 +63,8 @@ def make_app(
     """
     users = Users(settings.store, AuditLog(settings.audit_log))
     if replays is None and settings.store is not None:
-        replays = ReplayStore(settings.store, seconds=settings.oldest_s + settings.newest_s)
+        lifetime = settings.oldest_s + settings.newest_s
+        replays = ReplayStore(settings.store, seconds=lifetime, of=provider.digest)
     handler = Handler(provider, front_digest=front_digest, settings=settings, users=users, replays=replays)
     if collection is not None:
         # A collection is of the back that is served: it is what will be trained on it.
@@ -106,6 +107,9 @@ def _make(
         if handler is not None and not handler.batcher.running:
             return "stopping"
         try:
+            users.check()
+            if handler is not None and handler.shared_replays is not None:
+                handler.shared_replays.read(b"", b"")
             if collection is not None:
                 with collection.snapshot() as connection:
                     connection.execute("SELECT 1 FROM records LIMIT 1")

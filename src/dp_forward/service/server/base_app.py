@@ -91,11 +91,11 @@ def make_base_app(
 
     @contextlib.asynccontextmanager
     async def log_outcomes(app: Starlette) -> AsyncIterator[None]:
-        counting = asyncio.create_task(_log_counts(metrics.outcomes))
+        counting = asyncio.create_task(_log_counts(metrics))
         async with lifespan(app):
             yield
         counting.cancel()
-        _log.info("the %s stopped", who, extra={"counts": dict(metrics.outcomes)})
+        _log.info("the %s stopped", who, extra={"counts": metrics.shown(metrics.outcomes)})
 
     middleware = [Middleware(LoadShedding, busy=busy, outcomes=metrics.outcomes)]
     if settings.allow_origins:
@@ -118,11 +118,11 @@ def make_base_app(
     return app
 
 
-async def _log_counts(outcomes: Counter[str]) -> None:
-    """Log how often each outcome came in the last minute."""
+async def _log_counts(metrics: Metrics) -> None:
+    """Log how often each outcome that may be shown came in the last minute."""
     before: Counter[str] = Counter()
     while True:
         await asyncio.sleep(_COUNT_SECONDS)
-        if since := outcomes - before:
-            _log.info("requests of the last minute", extra={"counts": dict(since)})
-        before = outcomes.copy()
+        if since := metrics.shown(metrics.outcomes - before):
+            _log.info("requests of the last minute", extra={"counts": since})
+        before = metrics.outcomes.copy()

@@ -1,7 +1,8 @@
 """Connection limits of a server: who waits silently is closed, and who was refused is not read for a while.
 
 A connection is *silent* while its client owes something: a whole request head, the rest of a body that was
-refused, or the reading of what was sent to it. Otherwise a request of it is being answered.
+refused, or the reading of what was sent to it; and while a refusal of it is made to wait. Otherwise a request
+of it is being answered.
 
 Guarantees:
     A connection is silent for at most ``idle_seconds`` at a time, however it drips; the TLS handshake counts.
@@ -52,8 +53,9 @@ class Connections:
         """Take a connection in, by closing a silent one where there is no room; False if none is silent."""
         if address is not None and self._of[address] >= self._per_address and not self._close_oldest(address):
             return False
-        full = len(self._open) >= self._most and not self._close_oldest(None)
-        if full and len(self._open) >= self._most + _FOR_HEALTH:
+        while len(self._open) >= self._most and self._close_oldest(None):
+            pass
+        if len(self._open) >= self._most + _FOR_HEALTH:
             return False
         self._open[connection] = address
         self._of[address] += 1
@@ -90,7 +92,7 @@ class LimitedConnection(H11Protocol):
         super().__init__(*args, **options)
         self._all, self._inner = connections, self.app
         self.app = self._answer
-        self.app_state = {**self.app_state, "connections": connections}
+        self.app_state = {**self.app_state, "connections": connections, "connection": self}
         self._owed: str | None = None
         self._timers = dict[str, asyncio.TimerHandle]()
         self._early, self._refused = b"", False
@@ -159,6 +161,10 @@ class LimitedConnection(H11Protocol):
         for name in list(self._timers):
             self._stop(name)
         super().connection_lost(exc)
+
+    def give_way(self) -> None:
+        """Count as silent from now on: the answer to this request is a refusal that is made to wait."""
+        self._all.mark(self, silent=True)
 
     def _update(self) -> None:
         """Start the clock where the client owes something else than before."""

@@ -26,7 +26,7 @@ _FORWARDED: Final = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip
 class Metrics(Collector):
     """Outcomes of requests and of training records, and whatever else a server adds; one registry for each.
 
-    ``hidden`` outcomes are counted, and not shown.
+    ``hidden`` outcomes are counted, and neither shown nor logged.
 
     Guarantees:
         No series tells when something first happened: prometheus_client's ``_created`` series are left out.
@@ -56,6 +56,10 @@ class Metrics(Collector):
         """Add a number that only grows; ``name`` goes without its ``_total``."""
         self._counters.append((name, what, value))
 
+    def shown(self, counts: Counter[str]) -> dict[str, int]:
+        """Those of the counts that are not hidden."""
+        return {outcome: times for outcome, times in counts.items() if outcome not in self._hidden}
+
     def collect(self) -> Iterator[Metric]:
         """The counters; for the registry."""
         for name, what, counts, label in (
@@ -64,8 +68,8 @@ class Metrics(Collector):
             ("dpf_classes", "Answers and bodies of records by class of user.", self.classes, "class"),
         ):
             family = CounterMetricFamily(name, what, labels=[label])
-            for outcome in sorted(counts.keys() - self._hidden):
-                family.add_metric([outcome], counts[outcome])
+            for outcome, times in sorted(self.shown(counts).items()):
+                family.add_metric([outcome], times)
             yield family
         for name, what, value in self._counters:
             yield CounterMetricFamily(name, what, value=value())

@@ -39,10 +39,12 @@ Guarantees:
     An honest release is refused with a probability of at most `NoiseCheck.false_refusals`, which is below
     1e-9: a union bound over all tests and clamping, with every quantile checked by its own tail. A run adds
     1e-9 for every million releases of a user, if all that is counted together is honest.
-    A client that never adds noise is refused at its `frames`-th release at the latest, all by itself.
+    A client that never adds noise is refused at its `frames`-th release in a process at the latest, all by
+    itself.
 Edges:
-    Below about 60 entries one release does not tell; then runs are counted, for each user where users are
-    known, else over all, so that others in between hide it. `frames` is None where no run of 1,000 tells.
+    Below about 60 entries one release does not tell; then runs are counted, in each process, at each epsilon
+    and for each user where users are known, else over all, so that others in between hide it. `frames` is
+    None where no run of 1,000 tells.
     It is no defence against a client that lies: noise can be faked, and who fakes it harms nobody but
     himself. An answer of K-ary response looks like a bare decision, so there only a client that sends its
     scores is found. It reads what the server was given anyway, so it costs no privacy.

@@ -1,9 +1,9 @@
 """Replay memory that several processes share: ids, digests and answers in a store.
 
 Guarantees:
-    Of all processes on one store, an id has one digest and one answer. An answer is stored before it leaves,
-    and where two processes computed one, both give the one that was stored first. The same id with other
-    bytes is refused. A kill loses nothing.
+    Of all processes on one store with the same back, an id has one digest and one answer. An answer is stored
+    before it leaves, and where two processes computed one, both give the one that was stored first. The same
+    id with other bytes is refused. A kill loses nothing. Another back knows nothing of this one's answers.
 Edges:
     An entry is deleted once no frame of its time is taken any more. There is no other bound: a day of
     requests lies here. A power cut may lose the last entries: these ids are then as good as new.
@@ -13,6 +13,7 @@ Edges:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from typing import Final
 
@@ -32,9 +33,13 @@ _CLEAN_SECONDS: Final = 60.0
 
 
 class ReplayStore:
-    """The replay memory in a folder or database; entries live for ``seconds``. Threads may share one."""
+    """The replay memory of the back ``of`` this digest, in a folder or database; threads may share one.
 
-    def __init__(self, place: Place, *, seconds: int) -> None:
+    Entries live for ``seconds``.
+    """
+
+    def __init__(self, place: Place, *, seconds: int, of: str = "") -> None:
+        self._of = of.encode()
         self._store = open_store(place, _TABLES, refuse=_refuse, name="replays", durable=False)
         self._seconds, self._cleaned = seconds, 0.0
         self.close = self._store.close
@@ -51,7 +56,7 @@ class ReplayStore:
     def read(self, request: bytes, digest: bytes) -> bytes | None:
         """As `find`, in this thread."""
         with self._store.transaction(write=False) as connection:
-            return _find(connection, request, digest)
+            return _find(connection, self._key(request), digest)
 
     def write(self, request: bytes, digest: bytes, answer: bytes) -> bytes:
         """As `keep`, in this thread."""
@@ -60,9 +65,12 @@ class ReplayStore:
             if now - self._cleaned > _CLEAN_SECONDS:
                 connection.execute("DELETE FROM replays WHERE expires < ?", (int(now),))
                 self._cleaned = now
-            row = (request, digest, answer, int(now) + self._seconds)
+            row = (self._key(request), digest, answer, int(now) + self._seconds)
             connection.execute("INSERT INTO replays VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
-            return _find(connection, request, digest) or answer
+            return _find(connection, self._key(request), digest) or answer
+
+    def _key(self, request: bytes) -> bytes:
+        return hashlib.sha256(self._of + request).digest()
 
 
 def _find(connection: Connection, request: bytes, digest: bytes) -> bytes | None:

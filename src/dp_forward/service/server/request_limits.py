@@ -151,7 +151,7 @@ def refusal(refused: Refused, *, close: bool = False) -> Response:
         headers["retry-after"] = str(refused.retry_after)
     if refused.code == "token":
         headers["www-authenticate"] = "Bearer"
-    if close:
+    if close or refused.code == "token":
         headers["connection"] = "close"
     response = json_response({"error": refused.code, "message": refused.message}, refused.status, headers)
     return DelayedResponse(response, refused.delay) if refused.delay else response
@@ -165,7 +165,9 @@ class DelayedResponse(Response):
         self.raw_headers, self._seconds = response.raw_headers, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Wait, then send."""
+        """Wait, then send; meanwhile the connection gives way to others where there is no room."""
+        if (connection := scope.get("state", {}).get("connection")) is not None:
+            connection.give_way()
         await asyncio.sleep(self._seconds)
         await super().__call__(scope, receive, send)
 

@@ -163,6 +163,7 @@ class Supervisor:
                 os.kill(worker.pid, number)
 
     def _stop(self) -> None:
+        self._listening.close()  # who comes now is refused at once, and does not wait for nobody
         self._signal([*self._workers.values()])
         until = time.monotonic() + self._stop_seconds
         while self._workers:

@@ -129,8 +129,15 @@ def run_until_signal(
                 announce()
                 ready(self)
 
-    config = uvicorn.Config(app, access_log=False, ws="none", server_header=False, **options)
-    config.load()
+    # An address in a header is what anybody writes there.
+    plain = {"access_log": False, "ws": "none", "server_header": False, "proxy_headers": False}
+    config = uvicorn.Config(app, **{**plain, **options})
+    try:
+        config.load()
+    except OSError as error:  # an SSLError is one
+        found = getattr(error, "reason", None) or error.strerror or "no PEM"
+        remedy = "Give a certificate and its key in PEM."
+        raise InvalidInput("tls", "be a certificate and its key", found, remedy) from None
     connections = Connections(
         _allow_files(limits.connections),
         per_address=limits.connections_per_address,

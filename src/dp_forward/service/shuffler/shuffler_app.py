@@ -52,7 +52,7 @@ from dp_forward.service.server.base_app import make_base_app
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.request_limits import Refused, json_route
 from dp_forward.service.server.settings import ServerSettings
-from dp_forward.service.server.users import Guard
+from dp_forward.service.server.users import Guard, Users
 from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
 __all__ = ["RETRY", "Forwarder", "fetch_spec", "make_shuffler_app"]
@@ -174,32 +174,33 @@ def make_shuffler_app(
     *,
     settings: ServerSettings,
     most: int,
-    guard: Guard | None = None,
+    users: Users | None = None,
 ) -> Starlette:
     """Make the server of a shuffler over its store; it starts the forwarder, and stops it.
 
-    ``guard`` says who asks; without one, users are not told apart.
+    ``users`` are told apart by their tokens; without them, nobody is.
 
     Edges:
-        Not more than ``most`` records lie in its store. What is promised of users needs a ``guard``.
+        Not more than ``most`` records lie in its store. What is promised of users needs ``users``. A quota of
+        theirs counts records.
     """
     least = store.offered.shuffler_least or 0
     if count("most", most, remedy="Leave it out for the default.") < least:
         raise InvalidInput("most", f"be at least the {least} of a batch", most, "Raise it.")
-    if store.offered.least_users is not None and guard is None:
+    if store.offered.least_users is not None and users is None:
         found, remedy = "one token for all, or none", "Give each user a token of his own."
         raise InvalidInput("least_users", "be told of users that are known", found, remedy)
-    if guard is None:
+    if users is None:
         _log.warning(
             "users are not told apart: whoever may send can fill a batch but for one record, and isolate it; "
             "the promise of the shuffler rests on trust in all of them"
         )
-    guard = guard or Guard(settings.token)
+    guard = Guard(settings.token, users=users)
     counters = Metrics(hidden={"records", "stored", "known"})  # these would tell how many wait
     counters.add_counter("dpf_shuffle_batches", "Batches sealed since the start.", lambda: forwarder.batches)
     counters.add_counter("dpf_shuffle_records", "Records in these batches.", lambda: forwarder.records)
     counters.add_counter("dpf_shuffle_failures", "Rounds of sending that failed.", lambda: forwarder.failures)
-    intake = RecordIntake(store.offered, settings, counters)
+    intake = RecordIntake(store.offered, settings, counters, users)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
