@@ -4,12 +4,13 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from json import dumps
 from typing import Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dp_forward.errors import DpForwardError, LedgerRestated
@@ -121,7 +122,8 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A spinner on stderr while something takes its time; silent when stderr is not a terminal."""
-    console = Console(stderr=True)
-    with console.status(what) if console.is_terminal else nullcontext():
+    """A spinner with the elapsed time on stderr; silent when stderr is not a terminal."""
+    console, columns = Console(stderr=True), (SpinnerColumn(), TextColumn(what), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(what, total=None)
         yield

@@ -48,18 +48,20 @@ def cuts(
     with output.working("loading the model"):
         whole = load_model(model, labels=labels)
     rows: list[dict[str, Any]] = []
-    for info in legal_cuts(whole):
-        row = {
-            "cut": str(info.cut),
-            "shape": info.shape,
-            "residual_dropped": info.cut.drops_residual,
-            "row_local": info.cut.row_local,
-        }
-        if check:
-            with output.working(f"checking {info.cut}"):
+    legal = list(legal_cuts(whole))
+    with Bars() as bars:
+        for info in legal:
+            row = {
+                "cut": str(info.cut),
+                "shape": info.shape,
+                "residual_dropped": info.cut.drops_residual,
+                "row_local": info.cut.row_local,
+            }
+            if check:
                 pair = split_model(whole, info.cut, allow_vocabulary_head=True)
                 row["problems"] = list(check_split(pair, whole).problems)
-        rows.append(row)
+                bars("checking cuts", len(rows) + 1, len(legal), {})
+            rows.append(row)
     if json:
         output.print_json(rows)
         return
