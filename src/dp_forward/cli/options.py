@@ -6,7 +6,9 @@ An option without a name of its own takes that of the parameter: `server: option
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
 from dp_forward.cli import output
+from dp_forward.errors import DpForwardError, InvalidInput
 
 if TYPE_CHECKING:
     from dp_forward.service.client.transport import Connection
@@ -41,6 +44,7 @@ _PANELS: Final = {
 }
 """The panels of help, in order, with the parameters, or VERB.parameters, in each; the others are usual."""
 _PANEL_OF: Final = {name: panel for panel, names in _PANELS.items() for name in names.split()}
+_SETTING: Final = re.compile(r"\b([a-z][a-z0-9_]*)(=(True\b|False\b)?)?")
 
 
 class _Panels:
@@ -84,7 +88,12 @@ def _place(parameter: Any) -> tuple[bool, bool, bool]:
 
 
 class PanelCommand(_Panels, TyperCommand):
-    """A verb."""
+    """A verb; a refusal names its settings as the flags of this verb."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it."""
+        with _flags_in_refusals(self.params):
+            return super().invoke(ctx)
 
 
 class PanelGroup(_Panels, TyperGroup):
@@ -101,6 +110,36 @@ class App(Typer):
     def command(self, *args: Any, **more: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
         """As of Typer."""
         return super().command(*args, **{"cls": PanelCommand, **more})
+
+
+@contextmanager
+def _flags_in_refusals(parameters: list[Any]) -> Iterator[None]:
+    """Where a refusal names a setting as Python does, ``label_epsilon=2``, say the flag: --label-epsilon 2.
+
+    Edges:
+        What a verb has no flag for stays as it is; and so does the value that is refused.
+    """
+    options = {one.name: one for one in parameters if one.param_type_name == "option"}
+
+    def spell(found: re.Match[str]) -> str:
+        name, equals, switch = found.groups()
+        alike = (name, f"{name}_file", name.removesuffix("s"))  # as Python calls it
+        option = next((options[other] for other in alike if other in options), None)
+        if option is None or not (equals or "_" in name):
+            return found[0]
+        flag = (option.secondary_opts if switch == "False" and option.secondary_opts else option.opts)[0]
+        return f"{flag} " if equals and switch is None else flag
+
+    try:
+        yield
+    except DpForwardError as error:
+        message = _SETTING.sub(spell, str(error))
+        if isinstance(error, InvalidInput):
+            name, rule, remedy = (_SETTING.sub(spell, part) for part in error.words)
+            message = str(InvalidInput(name, rule, error.value, remedy))
+        if not message.startswith("`plan`"):  # whose keys are spelt as in a file
+            error.args = (re.sub("^`--", "`", message),)
+        raise
 
 
 class MechanismName(StrEnum):

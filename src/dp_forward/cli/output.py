@@ -116,6 +116,11 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
     except DpForwardError as error:
         typer.echo(f"{name}: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:  # a folder that cannot be written, a full disk
+        if error.filename is None:
+            raise
+        typer.echo(f"{name}: `{error.filename}` cannot be used: {error.strerror}.", err=True)
+        sys.exit(1)
     finally:
         warnings.showwarning = shown
 
