@@ -17,6 +17,7 @@ from dp_forward.cli.ask import ask
 from dp_forward.cli.audit import audit
 from dp_forward.cli.calibrate import calibrate
 from dp_forward.cli.demo import demo
+from dp_forward.cli.doctor import doctor
 from dp_forward.cli.estimate import estimate
 from dp_forward.cli.evaluate import evaluate
 from dp_forward.cli.explain import explain
@@ -41,7 +42,7 @@ EXIT_CODES: Final = {
 }
 """How a command can end, in `dpf --help` and in docs/reference/errors.md."""
 _PANELS: Final[dict[str, tuple[Callable[..., None] | options.App, ...]]] = {
-    "Start here": (demo, finetune, serve, ask, ui),
+    "Start here": (demo, doctor, finetune, serve, ask, ui),
     "Understand": (explain, calibrate, account, cuts),
     "Data and training": (split, release, shuffle, estimate, evaluate, pretrain, baseline.app),
     "Check": (audit, attack.app, ledger.app),
