@@ -42,7 +42,7 @@ def _parsed(arguments: list[str], program: str = "dpf") -> None:
     """Read a command line as the program would and run nothing: an unknown verb or option is an error."""
     app = cli.app if program == "dpf" else reproduction.app
     command, context = typer.main.get_command(app), None
-    while hasattr(command, "commands"):
+    while hasattr(command, "resolve_command"):  # dpf serve has verbs, and is one
         context = command.context_class(command, parent=context)
         _, command, arguments = command.resolve_command(context, arguments)
     command.make_context(command.name, list(arguments), parent=context)

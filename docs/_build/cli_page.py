@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from textwrap import dedent
 from typing import Any, Final
 
 __all__ = ["MARK", "verbs_page"]
@@ -32,16 +34,17 @@ def _verbs(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 
 
 def _section(path: tuple[str, ...], command: Any) -> str:
-    said, _, example = (command.help or "").partition("Example:")
-    parts = [f"## {' '.join(path)}", said.strip()]
-    if example.strip():
-        parts.append(f"```console\n$ {' '.join(example.split())}\n```")
-    parts.append(f"```text\n{_settings(path)}\n```")
-    return "\n\n".join(part for part in parts if part) + "\n"
+    usage, panels = _shown_help(path)
+    parts = [f"## {' '.join(path)}", command.help, f"```console\n$ {command.example}\n```", usage]
+    for title, rows in panels:
+        parts.append(
+            f"### {title} {{ #{'-'.join((*path, *title.lower().split()))} }}\n\n```text\n{rows}\n```"
+        )
+    return "\n\n".join(parts) + "\n"
 
 
-def _settings(path: tuple[str, ...]) -> str:
-    """The part of `--help` with the arguments and options."""
+def _shown_help(path: tuple[str, ...]) -> tuple[str, list[tuple[str, str]]]:
+    """The usage, and the panels of `--help`: the title and the rows of each."""
     from typer.testing import CliRunner
 
     from dp_forward.cli.main import app
@@ -50,7 +53,6 @@ def _settings(path: tuple[str, ...]) -> str:
     shown = CliRunner(env=wide).invoke(app, [*path[1:], "--help"], prog_name="dpf")
     if shown.exit_code != 0:
         raise RuntimeError(f"`{' '.join(path)} --help` failed")
-    lines = shown.stdout.splitlines()
-    usage = next(line for line in lines if line.startswith("Usage:"))
-    first = next(i for i, line in enumerate(lines) if line.startswith(("Arguments:", "Options:")))
-    return "\n".join([usage, "", *lines[first:]]).rstrip()
+    usage, *blocks = shown.stdout.split("\n\n")
+    panels = [block.split(":\n", 1) for block in blocks if re.match(r"[A-Z][\w ,]*:\n", block)]
+    return f"```text\n{usage.strip()}\n```", [(title, dedent(rows)) for title, rows in panels]

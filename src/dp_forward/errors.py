@@ -46,7 +46,7 @@ class InvalidInput(DpForwardError, ValueError):
 
     def __init__(self, name: str, rule: str, value: object, remedy: str) -> None:
         super().__init__(f"`{name}` must {rule}; got {value}. {remedy}")
-        self.name = name
+        self.name, self.value, self.words = name, value, (name, rule, remedy)
 
 
 class MissingPackage(DpForwardError, ImportError):

@@ -160,9 +160,12 @@ def test_only_a_shuffler_brings_a_central_epsilon(run: Path, dpf: Dpf, tmp_path:
         (["--collect", "DIR", "--collect-labels", "guessed"], "collect-labels"),
         (["--collect", "DIR", "--collect-labels", "randomized"], "label-epsilon"),
         (["--collect", "DIR", "--collect-labels", "none", "--label-epsilon", "1"], "label-epsilon"),
-        (["--collect", "DIR", "--label-prior", "0.5,0.5"], "label_prior"),
+        (["--collect", "DIR", "--label-prior", "0.5,0.5"], "`label-prior` must go with --label-epsilon"),
         (["--shuffler-token-file", "TOKEN"], "collect"),
-        (["--collect", "DIR", "--token-file", "TOKEN", "--shuffler-token-file", "TOKEN"], "shuffler_token"),
+        (
+            ["--collect", "DIR", "--token-file", "TOKEN", "--shuffler-token-file", "TOKEN"],
+            "`shuffler-token-file`",
+        ),
     ],
 )
 def test_collecting_is_asked_for_in_one_way(

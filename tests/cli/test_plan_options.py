@@ -12,7 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from dp_forward.cli.main import app
-from dp_forward.cli.plan_options import PlanCommand, plan_options
+from dp_forward.cli.options import PanelCommand
+from dp_forward.cli.plan_options import plan_options
 from dp_forward.errors import InvalidInput
 from dp_forward.train.plan import Plan
 from dp_forward.train.plan_base import COUNT, PlanBase, setting, setting_of
@@ -20,7 +21,7 @@ from dp_forward.train.plan_base import COUNT, PlanBase, setting, setting_of
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan(PlanBase):
-    task: str = setting(help="Which.", group="usual", missing="Name one.")
+    task: str = setting(help="Which.", group="data", missing="Name one.")
     bf16: bool = setting(False, help="Less precise.", group="advanced", switch="--bf16/--fp32")
     steps: int = setting(3, help="How many.", group="advanced", check=COUNT, short="-s")
     hidden: float = setting(0.5, help="By --set only.")
@@ -34,7 +35,7 @@ def _verb(settings: dict[str, Any], *, out: Annotated[str, typer.Option("--out")
 
 def _call(*words: str) -> Any:
     tiny = typer.Typer(rich_markup_mode=None)
-    tiny.command(cls=PlanCommand)(_verb)
+    tiny.command(cls=PanelCommand)(_verb)
     return CliRunner().invoke(tiny, list(words))
 
 
@@ -61,9 +62,10 @@ def test_the_check_of_a_field_is_the_check_of_the_plan() -> None:
 
 def test_help_has_a_section_for_each_group_with_the_defaults() -> None:
     text = _call("--help").stdout
-    own, usual, advanced = text.split("Options:")[1].replace("Plan, advanced:", "Plan:").split("Plan:")
-    assert "--out" in own
-    assert "--task" in usual
+    usual, advanced = text.split("Options:")[1].split("Advanced:")
+    usual, data = usual.split("Data:")
+    assert usual.index("--out") < usual.index("--plan")  # what is required comes first
+    assert "--task" in data
     assert "[--fp32]" in advanced
     assert "[3]" in advanced
     assert "--hidden" not in text

@@ -415,7 +415,7 @@ def test_some_texts_again_are_charged_again_in_whatever_corpus(tmp_path: Path) -
     mixed = EncodedTexts(
         {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, pads_left=False
     )
-    with pytest.raises(BudgetExhausted, match=r"2 of 11 texts were released before.*--budget 8\.0"):
+    with pytest.raises(BudgetExhausted, match=r"2 of 11 texts were released before.*budget=8\.0"):
         release_corpus(user(), mixed, tmp_path / "two")
     assert not (tmp_path / "two").exists()
     assert entered() == 1

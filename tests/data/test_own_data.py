@@ -146,11 +146,12 @@ def test_pairs_have_two_columns(tmp_path: Path) -> None:
         (("text", "class", "label"), {}, r"name of a label .*; got text, class, label at"),
         (
             ("text", "date", "score"),
-            {},
-            r"name of a label .*; got text, date, score at .*--label-column NAME",
+            {"text_column": None},
+            r"name of a label .*; got text, date, score at .*Name it: label_column=NAME",
         ),
+        (("text", "date", "score"), {}, "Rename the one of the labels"),  # nobody can name it
         (("a", "b", "c"), {}, "got 3 columns without a usual name at"),
-        (("a", "b", "label"), {"text_column": ["z"]}, "--text-column names; got a, b, label at"),
+        (("a", "b", "label"), {"text_column": ["z"]}, "text_column names; got a, b, label at"),
         ((f"{SECRET} one", "two", "label"), {}, "3 columns without a usual name"),
         ((SECRET, "two", "billing"), {}, "3 columns without a usual name"),
         ((SECRET, "x", "post"), {}, "3 columns without a usual name"),

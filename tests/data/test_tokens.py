@@ -39,7 +39,7 @@ def test_what_cannot_be_is_refused(tokenizer) -> None:
         FixedLength(NoPad(), 16)
     with pytest.raises(InvalidInput, match="512 positions"):
         FixedLength(tokenizer, 513, most_positions=512)
-    with pytest.raises(InvalidInput, match="length"):
+    with pytest.raises(InvalidInput, match="rows"):
         FixedLength(tokenizer, 0)
 
 

@@ -46,9 +46,7 @@ def released(book: TextRegister) -> int:
 def test_different_texts_do_not_add_up_and_the_same_ones_do(book: TextRegister) -> None:
     assert charge(book, 1, range(100)) == (4.0, 0, 0)
     assert charge(book, 2, range(100, 200)) == (4.0, 0, 0)
-    with pytest.raises(
-        BudgetExhausted, match=r"1 of 50 texts were released before.*--budget 8\.0"
-    ) as refused:
+    with pytest.raises(BudgetExhausted, match=r"1 of 50 texts were released before.*budget=8\.0") as refused:
         charge(book, 3, range(199, 249))
     assert refused.value.exit_code == 3
     assert released(book) == 2, "what is refused is not entered"

@@ -108,7 +108,7 @@ def test_a_row_wise_text_needs_its_length() -> None:
     ("bound", "unit"), [(normalise(1.0), LABEL), (normalise_rows(1.0), LABEL), (normalise_rows(1.0), RECORD)]
 )
 def test_a_bound_cannot_speak_for_a_label(bound, unit) -> None:
-    with pytest.raises(InvalidInput, match="compose"):
+    with pytest.raises(InvalidInput, match="Use text, token or phrase:c"):
         bound.sensitivity(unit)
 
 

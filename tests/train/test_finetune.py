@@ -169,7 +169,7 @@ def test_a_run_that_was_killed_just_after_its_charge_is_resumed(
         with pytest.raises(KeyboardInterrupt):
             finetune(plan, folder=out)
     assert not (out / "releases").exists(), "nothing was drawn"
-    with pytest.raises(InvalidInput, match="Add --resume"):
+    with pytest.raises(InvalidInput, match="Add resume=True"):
         finetune(plan, folder=out)
     finetune(plan, folder=out, resume=True)
     with Ledger.open(ledger_of(out / "releases")) as ledger:

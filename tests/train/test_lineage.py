@@ -97,7 +97,7 @@ def test_private_texts_that_are_public_elsewhere_are_counted(world: TinyWorld, t
 def test_runs_on_one_corpus_add_up_without_a_flag(world: TinyWorld, tmp_path: Path) -> None:
     plan = world.folded_plan()
     finetune(plan, folder=tmp_path / "one")
-    with pytest.raises(BudgetExhausted, match=r"256 of 256 texts were released before.*--budget 16\.0"):
+    with pytest.raises(BudgetExhausted, match=r"256 of 256 texts were released before.*budget=16\.0"):
         finetune(plan, folder=tmp_path / "two")
     said: list[str] = []
     finetune(plan, folder=tmp_path / "two", resume=True, budget=16.0, say=said.append)

@@ -205,7 +205,7 @@ def test_classifiers_with_one_ledger_share_its_budget(model: str, tmp_path: Path
         dpf.PrivateClassifier(model, epsilon=1.0, ledger=ledger).fit(TEXTS, LABELS)
     # The negative control: another ledger that was asked for knows of no other. By default the register does.
     dpf.PrivateClassifier(model, epsilon=1.0, ledger=tmp_path / "other").fit(TEXTS, LABELS)
-    with pytest.raises(BudgetExhausted, match=r"--budget 10\.0"):
+    with pytest.raises(BudgetExhausted, match=r"budget=10\.0"):
         dpf.PrivateClassifier(model, epsilon=1.0).fit(TEXTS, LABELS)
 
 

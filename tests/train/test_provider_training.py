@@ -261,7 +261,7 @@ def test_a_run_killed_at_step_20_goes_on_from_its_checkpoint(
     ended = Script(KILLED, words, log=run.with_name("log"), OMP_NUM_THREADS="1")
     assert ended.finish() == -signal.SIGKILL
     assert not (run / "report.json").exists()
-    with pytest.raises(InvalidInput, match="--resume"):
+    with pytest.raises(InvalidInput, match="resume=True"):
         finetune_from_releases(made.plan(), folder=run)
     steps: list[int] = []
 

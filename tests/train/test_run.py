@@ -21,7 +21,7 @@ def _open(path: Path, seed: int = 0, *, resume: bool = False) -> None:
 
 def test_an_unfinished_run_wants_resume(tmp_path: Path) -> None:
     _open(tmp_path / "run")
-    with pytest.raises(InvalidInput, match="--resume"):
+    with pytest.raises(InvalidInput, match="resume=True"):
         _open(tmp_path / "run")
     _open(tmp_path / "run", resume=True)
 

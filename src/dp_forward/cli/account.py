@@ -11,6 +11,8 @@ from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import Budget, Guarantee, Mechanism, NoiseSpec, PaperReading, RandomizedResponse
 from dp_forward.privacy import shuffling as c
+from dp_forward.privacy.checks import delta as check_delta
+from dp_forward.privacy.checks import epsilon as check_epsilon
 from dp_forward.privacy.deployment import Deployment
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 from dp_forward.privacy.paper_mode import whose_sensitivity
@@ -20,10 +22,10 @@ from dp_forward.privacy.rounding import shown_down, shown_up
 def account(
     mechanism: options.MechanismOption,
     sigma: Annotated[
-        float | None, Option("--sigma", "-s", help="The noise of one release (Gaussian).")
+        float | None, Option("--sigma", "-s", help="Give the noise of one release (Gaussian).")
     ] = None,
     epsilon: Annotated[
-        float | None, Option("--epsilon", "-e", help="Or: the epsilon of one release.")
+        float | None, Option("--epsilon", "-e", help="Or give the epsilon of one release.")
     ] = None,
     delta: options.Delta = None,
     unit: options.UnitText = "text",
@@ -38,18 +40,21 @@ def account(
     labels: options.LabelCount = None,
     shuffle: options.Shuffle = None,
     sampler: Annotated[
-        int | None, Option(help="N users behind a trusted sampler, one fresh draw a step.")
+        int | None, Option(help="How many users a trusted sampler draws from, one at each step.")
     ] = None,
     paper: options.Paper = False,
     json: options.Json = False,
 ) -> None:
-    """What noise is worth: one release or many, with its label, locally and behind a shuffler.
+    """Show how much privacy a given amount of noise provides.
+
+    For one release or many, with or without its label, locally and behind a shuffler.
 
     Example: dpf account --mechanism privunit --epsilon 4 --shuffle 67349 --delta 1e-5
     """
     if (sigma is None) == (epsilon is None):
         raise InvalidInput("sigma or epsilon", "be given, one of them", "none or both", "Try -e 8.")
     at_delta = DEFAULT_DELTA if delta is None else delta
+    check_delta(at_delta, zero=mechanism in PURE)
     answers = labels if mechanism in RESPONSES else None
     request = MechanismRequest(mechanism, unit, norm, releases=releases, rows=rows, labels=answers)
     if threshold_share is not None:
@@ -61,6 +66,7 @@ def account(
     if label_epsilon is not None:
         if labels is None:
             raise InvalidInput("labels", "be given with --label-epsilon", None, "Try --labels 2.")
+        check_epsilon(label_epsilon, name="label-epsilon")
         label = RandomizedResponse(label_epsilon, labels, 1 if sampler is None else releases)
     deployment = Deployment(text, label, shuffled=shuffle, sampled=sampler)
     with output.working("accounting ..."):

@@ -23,30 +23,32 @@ _STILL_FREE = (
 
 def ask(
     front: options.UserFront,
-    texts: Annotated[list[str] | None, Argument(help="What to ask about; with --pair, two by two.")] = None,
+    texts: Annotated[
+        list[str] | None, Argument(help="The texts to ask about; with --pair, two by two.")
+    ] = None,
     server: options.Server = "http://127.0.0.1:8765",
     ledger: options.LedgerFile = Path("budget.ledger"),
     budget: options.Budget = None,
     budget_per_day: Annotated[
         float | None,
-        Option(help="A second cap, for each day of UTC; for pure noise it may be the only one."),
+        Option(help="A second cap, for every day (UTC); for pure noise it may be the only one."),
     ] = None,
     epsilon: Annotated[
         float | None,
-        Option("--epsilon", "-e", help="More noise than the front says, if the server offers it."),
+        Option("--epsilon", "-e", help="Use more noise than the front says, if the server offers it."),
     ] = None,
     file: Annotated[
-        Path | None, Option(help="Ask about every line of a file; answered ones are kept.")
+        Path | None, Option(help="Ask about every line of a file; answers are kept if it stops.")
     ] = None,
     pair: Annotated[
-        bool, Option("--pair", help="Ask about pairs of texts; in a file, with a tab between the two.")
+        bool, Option("--pair", help="Ask about pairs of texts; in a file, with a tab between them.")
     ] = False,
     resend: Annotated[
         bool,
         Option(
             "--resend",
-            help="Send the stored release of a text that was answered before, again: free, and the receiver "
-            "learns that the text is the same as before. For a provider that changed its back.",
+            help="Send the stored release of an answered text again, for a provider that changed its back: "
+            "it is free, and the provider learns that the text is the same.",
         ),
     ] = False,
     token_file: options.ProviderToken = None,
@@ -54,13 +56,12 @@ def ask(
     proxy: options.Proxy = None,
     json: options.Json = False,
 ) -> None:
-    """Ask about texts: front and noise run here, and only charged, noisy integers leave.
+    """Ask a provider about your texts; only noisy numbers leave.
 
-    The same text asked again is answered from what is stored here: nothing is sent, and it costs nothing.
-    With --resend the stored release goes out again, and the receiver learns that the text is the same as
-    before. A new ledger holds the kind of noise of the front: pure releases, or Gaussian ones at its delta. A
-    budget per day holds from midnight to midnight UTC; without --budget, whoever sees k days learns up to k
-    times as much.
+    Front and noise run here, and each release is charged to your ledger before it leaves. The same text asked
+    again is answered from what is stored here: nothing is sent, and it costs nothing. A new ledger is for the
+    kind of noise that the front has: pure releases, or Gaussian ones at its delta. With --budget-per-day
+    alone, whoever sees the releases of k days learns up to k times as much as in one.
 
     Example: dpf ask run/front "a quiet, generous film" --server http://127.0.0.1:8765 --budget 16
     """

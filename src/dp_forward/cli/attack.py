@@ -34,16 +34,13 @@ if TYPE_CHECKING:
     from dp_forward.data.tasks import Task
     from dp_forward.train.plan import Plan
 
-app = typer.Typer(
-    help="Attack a run: success, chance, 95 % interval, and the ceiling that its promise allows.",
-    no_args_is_help=True,
-)
+app = options.App(name="attack", help="Attack a trained run, and compare with what it promises.")
 
 _SHARED: Final[Mapping[str, tuple[Any, Any]]] = {
     "run": (Annotated[Path, Argument(help="The folder of a run.")], inspect.Parameter.empty),
-    "task": (Annotated[str | None, Option(help="Whose texts [the run's task].")], None),
+    "task": (Annotated[str | None, Option(help="The task of the texts [that of the run].")], None),
     "data": (Data, None),
-    "seed": (Annotated[int, Option(help="For draws of texts and weights; never for noise.")], 0),
+    "seed": (Annotated[int, Option(help="Seed of texts and weights; never of noise.")], 0),
     "device": (options.Device, None),
     "json": (options.Json, False),
 }
@@ -57,7 +54,7 @@ _COLUMNS: Final[Mapping[str, Callable[[Any], str]]] = {
     "trials": lambda row: str(row["trials"]),
 }
 _FEWEST: Final = 20
-Split = Annotated[str | None, Option(help="Which split [the run's evaluation split].")]
+Split = Annotated[str | None, Option(help="Which split [the one that the run was measured on].")]
 
 
 Outcome = tuple["AttackResult", Mapping[str, Any]]
@@ -161,19 +158,21 @@ def membership(
         Option(
             "--others",
             "--split",
-            help="The split of texts that were not trained on [the rest of train, or the evaluation split].",
+            help="The split of texts that were not trained on [the rest of train, or the one measured on].",
         ),
     ] = None,
-    limit: Annotated[int, Option(help="Members, and others, at most so many each.")] = 2000,
+    limit: Annotated[int, Option(help="At most so many members, and as many others.")] = 2000,
     draws: Annotated[int, Option(help="Noisy queries of each text, averaged.")] = 1,
     noiseless: Annotated[
-        bool, Option("--noiseless", help="The attacker holds the back and feeds it without noise.")
+        bool, Option("--noiseless", help="The attacker has the back and feeds it without noise.")
     ] = False,
     drop_words: Annotated[
-        float | None, Option(help="Leave this share of words out of the others, near to what the paper does.")
+        float | None, Option(help="Leave this share of the words out of the others, as the paper.")
     ] = None,
 ) -> Outcome:
-    """Was this text in the training set? Guessed from the run's answers; 0.5 is a coin.
+    """Guess from its answers which texts a run was trained on.
+
+    A success of 0.5 is a coin.
 
     Exit code 1 if the success is above what the promise about training texts allows.
 
@@ -279,16 +278,18 @@ def inversion(
     *,
     split: Split = None,
     with_prior: Annotated[
-        bool, Option("--with-prior", help="Weigh tokens by how frequent they are in public text.")
+        bool, Option("--with-prior", help="Weigh tokens by their frequency in public text.")
     ] = False,
     releases: Annotated[int, Option("--releases", "-k", help="Fresh releases of each text, averaged.")] = 1,
     public: Annotated[
-        str | None, Option(help="The task whose training texts the attacker knows [the same task].")
+        str | None, Option(help="The task whose training texts the attacker knows [the same].")
     ] = None,
-    public_limit: Annotated[int, Option(help="A sample of those.")] = 20000,
-    limit: Annotated[int, Option(help="How many texts are attacked.")] = 200,
+    public_limit: Annotated[int, Option(help="A sample of so many of those.")] = 20000,
+    limit: Annotated[int, Option(help="Attack so many texts.")] = 200,
 ) -> Outcome:
-    """Which tokens did a text have? The share that is named at its place; at `output`, the share of a bag.
+    """Guess the tokens of a text from its release.
+
+    The success is the share of tokens that are named at their place; at `output`, in any place.
 
     Exit code 1 if the success is above what the promise allows.
 
@@ -332,15 +333,17 @@ def attribute(
     *,
     split: Split = None,
     labelled: Annotated[
-        Path | None, Option(help="Texts with an attribute, in a file [genres by keywords].")
+        Path | None, Option(help="A file of texts with an attribute [genres, by keywords].")
     ] = None,
     text: Annotated[str, Option(help="Its column of texts.")] = "text",
     column: Annotated[str, Option("--attribute", help="Its column of attributes.")] = "attribute",
-    share: Annotated[float, Option(help="Of the texts, how many the attacker knows and learns from.")] = 0.5,
-    epochs: Annotated[int, Option(help="Of the attacker's training.")] = 20,
-    limit: Annotated[int | None, Option(help="A sample of the labelled texts.")] = None,
+    share: Annotated[float, Option(help="The share of the texts that the attacker learns from.")] = 0.5,
+    epochs: Annotated[int, Option(help="Epochs of the attacker's training.")] = 20,
+    limit: Annotated[int | None, Option(help="Use a sample of so many texts.")] = None,
 ) -> Outcome:
-    """What else does a release tell? A genre of the text by keywords, or any attribute of a labelled file.
+    """Guess an attribute of a text, such as its genre.
+
+    The attribute is a genre by keywords, or a column of a file.
 
     Exit code 1 if the success is above what the promise allows.
 

@@ -14,6 +14,7 @@ from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import NoiseSpec
+from dp_forward.privacy.checks import count
 from dp_forward.privacy.rounding import shown_down, shown_up
 from dp_forward.progress import counter
 
@@ -27,31 +28,31 @@ _MOST_ENTRIES: Final = 1 << 22  # integers released in this process: a few secon
 
 
 def audit(
-    run: Annotated[Path | None, Argument(help="The folder of a run: its service is audited.")] = None,
-    mechanism: Annotated[
-        options.MechanismName | None, Option("--mechanism", "-m", help="Which noise, without a run.")
-    ] = None,
+    run: Annotated[Path | None, Argument(help="The folder of a run, whose service is audited.")] = None,
+    mechanism: options.AnyMechanism = None,
     epsilon: Annotated[
         float | None, Option("--epsilon", "-e", help="The budget that the noise claims to meet.")
     ] = None,
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     draws: Annotated[
-        int | None, Option(help=f"Releases of each input [by rule; {_FRAMES} over the wire of a run].")
+        int | None, Option(help=f"Releases of each input [by rule; {_FRAMES} for a run].")
     ] = None,
     rows: Annotated[int, Option(help="n, the rows that cross.")] = 8,
     columns: Annotated[int, Option("--cols", help="d, the width that crosses.")] = 16,
     labels: options.LabelCount = None,
-    bits: Annotated[int, Option(help="Bits per integer: 16 or 8.")] = 16,
+    bits: Annotated[int, Option(help="Bits per number: 16 or 8.")] = 16,
     text: Annotated[
-        list[str] | None, Option("--text", help="With a run: one of the two texts to tell apart.")
+        list[str] | None,
+        Option("--text", help="With a run: a text to tell from another; give two [ours]."),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Try to refute the promise: release two inputs many times and see how far apart the bytes are.
+    """Try to refute a privacy promise, on the bytes that leave.
 
-    With a run, its back is served on this machine, its front asks, and every byte between them is read. Exit
-    code 1 if the promise is refuted. An honest system is refuted in at most one audit of 10,000.
+    Two inputs are released many times, and the releases are compared. With a run, its back is served on this
+    machine, its front asks, and every byte between them is read. Exit code 1 if the promise is refuted. An
+    honest system is refuted in at most one audit of 10,000.
 
     Example: dpf audit --mechanism matrix-gaussian --epsilon 8
     """
@@ -70,6 +71,8 @@ def audit(
             if labels is None:
                 raise InvalidInput("labels", f"be given for {mechanism}", None, "Try --labels 2.")
             rows, columns = 1, labels
+        for name, size in {"rows": rows, "cols": columns}.items():
+            count(name, size, remedy="Leave it out for the default.")
         result = _mechanism(
             NoiseSpec(
                 mechanism=str(mechanism), epsilon=epsilon, delta=delta, unit=unit, rows=rows, columns=columns

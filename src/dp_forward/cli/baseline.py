@@ -3,31 +3,33 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from dp_forward.cli import options
 from dp_forward.cli.finetune import print_report
-from dp_forward.cli.plan_options import PlanCommand, Resume, carry_out, plan_options
+from dp_forward.cli.plan_options import Resume, carry_out, plan_options
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 
-app = typer.Typer(help="What others do, on the same task.", no_args_is_help=True)
+app = options.App(name="baseline")
 
 
 @app.callback()
 def baseline() -> None:
-    """What others do, on the same task."""
+    """Train with DP-SGD (Opacus), for comparison."""
 
 
-@app.command("dpsgd", cls=PlanCommand)
+@app.command("dpsgd")
 @plan_options(DpSgdPlan)
 def dpsgd(
     settings: dict[str, Any],
     *,
-    out: Annotated[Path, typer.Option(help="The folder of the run.")],
+    out: Annotated[Path, Option(help="The folder of the run.")],
     resume: Resume = False,
     json: options.Json = False,
 ) -> None:
-    """DP-SGD with Opacus: central DP of the trained weights; nothing for texts in training or queries.
+    """Train with DP-SGD (Opacus), on the same task and report.
+
+    It gives central DP of the trained weights. Whoever trains sees the texts, and so does whoever answers.
 
     Example: dpf baseline dpsgd rotten-tomatoes -e 8 --train-limit 64 --batch 16 --epochs 1 --out base
     """

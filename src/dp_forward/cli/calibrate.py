@@ -16,9 +16,7 @@ from dp_forward.privacy.shuffling import privunit_for_central
 
 def calibrate(
     mechanism: options.MechanismOption,
-    epsilon: Annotated[
-        float | None, Option("--epsilon", "-e", help="The budget; less is more private.")
-    ] = None,
+    epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     norm: options.Norm = 1.0,
@@ -31,13 +29,14 @@ def calibrate(
     threshold: Annotated[float | None, Option(help="PrivUnit's t [the best one, t*].")] = None,
     cap_probability: Annotated[float | None, Option(help="PrivUnit's p; t follows from it.")] = None,
     central_epsilon: Annotated[
-        float | None, Option(help="Or: the epsilon behind a shuffler; PrivUnit's epsilon and t are searched.")
+        float | None,
+        Option(help="In place of --epsilon: the epsilon behind the shuffler (privunit only)."),
     ] = None,
-    shuffle: Annotated[int | None, Option(help="N users behind a trusted shuffler.")] = None,
+    shuffle: options.Shuffle = None,
     paper: options.Paper = False,
     json: options.Json = False,
 ) -> None:
-    """The least noise that meets a budget, rounded up.
+    """Find the least noise that meets a privacy budget.
 
     Example: dpf calibrate --mechanism matrix-gaussian --epsilon 8 --delta 1e-5
     """

@@ -18,7 +18,7 @@ from dp_forward.cli.ask import print_answers
 from dp_forward.cli.audit import print_findings
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.cli.serve import serve_locally
-from dp_forward.errors import BudgetExhausted
+from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Cap, Ledger
 from dp_forward.privacy.rounding import brief, percent_up, shown_up
 from dp_forward.privacy.shuffling import shuffled_mechanism
@@ -38,18 +38,21 @@ _DELTA, _BOUND, _USERS = 1e-5, privacy.normalise(1.0), 67_349
 
 
 def demo(
-    out: Annotated[Path, Option(help="Where the runs and the figure go.")] = Path("demo-run"),
-    epsilon: Annotated[float, Option("--epsilon", "-e", help="The budget per text.")] = 4.0,
+    out: Annotated[Path, Option(help="The folder for the run and the figure.")] = Path("demo-run"),
+    epsilon: Annotated[
+        float, Option("--epsilon", "-e", help="The privacy budget of a text; smaller is more private.")
+    ] = 4.0,
     proof: Annotated[
-        bool, Option("--proof", help="Instead: noise, audits and a ledger, without a model.")
+        bool, Option("--proof", help="Show noise, audits and a ledger instead, without a model.")
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Train a private sentiment classifier and measure what privacy costs: no noise, Gaussian, PrivUnit.
+    """Train a private classifier of film reviews and ask it.
 
-    Public film reviews say where good and bad lie; each private sentence is released once, with its label,
-    under one epsilon; the classifier follows in closed form; then a few sentences are asked through a real
-    server. A second call shows the stored result; a call that was killed goes on.
+    It shows what privacy costs: the accuracy without noise, with Gaussian noise and with PrivUnit. Public
+    film reviews say where good and bad lie; each private sentence is released once, with its label, under one
+    epsilon; the classifier follows in closed form; then a few sentences are asked through a real server. A
+    second call shows the stored result; a call that was killed resumes.
 
     Example: dpf demo
     """
@@ -65,7 +68,10 @@ def demo(
     with Bars() as bars:
         # A register of its own: these texts are nobody's secret, and a demo may be repeated.
         begun, register = (run / "plan.json").exists(), out / "register"
-        private = finetune(_plan(epsilon), folder=run, resume=begun, progress=bars, register=register)
+        try:
+            private = finetune(_plan(epsilon), folder=run, resume=begun, progress=bars, register=register)
+        except BudgetExhausted:  # the run was removed, and its register was not
+            raise InvalidInput("out", "be a new folder, or a whole demo", out, "Name another.") from None
         if not compared.is_file():  # the same records, of which nothing leaves or is charged
             others = compare_noise(private.plan, run / "projection", gaussian_delta=_DELTA, progress=bars)
             write_json(compared, others)

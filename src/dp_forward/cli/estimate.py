@@ -19,17 +19,17 @@ def estimate(
     releases: Annotated[
         str,
         Argument(
-            help="A corpus of releases, such as RUN/releases, or the collection of a collector (a folder, or "
+            help="Releases, such as RUN/releases; or what dpf serve --collect collected (a folder, or "
             "postgresql://...)."
         ),
     ],
     figure: Annotated[Path | None, Option(help="Draw the shares into this file, such as shares.png.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Estimate the share of every label among many records from their releases, with 95 % intervals.
+    """Estimate how frequent each label is, from noisy releases.
 
-    Folded records, randomized labels and K-ary answers are debiased; public labels are counted. It is
-    post-processing of what was released, and costs nothing.
+    Each share has a 95 % interval. Folded records, randomized labels and K-ary answers are debiased; public
+    labels are counted. It is post-processing of what was released, and costs nothing.
 
     Example: dpf estimate run/releases --figure shares.png
     """

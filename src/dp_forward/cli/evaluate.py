@@ -20,18 +20,20 @@ if TYPE_CHECKING:
 
 def evaluate(
     run: Annotated[Path, Argument(help="The folder of a run.")],
-    task: Annotated[str | None, Option(help="Another task than the run's.")] = None,
+    task: Annotated[str | None, Option(help="The task to measure on [that of the run].")] = None,
     data: Data = None,
     split: Annotated[str | None, Option(help="Which split [the one that the run was measured on].")] = None,
     epsilon: Annotated[
-        float | None, Option("--epsilon", "-e", help="Noise for another budget than the run's.")
+        float | None, Option("--epsilon", "-e", help="Use the noise of this budget [that of the run].")
     ] = None,
     draws: Annotated[int, Option(help="Draws of the noise per text.")] = 10,
-    limit: Annotated[int | None, Option(help="A sample of the texts.")] = None,
-    seed: Annotated[int | None, Option(help="For noise that can be drawn again.")] = None,
+    limit: Annotated[int | None, Option(help="Measure on a sample of so many texts.")] = None,
+    seed: Annotated[int | None, Option(help="Seed of the noise, to draw it again [none].")] = None,
     json: options.Json = False,
 ) -> None:
-    """Measure how often a run is right, over repeated draws of the noise, with a 95 % interval.
+    """Measure the accuracy of a run over many draws of the noise.
+
+    The accuracy has a 95 % interval.
 
     Example: dpf evaluate run --split test --draws 20
     """

@@ -12,7 +12,6 @@ from typer import Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import MechanismRequest, delta_of, name_assumptions
-from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput, Unproved, refuse_if
 from dp_forward.privacy import Budget, Deployment, Guarantee, KaryResponse, Mechanism, NoiseSpec, Notion
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
@@ -33,12 +32,8 @@ _GOOD_FOR: Final = (
 
 
 def explain(
-    mechanism: Annotated[
-        MechanismName | None, Option("--mechanism", "-m", help="Which noise [the run's].")
-    ] = None,
-    epsilon: Annotated[
-        float | None, Option("--epsilon", "-e", help="The budget; less is more private [the run's].")
-    ] = None,
+    mechanism: options.AnyMechanism = None,
+    epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     unit: options.UnitText = "text",
     norm: options.Norm = 1.0,
@@ -47,11 +42,13 @@ def explain(
     labels: options.LabelCount = None,
     shuffle: options.Shuffle = None,
     run: Annotated[
-        Path | None, Option(help="The folder of a run: its noise, and its accuracy beside each epsilon.")
+        Path | None, Option(help="The folder of a run, for its noise, and its accuracy at each epsilon.")
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """What a budget promises: what is known before and after a release, and how to choose epsilon.
+    """Say what a privacy budget promises, and how to choose it.
+
+    It shows what is known before and after a release, for several epsilons and several releases.
 
     Example: dpf explain --mechanism privunit --epsilon 4 --shuffle 10000
     """

@@ -9,7 +9,14 @@ from typing import Annotated, Any
 from typer import Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.plan_options import OWN_LEDGER, RecordBudget, Resume, carry_out, plan_options
+from dp_forward.cli.plan_options import (
+    OWN_LEDGER,
+    RecordBudget,
+    RecordLedger,
+    Resume,
+    carry_out,
+    plan_options,
+)
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.progress import counter
@@ -31,28 +38,27 @@ def finetune(
     from_releases: Annotated[
         str | None,
         Option(
-            help="As the provider: train the back of --model on a corpus of releases, or on a collection "
-            "(a folder, or postgresql://...)."
+            help="As the provider: train the back of --model on releases, or on what dpf serve --collect "
+            "collected (a folder, or postgresql://...)."
         ),
     ] = None,
     other_labels: Annotated[
         Path | None,
-        Option(help="With --from-releases: learn other, public labels of folded records; a line for each."),
+        Option(help="A file of other, public labels of those records, one a line, to learn."),
     ] = None,
-    ledger: Annotated[
-        Path | None, Option(help="A ledger that bounds the release alone [all releases of each text].")
-    ] = None,
+    ledger: RecordLedger = None,
     budget: RecordBudget = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Say what would be charged, and whether it is likely enough; stop.")
+        bool, Option("--dry-run", help="Only say what would be charged, and whether that is likely enough.")
     ] = False,
     resume: Resume = False,
     json: options.Json = False,
 ) -> None:
-    """Train a model through the noise; what each regime protects is said in the report.
+    """Train a private classifier on your texts.
 
-    With --from-releases the provider trains the back alone, without texts, on what users released. Where
-    they folded the label in (dpf split --fold), a decision is fitted in seconds, and both halves are written.
+    The report says what is protected, and from whom. With --from-releases a provider trains the back alone,
+    without texts, on what users released. Where they folded the label in (dpf split --fold), a decision is
+    fitted in seconds, and both halves are written.
 
     Example: dpf finetune rotten-tomatoes --epsilon 8 --train-limit 200 --out run
     """
@@ -62,7 +68,7 @@ def finetune(
 
     if from_releases is not None:
         for name, value in {"ledger": ledger, "budget": budget}.items():
-            refuse_if(value is not None, name, "go without from-releases", "both", "The users were charged.")
+            refuse_if(value is not None, name, "go without --from-releases", "both", "Users were charged.")
         settings |= {} if other_labels is None else {"other_labels": str(other_labels)}
         _finetune_releases(from_releases, settings, out=out, resume=resume, json=json)
         return

@@ -14,14 +14,16 @@ from dp_forward.ledger.text_register import TextRegister
 from dp_forward.privacy import Budget
 from dp_forward.privacy.units import parse_unit
 
-app = typer.Typer(help="What is promised and charged, and is the file sound.", no_args_is_help=True)
+app = options.App(name="ledger", help="Show, check or create a budget ledger.")
 
-File = Annotated[Path, Argument(metavar="FILE", help="The ledger.", show_default=False)]
+File = Annotated[Path, Argument(metavar="FILE", help="The ledger file.", show_default=False)]
 
 
 @app.command()
 def show(file: File, json: options.Json = False) -> None:
-    """What is promised and what has been charged; the chain of charges is checked first.
+    """Show what a ledger promises and what has been charged.
+
+    The chain of charges is checked first.
 
     Example: dpf ledger show budget.ledger
     """
@@ -31,7 +33,9 @@ def show(file: File, json: options.Json = False) -> None:
 
 @app.command()
 def verify(file: File, json: options.Json = False) -> None:
-    """Check every row, sum, payload and page; exit code 1 if the file is not sound.
+    """Check every row, sum and page of a ledger.
+
+    The exit code is 1 if the file is not sound.
 
     Example: dpf ledger verify budget.ledger --json
     """
@@ -54,23 +58,25 @@ def create(
     file: File,
     epsilon: Annotated[
         float | None,
-        Option("--epsilon", "-e", help="The cap over all releases; never passed. Not needed with --per-day."),
+        Option("--epsilon", "-e", help="The cap of all releases together. Not needed with --per-day."),
     ] = None,
     delta: Annotated[
-        float, Option("--delta", "-d", help="Above 0, such as 1e-5: for Gaussian releases. 0: for pure ones.")
+        float, Option("--delta", "-d", help="Above 0, such as 1e-5, for Gaussian releases; 0 for pure ones.")
     ] = 0.0,
     pure_share: Annotated[
         float | None,
-        Option(help="With --delta: for both kinds, so much of epsilon for pure releases, fixed for ever."),
+        Option(help="With --delta, for both kinds: how much of epsilon is for pure releases."),
     ] = None,
-    per_day: Annotated[float | None, Option(help="A second cap, for each day of UTC.")] = None,
+    per_day: Annotated[float | None, Option(help="A second cap, for every day (UTC).")] = None,
     unit: Annotated[
         str | None,
-        Option(help="What each epsilon protects: text, token, phrase:5, label, record [the first charge's]."),
+        Option(help="What epsilon protects: text, token, phrase:5, label, record [as the first charge]."),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Make a new ledger with a cap; an existing file is left alone.
+    """Create a ledger with a cap.
+
+    An existing file is left alone.
 
     The cap is the promise, and fixes what the ledger can hold: pure releases, Gaussian ones, or both with
     their shares. Charges of another kind or another unit are refused.
@@ -93,7 +99,7 @@ def create(
 
 @app.command()
 def register(json: options.Json = False) -> None:
-    """How many texts you have released, shown to a model raw, or declared public, by your register.
+    """Count the texts in your register: released, seen raw, or public.
 
     It lies in $DPF_HOME or ~/.local/share/dp-forward, holds keyed digests, and is never handed over.
 

@@ -1,27 +1,27 @@
 """The `dpf` command: results on stdout, progress and warnings on stderr, one-line errors.
 
-Exit codes: 0 ok, 1 unsound or refuted, 2 usage, 3 budget exhausted, 4 protocol mismatch.
+`EXIT_CODES` says how a command can end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
 import dp_forward
-from dp_forward.cli import attack, baseline, ledger, output
+from dp_forward.cli import attack, baseline, ledger, options, output
 from dp_forward.cli.account import account
 from dp_forward.cli.ask import ask
 from dp_forward.cli.audit import audit
 from dp_forward.cli.calibrate import calibrate
 from dp_forward.cli.demo import demo
+from dp_forward.cli.doctor import doctor
 from dp_forward.cli.estimate import estimate
 from dp_forward.cli.evaluate import evaluate
 from dp_forward.cli.explain import explain
 from dp_forward.cli.finetune import finetune
-from dp_forward.cli.plan_options import PlanCommand
 from dp_forward.cli.pretrain import pretrain
 from dp_forward.cli.release import release
 from dp_forward.cli.serve import ServeCommand, serve
@@ -31,23 +31,40 @@ from dp_forward.cli.ui import ui
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="dpf",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-_VERBS: tuple[Callable[..., None], ...] = (
-    *(calibrate, account, explain, cuts, split, finetune, evaluate, release, estimate, pretrain),
-    *(serve, shuffle, ask, ui, audit, demo),
-)
-_OWN_CLASS = {finetune: PlanCommand, pretrain: PlanCommand, serve: ServeCommand}
-for _verb in _VERBS:
-    app.command(cls=_OWN_CLASS.get(_verb))(_verb)
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(baseline.app, name="baseline")
-app.add_typer(attack.app, name="attack")
+EXIT_CODES: Final = {
+    "0": "Done.",
+    "1": "Not sound or refuted: a damaged ledger, a broken promise, a failed check; or a server or disk that "
+    "does not answer.",
+    "2": "Wrong usage: a value that breaks a rule, an unknown option, or a missing package.",
+    "3": "The budget is exhausted; nothing was charged and nothing was sent.",
+    "4": "Protocol: the server wants something that your front does not allow, or refuses.",
+    "130": "Interrupted with Ctrl-C.",
+}
+"""How a command can end, in `dpf --help` and in docs/reference/errors.md."""
+_PANELS: Final[dict[str, tuple[Callable[..., None] | options.App, ...]]] = {
+    "Start here": (demo, doctor, finetune, serve, ask, ui),
+    "Understand": (explain, calibrate, account, cuts),
+    "Data and training": (split, release, shuffle, estimate, evaluate, pretrain, baseline.app),
+    "Check": (audit, attack.app, ledger.app),
+}
+
+
+class _Dpf(options.PanelGroup):
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The exit codes, then the example."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl(list(EXIT_CODES.items()))
+        super().format_epilog(ctx, formatter)
+
+
+app = options.App(name="dpf", cls=_Dpf)
+for _panel, _verbs in _PANELS.items():
+    for _verb in _verbs:
+        if isinstance(_verb, options.App):
+            app.add_typer(_verb, rich_help_panel=_panel)
+        else:
+            own = ServeCommand if _verb is serve else options.PanelCommand
+            app.command(cls=own, rich_help_panel=_panel)(_verb)
 
 
 def _print_version(wanted: bool) -> None:
@@ -62,7 +79,12 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Use a language model run by someone you do not trust."""
+    """Use a language model run by someone you do not trust.
+
+    dpf VERB --help shows the options of a verb, the usual ones first.
+
+    Example: dpf demo
+    """
 
 
 def run(arguments: list[str] | None = None) -> None:

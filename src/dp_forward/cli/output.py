@@ -4,12 +4,13 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from json import dumps
 from typing import Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dp_forward.errors import DpForwardError, LedgerRestated
@@ -115,13 +116,19 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
     except DpForwardError as error:
         typer.echo(f"{name}: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:  # a folder that cannot be written, a full disk
+        if error.filename is None:
+            raise
+        typer.echo(f"{name}: `{error.filename}` cannot be used: {error.strerror}.", err=True)
+        sys.exit(1)
     finally:
         warnings.showwarning = shown
 
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A spinner on stderr while something takes its time; silent when stderr is not a terminal."""
-    console = Console(stderr=True)
-    with console.status(what) if console.is_terminal else nullcontext():
+    """A spinner with the elapsed time on stderr; silent when stderr is not a terminal."""
+    console, columns = Console(stderr=True), (SpinnerColumn(), TextColumn(what), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(what, total=None)
         yield

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperCommand
 
 from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
@@ -18,22 +17,26 @@ from dp_forward.errors import InvalidInput
 from dp_forward.train.plan_base import PlanBase, kind_of, read_settings, setting_of
 
 Data = Annotated[
-    list[str] | None, Option(help="Where a task's files lie, TASK=PATH; can be given several times.")
+    list[str] | None,
+    Option(metavar="TASK=PATH", help="Where the files of a task are; can be given several times."),
 ]
-LabelEpsilon = Annotated[float | None, Option(help="Randomize labels with this budget [public labels].")]
-LabelPrior = Annotated[str | None, Option(help="A public prior over the labels: 0.5,0.5.")]
 RecordBudget = Annotated[
-    float | None, Option(help="What each record may spend in all releases [this release].")
+    float | None,
+    Option(help="What one record may spend in all its releases together [one release]."),
 ]
-Resume = Annotated[bool, Option("--resume", help="Continue a run that was killed.")]
+RecordLedger = Annotated[
+    Path | None,
+    Option(help="Charge this ledger, and do not add up other releases of the same texts [your register]."),
+]
+Resume = Annotated[bool, Option("--resume", help="Continue where a killed run stopped.")]
 
 OWN_LEDGER = (
     "Charged in a ledger of its own, as asked: it does not bound what other releases of these records spend."
 )
 
-_PANELS = {"usual": "Plan", "advanced": "Plan, advanced"}
+_PANELS = {"usual": "Options", "data": "Data", "advanced": "Advanced"}
 _PLAN_FILE = Annotated[
-    Path | None, Option("--plan", metavar="FILE", help="A plan as a TOML file; flags win over it.")
+    Path | None, Option("--plan", metavar="FILE", help="Read the settings from a TOML file; flags win.")
 ]
 DataArgument = Annotated[
     str | None,
@@ -46,7 +49,7 @@ DataArgument = Annotated[
 _METAVARS = {"data": "TASK=PATH", "describe": "LABEL=PHRASE"}
 _SET = Annotated[
     list[str] | None,
-    Option("--set", metavar="NAME=VALUE", help="Any other key of a plan; can be given several times."),
+    Option("--set", metavar="NAME=VALUE", help="Any other setting of a plan; can be given several times."),
 ]
 _TYPES: Mapping[str, Any] = {
     "bool": bool,
@@ -57,28 +60,10 @@ _TYPES: Mapping[str, Any] = {
 }
 
 
-class PlanCommand(TyperCommand):
-    """A command whose plain `--help` shows typer's help panels as sections."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, the verb's own options, then one section for each panel."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            shown = parameter.get_help_record(ctx)
-            if shown is not None:
-                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                panel = getattr(parameter, "rich_help_panel", None) or usual
-                sections.setdefault(panel, []).append(shown)
-        for title, rows in sections.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
-
-
 def plan_options(plan: type[PlanBase]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a verb whose first parameter, ``settings``, is to hold what its plan file and flags say.
 
-    The verb, a `PlanCommand`, declares only what is no part of the plan. It gets: ``--plan`` (a TOML file),
+    The verb declares only what is no part of the plan. It gets: ``--plan`` (a TOML file),
     one option for every setting that has a group, ``--set`` for the others, and an argument DATA where the
     plan has a task: ``--task`` then gives it a name.
     """
@@ -133,7 +118,7 @@ def _option(item: Field[Any]) -> Any:
             known = about.switch.split("/")[0 if known else 1]
         text += f" [{known}]"
     kind = _TYPES.get(kind_of(item), str)
-    panel, metavar = _PANELS[about.group or ""], _METAVARS.get(item.name)
+    panel, metavar = _PANELS[about.group or "usual"], _METAVARS.get(item.name)
     return Annotated[kind | None, Option(*names, help=text, metavar=metavar, rich_help_panel=panel)]
 
 

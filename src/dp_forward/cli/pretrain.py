@@ -18,7 +18,9 @@ def pretrain(
     resume: Resume = False,
     json: options.Json = False,
 ) -> None:
-    """Train a model on public text with the noise at the cut; the result is an ordinary checkpoint.
+    """Pre-train a model on public text with the noise in place.
+
+    The result is an ordinary Hugging Face checkpoint, for dpf finetune --model.
 
     Example: dpf pretrain --epsilon 16 --steps 2 --head-steps 2 --batch 4 --out noisy-minilm
     """

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from dp_forward.service.client.upload import UploadResult
     from dp_forward.split.artifacts import UserSide
 
-_Ledger = Annotated[Path | None, Option(help="A ledger that bounds it alone [all releases of each text].")]
-_Server = Annotated[str | None, Option(help="Push the stored release to this collector or shuffler, too.")]
-_Again = Annotated[
-    bool, Option("--again", help="Push what the server has acknowledged, too: it lost its records.")
-]
+_Server = Annotated[str | None, Option(help="Then send the records to this collector or shuffler.")]
+_Again = Annotated[bool, Option("--again", help="Send all records again, to a server that lost its records.")]
 
 
 def release(
@@ -33,39 +30,41 @@ def release(
     source: plan_options.DataArgument = None,
     *,
     task: Annotated[str | None, Option(help="sst2, imdb, qqp, rotten-tomatoes; or a name for DATA.")] = None,
-    out: Annotated[Path, Option(help="The folder for the shards, to be handed over.")],
+    out: Annotated[Path, Option(help="The folder for the releases, to hand over.")],
     data: plan_options.Data = None,
-    text_column: Annotated[list[str] | None, Option(help="The column of texts; twice for pairs.")] = None,
+    text_column: Annotated[list[str] | None, Option(help="The column of texts; twice, for pairs.")] = None,
     label_column: Annotated[str | None, Option(help="The column of labels.")] = None,
-    no_header: Annotated[bool, Option("--no-header", help="The file does not name its columns.")] = False,
+    header: Annotated[bool, Option(help="Whether a CSV or TSV file names its columns.")] = True,
     split: Annotated[str, Option(help="Which split.")] = "train",
-    limit: Annotated[int | None, Option(help="A sample of the records.")] = None,
-    label_epsilon: plan_options.LabelEpsilon = None,
-    label_prior: plan_options.LabelPrior = None,
-    no_labels: Annotated[bool, Option("--no-labels", help="Store no labels.")] = False,
-    bits: Annotated[int, Option(help="8 or 16 per number; both are as private.")] = 8,
-    ledger: _Ledger = None,
+    limit: Annotated[int | None, Option(help="Release a sample of so many records.")] = None,
+    label_epsilon: Annotated[
+        float | None, Option(help="Randomize labels with this budget of their own [public labels].")
+    ] = None,
+    label_prior: Annotated[str | None, Option(help="A public prior over the labels: 0.5,0.5.")] = None,
+    no_labels: Annotated[bool, Option("--no-labels", help="Release no labels.")] = False,
+    bits: Annotated[int, Option(help="Bits per number: 8 or 16, equally private.")] = 8,
+    ledger: plan_options.RecordLedger = None,
     budget: plan_options.RecordBudget = None,
-    resume: Annotated[bool, Option("--resume", help="Continue a release that was killed.")] = False,
+    resume: plan_options.Resume = False,
     server: _Server = None,
-    token_file: Annotated[Path | None, Option(help="The server's token.")] = None,
+    token_file: options.ProviderToken = None,
     ca: options.Ca = None,
     proxy: options.Proxy = None,
     again: _Again = False,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
-    """Release every record of a corpus once: bounded, noised, charged, stored.
+    """Store one noisy release of every record, to hand over.
 
-    A restart never draws a second release for a record. OUT is for the provider; OUT.private stays with you.
-    With --server the records are pushed once they are stored; the same command again pushes what is missing,
-    and charges nothing.
+    Every record is bounded, noised and charged once. A restart never draws a second release for a record. OUT
+    is for the provider; OUT.private stays with you. With --server the records are sent once they are stored;
+    the same command again sends what is missing, and charges nothing.
 
     Example: dpf release run/front rotten-tomatoes --limit 100 --out releases
     """
     from dp_forward.corpus.reader import MANIFEST
     from dp_forward.data import read_texts
-    from dp_forward.split.artifacts import load_user_side
+    from dp_forward.split.artifacts import front_of, load_user_side
     from dp_forward.split.device import pick_device
     from dp_forward.train.regimes import label_mechanism_for
 
@@ -73,8 +72,8 @@ def release(
         if given is not None and server is None:
             raise InvalidInput(name, "go with --server", "alone", "Say where to push.")
     to = None if server is None else {"server": server, **options.connection(token_file, ca, proxy)}
-    place, user = pick_device(device), load_user_side(front)
-    columns = {"text_column": text_column, "label_column": label_column, "header": not no_header}
+    place, user = pick_device(device), load_user_side(front_of(front))
+    columns = {"text_column": text_column, "label_column": label_column, "header": header}
     named = {"task": task, "data": plan_options.data_paths(data) or {}, **columns}
     chosen = _find_task(source, user, no_labels=no_labels, **named)
     prior = plan_options.numbers("label-prior", label_prior)

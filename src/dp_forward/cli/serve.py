@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperCommand
 
 from dp_forward.cli import options, serve_users
 from dp_forward.cli.plan_options import numbers
@@ -29,19 +28,22 @@ if TYPE_CHECKING:
 _START_SECONDS = 60.0
 
 _FrontDigest = Annotated[
-    str | None, Option(help="The front that this back belongs to [split.json beside it].")
+    str | None, Option(help="Digest of the front of this back [from split.json beside it].")
 ]
 _AlsoEpsilon = Annotated[
-    list[float] | None, Option(help="Answer this smaller epsilon too; several times [its half and quarter].")
+    list[float] | None,
+    Option(help="Answer a smaller epsilon too; can be given several times [its half and quarter]."),
 ]
 _CollectLabels = Annotated[
-    str | None, Option(help="Labels of the records: public, none, randomized [public].")
+    str | None, Option(help="Labels of the records: public, none or randomized [public].")
 ]
-_ShufflerToken = Annotated[Path | None, Option(help="Take batches of a shuffler that knows this word.")]
+_ShufflerToken = Annotated[
+    Path | None, Option(help="Accept batches of a shuffler with the token in this file.")
+]
 _Workers = Annotated[int, Option(help="Server processes; more than one needs --store.")]
 
 
-class ServeCommand(TyperCommand):
+class ServeCommand(options.PanelCommand):
     """`dpf serve BACK`, and the verbs of `dpf serve users` beside it; a folder of that name is ./users."""
 
     commands = {"users": typer.main.get_command(serve_users.app)}  # noqa: RUF012
@@ -54,11 +56,11 @@ class ServeCommand(TyperCommand):
 
 
 def serve(
-    back: Annotated[Path, Argument(help="The provider's folder of a run: RUN/back; or a projection.")],
+    back: Annotated[Path, Argument(help="The back of a run: RUN/back; or a projection of dpf split --fold.")],
     host: options.Host = "127.0.0.1",
     port: options.Port = 8765,
-    token_file: Annotated[Path | None, Option(help="A file with one word that clients may share.")] = None,
-    store: Annotated[str | None, Option(help="Answer the users of this store: dpf serve users.")] = None,
+    token_file: Annotated[Path | None, Option(help="A file with a token that all clients share.")] = None,
+    store: Annotated[str | None, Option(help="Answer the users of this store, see dpf serve users.")] = None,
     workers: _Workers = 1,
     audit_log: serve_users.AuditFile = None,
     tls_cert: options.TlsCert = None,
@@ -73,17 +75,21 @@ def serve(
     max_batch: Annotated[int, Option(help="Most requests answered at once.")] = 32,
     device: options.Device = None,
     collect: Annotated[
-        str | None, Option(help="Take training records too, into this folder or postgresql://...")
+        str | None,
+        Option(help="Accept training records too, into this folder or postgresql://..."),
     ] = None,
     collect_labels: _CollectLabels = None,
     label_epsilon: Annotated[float | None, Option(help="The budget of randomized labels.")] = None,
     label_prior: Annotated[str | None, Option(help="Their public prior: 0.5,0.5 [none].")] = None,
     shuffler_token_file: _ShufflerToken = None,
 ) -> None:
-    """Serve the back: prints its address as one line of JSON when it listens; Ctrl-C ends it in order.
+    """Serve a trained model to users who send noisy numbers.
 
-    SIGHUP reads the back, the tokens and the certificates anew, without a lost request.
-    Users with tokens and quotas of their own are kept by: dpf serve users --help
+    It prints its address as one line of JSON when it listens, and Ctrl-C ends it in order. SIGHUP reads the
+    back, the tokens and the certificates anew, and loses no request.
+
+    dpf serve users --help: users with tokens and quotas of their own.
+
     With --collect it takes noisy training records too; train on them with dpf finetune --from-releases.
     A projection (dpf split --fold) has no back yet: records are collected for it, and nothing is answered.
 

@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from dp_forward.cli import options, output
@@ -17,30 +16,31 @@ from dp_forward.errors import InvalidInput
 if TYPE_CHECKING:
     from dp_forward.service.server.users import UserStore
 
-app = typer.Typer(
-    help="Users of a server: tokens and quotas of their own.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = options.App(help="Manage the users of a server: their tokens and quotas.")
 
-AuditFile = Annotated[Path | None, Option(help="Append what an operator should know to this file.")]
+AuditFile = Annotated[Path | None, Option(help="Append events for the operator to this file.")]
 _Name = Annotated[str, Argument(metavar="NAME", help="The user's name.", show_default=False)]
 _Store = Annotated[str, Option(help="The folder of the users, as for dpf serve --store.")]
-_TokenOut = Annotated[Path | None, Option(help="Write the token to this new file and do not print it.")]
+_TokenOut = Annotated[Path | None, Option(help="Write the token to this new file instead of printing it.")]
 
 
 @app.command()
 def add(
     name: _Name,
     store: _Store,
-    per_day: Annotated[int | None, Option(help="Most requests and records in a UTC day [no cap].")] = None,
-    group: Annotated[str, Option("--class", help="For metrics and the audit log.")] = "user",
+    per_day: Annotated[
+        int | None, Option(help="Most requests and records in a day (UTC) [no limit].")
+    ] = None,
+    group: Annotated[
+        str, Option("--class", help="A class of users, for metrics and the audit log.")
+    ] = "user",
     token_out: _TokenOut = None,
     audit_log: AuditFile = None,
     json: options.Json = False,
 ) -> None:
-    """Add a user and print the token, this once; a server knows it within a second.
+    """Add a user, and print the token once.
+
+    A running server knows it within a second.
 
     Example: dpf serve users add alice --store users --per-day 1000
     """
@@ -57,7 +57,7 @@ def rotate(
     audit_log: AuditFile = None,
     json: options.Json = False,
 ) -> None:
-    """Give a user another token and print it, this once.
+    """Give a user another token, and print it once.
 
     Example: dpf serve users rotate alice --store users --grace 3600
     """
@@ -67,7 +67,7 @@ def rotate(
 
 @app.command()
 def revoke(name: _Name, store: _Store, audit_log: AuditFile = None, json: options.Json = False) -> None:
-    """Remove a user: every server refuses the token within a second.
+    """Remove a user; servers refuse the token within a second.
 
     Example: dpf serve users revoke alice --store users
     """
@@ -78,7 +78,7 @@ def revoke(name: _Name, store: _Store, audit_log: AuditFile = None, json: option
 
 @app.command("list")
 def list_users(store: _Store, json: options.Json = False) -> None:
-    """List the users with class, quota, use of today (UTC) and how many tokens work.
+    """List the users with their class, quota and use of today (UTC).
 
     Example: dpf serve users list --store users --json
     """

@@ -7,7 +7,7 @@ import contextlib
 import json as json_text
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 def shuffle(
     collector: Annotated[str, Option(help="The address of the collector.")],
-    collector_token_file: Annotated[Path, Option(help="The one word that the collector knows you by.")],
-    store: Annotated[str, Option(help="For records that wait: a folder of your own, or postgresql://...")],
-    least: Annotated[int, Option(help="Fewest records of a batch: more hide better.")],
+    collector_token_file: Annotated[
+        Path, Option(help="A file with the token that the collector knows you by.")
+    ],
+    store: Annotated[str, Option(help="Where records wait: a folder of your own, or postgresql://...")],
+    least: Annotated[int, Option(help="Fewest records of a batch; more hide better.")],
     least_users: Annotated[
         int | None,
-        Option(help="Fewest different users of a batch, at most --least; for users that are known."),
+        Option(help="Fewest different users of a batch, with --users [as --least]."),
     ] = None,
-    records_per_user: Annotated[int, Option(help="Most records of one of them in a batch.")] = 1,
+    records_per_user: Annotated[int, Option(help="Most records of one user in a batch.")] = 1,
     most: Annotated[int, Option(help="Most records kept while the collector is away.")] = 100_000,
     host: options.Host = "127.0.0.1",
     port: options.Port = 8767,
-    token_file: Annotated[Path | None, Option(help="A file with the one word that users must know.")] = None,
-    users: Annotated[
-        str | None, Option(help="Users with tokens of their own: the store of dpf serve users.")
-    ] = None,
+    token_file: Annotated[Path | None, Option(help="A file with a token that all users share.")] = None,
+    users: Annotated[str | None, Option(help="Accept the users of this store, see dpf serve users.")] = None,
     ca: options.Ca = None,
     proxy: options.Proxy = None,
     tls_cert: options.TlsCert = None,
@@ -47,10 +47,11 @@ def shuffle(
     log: options.Log = "text",
     json: options.Json = False,
 ) -> None:
-    """Take records of users, mix them, and pass them on in batches: the collector cannot tell who sent which.
+    """Mix the records of many users before a provider gets them.
 
-    Prints its address as one line of JSON when it listens; with --json a line of totals when it ends. Ctrl-C
-    ends it in order, and what waits stays in the store.
+    Records are passed on in batches, so that the collector cannot tell who sent which. Prints its address as
+    one line of JSON when it listens; with --json a line of totals when it ends. Ctrl-C ends it in order, and
+    what waits stays in the store.
 
     Example: dpf shuffle --collector http://127.0.0.1:8765 --collector-token-file word --store box --least 500
     """
@@ -84,7 +85,8 @@ def shuffle(
         raise InvalidInput("token-file", "be left out with --users", "both", "One word for all hides nobody.")
     if users is not None and least_users is None:
         least_users = least
-    with contextlib.closing(Transport(collector, token=word, ca=ca, proxy=proxy, retry=RETRY)) as client:
+    how: Any = {"token": word, "ca": ca, "proxy": proxy, "retry": RETRY, "setting": "collector"}
+    with contextlib.closing(Transport(collector, **how)) as client:
         with output.working("asking the collector what it wants"):
             spec = fetch_spec(client)
         each = None if least_users is None else records_per_user

@@ -11,33 +11,32 @@ from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 
 _Model = Annotated[
-    str, Argument(metavar="MODEL", help="A folder, a Hugging Face name, or minilm (the demo extra).")
+    str, Argument(metavar="MODEL", help="A folder, a Hugging Face name, or minilm (in the demo extra).")
 ]
-_Labels = Annotated[int | None, Option(help="Give it a classification head with so many labels.")]
-_FOLDING: dict[str, Any] = {"rich_help_panel": "Folded releases"}
+_Labels = Annotated[int | None, Option(help="Give the model a classification head with so many labels.")]
 _Fold = Annotated[
     str | None,
-    Option(
-        metavar="LABEL,LABEL", help="Prepare a front that folds these labels into its releases.", **_FOLDING
-    ),
+    Option(metavar="LABEL,LABEL", help="Prepare a front that folds these labels into its releases."),
 ]
-_FoldEpsilon = Annotated[float | None, Option("--epsilon", "-e", help="For a record.", **_FOLDING)]
+_FoldEpsilon = Annotated[float | None, Option("--epsilon", "-e", help="The privacy budget of a record.")]
 _Describe = Annotated[
     list[str] | None,
-    Option(metavar="LABEL=PHRASE", help="What a label means; several times [its own words].", **_FOLDING),
+    Option(
+        metavar="LABEL=PHRASE", help="What a label means, in words; can be given several times [its name]."
+    ),
 ]
 _Public = Annotated[
-    str | None, Option(help="Public text: a file, a folder or hf:NAME [what comes with minilm].", **_FOLDING)
+    str | None, Option(help="Public text: a file, a folder or hf:NAME [what comes with minilm].")
 ]
 
 
 def cuts(
     model: _Model,
     labels: _Labels = None,
-    check: Annotated[bool, Option(help="Cut at every one of them and run the leak check.")] = True,
+    check: Annotated[bool, Option(help="Cut at each of them and run the leak check.")] = True,
     json: options.Json = False,
 ) -> None:
-    """The legal cuts of a model, what would cross, and which residuals are dropped.
+    """List where a model can be cut in two, and what would cross.
 
     Example: dpf cuts minilm --no-check
     """
@@ -48,18 +47,20 @@ def cuts(
     with output.working("loading the model"):
         whole = load_model(model, labels=labels)
     rows: list[dict[str, Any]] = []
-    for info in legal_cuts(whole):
-        row = {
-            "cut": str(info.cut),
-            "shape": info.shape,
-            "residual_dropped": info.cut.drops_residual,
-            "row_local": info.cut.row_local,
-        }
-        if check:
-            with output.working(f"checking {info.cut}"):
+    legal = list(legal_cuts(whole))
+    with Bars() as bars:
+        for info in legal:
+            row = {
+                "cut": str(info.cut),
+                "shape": info.shape,
+                "residual_dropped": info.cut.drops_residual,
+                "row_local": info.cut.row_local,
+            }
+            if check:
                 pair = split_model(whole, info.cut, allow_vocabulary_head=True)
                 row["problems"] = list(check_split(pair, whole).problems)
-        rows.append(row)
+                bars("checking cuts", len(rows) + 1, len(legal), {})
+            rows.append(row)
     if json:
         output.print_json(rows)
         return
@@ -81,21 +82,24 @@ def split(
     width: Annotated[int | None, Option(help="d', the columns that cross, with maps M1 and M2.")] = None,
     labels: _Labels = None,
     allow_vocabulary_head: Annotated[
-        bool, Option("--allow-vocabulary-head", help="Let a masked-LM head go to the provider.")
+        bool, Option("--allow-vocabulary-head", help="Let the provider have a masked-LM head.")
     ] = False,
     fold: _Fold = None,
     epsilon: _FoldEpsilon = None,
-    records: Annotated[int | None, Option(help="About how many will be released.", **_FOLDING)] = None,
+    records: Annotated[int | None, Option(help="About how many records will be released.")] = None,
     describe: _Describe = None,
     public: _Public = None,
-    pooling: Annotated[str | None, Option(help="What is read [by the model].", **_FOLDING)] = None,
-    rows: Annotated[int | None, Option(help="n, the tokens of every text [64].", **_FOLDING)] = None,
+    pooling: Annotated[
+        str | None,
+        Option(help="What `output` reads: mean, mean2, cls, pooler or last [by the model]."),
+    ] = None,
+    rows: Annotated[int | None, Option(help="n, the tokens read of every text [64].")] = None,
     json: options.Json = False,
 ) -> None:
-    """Cut a model in two: the front for the user, the back for the provider, checked for leaks.
+    """Cut a model in two: a front for users, a back for the provider.
 
-    With --fold there is no back yet: OUT/projection/front releases text and label of a record under one
-    epsilon. Collect such records with dpf serve OUT/projection --collect DIR.
+    The halves are checked for leaks. With --fold there is no back yet: OUT/projection/front releases text and
+    label of a record under one epsilon. Collect such records with dpf serve OUT/projection --collect DIR.
 
     Example: dpf split minilm --cut encoder.3 --out halves
     """

@@ -41,19 +41,17 @@ def ui(
     token_file: options.ProviderToken = None,
     ca: options.Ca = None,
     proxy: options.Proxy = None,
-    port: Annotated[int, Option(help="On this machine only; 0 takes a free one.")] = 8766,
+    port: Annotated[int, Option(help="The port of the page, on this machine; 0 takes a free one.")] = 8766,
     pair: Annotated[
         bool, Option("--pair", help="Ask about pairs of texts [where the run's records are pairs].")
     ] = False,
     vocabulary: Annotated[
         int | None,
-        Option(
-            help="Most tokens that the reconstruction chooses from [all where rows are local, else 8000]."
-        ),
+        Option(help="Tokens that the reconstruction chooses from [all, or 8000 inside a model]."),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Ask in the browser, and see what it costs, what was sent, and what it tells others.
+    """Ask in your browser, and see what it costs and what it tells.
 
     Prints its address as one line of JSON when it listens; the address holds a key, and is for you alone.
     Only this machine can reach it. Ctrl-C ends it in order. Where a row crosses for each token, it shows what

@@ -250,7 +250,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
 
 
 def _read_manifest(place: Path) -> tuple[dict[str, Any], CorpusSpec, _Batches]:
-    remedy = "Finish the release with resume, or name its folder."
+    remedy = "Finish it with dpf release --resume, or name its folder."
     manifest = read_json(place / MANIFEST, name="corpus", remedy=remedy)
     try:
         keys = _FIRST_KEYS if manifest["format"] == 1 else _KEYS

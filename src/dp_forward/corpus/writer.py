@@ -260,7 +260,7 @@ def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Relea
         raise InvalidInput("ledger", rule, "another", "Name that one to resume.")
     if log.charged and known is not None and known.state is State.RESERVED and not resume:
         rule = "be new, or resumed"
-        raise InvalidInput("out", rule, "a release that was not finished", "Use resume to go on with it.")
+        raise InvalidInput("out", rule, "a release that was not finished", "Add resume=True to continue it.")
     unit, protected = spec.release.mechanism().unit, spec.guarantee().mechanism.unit
     label = " + label" if isinstance(spec.labels, LabelMechanism) else ""
     name = f"corpus: {spec.release.mechanism().name} per {unit}{label}"

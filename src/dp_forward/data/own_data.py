@@ -51,7 +51,9 @@ def name_task(source: str) -> tuple[str, str | None]:
     path = Path(source).expanduser().absolute()
     if is_path(source):
         if path.suffix == ".toml":
-            raise InvalidInput("data", "be a file of records", path.name, "Name a plan with --plan.")
+            raise InvalidInput(
+                "data", "be a file of records", path.name, "A plan is for dpf finetune --plan."
+            )
         if path.is_file() and not is_data_file(path):
             raise InvalidInput("data", "be CSV, TSV, JSONL, JSON or Parquet", path.name, "Convert it.")
         if not path.exists():
@@ -113,7 +115,7 @@ def _infer(draft: Task, settings: Mapping[str, Any]) -> Task:
     rows = open_source(draft, "train", draft.source)
     head = list(islice(rows, _HEAD))
     refuse_if(not head, "data", "hold records", f"none in {source_name(draft.source)}", "Fill the file.")
-    task = _find_columns(draft, head)
+    task = _find_columns(draft, head, named="text_column" in settings)
     if not task.labels:
         task = replace(task, labels=_order_labels(_survey(task, chain(head, rows)), source_name(task.source)))
     splits = splits_of(task, task.source)
@@ -126,7 +128,8 @@ def _infer(draft: Task, settings: Mapping[str, Any]) -> Task:
     return replace(task, splits=("train", *sorted(splits)), validation_share=share)
 
 
-def _find_columns(draft: Task, head: list[Row]) -> Task:
+def _find_columns(draft: Task, head: list[Row], *, named: bool) -> Task:
+    """The task with its columns; ``named``: a caller can name them."""
     first = head[0]
     texts, label = draft.text_fields, draft.label_field
     if not draft.header and not texts and not label and len(first.fields) == 2:
@@ -136,12 +139,12 @@ def _find_columns(draft: Task, head: list[Row]) -> Task:
             label, text = sorted(kinds, key=lambda name: kinds[name])
             return replace(draft, text_fields=(text,), label_field=label)
     if not texts:
-        texts = (records.find_column(first, "text", known=(label,), head=head),)
+        texts = (records.find_column(first, "text", known=(label,), head=head, named=named),)
     if not label and not draft.unlabelled:
-        label = records.find_column(first, "label", known=texts, head=head)
+        label = records.find_column(first, "label", known=texts, head=head, named=named)
     for name, option in (*((text, "text") for text in texts), (label, "label")):
         if name and name not in first.fields:
-            rule = f"have the column that --{option}-column names"
+            rule = f"have the column that {option}_column names"
             shown = records.columns_shown(first, known=(*texts, label), head=head)
             raise first.wrong(rule, shown, "Name one of these.")
     return replace(draft, text_fields=texts, label_field=label)
@@ -174,7 +177,7 @@ def _order_labels(
     counts, firsts = Counter[str](), dict[str, str]()
     for word, place in found:
         if word not in firsts:
-            remedy = "Check which column holds the labels (--label-column)."
+            remedy = "Check which column holds the labels."
             if len(firsts) == _MOST_LABELS:
                 rule = f"have at most {_MOST_LABELS} labels"
                 raise InvalidInput(name, rule, f"one more at {place}", remedy)

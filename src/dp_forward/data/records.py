@@ -135,17 +135,20 @@ def find_column(
     known: Sequence[str] = (),
     head: Sequence[Row] = (),
     may_lack: bool = False,
+    named: bool = False,
 ) -> str:
     """The one column with a usual name of this kind; empty where there is none and it ``may_lack``.
 
-    ``known`` are columns that are something else, ``head`` some more rows, for `columns_shown`.
+    ``known`` are columns that are something else, ``head`` some more rows, for `columns_shown`; ``named``
+    says that a caller can name columns.
     """
     found = [column for column in row.fields if _is_usual(column, _USUAL[kind]) and column not in known]
     if len(found) == 1 or (may_lack and not found):
         return "".join(found)
     rule = f"have one column with a usual name of a {kind} ({_SHOWN[kind]}, ...)"
-    remedy = f"Name it: --{kind}-column NAME; or --no-header if the file has none."
-    remedy = remedy if name == "data" else f"Rename the one of the {kind}s."
+    remedy = f"Rename the one of the {kind}s."
+    if named:
+        remedy = f"Name it: {kind}_column=NAME; or header=False if the file has none."
     raise row.wrong(rule, columns_shown(row, known=known, head=head), remedy, name=name)
 
 

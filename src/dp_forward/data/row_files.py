@@ -111,7 +111,7 @@ def read_rows(path: Path, *, name: str = "data", header: bool = True) -> Iterato
         rule = f"end in one of {', '.join(_READERS)} (text ones also .gz)"
         raise InvalidInput(name, rule, path.name, "Rename or convert it.")
     if not header and suffix_of(path) not in (".tsv", ".csv"):
-        raise InvalidInput("header", "go with CSV and TSV files", path.name, "Leave out --no-header.")
+        raise InvalidInput("header", "go with CSV and TSV files", path.name, "Leave out header=False.")
     return _READERS[suffix_of(path)](_File(path, name, header))
 
 

@@ -163,13 +163,16 @@ TASKS: Final[Mapping[str, Task]] = MappingProxyType({task.name: task for task in
 """Name -> task."""
 
 
-def find_task(name: str) -> Task:
-    """The built-in task of a ``name``; an unknown one is answered with the known ones and the closest."""
+def find_task(name: str, *, setting: str = "task") -> Task:
+    """The built-in task of a ``name``; an unknown one is answered with the known ones and the closest.
+
+    ``setting`` is what the error calls it.
+    """
     known = task_name(name)
     if known in TASKS:
         return TASKS[known]
     remedy = suggest_task(known) or "Take one of these, or name a file of your own."
-    raise InvalidInput("task", f"be one of {', '.join(TASKS)}", repr(name[:40]), remedy)
+    raise InvalidInput(setting, f"be one of {', '.join(TASKS)}", repr(name[:40]), remedy)
 
 
 def suggest_task(name: str) -> str:

@@ -47,10 +47,10 @@ class FixedLength:
             raise InvalidInput(
                 "tokenizer", "have a PAD token", "none", "Set tokenizer.pad_token = tokenizer.eos_token."
             )
-        count("length", self.length, remedy="Use the number of tokens of an ordinary text.")
+        count("rows", self.length, remedy="Use the number of tokens of an ordinary text.")
         if self.most_positions is not None and self.length > self.most_positions:
             rule = f"fit the model's {self.most_positions} positions"
-            raise InvalidInput("length", rule, self.length, "Use a smaller length.")
+            raise InvalidInput("rows", rule, self.length, "Use fewer tokens of a text.")
         self._check_room(pair=False)
 
     def encode(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> dict[str, Tensor]:
@@ -109,7 +109,7 @@ class FixedLength:
         special = 0 if count_special is None else count_special(pair=pair)
         if self.length < special:
             rule = f"hold the tokenizer's {special} special tokens"
-            raise InvalidInput("length", rule, self.length, "Use a greater length.")
+            raise InvalidInput("rows", rule, self.length, "Use more tokens of a text.")
 
 
 def check_vocabulary(tokenizer: Any, table: int | None) -> None:

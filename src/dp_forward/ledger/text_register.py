@@ -78,7 +78,7 @@ class TextRegister:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        place = _default_path() if path is None else Path(path).absolute()
+        place = self.usual_path() if path is None else Path(path).absolute()
         try:
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -88,6 +88,13 @@ class TextRegister:
         self._database = Database.open_or_create(place, new, refuse=_refuse, **only_ours)
         with self._database.transaction(write=False) as connection:
             (self._secret,) = connection.execute("SELECT secret FROM owner").fetchone()
+
+    @staticmethod
+    def usual_path() -> Path:
+        """Where the owner's register is, or will be."""
+        home, data = os.environ.get("DPF_HOME"), os.environ.get("XDG_DATA_HOME")
+        folder = Path(home) if home else Path(data or Path.home() / ".local" / "share") / "dp-forward"
+        return folder.expanduser().absolute() / "register"
 
     def declare(self, kind: Literal["raw", "public"], prints: Prints) -> str:
         """Enter texts that are about to be used as they are; returns the commitment to this entry.
@@ -162,7 +169,7 @@ class TextRegister:
                 exact, close = _compare(connection, entry, keyed)
                 if bounded and exact.any() and entry.protects != protects:
                     rule = f"be {entry.protects}, as before for some of these texts"
-                    remedy = "Epsilons of two kinds do not add up: name a --ledger for this one."
+                    remedy = "Epsilons of two kinds do not add up: charge this one alone, with ledger=FILE."
                     raise InvalidInput("release", rule, protects, remedy)
                 spent[exact] += np.array([entry.charge.epsilon_units, entry.charge.mu2_units], dtype=object)
                 before, near = before | exact, near | close
@@ -194,6 +201,12 @@ class TextRegister:
             (size,) = connection.execute(pages).fetchone()
         kinds = {kind: found.get(kind, {"entries": 0, "texts": 0}) for kind in ("released", "raw", "public")}
         return {"register": str(self._database.path), "bytes": size, **kinds}
+
+    def verify(self) -> None:
+        """Check every page; raises `LedgerCorrupt`."""
+        with self._database.transaction(write=False) as connection:
+            if connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
+                raise _refuse(Problem("damaged"))
 
     def __enter__(self) -> Self:
         return self
@@ -270,8 +283,8 @@ def _refuse_beyond(before: Mask, spent: float, budget: float | None) -> None:
         cap = "one release" if budget is None else budget
         raise BudgetExhausted(
             f"{before.sum()} of {len(before)} texts were released before: with this release, epsilon {spent} "
-            f"would be charged to a text, beyond {cap}. Nothing was charged. Say --budget {spent} if that is "
-            "meant; --ledger FILE charges in a ledger that knows of no other."
+            f"would be charged to a text, beyond {cap}. Nothing was charged. Say budget={spent} if that is "
+            "meant; ledger=FILE charges in a ledger that knows of no other."
         )
 
 
@@ -301,12 +314,6 @@ def _insert(
         runs = _distinct(some[:, 1:])
         blobs = _distinct(some[:, 0]).tobytes(), runs[runs != 0].tobytes()
         connection.execute("INSERT INTO pieces VALUES (?, ?, ?)", (made.lastrowid, *blobs))
-
-
-def _default_path() -> Path:
-    home, data = os.environ.get("DPF_HOME"), os.environ.get("XDG_DATA_HOME")
-    folder = Path(home) if home else Path(data or Path.home() / ".local" / "share") / "dp-forward"
-    return folder.expanduser().absolute() / "register"
 
 
 def _refuse(problem: Problem) -> DpForwardError:

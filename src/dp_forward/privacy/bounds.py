@@ -132,7 +132,7 @@ class NormBound(Bound):
         # A record may be folded into one bounded vector (`noise.folded_record`); a label alone has none.
         if unit.kind == "label" or (unit.kind == "record" and self.over == "row"):
             rule = "lie in the text for a bound"
-            raise InvalidInput("unit", rule, unit, "compose() the text with its label.")
+            raise InvalidInput("unit", rule, unit, "Use text, token or phrase:c.")
         if self.over == "matrix":
             return None
         if unit.tokens is None:
@@ -141,7 +141,7 @@ class NormBound(Bound):
 
     def _known_rows(self, purpose: str) -> int:
         if self.rows is None:
-            remedy = "Give the fixed public length: normalise_rows(1.0, rows=n)."
+            remedy = "Give the fixed public length, such as rows=128."
             raise InvalidInput("rows", f"be known for a row-wise bound and {purpose}", None, remedy)
         return self.rows
 

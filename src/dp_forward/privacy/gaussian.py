@@ -92,7 +92,7 @@ class GaussianNoise(Mechanism):
 
 def settle(mechanism: GaussianNoise, *, sigma: float, gain: float = 1.0) -> None:
     """Validate the common fields of a Gaussian mechanism and set its mu."""
-    checks.positive("sigma", sigma, remedy="Take it from calibrate().")
+    checks.positive("sigma", sigma, remedy="Calibrate it for a budget, or try 4.")
     checks.count("releases", mechanism.releases, remedy=_RELEASES)
     checks.delta(mechanism.at_delta, zero=False, name="at_delta")
     mu = math.sqrt(mechanism.releases) * mechanism.sensitivity.value * gain / sigma

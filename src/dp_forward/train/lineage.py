@@ -250,7 +250,7 @@ def check_fits(start: StartingPoint, corpus: ReleasedCorpus) -> None:
     """Refuse a corpus that this back cannot learn from, before anything is written."""
     spec, cut = corpus.release, start.back.cut
     if corpus.labels is None:
-        remedy = "Have them released: public, or randomized by --label-epsilon."
+        remedy = "Have them released: public, or with dpf release --label-epsilon."
         raise InvalidInput("releases", "hold labels", "none", remedy)
     fronts = [start.front_digest] if start.front is None else [start.front_digest, half_digest(start.front)]
     refuse_other_releases(corpus, fronts, start.spec, "noise", "rows", "labels")

@@ -64,24 +64,28 @@ class Plan(TaskSettings):
 
     retired: ClassVar[Mapping[str, Any]] = {**_RETIRED, "early_stopping": 0}
     model: str = setting(
-        "minilm", "A Hugging Face name or folder, or a run, whose halves are then taken.", "usual"
+        "minilm", "A Hugging Face name or folder, minilm, or the folder of an earlier run.", "usual"
     )
     cut: str | None = setting(None, "Where to cut: see dpf cuts MODEL [output].", "usual")
     regime: Regime = setting(Regime.RELEASE_ONCE, "release-once, public-front or end-to-end.", "usual")
-    mechanism: str = setting("privunit", "Which noise, or none.", "usual", short="-m")
-    epsilon: float | None = setting(None, "The budget per text; there is no default.", "usual", short="-e")
+    mechanism: str = setting(
+        "privunit", "Which noise, such as matrix-gaussian; or none.", "usual", short="-m"
+    )
+    epsilon: float | None = setting(
+        None, "The privacy budget of a text; there is no default.", "usual", short="-e"
+    )
     delta: float | None = setting(
-        None, "The budget's delta [1e-5 for Gaussian noise, 0 for pure].", "usual", short="-d"
+        None, "Delta of the budget [1e-5 for Gaussian noise, else 0].", "usual", short="-d"
     )
     unit: str = setting("text", "What is protected: text, token or phrase:c.", "advanced")
-    norm: float | None = setting(None, "C [by rule: 1, or 8 at embeddings].", "advanced", POSITIVE)
+    norm: float | None = setting(None, "C, the norm bound [1, or 8 at embeddings].", "advanced", POSITIVE)
     threshold_share: float | None = setting(None, "PrivUnit's t as a share of t* [by rule].", "advanced")
     training_epsilon: float | None = setting(
         None, "The noise while the front trains, where that may be less than what is released."
     )
     training_threshold_share: float | None = setting(None, "As threshold_share, while the front trains.")
     rows: int | None = setting(
-        None, "n, the tokens of every text [by rule, 64 at output].", "advanced", COUNT
+        None, "n, the tokens read of every text [by rule, 64 at output].", "advanced", COUNT
     )
     width: int | None = setting(
         None,
@@ -91,17 +95,17 @@ class Plan(TaskSettings):
     )
     label_privacy: str | None = setting(
         None,
-        "folded (under the record's one epsilon) or public [folded at output, else public].",
+        "folded (one epsilon covers text and label) or public [folded at output, else public].",
         "usual",
         choice_of("folded", "public", remedy="Or randomize them: --label-epsilon."),
         switch="--labels",
     )
     describe: Mapping[str, Any] = setting(
-        dict, "What a label means, in words; can be given several times [the label's own words].", "usual"
+        dict, "What a label means, in words; can be given several times [its name].", "usual"
     )
     back: str | None = setting(
         None,
-        "closed-form or gradient [closed-form where labels are folded].",
+        "How the back is trained: closed-form or gradient [closed-form for folded labels].",
         "advanced",
         choice_of("closed-form", "gradient", remedy="Leave it out for the rule."),
     )
@@ -112,7 +116,7 @@ class Plan(TaskSettings):
     )
     label_epsilon: float | None = setting(
         None,
-        "Randomize labels with this budget.",
+        "Randomize labels with this budget of their own.",
         "usual",
         partial(checks.positive, remedy="Leave it out for public labels."),
     )
@@ -121,7 +125,7 @@ class Plan(TaskSettings):
     )
     epochs: float | None = setting(None, "Epochs on the task [by rule].", "usual", POSITIVE)
     batch: int | None = setting(None, "Texts per step [by rule].", "advanced", COUNT)
-    learning_rate: float | None = setting(None, "Of the task's training [by rule].", "advanced", POSITIVE)
+    learning_rate: float | None = setting(None, "Learning rate on the task [by rule].", "advanced", POSITIVE)
     head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
     weight_decay: float = setting(0.01, "AdamW's weight decay.", check=NONNEGATIVE)
     schedule: Schedule = setting(
@@ -134,34 +138,32 @@ class Plan(TaskSettings):
         None, "Epochs without noise, bound or maps first, where the front trains.", "advanced", NONNEGATIVE
     )
     auxiliary_weight: float | None = setting(
-        None, "Label loss at the cut, where the front trains.", "advanced", NONNEGATIVE
+        None, "Weight of a label loss at the cut, where the front trains.", "advanced", NONNEGATIVE
     )
     auxiliary_alone: bool | None = setting(
         None, "Whether the front's own weights learn from the auxiliary loss only."
     )
     public: str | None = setting(
-        None, "Public text: a file, a folder or hf:NAME; with labels, what public-front trains on.", "usual"
+        None, "Public text: a file, a folder or hf:NAME; public-front needs labels in it.", "data"
     )
-    public_task: str | None = setting(None, "Public data for public-front, such as imdb.", "usual")
+    public_task: str | None = setting(None, "A built-in task as public text, such as imdb.", "data")
     public_epochs: float | None = setting(None, "Epochs on the public data [by rule].", "advanced", POSITIVE)
     public_batch: int | None = setting(None, "Public texts per step.", check=COUNT)
     public_learning_rate: float | None = setting(None, "Of the public step.", check=POSITIVE)
     public_head_learning_rate: float | None = setting(None, _HEAD_RATE_HELP, check=POSITIVE)
-    public_limit: int | None = setting(None, "A sample of the public texts.", "advanced", COUNT)
+    public_limit: int | None = setting(None, "Use a sample of so many public texts.", "advanced", COUNT)
     public_relabel: bool | None = setting(
         None, "Train first on the public labels without noise, then through it on what that model says."
     )
     public_words: int | None = setting(
-        None, "Cut public texts to pieces of so many words; 0: whole.", "advanced", COUNT_OR_ZERO
+        None, "Cut public texts into pieces of so many words; 0: keep them whole.", "advanced", COUNT_OR_ZERO
     )
-    train_limit: int | None = setting(None, "A sample of the texts.", "usual", COUNT)
-    evaluation_limit: int | None = setting(
-        None, "A sample of the texts it is measured on.", "advanced", COUNT
-    )
+    train_limit: int | None = setting(None, "Train on a sample of so many texts.", "data", COUNT)
+    evaluation_limit: int | None = setting(None, "Measure on a sample of so many texts.", "advanced", COUNT)
     evaluation_draws: int = setting(
         10, "Draws of the noise per text.", "advanced", partial(checks.count, remedy="Use 10 or more.")
     )
-    precision: Precision = setting("auto", "auto, fp32 or bf16.", "advanced", _PRECISION)
+    precision: Precision = setting("auto", "Numbers in training: auto, fp32 or bf16.", "advanced", _PRECISION)
 
     def __post_init__(self) -> None:
         # Not above: both packages load torch, which `--help` does without.
@@ -174,7 +176,7 @@ class Plan(TaskSettings):
             raise InvalidInput("regime", rule, repr(self.regime), remedy)
         object.__setattr__(self, "regime", Regime(self.regime))
         if self.public_task is not None:
-            object.__setattr__(self, "public_task", find_task(self.public_task).name)
+            object.__setattr__(self, "public_task", find_task(self.public_task, setting="public_task").name)
         if self.public is not None:
             object.__setattr__(self, "public", absolute_source(self.public))
         if self.label_prior is not None:
@@ -192,7 +194,7 @@ class Plan(TaskSettings):
         super().__post_init__()
         _ = self.training_noise  # makes the choice, which refuses what means nothing
         if self.label_epsilon is None and self.label_prior is not None:
-            raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
+            raise InvalidInput("label_prior", "go with label_epsilon", "alone", "Give label_epsilon=2.")
         for name, broken, rule, remedy in self._rules():
             refuse_if(broken, name, rule, getattr(self, name), remedy)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # loads torch, which `--help` does without
 __all__ = ["PlanBase", "TaskSettings", "kind_of", "read_settings", "setting_of"]
 
 Check = Callable[[str, Any], object]  # takes the name and the value of a setting; raises `InvalidInput`
-Group = Literal["usual", "advanced"]
+Group = Literal["usual", "data", "advanced"]
 Kind = Literal["bool", "int", "float", "Mapping", "tuple[str", "tuple", "str"]
 
 _LEFT_OUT: Final = "Leave it out for the default."
@@ -158,31 +158,31 @@ class TaskSettings(PlanBase):
     """
 
     task: str = setting(
-        help="sst2, imdb, qqp, rotten-tomatoes; or a name for DATA [the file's].",
-        group="usual",
+        help="sst2, imdb, qqp, rotten-tomatoes; or a name for DATA [that of the file].",
+        group="data",
         missing="Name your data, or try rotten-tomatoes.",
     )
     text_column: tuple[str, ...] | None = setting(
-        None, "The column of texts; given twice, of pairs [by its name].", "usual"
+        None, "The column of texts; given twice, for pairs of texts [found by its name].", "data"
     )
-    label_column: str | None = setting(None, "The column of labels [by its name].", "usual")
+    label_column: str | None = setting(None, "The column of labels [found by its name].", "data")
     header: bool = setting(
         True,
         "Whether a CSV or TSV file begins with the names of its columns.",
-        "usual",
+        "data",
         switch="--header/--no-header",
     )
     labels: tuple[str, ...] | None = setting(None, "The labels, in order [those of the training part].")
     validation_share: float | None = setting(
         None,
-        "Share of the training records to measure on, thereby declared public [0.1 where there is no split].",
+        "Share of the records set aside to measure on, and so declared public [0.1 if there is no split].",
         "advanced",
         _check_validation_share,
     )
-    evaluation_split: str = setting("validation", 'What it is measured on; "" for nothing.', "advanced")
-    seed: int = setting(0, "Of everything but released noise.", "advanced", COUNT_OR_ZERO)
+    evaluation_split: str = setting("validation", 'The split it is measured on; "" for none.', "advanced")
+    seed: int = setting(0, "Seed of everything but released noise.", "advanced", COUNT_OR_ZERO)
     data: Mapping[str, str] = setting(
-        dict, "Where a task's files lie; can be given several times.", "usual", decides=False
+        dict, "Where the files of a task are; can be given several times.", "data", decides=False
     )
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from dp_forward import privacy
 from dp_forward.errors import InvalidInput, refuse_if
+from dp_forward.privacy import checks
 
 if TYPE_CHECKING:  # a plan names its regime; and a release's description may load torch
     from dp_forward.release_spec import ReleaseSpec
@@ -165,9 +166,9 @@ def label_mechanism_for(
 ) -> privacy.RandomizedResponse | privacy.ResponseWithPrior | None:
     """Randomized response of ``labels`` labels (with a ``prior``); None, for public ones, without epsilon."""
     if epsilon is None:
-        refuse_if(prior is not None, "label_prior", "go with label_epsilon", "alone", "Give --label-epsilon.")
+        refuse_if(prior is not None, "label_prior", "go with label_epsilon", "alone", "Give label_epsilon=2.")
         return None
-    budget = privacy.Budget(epsilon)
+    budget = privacy.Budget(checks.epsilon(epsilon, name="label_epsilon"))
     if prior is None:
         return privacy.calibrate(privacy.RandomizedResponse, budget, labels=labels)
     refuse_if(len(prior) != labels, "label_prior", f"have {labels} numbers", len(prior), "One per label.")

@@ -171,7 +171,8 @@ def weakness(report: Mapping[str, Any]) -> str | None:
     if report.get("regime") == Regime.RELEASE_ONCE:
         return (
             f"{said} A front that never learnt this kind of task puts little of it into a matrix of bounded "
-            "norm: with public text of the kind, train it first (--regime public-front --public FILE)."
+            "norm. With public text of the kind, train it first: dpf finetune --regime public-front --public "
+            "FILE."
         )
     return f"{said} More texts or a larger epsilon may help."
 

@@ -94,7 +94,7 @@ class RunFolder:
         if not known.is_file():
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise InvalidInput("out", "be a new folder or a run of this plan", self.path, "Name another.")
-            refuse_if(resume, "out", "hold a run to resume", self.path, "Leave out --resume to start one.")
+            refuse_if(resume, "out", "hold a run to resume", self.path, "Leave out resume=True to start one.")
             self.path.mkdir(parents=True, exist_ok=True)
             write_json(known, {"digest": digest, "plan": plan.as_dict()})
             return
@@ -104,7 +104,7 @@ class RunFolder:
             raise InvalidInput("out", f"hold a readable {_PLAN}", known, "Name another folder.") from None
         refuse_if(stored != digest, "out", "hold no other plan", self.path, "Name another folder.")
         if not resume and not self.complete:
-            raise InvalidInput("out", "hold no unfinished run", self.path, "Add --resume to continue it.")
+            raise InvalidInput("out", "hold no unfinished run", self.path, "Add resume=True to continue it.")
 
     @property
     def complete(self) -> bool:

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from dp_forward.noise import release
-from dp_forward.noise.released.entropy import keystream
+from dp_forward.noise.released import entropy
+from dp_forward.noise.released.entropy import cipher_is_right, keystream
 from dp_forward.privacy import NoiseSpec
 
 HIDDEN = np.ones((4, 8))
@@ -21,6 +22,13 @@ def test_a_stream_gives_what_was_asked_and_never_the_same_again() -> None:
     assert [len(part) for part in parts] == [16, 16, 1, 0, 4096]
     assert parts[0] != parts[1]
     assert keystream()(64) != keystream()(64)
+
+
+def test_the_cipher_is_compared_with_a_known_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cipher_is_right()
+    stretch = entropy._stretch
+    monkeypatch.setattr(entropy, "_stretch", lambda key, counter: stretch(key[::-1], counter))
+    assert not cipher_is_right(), "the control"
 
 
 def test_the_bytes_are_uniform() -> None:

@@ -358,6 +358,6 @@ def test_off_loopback_a_store_is_as_good_as_a_token(tmp_path: Path) -> None:
     (tmp_path / "pem").write_text("")
     tls = {"tls_cert": tmp_path / "pem", "tls_key": tmp_path / "pem", "host": "0.0.0.0"}
     ServerSettings(store=tmp_path, **tls)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="--store"):
+    with pytest.raises(InvalidInput, match="--token-file, --tls-cert"):
         ServerSettings(**tls)  # type: ignore[arg-type]
     assert "password" not in repr(ServerSettings(store="postgresql://me:password@host/db"))

@@ -31,8 +31,19 @@ ENTROPY_IS_SECRET: Final = (
 
 def keystream() -> Entropy:
     """A stream of fresh bytes for one release."""
-    cipher = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(os.urandom(16)))
-    encryptor = cipher.encryptor()
+    return _stretch(os.urandom(32), os.urandom(16))
+
+
+def cipher_is_right() -> bool:
+    """Whether the cipher of `keystream` gives the test vector of NIST SP 800-38A, F.5.5."""
+    key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
+    plain, sealed = "6bc1bee22e409f96e93d7e117393172a", "601ec313775789a5b7a7f504bbf3d228"
+    known = (int(plain, 16) ^ int(sealed, 16)).to_bytes(16, "big")
+    return _stretch(key, bytes(range(0xF0, 0x100)))(16) == known
+
+
+def _stretch(key: bytes, counter: bytes) -> Entropy:
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
 
     def fresh(size: int) -> bytes:
         return encryptor.update(bytes(size))

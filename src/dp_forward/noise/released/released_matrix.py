@@ -234,7 +234,7 @@ def _refused(value: str) -> InvalidInput:
         "mechanism",
         "be PrivUnit, K-ary response or uniform Gaussian noise within a norm bound, to be released",
         value,
-        "Calibrate a PrivUnit with bound=normalise(1.0), unit=TEXT.",
+        "Use PrivUnit for a text, normalised to norm 1.",
     )
 
 

@@ -60,7 +60,7 @@ class Sanitizer(nn.Module):
                 "mechanism",
                 "release hidden matrices within a norm bound",
                 type(mechanism).__name__,
-                "Calibrate with bound=normalise(1.0), unit=TEXT.",
+                "Use PrivUnit for a text, normalised to norm 1.",
             )
         super().__init__()
         self._bound, self._mechanism = bound, mechanism

@@ -390,7 +390,7 @@ def _open_ledger(path: Path, policy: Policy, budget: float | None, per_day: floa
     if path.exists():
         ledger = Ledger.open(path)
     elif budget is None and (per_day is None or own.charge.mu2_units):
-        remedy = "Say how much may be spent in all, such as 50. Only pure noise goes by the day alone."
+        remedy = "Say how much may be spent in all: budget=50. Only pure noise goes by the day alone."
         raise InvalidInput("budget", "be given for a new ledger", "none", remedy)
     else:
         wanted = None if budget is None else Budget(budget, policy.noise.delta or 0.0)

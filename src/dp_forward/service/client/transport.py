@@ -130,7 +130,7 @@ class Connection(TypedDict, total=False):
 
 
 class Transport:
-    """Connections to one server. Setting ``stopping`` ends every pause.
+    """Connections to one server, which errors call ``setting``. Setting ``stopping`` ends every pause.
 
     ``token``, ``ca``, ``proxy``, ``retry``, ``say`` and ``transport`` are those of `Connection`.
     """
@@ -145,8 +145,9 @@ class Transport:
         retry: RetryPolicy | None = None,
         say: Callable[[str], None] | None = None,
         transport: Any = None,
+        setting: str = "server",
     ) -> None:
-        url, self._retry, self._say, self._told = _address(server), retry or RetryPolicy(), say, 0.0
+        url, self._retry, self._say, self._told = _address(server, setting), retry or RetryPolicy(), say, 0.0
         self.address = str(url).rstrip("/")
         headers = {"user-agent": "dp-forward", "accept-encoding": "identity", "accept": "application/json"}
         if token is not None:
@@ -295,15 +296,15 @@ def _untrusted(failure: Exception, call: Call) -> ServerRefused:
     return ServerRefused(f"The server is not spoken to: {failure}. {remedy} {call.kept}".rstrip())
 
 
-def _address(server: str) -> httpx.URL:
+def _address(server: str, setting: str) -> httpx.URL:
     """The address, if it is one to speak to; plain HTTP is for this machine only."""
     url = _parse(server)
     if url is None or url.scheme not in ("http", "https") or url.userinfo:
         rule = "be an address such as https://host:8000"
-        raise InvalidInput("server", rule, "another", "Give a token as token.")
+        raise InvalidInput(setting, rule, "another", "Give a token apart from it.")
     if url.scheme == "http" and not is_loopback(url.host):
         rule = "be https, unless it is on this machine"
-        raise InvalidInput("server", rule, "http", "Without TLS others read the answers.")
+        raise InvalidInput(setting, rule, "http", "Without TLS others read the answers.")
     return url
 
 

