@@ -212,11 +212,11 @@ def word_rivals(experiment: Experiment, results: Results, *, smoke: bool) -> Non
         vocabulary.learn(word for text in sample.texts for word in split_words(text))
     say(f"{len(vocabulary.words)} public words, {vocabulary.unknown} others placed")
     custom = CustomSets(vocabulary)
-    totals = [0.0, *OURS, 64.0, 256.0] if not smoke else [0.0, 4.0]
+    totals = [0.0, 4.0] if smoke else [0.0, *OURS, 64.0, 256.0]
     measure_rival(experiment, custom, totals, "CusText", results)
     replacement = WordReplacement(vocabulary)
     nearest = [np.partition(rows, 1, axis=1)[:, 1] for rows in vocabulary.rows()]
-    per_word = [total / results_words(experiment) for total in (4.0, 512.0)]
+    per_word = [total / experiment.facts()["words_per_question"] for total in (4.0, 512.0)]
     results.put(
         "vocabulary",
         {
@@ -230,17 +230,9 @@ def word_rivals(experiment: Experiment, results: Results, *, smoke: bool) -> Non
         },
     )
     own = [total * replacement.largest for total in OURS]
-    totals = (
-        sorted([*OURS, *own, 128.0, 256.0, 512.0, 1024.0, 2048.0, NOISELESS])
-        if not smoke
-        else [4.0, NOISELESS]
-    )
+    wanted = [*OURS, *own, 128.0, 256.0, 512.0, 1024.0, 2048.0, NOISELESS]
+    totals = [4.0, NOISELESS] if smoke else sorted(wanted)
     measure_rival(experiment, replacement, totals, "SanText", results)
-
-
-def results_words(experiment: Experiment) -> float:
-    """Words of a question, on average."""
-    return float(experiment.facts()["words_per_question"])
 
 
 def masked_rival(experiment: Experiment, folder: Path | None, results: Results, *, smoke: bool) -> None:
@@ -252,7 +244,7 @@ def masked_rival(experiment: Experiment, folder: Path | None, results: Results, 
     made = {} if folder is None else json.loads((folder / REPORT).read_text(encoding="utf-8"))
     kept = {key: made.get(key) for key in ("corpus", "steps", "batch", "held_out_loss", "seconds")}
     results.put("masked_model", {"clip": [low, high], "clip_deviations": CLIP_DEVIATIONS, **kept})
-    totals = [*OURS, 256.0, 1024.0, 4096.0, NOISELESS] if not smoke else [4.0, NOISELESS]
+    totals = [4.0, NOISELESS] if smoke else [*OURS, 256.0, 1024.0, 4096.0, NOISELESS]
     measure_rival(experiment, rewriting, totals, "DP-MLM", results)
 
 

@@ -230,7 +230,7 @@ class MaskedRewriting:
         return self.clip
 
     def logits(self, words: Sequence[str]) -> Floats:
-        """Logits [words, candidates]: each word masked in turn, in the text that the model also reads whole."""
+        """Logits [words, candidates]: each word masked in turn, beside the whole text."""
         mask, text = self.tokenizer.mask_token, " ".join(words)
         masked = [" ".join([*words[:place], mask, *words[place + 1 :]]) for place in range(len(words))]
         if not masked:
