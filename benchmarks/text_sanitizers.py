@@ -95,6 +95,24 @@ def sanitize(
         yield [[draw_text(found, total, rng) for total in totals] for rng in generators]
 
 
+def ceiling(words: NDArray[np.int64], total: float) -> Floats:
+    """The most that any classifier can be right about rewritten texts, by their numbers of words.
+
+    Whatever the scores are, in an interval of length 1 and over the same candidates: the log ratio of two
+    laws of a word lies in an interval of length ``epsilon``, so their divergence is epsilon^2 / 8 at most
+    (Hoeffding's lemma; "Optimal Differential Privacy Composition for Exponential Mechanisms", ICML 2020).
+    The words are drawn independently, so divergences add up to total^2 / (8 n), and Pinsker's or Bretagnolle
+    and Huber's inequality bounds the total variation.
+
+    Edges:
+        For two labels that are equally frequent at every length. Not for `CustomSets`, whose candidates
+        differ from word to word.
+    """
+    divergence = total**2 / (8 * words)
+    variation = np.minimum(np.sqrt(divergence / 2), np.sqrt(-np.expm1(-divergence)))
+    return np.asarray((1 + np.minimum(variation, np.tanh(total / 2))) / 2)
+
+
 class Vocabulary:
     """Public words with vectors, the most frequent first.
 

@@ -13,8 +13,8 @@ import pytest
 from scipy.stats import chisquare
 
 import tiny_corpus
-from benchmarks.masked_model import train
-from benchmarks.rivals import crossing, main
+from benchmarks.masked_model import Batches, train
+from benchmarks.rivals import crossing, keep_parts, main
 from benchmarks.tables import rivals as rivals_table
 from benchmarks.text_sanitizers import (
     Choices,
@@ -22,6 +22,7 @@ from benchmarks.text_sanitizers import (
     MaskedRewriting,
     Vocabulary,
     WordReplacement,
+    ceiling,
     draw_text,
     exponential_law,
     sanitize,
@@ -207,13 +208,59 @@ def test_a_crossing_lies_between_the_measured_points() -> None:
     assert crossing(rows, 0.85) is None  # only without any noise
 
 
-def test_a_masked_model_learns(tmp_path: Path) -> None:
+def test_no_classifier_exceeds_the_ceiling() -> None:
+    rng, epsilon = np.random.default_rng(7), 1.5
+
+    def right(scores: np.ndarray, words: int) -> float:
+        """The best guess between two texts whose words have these two rows of scores."""
+        one, other = exponential_law(scores, epsilon)
+        if words == 2:
+            one, other = np.outer(one, one), np.outer(other, other)
+        return float((1 + np.abs(one - other).sum() / 2) / 2)
+
+    worst = np.array([[1.0] * 5 + [0.0] * 5, [0.0] * 5 + [1.0] * 5])
+    for words in (1, 2):
+        (bound,) = ceiling(np.array([words]), epsilon * words)
+        assert all(right(scores, words) <= bound for scores in (worst, *rng.random((50, 2, 10))))
+        assert right(2 * worst, words) > bound
+    assert right(worst, 1) > ceiling(np.array([1]), epsilon)[0] - 0.01  # it is nearly reached
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_masked_model_learns(tmp_path: Path, pairs: bool) -> None:
     start = MaskedLM(tiny_corpus.make_checkpoint(tmp_path / "model"))
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(tiny_corpus.one_word_each()), encoding="utf-8")
-    losses = list(train(start, str(corpus), steps=60, batch=16, length=16, rate=5e-3))
-    assert len(losses) == 61
-    assert losses[-1] < losses[0] - 0.5
+    batches = Batches(start.tokenizer, str(corpus), most=1000, length=20)
+    before, after = (
+        train(start.model, batches, steps=steps, batch=16, pairs=pairs, rate=5e-3) for steps in (0, 100)
+    )
+    assert after < before - 0.5
+
+
+def test_a_pair_holds_the_text_beside_itself(tmp_path: Path) -> None:
+    start = MaskedLM(tiny_corpus.make_checkpoint(tmp_path / "model"))
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(tiny_corpus.any_words()), encoding="utf-8")
+    batches = Batches(start.tokenizer, str(corpus), most=100, length=24)
+    drawn = batches.draw(np.random.default_rng(0), 8, pairs=True)
+    ids, labels, types = (drawn[name] for name in ("input_ids", "labels", "token_type_ids"))
+    body = (ids.shape[1] - 3) // 2
+    chosen = labels[:, body + 2 : -1] >= 0
+    assert bool((labels[:, : body + 2] < 0).all())
+    assert bool((ids[:, 1 : body + 1][chosen] == labels[:, body + 2 : -1][chosen]).all())
+    assert bool((ids[:, 1 : body + 1] == ids[:, body + 2 : -1])[~chosen].all())
+    assert types.sum(dim=1).tolist() == [body + 1] * 8
+
+
+def test_only_what_is_measured_again_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    rows = [{"rival": "SanText"}, {"rival": "DP-MLM"}]
+    path.write_text(
+        json.dumps({"commit": "a", "rivals": rows, "ours": 1, "masked_model": 2}), encoding="utf-8"
+    )
+    kept = keep_parts(path, ["masked"])
+    assert kept == {"ours": 1, "rivals": rows[:1], "commits": {"ours": "a", "words": "a"}}
 
 
 @pytest.mark.slow
