@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import log_ndtr, ndtri_exp
 
 from dp_forward.data import EncodedTexts, FixedLength, Record
 from dp_forward.data.row_files import read_rows as read_file
@@ -141,7 +142,14 @@ def _released(folded: np.ndarray, noise: Any, rng: np.random.Generator) -> Itera
         unit = folded[start : start + 8192]
         drawn = rng.standard_normal(unit.shape)
         drawn -= np.sum(unit * drawn, axis=1, keepdims=True) * unit
-        yield noise.sigma * (noise._signal(len(unit), rng)[:, None] * unit + drawn)
+        yield noise.sigma * (_signals(noise, len(unit), rng)[:, None] * unit + drawn)
+
+
+def _signals(noise: Any, size: int, rng: np.random.Generator) -> np.ndarray:
+    """PrivUnit's s: N(0, 1) above t with probability p, else below, by inverse CDF in log space."""
+    logs, t = np.log1p(-rng.random(size)), noise.threshold
+    above, below = -ndtri_exp(logs + log_ndtr(-t)), ndtri_exp(logs + log_ndtr(t))
+    return np.where(rng.random(size) < noise.cap_probability, np.maximum(above, t), below)
 
 
 def main() -> None:

@@ -27,6 +27,11 @@ class Results:
             "goals": {},
         }
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """What has been put so far."""
+        return self._record
+
     def put(self, section: str, values: Any) -> None:
         """One section, printed and written."""
         self._record[section] = values

@@ -1,4 +1,4 @@
-"""The tables of docs/released-noise.md, docs/benchmarks.md and benchmarks/README.md, from the result files.
+"""The tables of docs/released-noise.md, docs/benchmarks.md, docs/comparison.md and benchmarks/README.md.
 
 python -m benchmarks.tables
 """
@@ -9,12 +9,14 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
 from benchmarks.board import markdown
 from benchmarks.report import ROOT
 from benchmarks.service import WAYS
+from dp_forward.privacy.rounding import shown_up
 
 Record = dict[str, Any]
 
@@ -97,10 +99,126 @@ def service(record: Record) -> str:
     return "\n".join(lines) + "\n\n" + "\n".join(found)
 
 
+_RIVALS = {
+    "SanText": (
+        "SanText, distances at most 1",
+        "each word: epsilon between any two words",
+        "epsilon by its proof, {exact} of it exactly; among texts of equally many words",
+    ),
+    "CusText": (
+        "CusText, sets of 20",
+        "each word: epsilon between words of one set",
+        "no finite epsilon: the set of every word is told",
+    ),
+    "DP-MLM": (
+        "DP-MLM, a masked model of ours",
+        "each word put in: epsilon between any two texts",
+        "epsilon, among texts of equally many words",
+    ),
+}
+"""Rival -> what we call it, its promise, what that is worth when n words have epsilon / n each."""
+
+
+def rivals(record: Record) -> str:
+    """Who promises what, and what is left of the accuracy at our epsilon per text."""
+    words = record["vocabulary"]
+    largest, claimed = words["largest_distance"], words["word_epsilons"]
+    exact = shown_up(max(map(truediv, words["exact_word_epsilons"], claimed)), 2)
+    ours = "**dp-forward**, the folded default", "text and label together: one pure epsilon", "epsilon"
+    local = "local decision, K-ary response", "the answer: epsilon", "epsilon; a training text: nothing"
+    rows = [(*ours, _at(record["ours"], 1), ""), (*local, _at(record["local_decision"], 1), "")]
+    for name, facts in _RIVALS.items():
+        found = _rows_of(record, name)
+        if not found:
+            continue
+        told = (fact.format(exact=exact) for fact in facts)
+        rows.append((*told, _at(found, 1), _reached(record, name, 1)))
+        if name == "SanText":
+            metric = "SanText, its own parameter", "each word: epsilon times the distance of two words"
+            worth = f"{shown_up(largest, 2)} times epsilon, among texts of equally many words"
+            rows.append((*metric, worth, _at(found, largest), _reached(record, name, largest)))
+    head = ("what", "its promise", "worth for a whole text", "accuracy at 4; at 8", "reaches ours at")
+    lines = (f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
+    return "\n".join(lines)
+
+
+def _rows_of(record: Record, name: str) -> list[Record]:
+    return [row for row in record["rivals"] if row["rival"] == name]
+
+
+def _at(rows: list[Record], unit: float) -> str:
+    """Accuracy at 4 and at 8 times a unit, where they were measured."""
+    found = {row["epsilon"]: row for row in rows}
+    wanted = (found.get(epsilon * unit) for epsilon in (4.0, 8.0))
+    return "; ".join("-" if row is None else _with_deviation(row) for row in wanted)
+
+
+def _with_deviation(row: Record) -> str:
+    return f"{row['accuracy']:.3f} \u00b1 {row['deviation']:.3f}"
+
+
+def _reached(record: Record, name: str, unit: float) -> str:
+    """The epsilon at which a rival has what ours has at 4."""
+    found = record["reached_at"].get(name, {}).get("ours_at_4")
+    if found is not None:
+        return _two(found / unit)
+    most = max(row["epsilon"] for row in _rows_of(record, name) if row["epsilon"] is not None)
+    return f"not by {_two(most / unit)}"
+
+
+def _two(value: float) -> str:
+    """Two digits, as no more are known."""
+    return f"{float(f'{value:.2g}'):,g}"
+
+
+def rival_curve(record: Record) -> str:
+    """Accuracy by epsilon per text."""
+    names = [name for name in _RIVALS if _rows_of(record, name)]
+    found = {name: {row["epsilon"]: row for row in _rows_of(record, name)} for name in names}
+    every = {epsilon for rows in found.values() for epsilon in rows}
+    lines = [f"| epsilon per text | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for epsilon in sorted(every, key=lambda value: float("inf") if value is None else value):
+        shown = "no noise" if epsilon is None else f"{epsilon:,.4g}"
+        cells = (found[name].get(epsilon) for name in names)
+        text = " | ".join("" if row is None else _with_deviation(row) for row in cells)
+        lines.append(f"| {shown} | {text} |")
+    return "\n".join([*lines, "", *_rival_facts(record)])
+
+
+def _rival_facts(record: Record) -> list[str]:
+    setup, words, model = record["setup"], record["vocabulary"], record.get("masked_model", {})
+    clean = next(row for row in record["local_decision"] if row["epsilon"] is None)
+    lost = [row["accuracy"] - row["accuracy_with_label_response"] for row in record["rivals"]]
+    claimed, exact = words["word_epsilons"], words["exact_word_epsilons"]
+    shares = " and ".join(f"{shown_up(b, 3)} at {a:.3g}" for a, b in zip(claimed, exact, strict=True))
+    bounds = " and ".join(f"{row['accuracy']:.2f} at {row['epsilon']:g}" for row in record["ceiling"])
+    found = [
+        f"* {setup['records']:,} training records of {setup['words_per_training_text']:.1f} words, "
+        f"{setup['seeds']} samples of them; {setup['questions']:,} questions of "
+        f"{setup['words_per_question']:.1f} words.",
+        f"* The same classifier on the texts as they are: {_with_deviation(clean)}.",
+        f"* {words['words']:,} words of public reviews. The largest distance of two is "
+        f"{words['largest_distance']:.2f}, the median distance to the nearest "
+        f"{words['distance_to_the_nearest_word']:.2f}.",
+        f"* Whatever the word vectors or the masked model are, and whatever reads the texts: over one set of "
+        f"candidates for all words, accuracy is at most {bounds}. This is a theorem, not a run.",
+        f"* SanText's proof is not tight. Its law is worth {shares} per word, exactly, on this vocabulary.",
+        f"* Randomized response on the labels ({setup['label_epsilon']:.3f} more for a training record) "
+        f"takes {sum(lost) / len(lost):.3f} from a rival's accuracy on average.",
+    ]
+    if "pairs_loss" in model:
+        found.append(
+            f"* Held-out loss of our masked model beside the whole text: {model['pairs_loss']:.2f} per token."
+        )
+    return found
+
+
 PLACES: list[tuple[str, str, str, Callable[[Record], str]]] = [
     ("docs/released-noise.md", "attacks", "results/released-noise.json", attacks),
     ("docs/released-noise.md", "noise", "results/released-noise.json", noise),
     ("docs/benchmarks.md", "bench", "results/bench.json", markdown),
+    ("docs/comparison.md", "rivals", "results/rivals.json", rivals),
+    ("docs/comparison.md", "rival curve", "results/rivals.json", rival_curve),
     ("benchmarks/README.md", "service", "results/service.json", service),
 ]
 
