@@ -5,8 +5,9 @@
 We found no masked model on the package index, and MiniLM has lost the head that it was distilled with. The
 first steps are those of `dpf pretrain` without noise. The others read a text beside itself with some tokens
 masked, as DP-MLM asks: a large masked model copies from the other half unasked, a small one must learn it.
-Logits are computed at the masked tokens only; the default takes about half an hour on one core. The folder
-is an ordinary checkpoint.
+Logits are computed at the masked tokens only. The default takes about half an hour on one core. A GPU, if
+there is one, is used; there ``--batch 256 --steps 4000 --pair-steps 4000`` takes six minutes and is much
+better. The folder is an ordinary checkpoint.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class Batches:
 
 def loss_of(model: Any, batch: Batch) -> Tensor:
     """Mean cross entropy over the masked tokens."""
+    batch = {name: value.to(model.device) for name, value in batch.items()}
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     masked = batch["labels"] != IGNORED
     return cross_entropy(model.cls(model.base_model(**inputs)[0][masked]), batch["labels"][masked])
@@ -97,9 +99,9 @@ def train(model: Any, batches: Batches, *, steps: int, batch: int, pairs: bool, 
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         pace.step()
-        recent.append(loss.item())
+        recent.append(loss.detach())
         if (step + 1) % 25 == 0:
-            say(f"{'pairs' if pairs else 'alone'}: step {step + 1}: {np.mean(recent[-25:]):.3f}")
+            say(f"{'pairs' if pairs else 'alone'}: step {step + 1}: {torch.stack(recent[-25:]).mean():.3f}")
     model.eval()
     with torch.no_grad():
         return float(np.mean([loss_of(model, some).item() for some in batches.held_out(batch, pairs=pairs)]))
@@ -117,6 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     torch.manual_seed(0)
     start, began = MaskedLM(given.model), time.perf_counter()
+    start.model.to("cuda" if torch.cuda.is_available() else "cpu")
     batches = Batches(start.tokenizer, given.corpus, most=250 * given.batch, length=64)
     report = {"start": "minilm", "corpus": given.corpus, "batch": given.batch}
     earlier = Path(given.model) / REPORT
