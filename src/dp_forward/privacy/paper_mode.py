@@ -21,7 +21,7 @@ from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import TEXT, Unit
 
-__all__ = ["PaperReading"]
+__all__ = ["PaperReading", "whose_sensitivity"]
 
 
 def whose_sensitivity(bound: NormBound) -> tuple[str, str]:

@@ -46,7 +46,7 @@ from dp_forward.service.server.request_limits import Refused
 from dp_forward.storage.database import Problem
 from dp_forward.storage.stores import Place, open_store
 
-__all__ = ["Guard", "User", "UserStore", "Users"]
+__all__ = ["User", "UserStore", "Users"]
 
 _log = logging.getLogger("dp_forward.service")
 
