@@ -95,6 +95,14 @@ def test_no_accuracy_is_invented(dpf, tmp_path: Path) -> None:
     result = dpf("explain", "--run", run, "--json").json
     assert [row["accuracy"] for row in result["epsilons"]] == [None, None, None, 0.7, None]
     assert "where the run measured it, at epsilon 4" in dpf("explain", "--run", run).out
+    report = json.loads((run / "report.json").read_text()) | {
+        "accuracy": None,
+        "accuracy_without_noise": None,
+    }
+    (run / "report.json").write_text(json.dumps(report))
+    said = dpf("explain", "--run", run).out
+    assert "The run measured no accuracy: dpf evaluate does." in said
+    assert "accuracy ┃" not in said
 
 
 @pytest.mark.parametrize("plan", [{"task": "qqp"}, {"task": "mine", "text_column": ["first", "second"]}])

@@ -131,6 +131,8 @@ class RunAccuracy:
     @property
     def how(self) -> str:
         """Where the numbers of `at` come from."""
+        if self.report.get("accuracy") is None and self.report.get("accuracy_without_noise") is None:
+            return "The run measured no accuracy: dpf evaluate does."
         clean = f"{output.number(self.report.get('accuracy_without_noise'), 3)} without noise"
         if self.noise.mechanism == KaryResponse.name:
             return f"Expected accuracy follows exactly from the run's own: {clean}."
@@ -190,7 +192,7 @@ def _print(result: dict[str, Any], guarantee: Guarantee, shuffled: CentralBound 
         "best guess of 2": lambda row: percent_up(row["guess_rate"]),
     }
     more: dict[str, Callable[[Any], str]] = {"of 100": lambda row: percent_up(row["guess_rate_of_100"])}
-    if result["accuracy_from"] is not None:
+    if any(row["accuracy"] is not None for row in result["epsilons"]):
         more["accuracy"] = lambda row: "" if row["accuracy"] is None else f"{row['accuracy']:.3f}"
     more["good for"] = lambda row: row["good_for"]
     output.print_rows("To choose epsilon", result["epsilons"], columns | more)
