@@ -261,7 +261,7 @@ def _shade(part: float, scheme: Scheme) -> tuple[float, ...]:
 
 
 def has_headline(table: Table, found: Found) -> bool:
-    """Whether one of the lines of the README's figure was run."""
+    """Whether one of the lines of the two headline figures was run."""
     return any(table.points(f"{TASK}: {name}", found) for name in (RIGHT, PRIVUNIT))
 
 
@@ -299,7 +299,7 @@ def draw_headline(table: Table, found: Found, path: Path) -> list[Path]:
 
 
 def draw_guess_rates(table: Table, found: Found, path: Path) -> list[Path]:
-    """The runs of the README's figure against epsilon and, beside it, against the best guess rate."""
+    """The README's figure: the same runs against epsilon and, beside it, against the best guess rate."""
     columns = {column: float(column) for column in our_columns(table)}
     clean = non_private_accuracy(table, found)
 

@@ -1,0 +1,160 @@
+"""Run the commands of a page as a reader would: in order, in one empty folder, with a home of its own.
+
+    python tests/docs/page_commands.py [--output] README.md docs/tutorial/*.md
+
+A page is Markdown. Of its ``console`` blocks, lines that begin with ``$ `` are commands, the others are what
+they print; in a block without such a line every line is a command. A block under ``<!-- file: NAME -->`` is
+written to that file first. A block under ``<!-- not run: why -->`` is left out. Blocks of ``python`` run as
+scripts.
+
+* ``dpf serve``, ``dpf shuffle`` and ``dpf ui`` run until the page ends; the next command waits until they
+  listen.
+* The ports 8765 to 8769 are replaced by free ones.
+* ``make`` is left out: it sets up the environment that this runs in.
+* A command must end with 0, or with N where its comment says ``exit code N``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import NamedTuple
+
+_BLOCK = re.compile(r"(?:^ *<!-- ([^>]*) -->\n+)?^( *)```(\w+)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_LISTENS = re.compile(r"dpf (serve (?!users\b)|shuffle\b|ui\b)")
+_START_SECONDS, _COMMAND_SECONDS = 120, 600
+
+
+class Step(NamedTuple):
+    """One thing to do: ``kind`` is file, python, command or server."""
+
+    kind: str
+    what: str
+    name: str = ""
+    code: int = 0
+
+
+def steps_of(page: str) -> list[Step]:
+    """What a reader of a page does, in its order."""
+    found: list[Step] = []
+    for said, indent, language, block in _BLOCK.findall(page):
+        text = re.sub(f"^{indent}", "", block, flags=re.MULTILINE)
+        if said.startswith("not run"):
+            continue
+        if said.startswith("file: "):
+            found.append(Step("file", text, said.removeprefix("file: ")))
+        elif language == "python":
+            found.append(Step("python", text))
+        elif language == "console":
+            found += map(_command, _lines(text))
+    return [step for step in found if not step.what.startswith("make ")]
+
+
+def _lines(block: str) -> Iterator[str]:
+    lines = [line for line in block.replace("\\\n", "").splitlines() if line.strip()]
+    marked = [line for line in lines if line.startswith("$ ")]
+    yield from (line.removeprefix("$ ") for line in marked or lines)
+
+
+def _command(line: str) -> Step:
+    expected = re.search(r"# exit code (\d)", line)
+    kind = "server" if _LISTENS.match(line) else "command"
+    return Step(kind, line, code=int(expected[1]) if expected else 0)
+
+
+class Done(NamedTuple):
+    """A step that was taken."""
+
+    what: str
+    seconds: float
+    output: str
+
+
+def run_page(page: str, folder: Path) -> Iterator[Done]:
+    """Do what a page says in ``folder``, step by step. AssertionError for what fails."""
+    home = {"DPF_HOME": str(folder / ".home"), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
+    here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    root = str(Path(__file__).parents[2])
+    settings = {**os.environ, **home, "PATH": here, "PYTHONPATH": root, "COLUMNS": "160"}
+    ports = {str(8765 + number): str(_free_port()) for number in range(5)}
+    with ExitStack() as servers:
+        for step in steps_of(page):
+            began, output = time.monotonic(), ""
+            what = re.sub("|".join(ports), lambda found: ports[found[0]], step.what)
+            if step.kind == "file":
+                (folder / step.name).write_text(what, encoding="utf-8")
+            elif step.kind == "server":
+                servers.enter_context(closing(_Server(what, folder, settings)))
+            else:
+                words = [sys.executable, "-c", what] if step.kind == "python" else ["bash", "-c", what]
+                ended = subprocess.run(
+                    words,
+                    cwd=folder,
+                    env=settings,
+                    capture_output=True,
+                    text=True,
+                    timeout=_COMMAND_SECONDS,
+                    check=False,
+                )
+                said = f"{step.what}\n{ended.stdout[-2000:]}{ended.stderr[-3000:]}"
+                assert ended.returncode == step.code, f"exit code {ended.returncode}: {said}"
+                assert "Traceback" not in ended.stderr, said
+                output = ended.stdout + ended.stderr
+            yield Done(step.what, time.monotonic() - began, output)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class _Server:
+    """A command that listens, until it is closed."""
+
+    def __init__(self, line: str, folder: Path, settings: dict[str, str]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        # exec: signals reach the command itself, not a shell around it
+        self._process = subprocess.Popen(
+            ["bash", "-c", f"exec {line}"],
+            cwd=folder,
+            env=settings,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        assert self._process.stdout is not None
+        ready = select.select([self._process.stdout], [], [], _START_SECONDS)[0]
+        if not ready or not self._process.stdout.readline().startswith(b"{"):
+            self._process.kill()
+            self._errors.seek(0)
+            raise AssertionError(f"{line} does not listen: {self._errors.read().decode()[-2000:]}")
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+        code = self._process.wait(60)
+        self._errors.close()
+        assert code == 0, f"a server ended with {code}"
+
+
+def main(given: list[str]) -> None:
+    pages = [name for name in given if name != "--output"]
+    for name in pages:
+        with tempfile.TemporaryDirectory() as folder:
+            for done in run_page(Path(name).read_text(encoding="utf-8"), Path(folder)):
+                print(f"{name}: {done.seconds:6.1f} s  {done.what.splitlines()[0][:100]}", flush=True)
+                if len(pages) < len(given):
+                    print(done.output, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
