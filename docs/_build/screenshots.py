@@ -1,9 +1,9 @@
-"""The pictures of the page of `dpf ui`: docs/figures/page.png, and page-phone.png on the screen of a phone.
+"""Pictures by a real browser, Chromium.
 
-    python docs/_build/screenshots.py [RUN]
+    python docs/_build/screenshots.py [RUN]     the page of `dpf ui`: docs/figures/page.png, page-phone.png
+    python docs/_build/screenshots.py site      after `make docs`: home page and README, beside this file
 
-RUN is a folder of `dpf finetune rotten-tomatoes --epsilon 4`; without one it is made first, in minutes. Needs
-Chromium.
+RUN is a folder of `dpf finetune rotten-tomatoes --epsilon 4`; without one it is made first, in minutes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+import markdown
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +24,13 @@ from service.webui import chromium, page_cases  # noqa: E402
 from service.webui.chromium import Tab  # noqa: E402
 
 FIGURES = ROOT / "docs" / "figures"
+SITE = ROOT / "build" / "site" / "index.html"
+KEPT = Path(__file__).parent / "screenshots"
+LOOK = """<meta charset="utf-8"><base href="{base}"><style>
+body {{ font: 16px/1.5 sans-serif; max-width: 900px; margin: 2em auto; padding: 0 1em }} img {{ max-width: 100% }}
+code {{ font-size: 85%; background: #f0f1f3 }} pre {{ background: #f0f1f3; padding: 1em; overflow: auto }}
+td, th {{ border: 1px solid #ccc; padding: 4px 12px }} table {{ border-collapse: collapse }}
+</style>"""
 TEXTS = ("a quiet, generous film", "a dull and lifeless film")
 
 
@@ -43,11 +51,35 @@ def main(run: Path | None = None) -> None:
             tab.open(page.address)
             tab.until("state !== null")
             visit(tab)
-            tab.screenshot(FIGURES / name)
-            with Image.open(FIGURES / name) as drawn:  # few colours: a third of the bytes
-                few = drawn.convert("RGB").quantize(64)
-            few.save(FIGURES / name, optimize=True)
-            print(FIGURES / name)  # noqa: T201
+            take(tab, FIGURES / name)
+
+
+def take(tab: Tab, path: Path) -> None:
+    """A picture of all of the page, in few colours: a third of the bytes."""
+    tab.screenshot(path)
+    with Image.open(path) as drawn:
+        few = drawn.convert("RGB").quantize(64)
+    few.save(path, optimize=True)
+    print(path)  # noqa: T201
+
+
+def look_at_site() -> None:
+    """The home page on a wide and a narrow screen, and the README as a reader of the repository sees it."""
+    KEPT.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch, chromium.opened(Path(scratch) / "profile") as tab:
+        readme = Path(scratch) / "readme.html"
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        body = markdown.markdown(text, extensions=["fenced_code", "tables"])
+        readme.write_text(LOOK.format(base=f"{ROOT.as_uri()}/") + body, encoding="utf-8")
+        for width, page, name in (
+            (1280, SITE, "home-wide.png"),
+            (390, SITE, "home-narrow.png"),
+            (1000, readme, "readme.png"),
+        ):
+            tab.look(width, 900)
+            tab.open(page.as_uri())
+            tab.until("[...document.images].every(image => image.complete)")
+            take(tab, KEPT / name)
 
 
 def visit(tab: Tab) -> None:
@@ -65,4 +97,4 @@ def visit(tab: Tab) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:2]))
+    look_at_site() if sys.argv[1:] == ["site"] else main(*map(Path, sys.argv[1:2]))
