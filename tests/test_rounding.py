@@ -17,7 +17,7 @@ from dp_forward.privacy.shuffling import shuffled_mechanism
 PACKAGE = Path(__file__).parents[1] / "src" / "dp_forward"
 NUMERIC = re.compile(r"[-+ #0-9,_]*(\.[0-9]+)?[eEfFgGn%]$")
 ALLOWED = re.compile(
-    r"accuracy|success|chance|described|commonest|height|sure|points|signal|seconds|SECONDS|mib|error"
+    r"accuracy|success|chance|described|commonest|height|sure|points|signal|[Ss]econds|SECONDS|mib|error"
     r"|'(low|high|share|z)'\]$|^value$|difference|values\.|sum\(|least\b|share\b|step\b|drop_words|^[tp]$"
     r"|timeout$|^wait$|^LARGEST_SCALE$|^_FURTHEST|^_WORST_CONDITION$|least_noise|_sigma'\] / row"
     r"|paper_epsilon|paper_really|^(worth|claim|estimate)$"

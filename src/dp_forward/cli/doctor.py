@@ -153,7 +153,7 @@ def _randomness() -> Iterator[Check]:
     right = entropy.cipher_is_right()
     yield _line("keystream", right, f"AES-256 is {'as' if right else 'not as'} in NIST's test vector", remedy)
     p = noise_p_value(entropy.keystream())
-    found = f"{_DRAWS} exact draws, chi-square p = {p:.2g}; below {_FALSE_ALARM:g} is wrong"
+    found = f"{_DRAWS} exact draws, chi-square p = {p:.2g}; below {_FALSE_ALARM} is wrong"
     yield _line("noise", p >= _FALSE_ALARM, found, remedy)
 
 
@@ -181,10 +181,11 @@ def _machine() -> Iterator[Check]:
                 book.reserve(bytes(16), Charge.pure(0.5))
             with Ledger.open(Path(draft) / "ledger") as book:
                 book.verify()
-        took = f"{1000 * (time.perf_counter() - begun):.0f} ms with SQLite {sqlite3.sqlite_version}"
+        milliseconds = 1000 * (time.perf_counter() - begun)
+        took = f"{milliseconds:.0f} ms with SQLite {sqlite3.sqlite_version}"
         yield _line("disk", True, f"{place}: a ledger was written, synced and read in {took}")
         free = shutil.disk_usage(place).free
-        yield _line("free space", free >= 1 << 30, f"{free / 2**30:.1f} GiB", "Make room.", otherwise="warn")
+        yield _line("free space", free >= 1 << 30, f"{free >> 30} GiB", "Make room.", otherwise="warn")
     except (OSError, DpForwardError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         yield _line(

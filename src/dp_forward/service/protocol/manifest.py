@@ -130,7 +130,7 @@ class Manifest:
         # Written so that a NaN is refused.
         if not known or not all(a > b > 0 for a, b in zip((own, *more), more, strict=False)):
             rule = f"fall from {own}, fewer than {_MOST_OFFERS}"
-            raise InvalidInput("epsilons", rule, "others", "Only smaller also_epsilons have more noise.")
+            raise InvalidInput("epsilons", rule, "others", "Smaller ones have more noise, never less.")
         choices = (noise, *(replace(noise, epsilon=epsilon) for epsilon in more))
         object.__setattr__(self, "offers", tuple(map(self._offer, choices)))
         for name in ("epsilon", "delta", "step"):
