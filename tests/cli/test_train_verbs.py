@@ -87,6 +87,7 @@ def test_finetune_evaluate_and_release_work_on_one_run(
     alone = dpf(*few, str(tmp_path / "alone"), "--ledger", str(tmp_path / "book"))
     assert alone.code == 0
     assert "does not bound what other releases of these records spend" in alone.out
+    assert "nothing protects them" in alone.out, "its labels are public"
     known = dpf("ledger", "register", "--json").json
     assert known["released"]["entries"] == 3
     assert known["public"]["entries"] == 1, "the validation split"

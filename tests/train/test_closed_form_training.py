@@ -124,6 +124,15 @@ def test_a_front_that_public_text_trained_is_protected_as_well(world: TinyWorld,
     assert made.promises.training.epsilon == pytest.approx(8.0)
 
 
+def test_too_little_public_text_is_refused_before_a_front_trains_on_it(
+    world: TinyWorld, tmp_path: Path
+) -> None:
+    plan = world.folded_plan(regime="public-front", public_limit=10)
+    with pytest.raises(InvalidInput, match="texts or more"):
+        finetune(plan, folder=tmp_path / "run")
+    assert not any((tmp_path / "run").rglob("*.safetensors")), "no stage was finished"
+
+
 def test_the_other_noises_are_compared_on_the_same_records(run: tuple[Run, Path]) -> None:
     made, folder = run
     found = compare_noise(made.plan, folder / PROJECTION, gaussian_delta=1e-5)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _Server = Annotated[str | None, Option(help="Then send the records to this collector or shuffler.")]
 _Again = Annotated[bool, Option("--again", help="Send all records again, to a server that lost its records.")]
+_PUBLIC_LABELS = (
+    "The labels lie beside the releases as they are, and nothing protects them. --label-epsilon randomizes "
+    "them, --no-labels leaves them out, and RUN/projection/front folds each into the release of its text."
+)
 
 
 def release(
@@ -148,6 +152,8 @@ def _report(
         "out": str(out),
     }
     sentences = [corpus.guarantee.statement]
+    if corpus.spec.labels == "public":
+        sentences.append(_PUBLIC_LABELS)
     if ledger is not None:
         sentences.append(plan_options.OWN_LEDGER)
     if upload is not None:

@@ -35,7 +35,15 @@ from dp_forward.errors import InvalidInput
 from dp_forward.split.halves import Front
 from dp_forward.storage.files import draft_of
 
-__all__ = ["NO_TEXT", "FrontStatistics", "find_shipped", "random_statistics", "rows_of", "statistics_of_rows"]
+__all__ = [
+    "NO_TEXT",
+    "FrontStatistics",
+    "find_shipped",
+    "random_statistics",
+    "require_enough_texts",
+    "rows_of",
+    "statistics_of_rows",
+]
 
 MOST_DIRECTIONS: Final = 160
 """That are kept; beyond them a projection gains little."""
@@ -117,6 +125,13 @@ class FrontStatistics:
         return f"FrontStatistics({len(self.variances)} directions of {len(self.mean)}, from {self.source})"
 
 
+def require_enough_texts(count: int, front: Front) -> None:
+    """Refuse fewer public texts than the statistics of a front need."""
+    if count < 2 * front.width:
+        rule = f"hold {2 * front.width} texts or more"
+        raise InvalidInput("public", rule, count, "Any public text will do: name more of it.")
+
+
 def statistics_of_rows(rows: Iterator[Tensor], front: Front, *, source: str) -> FrontStatistics:
     """The statistics of a front from batches of its rows [batch, 1, d]; only sums are held in memory."""
     count, total = 0, np.zeros(front.width)
@@ -124,9 +139,7 @@ def statistics_of_rows(rows: Iterator[Tensor], front: Front, *, source: str) -> 
     for batch in rows:
         unit = functional.normalize(batch[:, 0].double(), dim=-1).cpu().numpy()
         count, total, square = count + len(unit), total + unit.sum(axis=0), square + unit.T @ unit
-    if count < 2 * front.width:
-        rule = f"hold {2 * front.width} texts or more"
-        raise InvalidInput("public", rule, count, "Any public text will do: name more of it.")
+    require_enough_texts(count, front)
     mean = total / count
     covariance = square / count - np.outer(mean, mean)
     values, vectors = np.linalg.eigh(covariance)

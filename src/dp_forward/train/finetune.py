@@ -32,6 +32,7 @@ from dp_forward.progress import Progress, counter
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
+from dp_forward.split.front_statistics import require_enough_texts
 from dp_forward.train import evaluation
 from dp_forward.train.closed_form import Discriminant
 from dp_forward.train.closed_form_training import PROJECTION, Projected, outlook, project_records, read_rows
@@ -225,6 +226,8 @@ class _Training:
     def _closed_form(self) -> dict[str, Any]:
         """One folded release per record, and the decision that its mean says (`closed_form_training`)."""
         plan, inputs, stages = self.plan, self.inputs, {}
+        if inputs.public is not None:  # before a front trains on them
+            require_enough_texts(len(inputs.public), self.pair.front.plain)
         if plan.regime is Regime.PUBLIC_FRONT:
             assert inputs.public is not None
             named = {name: getattr(plan, f"public_{name}") for name in _PACE if name != "epochs"}

@@ -95,7 +95,7 @@ class Plan(TaskSettings):
     )
     label_privacy: str | None = setting(
         None,
-        "folded (one epsilon covers text and label) or public [folded at output, else public].",
+        "folded (one epsilon covers text and label) or public [folded for the closed form, else public].",
         "usual",
         choice_of("folded", "public", remedy="Or randomize them: --label-epsilon."),
         switch="--labels",
