@@ -86,7 +86,13 @@ def run_page(page: str, folder: Path, *, smoke: bool = False) -> Iterator[Done]:
     home = {"DPF_HOME": str(folder / ".home"), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
     here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     root = Path(__file__).parents[2]
-    settings = {**os.environ, **home, "PATH": here, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", "COLUMNS": "160"}
+    settings = {
+        **os.environ,
+        **home,
+        "PATH": here,
+        "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
+        "COLUMNS": "160",
+    }
     changed = {str(8765 + number): str(_free_port()) for number in range(5)} | (_SMOKE if smoke else {})
     with ExitStack() as servers:
         for step in steps_of(page):

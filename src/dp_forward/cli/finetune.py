@@ -80,6 +80,8 @@ def finetune(
             found, said = preview(plan, progress=bars)
         output.print_result(found, json=json, title="Nothing was charged", sentences=said)
         return
+    if plan.regime.protects_training and plan.label_privacy is None and plan.label_epsilon is None:
+        output.warn("Labels leave as they are, and count as public: --label-epsilon E randomizes them.")
     with carry_out(plan, out) as bars:
         run = run_plan(
             plan, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget, say=output.say

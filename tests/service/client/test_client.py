@@ -775,7 +775,7 @@ def test_hundreds_of_retries_are_one_charge_and_the_same_bytes(make: Make, netwo
 
     def weather(request: httpx.Request) -> None:
         if request.method == "POST" and next(left, None) is not None:
-            raise httpx.ReadTimeout("lost")
+            raise httpx.ReadError("lost")
 
     network.weather = weather
     with make(retry=RetryPolicy(attempts=301, first=0.0)) as client:

@@ -528,6 +528,14 @@ def test_a_wrong_address_fails_fast_says_why_and_that_nothing_was_charged(make: 
     assert time.monotonic() - began < 2.0
 
 
+def test_a_server_that_lets_all_the_time_pass_is_tried_once_more_and_no_more() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(ServerUnavailable, match=r"in 2 attempts: it took longer than 0\.2 s"),
+    ):
+        send(f"http://127.0.0.1:{silent.getsockname()[1]}", retry=RetryPolicy(timeout=0.2, first=0.0))
+
+
 def test_a_name_that_is_not_found_is_said_to_be_that(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*args: Any, **more: Any) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "no such name")

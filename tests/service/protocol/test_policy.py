@@ -160,6 +160,10 @@ def test_a_user_may_want_more_noise_where_the_server_lists_it(noise: NoiseSpec) 
     assert mine.read(manifest).noise == noise
     with pytest.raises(ProtocolMismatch, match="less noise"):
         mine.with_epsilon(half / 2).read(manifest)
+    with pytest.raises(
+        ProtocolMismatch, match=f"answers epsilon {noise.epsilon}, {half}, and not {1.5 * half}"
+    ):
+        mine.with_epsilon(1.5 * half).read(manifest)
 
 
 @pytest.mark.parametrize("epsilon", [2.1, 0.0, -1.0, float("nan"), float("inf")])

@@ -7,6 +7,7 @@ import gc
 import gzip
 import json
 import logging
+import math
 import secrets
 import ssl
 import threading
@@ -39,6 +40,7 @@ from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import run_server
 from dp_forward.split import split_model
 from dp_forward.split.artifacts import ProviderSide
+from dp_forward.split.halves import AnswerBack
 from service.collector import collect_cases
 from tiny_models import tiny
 
@@ -300,6 +302,23 @@ def test_scores_that_were_not_answered_for_are_refused() -> None:
             response = client.post("/v1/answer", content=frame[:HEADER_BYTES] + payload, headers=FRAME)
             refused(response, 422, "no_noise")
         assert client.post("/v1/answer", content=frame, headers=FRAME).status_code == 200
+
+
+def test_the_probability_of_an_answer_is_that_of_the_epsilon_that_was_asked_for() -> None:
+    decision = NoiseSpec(mechanism="k-ary-response", epsilon=4.0, columns=3)
+    back = AnswerBack.of(torch.from_numpy(decision.build().transition()))  # type: ignore[attr-defined]
+    spec = ReleaseSpec.of(back, noise=decision, rows=ROWS, labels=LABELS)
+    settings = ServerSettings(also_epsilons=(2.0, 1.0))
+    app = make_app(ProviderSide(back, spec, "cd" * 32), front_digest=FRONT, settings=settings)
+    with TestClient(app) as client:
+        for epsilon in (4.0, 2.0, 1.0):
+            made = release(np.array([[0.1, 2.0, -1.0]]), replace(decision, epsilon=epsilon).build(), bits=8)
+            frame = framed(made, cut="output")
+            answer = client.post("/v1/answer", content=frame, headers=FRAME).json()
+            kept = math.exp(epsilon) / (math.exp(epsilon) + 2)
+            others = sorted(answer["probabilities"].values())
+            assert others == pytest.approx([(1 - kept) / 2, (1 - kept) / 2, kept], abs=1e-4)
+            assert answer["label"] == LABELS[int(np.argmax(made.as_floats()))]
 
 
 def test_a_retry_gets_the_same_answer_and_an_id_stands_for_one_release(

@@ -503,6 +503,17 @@ def test_without_known_users_the_attack_succeeds_and_the_log_says_so(
     assert "users are not told apart" in caplog.text
 
 
+def test_the_log_says_so_where_one_user_may_fill_a_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = Users(tmp_path / "users", AuditLog(None))
+    for name, each in (("half", 5), ("all but one", 9)):
+        with closing(opened(tmp_path / name, least=10, least_users=2, records_per_user=each)) as store:
+            make_shuffler_app(store, idle(store), settings=LOCAL, most=MOST, users=users)
+        assert ("one user may fill a batch" in caplog.text) == (each == 9)
+    asyncio.run(users.close())
+
+
 def test_a_batch_waits_for_different_users_however_many_records_there_are(place: str) -> None:
     records = made(12)
     with closing(opened(place, least=5, least_users=3, records_per_user=4)) as store:

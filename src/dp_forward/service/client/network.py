@@ -38,11 +38,16 @@ _CONNECT_SECONDS: Final = 10.0
 
 
 class NoReply(Exception):
-    """A request without a reply; unless ``connected`` nothing was sent; where ``final``, nor will it be."""
+    """A request without a reply; unless ``connected`` nothing was sent; where ``final``, nor will it be.
 
-    def __init__(self, problem: str, *, connected: bool = True, final: bool = False) -> None:
+    ``slow`` ones took all the time that a request has.
+    """
+
+    def __init__(
+        self, problem: str, *, connected: bool = True, final: bool = False, slow: bool = False
+    ) -> None:
         super().__init__(problem)
-        self.connected, self.final = connected, final
+        self.connected, self.final, self.slow = connected, final, slow
 
 
 @dataclass(slots=True)
@@ -57,7 +62,7 @@ class Limit:
         """Seconds, more than 0; `NoReply` when there are none."""
         left = self.until - time.monotonic()
         if left <= 0:
-            raise NoReply(f"it took longer than {self.seconds:g} s")
+            raise NoReply(f"it took longer than {self.seconds:g} s", slow=True)
         return left
 
 

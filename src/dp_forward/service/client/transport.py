@@ -174,11 +174,13 @@ class Transport:
         Edges:
             Repeated: network failures, 408, 429 (but for a quota), and 5xx. Every other status is
             `ServerRefused` at once, and so is a certificate that is not trusted. A server that was never
-            reached is tried once more, and no more: its address may be wrong.
+            reached is tried once more, and no more: its address may be wrong. So is one that let all the time
+            of a request pass.
         """
         from dp_forward.service.client.network import NoReply
 
         problem, wait, made, attempts = "the transport was closed", 0.0, 0, max(1, self._retry.attempts)
+        slow = 0
         while made < attempts:
             if wait > _TOLD_SECONDS:
                 self._tell(problem, wait)
@@ -191,7 +193,8 @@ class Transport:
                 if failure.final:
                     raise _untrusted(failure, call) from None
                 problem, wait = str(failure), self._retry.wait(made - 1)
-                if not (failure.connected or self._reached) and made > 1:
+                slow += failure.slow
+                if slow > 1 or (made > 1 and not (failure.connected or self._reached)):
                     break
                 continue
             if reply.status == 200:
@@ -235,7 +238,7 @@ class Transport:
                 self._reached = True
                 body = _read_body(response, call.most, limit)
         except httpx.TimeoutException:
-            raise NoReply(f"it took longer than {self._retry.timeout:g} s") from None
+            raise NoReply(f"it took longer than {self._retry.timeout:g} s", slow=True) from None
         except httpx.ProxyError:
             raise NoReply("the proxy does not connect to it", connected=False) from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError):

@@ -110,6 +110,12 @@ class Policy:
         for name in ("mechanism", "unit", "norm", "how", "threshold_share", "rows", "columns"):
             if getattr(wanted, name) != getattr(self.noise, name):
                 raise _refused(f"noise: {name}", getattr(self.noise, name), getattr(wanted, name))
+        offered = [offer.noise.epsilon for offer in manifest.offers]
+        if min(offered) < self.noise.epsilon < max(offered):
+            ours, theirs = shown(self.noise.epsilon), ", ".join(map(shown, offered))
+            raise ProtocolMismatch(
+                f"The server answers epsilon {theirs}, and not {ours}. Nothing was drawn, charged or sent."
+            )
         budgets = {name: (getattr(self.noise, name), getattr(wanted, name)) for name in ("epsilon", "delta")}
         for name, (mine, theirs) in budgets.items():
             if not theirs <= mine:  # also a NaN

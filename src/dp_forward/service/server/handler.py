@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.protocol.frame import WireError, parse_frame
-from dp_forward.service.protocol.manifest import Manifest
+from dp_forward.service.protocol.manifest import Manifest, Offer
 from dp_forward.service.server.batching import Batcher
 from dp_forward.service.server.metrics import Metrics
 from dp_forward.service.server.noise_check import noise_check, warn_if_blind
@@ -37,6 +37,7 @@ from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.users import Users
 from dp_forward.split.artifacts import ProviderSide
+from dp_forward.split.halves import AnswerBack
 
 Noisy = tuple[NDArray[Any], float]
 """The integers of one frame, and what one step of them is."""
@@ -129,6 +130,7 @@ class Handler:
             "dpf_batch_size", "Requests that were computed together.", (1, 2, 4, 8, 16, 32, 64, 128)
         )
         self._settings, self._users = settings, users
+        self._answers = isinstance(provider.back, AnswerBack)
         spec = self.manifest.release
         self._noise_checks = {
             offer.epsilon: noise_check(offer.mechanism, shape=spec.shape, step=offer.step, bits=spec.bits)
@@ -184,7 +186,7 @@ class Handler:
             return "resent", await asyncio.shield(known)
         self._noise_checks[offer.epsilon](frame.values, frame.header.request, user)
         computed = self.batcher.submit((frame.values, offer.step))
-        pending = asyncio.create_task(self._write(frame.header.request, computed, user, digest))
+        pending = asyncio.create_task(self._write(frame.header.request, computed, user, digest, offer))
         # A failure that nobody fetches (the client has gone) is not worth a warning.
         pending.add_done_callback(lambda end: end.cancelled() or end.exception())
         self._replays.begin(frame.header.request, digest=digest, pending=pending)
@@ -192,7 +194,12 @@ class Handler:
         return "ok", await asyncio.shield(pending)
 
     async def _write(
-        self, request: bytes, computed: asyncio.Future[NDArray[np.float64]], user: str | None, digest: bytes
+        self,
+        request: bytes,
+        computed: asyncio.Future[NDArray[np.float64]],
+        user: str | None,
+        digest: bytes,
+        offer: Offer,
     ) -> bytes:
         try:  # the quota is charged while the back computes, and nothing is answered before it is
             async with self._users.counted(user, [digest]):
@@ -201,6 +208,9 @@ class Handler:
                     raise Refused("back", "The back failed on this request.")
         finally:
             computed.cancel()
+        if self._answers:  # its scores are epsilon apart: so they are at the epsilon that was asked for
+            found = found ** (offer.epsilon / self.manifest.offers[0].epsilon)
+            found /= found.sum()
         labels = self.manifest.release.labels
         answer = {
             "label": labels[int(found.argmax())],

@@ -195,6 +195,11 @@ def make_shuffler_app(
             "users are not told apart: whoever may send can fill a batch but for one record, and isolate it; "
             "the promise of the shuffler rests on trust in all of them"
         )
+    elif (store.offered.records_per_user or least) >= least - 1:
+        _log.warning(
+            "one user may fill a batch but for one record, and isolate it: take fewer records of each user, "
+            "or more for a batch"
+        )
     guard = Guard(settings.token, users=users)
     counters = Metrics(hidden={"records", "stored", "known"})  # these would tell how many wait
     counters.add_counter("dpf_shuffle_batches", "Batches sealed since the start.", lambda: forwarder.batches)
