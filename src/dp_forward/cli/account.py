@@ -15,7 +15,6 @@ from dp_forward.privacy.checks import delta as check_delta
 from dp_forward.privacy.checks import epsilon as check_epsilon
 from dp_forward.privacy.deployment import Deployment
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
-from dp_forward.privacy.paper_mode import whose_sensitivity
 from dp_forward.privacy.rounding import shown_down, shown_up
 
 
@@ -149,7 +148,7 @@ def _paper(
         half = text.gaussian_mu / request.releases**0.5 / 2
         claim = c.paper_estimate(delta, mu=half, users=users, epochs=request.releases)
         fields["central_estimate_at_c"] = claim
-        s_c, s_2c = whose_sensitivity(request.bound)
+        s_c, s_2c = paper.whose_sensitivity
         lower, upper, estimate = (getattr(reading, kind).epsilon for kind in ("lower", "upper", "estimate"))
         sentences.append(
             f"The authors' central estimate (a subsampled Gaussian of rate 1/N) for this noise: {claim:.4g} "

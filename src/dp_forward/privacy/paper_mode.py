@@ -21,14 +21,7 @@ from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import TEXT, Unit
 
-__all__ = ["PaperReading", "whose_sensitivity"]
-
-
-def whose_sensitivity(bound: NormBound) -> tuple[str, str]:
-    """S = C and S = 2C, each with who says so."""
-    if bound.over == "row":
-        return "S = C (the paper's appendix, and the authors' code)", "S = 2C (the proof)"
-    return "S = C (the authors' experiments)", "S = 2C (the text, and the proof)"
+__all__ = ["PaperReading"]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -66,10 +59,17 @@ class PaperReading:
         return cls(sigma, bound, unit, releases, delta)
 
     @property
+    def whose_sensitivity(self) -> tuple[str, str]:
+        """S = C and S = 2C, each with who says so."""
+        if self.bound.over == "row":
+            return "S = C (the paper's appendix, and the authors' code)", "S = 2C (the proof)"
+        return "S = C (the authors' experiments)", "S = 2C (the text, and the proof)"
+
+    @property
     def statement(self) -> str:
         """Both numbers, in words."""
         worth, over = self.real.epsilon, "" if self.releases == 1 else f" over {self.releases} releases"
-        c, two_c = whose_sensitivity(self.bound)
+        c, two_c = self.whose_sensitivity
         return (
             f"{c} calls sigma {shown_up(self.sigma)} epsilon {self.paper_epsilon:.4g}. By {two_c} it is "
             f"worth {worth:.4g} at delta {shown_up(self.delta)}{over}: {self.real}"
