@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/dpf demo
 
-# One thread for each of a few processes: quicker than the other way round. Three for two cores: many tests wait.
+# One thread for each of a few processes: quicker than the other way round.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 
 # While working: under a minute on two cores.
@@ -39,8 +39,8 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(PYTEST) -n 2 tests/privacy --cov=src/dp_forward/privacy --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(PYTEST) -n 3 --ignore=tests/privacy
+	$(PYTEST) -n auto --maxprocesses 4 tests/privacy --cov=src/dp_forward/privacy --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(PYTEST) -n auto --maxprocesses 4 --ignore=tests/privacy
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
