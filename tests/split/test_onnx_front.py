@@ -82,7 +82,7 @@ def test_an_onnx_front_gives_torchs_matrix_within_the_difference_it_states(run: 
 # One of each kind; the others differ in names, and a saved front is compared with torch's each time.
 @pytest.mark.parametrize("family", ["bert", "albert", "modernbert", "gpt2", "qwen3"])
 @pytest.mark.slow
-def test_every_family_can_be_exported(
+def test_a_family_of_each_kind_can_be_exported(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.delenv(onnx_front.SWITCH)
