@@ -29,6 +29,10 @@ TEXTS, LABELS = [text for text, _ in RECORDS], [("dull", "lovely")[label] for _,
 OTHERS = tiny_task.sentences(200, seed=2)
 OTHER_TEXTS, OTHER_LABELS = [text for text, _ in OTHERS], [("dull", "lovely")[label] for _, label in OTHERS]
 
+# One fit scores 0.85 with a deviation of 0.046, the mean of eight fits of meaningless labels 0.5 with 0.046:
+# four deviations on either side.
+LEARNT = 0.67
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -49,7 +53,7 @@ def _released() -> int:
 @pytest.mark.slow
 def test_it_learns_from_releases_and_decides_here(fitted: dpf.PrivateClassifier) -> None:
     assert fitted.classes_.tolist() == ["dull", "lovely"]
-    assert fitted.score(OTHER_TEXTS, OTHER_LABELS) > 0.6
+    assert fitted.score(OTHER_TEXTS, OTHER_LABELS) > LEARNT
     odds = fitted.predict_proba(OTHER_TEXTS)
     np.testing.assert_allclose(odds.sum(axis=1), 1.0)
     np.testing.assert_array_equal(fitted.classes_[odds.argmax(axis=1)], fitted.predict(OTHER_TEXTS))
@@ -63,8 +67,10 @@ def test_it_learns_from_releases_and_decides_here(fitted: dpf.PrivateClassifier)
 
 @pytest.mark.slow
 def test_labels_that_mean_nothing_are_not_learnt(model: str) -> None:
-    """The negative control of the score above; one fit strays by 0.1, so the mean of several."""
-    shuffled = np.random.default_rng(0).permutation(LABELS)
+    """The negative control of the score above: half of each class is called by the other one's name."""
+    order = np.argsort(LABELS, kind="stable")
+    shuffled = np.empty(len(LABELS), dtype=object)
+    shuffled[order] = np.resize(["dull", "lovely"], len(LABELS))
 
     settings: dict[str, Any] = {"epsilon": 8.0, "budget": 64.0}
 
@@ -72,7 +78,7 @@ def test_labels_that_mean_nothing_are_not_learnt(model: str) -> None:
         classifier = dpf.PrivateClassifier(model, descriptions={"dull": "a", "lovely": "a"}, **settings)
         return classifier.fit(TEXTS, shuffled).score(OTHER_TEXTS, OTHER_LABELS)
 
-    assert np.mean([score() for _ in range(8)]) < 0.6
+    assert np.mean([score() for _ in range(8)]) < LEARNT
 
 
 def test_it_promises_what_the_releases_promise(fitted: dpf.PrivateClassifier, tmp_path: Path) -> None:
