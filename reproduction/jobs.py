@@ -24,6 +24,7 @@ FIRST: Final = "{0}"
 
 KINDS: Final = (
     "finetune",
+    "masked",
     "baseline",
     "pretrain",
     "queries",
@@ -32,7 +33,7 @@ KINDS: Final = (
     "attribute",
     "speed",
 )
-"""What a job can be; `runs.runners` has a function for each."""
+"""What a job can be; `runs.runners` has a function for each. A masked one fine-tunes a back with a mask."""
 
 
 _LATER: Final[Mapping[str, Any]] = {
@@ -91,7 +92,7 @@ def digest_of(kind: str, settings: Mapping[str, Any], after: Sequence[str]) -> s
 
 def effective_settings(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with nothing left open; refused where a plan would refuse them."""
-    if kind == "finetune":
+    if kind in ("finetune", "masked"):
         return _as_stored(plan_of(settings).deciding())
     if kind == "baseline":
         from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from reproduction.render.markdown import NOT_MEASURED, NOT_RUN, number, points
+from reproduction.tables.paper_rows import MASKED
 from reproduction.tables.table import Found, Table
 
 __all__ = ["claims"]
@@ -69,7 +70,9 @@ def _above(table: Table, other: str, found: Found, *, recipe: str) -> str:
 
     Over the tasks that have rows for both, so that nothing but the sensitivity differs.
     """
-    matched = {row: at for row in table.rows if (at := _POSITION.match(row)) is not None}
+    matched = {
+        row: at for row in table.rows if MASKED not in row and (at := _POSITION.match(row)) is not None
+    }
     places = {row: at for row, at in matched.items() if (at["ours"] or "") == recipe}
     tasks = {s: {at["task"] for at in places.values() if at["s"] == s} for s in ("C", "2C")}
     best: dict[str, list[tuple[float, str]]] = {"C": [], "2C": []}

@@ -34,6 +34,7 @@ _PACE: Final[dict[str, Any]] = {
 }
 _SMALLER: Final[dict[str, dict[str, Any]]] = {
     "finetune": _PACE,
+    "masked": _PACE,
     "baseline": {**_PACE, "micro_batch": 16, "evaluation_draws": None},
     "pretrain": {"steps": 2, "epochs": None, "head_steps": 2, "batch": 8, "length": 16, "bf16": False},
     "queries": {"draws": 2},
@@ -57,7 +58,7 @@ def _shrink_cell(cell: Cell) -> Cell:
 
 def _shrink(job: Job) -> Job:
     settings = {**job.settings, **_SMALLER[job.kind]}
-    if job.kind == "finetune":
+    if job.kind in ("finetune", "masked"):
         settings |= _small_plan(job)
     settings = {name: value for name, value in settings.items() if value is not None}
     return Job(job.kind, settings, tuple(map(_shrink, job.after)), job.weight)

@@ -105,7 +105,7 @@ def _needed(missing: list[Job], work: Path) -> list[Job]:
 
 def _read_texts(jobs: list[Job], cache: DatasetCache, progress: Progress | None) -> None:
     """Before the fork, the longest rows first: shorter ones are cut from them. Finished runs count, too."""
-    runs = [job for job in in_order(jobs) if job.kind == "finetune"]
+    runs = [job for job in in_order(jobs) if job.kind in ("finetune", "masked")]
     plans = [(plan_of(job.settings), tokenizer_model(job)) for job in runs]
     for number, (plan, model) in enumerate(sorted(plans, key=lambda item: -(item[0].rows or 0))):
         cache.prepare(plan, model)

@@ -13,6 +13,7 @@ from reproduction.model_setup import TASKS, ModelSetup, TaskSetting
 from reproduction.tables.noise_jobs import GAUSSIAN, finetune_job, non_private_job, query_job
 from reproduction.tables.paper_recipe import PAPER, PROOF
 from reproduction.tables.paper_rows import (
+    MASKED_SAYS,
     paper_cause_cells,
     paper_column_cells,
     paper_mechanism_cells,
@@ -82,6 +83,7 @@ def rows(setup: ModelSetup) -> Table:
             _FIGURE,
             "Rows that say *all texts* look for what keeps a model at the embeddings from learning: the "
             "paper's recipe at epsilon 16, S = C, with the one change that they name.",
+            MASKED_SAYS,
             _says_real(),
             "A text longer than n loses its end; a shorter one is filled with rows of zeros.",
             _ALIKE,

@@ -10,7 +10,12 @@ from reproduction.jobs import FIRST, Job
 from reproduction.model_setup import TASKS, ModelSetup, TaskSetting
 from reproduction.tables.noise_jobs import GAUSSIAN, finetune_job, non_private_job, query_job
 from reproduction.tables.paper_recipe import PAPER, PROOF
-from reproduction.tables.paper_rows import paper_position_cells, paper_pretraining_cells
+from reproduction.tables.paper_rows import (
+    MASKED,
+    MASKED_SAYS,
+    paper_position_cells,
+    paper_pretraining_cells,
+)
 from reproduction.tables.paper_sensitivity import TRANSLATION, real_epsilon, real_epsilon_of
 from reproduction.tables.table import Cell, Chart, Table
 
@@ -62,7 +67,8 @@ def positions(setup: ModelSetup) -> Table:
     for task in TASKS.values():
         title, theirs, ours = task.title, paper_position_cells(setup, task), _our_positions(setup, task)
         cells += [*theirs, *ours, *_worth(title, task.name)]
-        lines[title] = tuple(dict.fromkeys(cell.row for cell in theirs if PROOF not in cell.row))
+        shown = (cell.row for cell in theirs if PROOF not in cell.row and MASKED not in cell.row)
+        lines[title] = tuple(dict.fromkeys(shown))
         lines[f"{title}, {_OURS}"] = tuple(dict.fromkeys(c.row for c in ours if "S = 2C" not in c.row))
     return Table(
         "positions",
@@ -80,6 +86,7 @@ def positions(setup: ModelSetup) -> Table:
             "noise: with models of their own it would be higher. DP-SGD in batches of 32 has the paper's "
             "batch, "
             "epochs and rate, with the tables of tokens frozen.",
+            MASKED_SAYS,
             "The columns are the paper's translation: a subsampled Gaussian with rate 1/N over three "
             "epochs. No theorem stands behind it. The rows below each task say what the noise of a cell "
             "is worth: the proved epsilon of one release to whoever receives it.",
