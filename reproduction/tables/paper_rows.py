@@ -84,7 +84,7 @@ MASKED_SAYS: Final = (
     "how long each text is. No promise per text covers that; they are here to measure what it is worth."
 )
 _MASKED_ROWS: Final = (("encoder.1", 32), ("encoder.1", 128), ("encoder.1", 256), ("encoder.4", 128))
-_MASKED_POSITIONS: Final = {"encoder.1": _CENTRAL, "encoder.2": (8.0,), "encoder.3": (8.0,)}
+_MASKED_TASKS: Final = ("sst2", "qqp")
 
 
 def _ask(run: Job, epsilon: float) -> Job:
@@ -176,17 +176,18 @@ def paper_position_cells(setup: ModelSetup, task: TaskSetting) -> list[Cell]:
             for rate in _OTHER_RATES
             for job in (paper_dpsgd_job(setup, task, 8.0, learning_rate=rate),)
         ]
+    if task.name in _MASKED_TASKS:
         cells += [
             Cell(
                 f"{title}: {cut}, S = C, {MASKED}",
-                f"{central:g}",
-                (_masked(paper_position_job(setup, task, cut, central)),),
-                printed=("Table 5", paper_positions(setup)[cut], f"{title} {central:g}"),
+                column,
+                (_masked(paper_job(setup, task, cut, _sigma_epsilon(task, central, 1.0), labels=True)),),
+                printed=("Table 5", name, f"{title} {column}"),
                 priority=5,
             )
-            for cut, centrals in _MASKED_POSITIONS.items()
-            if cut in paper_positions(setup)
-            for central in centrals
+            for cut, name in paper_positions(setup).items()
+            if cut.startswith("encoder")
+            for column, central in columns.items()
         ]
     return _in_row_order(cells)
 
