@@ -45,7 +45,8 @@ _PRINTED: Final = (
     "each "
     "page sets ours beside them. `--printed FILE` brings others: JSON `{table: {row: {column: number}}}` "
     "with the "
-    "names of these pages and shares between 0 and 1. Figures of the paper have no printed numbers."
+    "names of these pages and shares between 0 and 1. Figures of the paper have no numbers but those in its "
+    "text."
 )
 
 

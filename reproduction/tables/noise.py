@@ -51,7 +51,7 @@ _OURS: Final = "our recipe"
 _FIGURE: Final = (
     "The paper's rows: epsilon 16 at S = C (40.92 by the proof), from 20,000 of the 67,349 training texts, "
     "which "
-    "the paper has all of; it prints no numbers here. S = 2C asks the same models through twice the noise."
+    "the paper has all of; its figure prints no numbers. S = 2C asks the same models through twice the noise."
 )
 _OF_EIGHT = (
     f"Our rows: what the paper calls epsilon {_PAPER_EPSILON:g} per text, of which {{real:.2f}} is proved."

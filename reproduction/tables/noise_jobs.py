@@ -25,7 +25,7 @@ def finetune_job(
     weight: float = 4.0,
     **settings: Any,
 ) -> Job:
-    """Fine-tuning through the noise of a proved epsilon, as the paper does it."""
+    """Fine-tuning through the noise of a proved epsilon by our recipe, the front with it as in the paper."""
     plan = {
         **task.settings,
         "model": setup.model,

@@ -34,7 +34,7 @@ __all__ = [
 
 AUTHORS: Final = "S = C (the authors' experiments)"
 PROOF: Final = "S = 2C (the text, and the proof)"
-AUTHORS_BY_ROW: Final = "S = C (the paper's appendix, and the authors' code)"
+AUTHORS_BY_ROW: Final = "S = C (the paper's appendix)"
 PROOF_BY_ROW: Final = "S = 2C (the proof)"
 """For one row, at token level, the text has C too (Appendix A.2)."""
 _BLOCKS: Final = 12

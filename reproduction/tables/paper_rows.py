@@ -45,6 +45,7 @@ __all__ = [
     "paper_column_cells",
     "paper_mechanism_cells",
     "paper_position_cells",
+    "paper_position_job",
     "paper_pretraining_cells",
     "paper_row_cells",
     "paper_sublayer_cells",

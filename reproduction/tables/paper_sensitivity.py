@@ -1,13 +1,13 @@
 r"""The paper's settings, read twice: what it calls them, and what they are worth.
 
-The paper bounds a matrix to norm C and calibrates with sensitivity C. Every run here is planned with the
-epsilon that is *proved* for the noise that the paper would use (sensitivity 2C), so no run carries a promise
-that does not hold; the tables print the paper's name for it beside.
+The paper bounds a matrix to norm C. Its text calibrates with sensitivity 2C, its experiments with C. Every
+run here is planned with the epsilon that is *proved* (sensitivity 2C) for the noise that the experiments
+would use, so no run carries a promise that does not hold; the tables print the paper's name for it beside.
 
-    8 in the paper's tables  ->  sigma = C / B(8, delta)  ->  epsilon 19.1 is proved
+    8 in its tables  ->  sigma = C / B(8, delta)  ->  epsilon 19.1 is proved
 
 Paper: its central epsilons come from a subsampled Gaussian with rate 1/N over kN steps. `TRANSLATION` holds
-the noise that this gives (delta 1e-5, k = 3), relative to the sensitivity; `privacy.central.paper_estimate`
+the noise that this gives (delta 1e-5, k = 3), relative to the sensitivity; `privacy.shuffling.paper_estimate`
 derives it, and no theorem stands behind it.
 """
 
@@ -66,7 +66,8 @@ def real_epsilon(paper_epsilon: float) -> float:
 def real_epsilon_of(sigma: float, *, sensitivity: float) -> float:
     """What is proved for one release with this noise on a matrix of norm 1, so at distance 2.
 
-    ``sigma`` is relative to the ``sensitivity`` that somebody assumed: 1 in the paper, 2 by the proof.
+    ``sigma`` is relative to the ``sensitivity`` that somebody assumed: 1 in the experiments, 2 by the text
+    and the proof.
     """
     return round_up(curve.epsilon(DELTA, 2.0 / (sigma * sensitivity)))
 
@@ -95,8 +96,8 @@ def gaussian_ceiling(accuracy: float, epsilon: float, *, sensitivity: float) -> 
 
     A release tells on which side it lies with probability r = Phi(mu / 2), mu = 2C / sigma; whoever has the
     true class with probability a is then right with a r + (1 - a)(1 - r). It is a ceiling for two equally
-    frequent classes; where one is more frequent, always naming that one may beat it. ``sensitivity`` 1 is the
-    paper's convention, where r = Phi(B); 2 is the right one, where r = Phi(B / 2).
+    frequent classes; where one is more frequent, always naming that one may beat it. ``sensitivity`` 1 is
+    that of the authors' experiments, where r = Phi(B); 2 is the right one, where r = Phi(B / 2).
     """
     half = curve.largest_mu(epsilon, DELTA) / sensitivity
     return _through(accuracy, float(ndtr(half)))

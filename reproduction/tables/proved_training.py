@@ -8,14 +8,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from dp_forward.privacy import NoiseSpec, RandomizedResponse, compose
+from dp_forward.privacy import Deployment, NoiseSpec, RandomizedResponse, compose
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.shuffling import shuffled_mechanism
 from dp_forward.train.dpsgd.accounting import as_replace_one
 from reproduction.jobs import FIRST, Job
 from reproduction.model_setup import TASKS, ModelSetup
 from reproduction.tables.noise import GAUSSIAN
-from reproduction.tables.paper_sensitivity import DELTA, round_up
+from reproduction.tables.paper_sensitivity import DELTA, RECORDS, round_up
 from reproduction.tables.table import Cell, Derived, Known, Table
 from reproduction.tables.training import dpsgd_job
 
@@ -40,6 +40,8 @@ _FOLDED: Final[Mapping[float, Mapping[str, float] | None]] = {
 }
 """Epsilons of folded records; for DP-SGD, what makes its promise for one record replaced theirs."""
 _CLOSED_FORM: Final = Path(__file__).parents[2] / "results" / "closed-form.json"
+_RARER_LABEL: Final = 29_780
+"""Training texts of SST-2 with the label that fewer have."""
 _PHRASES: Final = "SST-2, 67,349 records, ten phrases"
 
 
@@ -100,8 +102,8 @@ def proved_training(setup: ModelSetup) -> Table:
     for text in (4.0, 8.0):
         row = f"matrix Gaussian {text:g}, label public"
         jobs = tuple(_release_job(setup, text, None, seed=seed, mechanism=GAUSSIAN) for seed in _SEEDS)
-        none = partial(_nothing, "no amplification is proved")
-        cells += _proved(row, jobs, partial(_said, f"{text:g}, delta 1e-5, text only"), none)
+        said = partial(_said, f"{text:g}, delta 1e-5, text only")
+        cells += _proved(row, jobs, said, partial(_central_of_gaussian, text))
     beside = {f"DP-SGD at the promise of folded {epsilon:g}": same for epsilon, same in _FOLDED.items()}
     for row, same in {"DP-SGD by a trusted trainer, queries raw": _CLONES_PROMISE, **beside}.items():
         if same is None:
@@ -125,7 +127,8 @@ def proved_training(setup: ModelSetup) -> Table:
             "released once, text by the mechanism, label by randomized response; the back learns from the "
             "releases. The central epsilon is proved for replacing one record among as many as the runs "
             "had, and rests on a shuffler that hides who sent what; in brackets, by which proof: the least "
-            "of the privacy blanket and the clones. Without a shuffler the local epsilon holds. All rows of"
+            "of the privacy blanket and the clones. Where the label is public, a text hides among those with "
+            f"its label, {_RARER_LABEL:,} at least. Without a shuffler the local epsilon holds. All rows of"
             " a seed share one front, which was trained through PrivUnit's noise at epsilon 4; but for the "
             "row with the front as published (`release-once`, the default), which has learnt nothing of "
             "film reviews and narrows its output by a random map.",
@@ -167,10 +170,6 @@ def _said(words: str) -> str:
     return words
 
 
-def _nothing(words: str, delta: float) -> Derived:
-    return lambda results: words
-
-
 def _folded(epsilon: float) -> list[Cell]:
     """A folded record is one PrivUnit release at t*; its accuracy was measured by a benchmark of its own."""
     row, runs = f"folded PrivUnit {epsilon:g}, front as published", json.loads(_CLOSED_FORM.read_text())
@@ -207,6 +206,22 @@ def _central(text: float, label: float, delta: float) -> Derived:
         return None if records is None else central_of(text, label, share, records, delta)
 
     return proved
+
+
+def _central_of_gaussian(text: float, delta: float) -> Derived:
+    """For a text with a public label, which hides among those with the same label: the rarer one counts."""
+
+    def central(results: Sequence[Mapping[str, Any]]) -> str | None:
+        if _fewest(results) != RECORDS["sst2"]:
+            return None
+        released = NoiseSpec(mechanism=GAUSSIAN, epsilon=text, delta=DELTA).build()
+        sent = Deployment(released, shuffled=_RARER_LABEL, public_label=True)
+        proved = sent.central(delta=delta)
+        if proved is None or proved.upper.epsilon is None or proved.upper.bound == "local":
+            return "no amplification is proved"
+        return f"{shown_up(proved.upper.epsilon, 4)} ({proved.upper.bound})"
+
+    return central
 
 
 def _replaced(delta: float) -> Derived:

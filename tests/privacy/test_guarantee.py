@@ -131,7 +131,9 @@ def test_paper_mode_says_who_has_which_sensitivity() -> None:
     row = PaperReading(0.6, normalise_rows(1.0), TOKEN).statement
     assert "S = 2C (the text, and the proof)" in matrix
     assert "S = 2C (the proof)" in row, "for a row the paper's appendix has C"
-    assert "S = C (the paper's appendix" in row
+    assert "S = C (the paper's appendix)" in row
+    longer = PaperReading(0.6, normalise_rows(1.0), phrase(4)).statement
+    assert "S = C (half of the proof's, which nobody claims)" in longer
 
 
 def test_paper_mode_counts_releases_that_the_authors_local_mode_does_not() -> None:

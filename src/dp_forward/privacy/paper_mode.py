@@ -19,7 +19,7 @@ from dp_forward.privacy.guarantee import Guarantee
 from dp_forward.privacy.matrix import MatrixGaussian
 from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
-from dp_forward.privacy.units import TEXT, Unit
+from dp_forward.privacy.units import TEXT, TOKEN, Unit
 
 __all__ = ["PaperReading"]
 
@@ -62,7 +62,10 @@ class PaperReading:
     def whose_sensitivity(self) -> tuple[str, str]:
         """S = C and S = 2C, each with who says so."""
         if self.bound.over == "row":
-            return "S = C (the paper's appendix, and the authors' code)", "S = 2C (the proof)"
+            whose = (
+                "the paper's appendix" if self.unit == TOKEN else "half of the proof's, which nobody claims"
+            )
+            return f"S = C ({whose})", "S = 2C (the proof)"
         return "S = C (the authors' experiments)", "S = 2C (the text, and the proof)"
 
     @property

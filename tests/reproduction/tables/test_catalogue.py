@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from dp_forward.privacy import NoiseSpec, RandomizedResponse, compose
+from dp_forward.privacy import Deployment, NoiseSpec, RandomizedResponse, compose
 from dp_forward.privacy.shuffling import paper_estimate, shuffled_epsilon, shuffled_mechanism
 from dp_forward.train.dpsgd.accounting import as_replace_one
 from reproduction.jobs import Job, effective_settings, in_order
@@ -139,7 +139,7 @@ def test_a_central_epsilon_covers_text_and_label_of_pure_releases() -> None:
     table = tables()["proved-training"]
     numbers = 0
     for row in table.rows:
-        if row.startswith(("DP-SGD", "folded")):
+        if row.startswith(("DP-SGD", "folded", "matrix Gaussian")):
             continue
         central, accuracy = (table.at(row, column) for column in (CENTRAL, "accuracy"))
         assert central is not None
@@ -147,17 +147,38 @@ def test_a_central_epsilon_covers_text_and_label_of_pure_releases() -> None:
         assert central.jobs == accuracy.jobs, "what is proved is about the runs beside it"
         plans = [job.settings for job in accuracy.jobs]
         shown = central.value({job.digest: RUN for job in central.jobs}).value
-        if shown != "no amplification is proved":
-            numbers += 1
-            ((text, label),) = {(plan["epsilon"], plan["label_epsilon"]) for plan in plans}
-            assert {plan["mechanism"] for plan in plans} == {"privunit"}
-            release = NoiseSpec(epsilon=text, threshold_share=0.2).build()
-            record = compose(release, RandomizedResponse(label, 2))
-            proved = shuffled_mechanism(record, users=67_349, delta=DELTA).upper.epsilon
-            assert proved is not None
-            assert proved <= number(shown) <= 1.001 * proved
-            assert number(shown) < clones(round(text + label, 6)), "the clones"
+        numbers += 1
+        ((text, label),) = {(plan["epsilon"], plan["label_epsilon"]) for plan in plans}
+        assert {plan["mechanism"] for plan in plans} == {"privunit"}
+        release = NoiseSpec(epsilon=text, threshold_share=0.2).build()
+        record = compose(release, RandomizedResponse(label, 2))
+        proved = shuffled_mechanism(record, users=67_349, delta=DELTA).upper.epsilon
+        assert proved is not None
+        assert proved <= number(shown) <= 1.001 * proved
+        assert number(shown) < clones(round(text + label, 6)), "the clones"
     assert numbers == 5
+
+
+@pytest.mark.slow
+def test_a_text_with_a_public_label_hides_among_those_with_the_rarer_one() -> None:
+    table = tables()["proved-training"]
+
+    def shown(text: int, records: int = 67_349) -> object:
+        cell = table.at(f"matrix Gaussian {text}, label public", CENTRAL)
+        assert cell is not None
+        return cell.value({job.digest: {"records": records} for job in cell.jobs}).value
+
+    released = NoiseSpec(mechanism="matrix-gaussian", epsilon=4.0, delta=DELTA).build()
+    mine = Deployment(released, shuffled=29_780, public_label=True).central(DELTA)
+    everybody = Deployment(released, shuffled=67_349, public_label=True).central(DELTA)
+    assert mine is not None
+    assert everybody is not None
+    assert mine.upper.epsilon is not None
+    assert everybody.upper.epsilon is not None
+    assert mine.upper.epsilon <= number(shown(4)) <= 1.001 * mine.upper.epsilon
+    assert number(shown(4)) > 1.5 * everybody.upper.epsilon
+    assert shown(8) == "no amplification is proved"
+    assert shown(4, records=60_000) is None, "how many have the rarer label is not known"
 
 
 @pytest.mark.slow
