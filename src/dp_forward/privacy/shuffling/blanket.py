@@ -111,7 +111,10 @@ class Blanket:
         local = float(chances @ np.maximum(values, 0.0)) * (1 + 1e-11)
         if epsilon >= self.local or local == 0:
             return 0.0
-        value = _positive_part(values, chances, self.users, spread) / self.users
+        with np.errstate(all="ignore"):
+            value = _positive_part(values, chances, self.users, spread) / self.users
+        if not math.isfinite(value):  # beyond what floats hold
+            return min(1.0, local)
         # (sum)_+ is at most the sum of the parts: nobody to hide among costs the local delta.
         return min(1.0, local, value * math.exp(_MASSES * self.users) * (1 + 1e-11) + _TINY)
 
@@ -187,12 +190,14 @@ def _positive_part(values: Floats, chances: Floats, users: int, spread: float) -
     power, rounding = _power(circle, users)
     last = math.floor(low / step) + points - 1
     above = np.arange(1, last + 1)
-    gains = above * np.exp(-tilt * step * above)
+    # One exponent: of two factors one may underflow where the other is cut. Cut at 300, `rounding` alone
+    # makes the result larger than any local delta.
+    gains = above * np.exp(np.minimum(users * log_tilted - tilt * step * above, 300.0))
     inside = max(0.0, float(power[above % points] @ gains)) + rounding * float(np.linalg.norm(gains))
     # Above the window: x <= H e^(order (x - H)) for x >= H, as order * H >= 1.
     log_beyond = math.log(step * last) + users * log_above - order * step * last
     beyond = 0.0 if last >= users * int(index.max()) else math.exp(min(log_beyond, 700.0))
-    return step * inside * math.exp(min(users * log_tilted, 700.0)) + beyond
+    return step * inside + beyond
 
 
 def _power(circle: Floats, users: int) -> tuple[Floats, float]:
