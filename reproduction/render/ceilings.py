@@ -1,6 +1,6 @@
 """Beside the table `mechanisms`: what each noise lets the best front reach at `output`, and the best guess.
 
-Paper: the accuracies of its figure over epsilon lie on the ceiling of S = C.
+Paper: the accuracies of its Table 4 on SST-2 and IMDb lie near the ceiling of S = C.
 """
 
 from __future__ import annotations

@@ -17,7 +17,10 @@ def differences_section(setup: ModelSetup, title: str) -> str:
     training = f"{pace}, no decay of weights or rate"
     rows = {
         "model": ("BERT-base: 12 blocks, d = 768", f"{title}: {setup.blocks} blocks, d = {setup.columns}"),
-        "positions": ("Encoder 1, 3, 5, 7, 9, 11", "the block of the same relative depth, rounded up"),
+        "positions": (
+            "Encoder 1, 3, 5, 7, 9, 11 (Table 5; the text does not name those of Figures 2 and 3)",
+            "the block of the same relative depth, rounded up",
+        ),
         "training": (training, f"{same}, AdamW"),
         "norm and delta": (f"C = {PAPER.norm:g}, {DELTA:g}", same),
         "sensitivity": (
@@ -47,7 +50,7 @@ def differences_section(setup: ModelSetup, title: str) -> str:
             "kept with probability 0.9; the loss is not said to know",
             f"{same}; the loss is corrected forward",
         ),
-        "QQP": ("363,846 pairs, test 40,320", "a subset: 19,055 pairs, test 20,212"),
+        "QQP": ("363,846 pairs, test 40,320", "a subset: 19,055 pairs, balanced, test 20,212"),
         "`rows`, `sublayers`": ("all 67,349 texts of SST-2", "20,000 of them"),
         "DP-SGD": ("Opacus, the batch, epochs and rate above", f"{same}; the tables of tokens are frozen"),
         "membership": (

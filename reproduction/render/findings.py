@@ -110,7 +110,7 @@ def _mechanisms(cells: _Cells) -> list[str]:
             "model "
             "without noise is another one, of six blocks in place of twelve; a cell is one run with one "
             "seed; "
-            "QQP is a subset of 19,055 pairs where the paper has 363,846."
+            "QQP is a balanced subset of 19,055 pairs where the paper has 363,846."
         )
     if lines:
         lines += [*_below(cells), *_rises(cells)]
@@ -323,7 +323,7 @@ def _rows(cells: _Cells) -> list[str]:
         if short is not None and long is not None:
             spread.append(f"{cut} {points(long - short)}")
     lines = [
-        "The paper finds n = 64 or 128 often best (Section 5.2); its Figure 2 has no printed numbers. Here, "
+        "The paper finds n = 64 or 128 often best (Section 5.2); of its Figure 2 we have no numbers. Here, "
         f"from n = 32 to 256, in points: {', '.join(spread)}. So behind the first block more rows cost "
         "accuracy, and behind the fourth and later n hardly matters."
     ]

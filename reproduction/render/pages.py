@@ -45,8 +45,8 @@ _PRINTED: Final = (
     "each "
     "page sets ours beside them. `--printed FILE` brings others: JSON `{table: {row: {column: number}}}` "
     "with the "
-    "names of these pages and shares between 0 and 1. Figures of the paper have no numbers but those in its "
-    "text."
+    "names of these pages and shares between 0 and 1. Of the paper's figures we have only the numbers that "
+    "its text gives."
 )
 
 
@@ -186,7 +186,8 @@ def index_page(tables: Mapping[str, Table], inputs: PageInputs) -> str:
         grid("table", ("stands for", "measured cells"), _listed(tables, found)),
         f"All pages are written by one command:\n\n```console\n$ {_RENDER}\n```",
         "## What the abstract claims, and what we find",
-        "Claims of the paper's abstract, in our words, for its model and its convention. Ours are "
+        "Claims of the paper's abstract, in our words, for its model and the S = C of its "
+        "experiments. Ours are "
         "computed from the cells of the table named; pp are percentage points. S = C is what the authors' "
         "experiments calibrate with; the text and the proof say 2C.",
         grid("the abstract", ("here", "table"), claimed),
@@ -209,14 +210,15 @@ def _reading() -> str:
     return "\n".join(
         f"* {line}"
         for line in (
-            "S = C is the sensitivity that the authors' experiments calibrate with; two texts can differ by "
-            "2C, "
+            "S = C is the sensitivity that the authors' experiments calibrate with, as we infer "
+            "([errata, a](../explanation/errata.md#a-sensitivity)); two texts can differ by 2C, "
             f"as the paper's text says. What S = C calls epsilon 8 is {eight:.2f} by the proof. Rows with S "
             "= C "
             "are what the experiments did; rows with S = 2C keep their promise.",
             "Rows without a word on it have the paper's recipe (`reproduction/tables/paper_recipe.py`); *our "
             "recipe* is another row.",
-            "`end-to-end` is the paper's training: it protects later queries and no training text.",
+            "`end-to-end` is the training of the paper's experiments: it protects later queries and no "
+            "training text.",
             "A cell is one run, or a mean over seeds with each seed in brackets. Below a table stands the "
             "widest 95 % interval (over texts and draws of the noise; another seed moves a cell as well).",
             "An epsilon that our proof gives a cell is rounded up; a number of others, such as what their "

@@ -72,7 +72,7 @@ def attacks(setup: ModelSetup) -> Table:
             "**The paper's attacks** on the models of [positions](positions.md), at its central epsilons "
             "and S = C; " + PAPER.says,
             "Membership: SST-2, all 872 test texts with a fifth of their words dropped (the paper drops "
-            "tokens of "
+            "or replaces tokens of "
             "them, and does not say how many) and as many training texts; half of each choose the threshold. "
             "Inversion: 300 test texts, tokens named at their place; without noise the published front. "
             "Attribute: the genre by keyword of 16,214 IMDb reviews is learnt, that of SST-2's phrases is "
@@ -116,7 +116,7 @@ def tokens(setup: ModelSetup) -> Table:
     return Table(
         "tokens",
         "Token level: accuracy against epsilon per token, and membership",
-        "token-level SeqLDP at the embeddings: trade-off and membership attacks (SST-2)",
+        "token-level SeqLDP at the embeddings and in the first attention: trade-off and membership attacks",
         "mechanism \\ epsilon per token",
         (*theirs, *accuracy, *membership),
         (

@@ -1,6 +1,7 @@
 """Tables about the noise itself: how many rows and columns, which sub-layer, which mechanism.
 
-All runs are the paper's regime (`end-to-end`): the training texts are not protected, later queries are.
+All runs have the regime of the paper's experiments (`end-to-end`): the training texts are not protected,
+later queries are.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ _OURS: Final = "our recipe"
 _FIGURE: Final = (
     "The paper's rows: epsilon 16 at S = C (40.92 by the proof), from 20,000 of the 67,349 training texts, "
     "which "
-    "the paper has all of; its figure prints no numbers. S = 2C asks the same models through twice the noise."
+    "the paper has all of; of its figure we have what its text says. S = 2C asks "
+    "the same models through twice the noise."
 )
 _OF_EIGHT = (
     f"Our rows: what the paper calls epsilon {_PAPER_EPSILON:g} per text, of which {{real:.2f}} is proved."

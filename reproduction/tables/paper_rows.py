@@ -61,10 +61,10 @@ _WIDTH_EPSILONS: Final = (2.0, 4.0, 8.0, 12.0, 16.0)
 _LENGTHS: Final = (16, 32, 64, 128, 256)
 _FIGURE_EPSILON: Final = 16.0
 _FIGURE_TEXTS: Final = 20_000
-"""Figures without printed numbers are made from so many training texts of SST-2."""
+"""Figures 2 and 3, of which we have what the text says, are made from so many training texts of SST-2."""
 _TOKEN_EPSILONS: Final = (8.0, 16.0, 24.0)
 _DROPPED: Final = 0.2
-"""The share of words that non-members lose, as the paper drops tokens of theirs; it does not say how many."""
+"""The share of words that non-members lose; the paper drops or replaces tokens, and does not say how many."""
 _ATTACKED_TEXTS: Final = 300
 _NEXT_TO_NOTHING: Final = 1e-6
 _OTHER_RATES: Final = (1e-4, 1e-3)
@@ -194,7 +194,7 @@ def paper_position_cells(setup: ModelSetup, task: TaskSetting) -> list[Cell]:
 
 
 def paper_row_cells(setup: ModelSetup) -> list[Cell]:
-    """Accuracy against n at five positions, epsilon 16 (Figure 2: no printed numbers)."""
+    """Accuracy against n at five positions, epsilon 16 (Figure 2: we have no numbers of it)."""
     return [
         cell
         for cut in attacked_positions(setup)
@@ -235,7 +235,7 @@ def _of_figure(setup: ModelSetup, cut: str, row: str, column: str, **settings: A
 
 
 def paper_sublayer_cells(setup: ModelSetup, names: dict[str, str]) -> list[Cell]:
-    """Every sub-layer of six blocks, epsilon 16 (Figure 3: no printed numbers)."""
+    """Every sub-layer of six blocks, epsilon 16 (Figure 3: its text has one number)."""
     blocks = [int(cut.rpartition(".")[2]) for cut in paper_positions(setup) if cut.startswith("encoder")]
     return [
         cell

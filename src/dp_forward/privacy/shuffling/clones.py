@@ -26,8 +26,8 @@ over at a price:
 
 Every ``e0`` is allowed, so the least total counts. The price holds ``N delta0``: ``e0`` must be so large that
 the noise of one release is broken with probability far below ``delta / N``, and at that ``e0`` hardly anybody
-is a clone. At every sigma of the paper's tables nothing is gained; with much more noise something is.
-A user's releases count as one bundle here (`blanket` says why).
+is a clone. At the sigmas of the paper's central epsilons nothing is gained; with much more noise something
+is. A user's releases count as one bundle here (`blanket` says why).
 
 The 2023 "stronger" analysis of the same authors is not used: its preprint carries an erratum, and
 a bound that was once withdrawn is no ground for a promise.
