@@ -32,7 +32,8 @@ def test_the_sentence_says_what_against_whom_and_how_well() -> None:
     guarantee = Deployment(GAUSSIAN).guarantee()
     assert guarantee.statement == (
         "(8.0, 1e-05)-LDP per text. Given any two texts, anyone who sees the releases, the provider "
-        "included, tells which of the two it was with at most 79.8 % success (a coin has 50 %)."
+        "included, tells which of the two it was with at most 79.8 % success (a coin has 50 %), and which "
+        "of a hundred with at most 22.7 % (a blind guess has 1 %)."
     )
     assert str(guarantee) == guarantee.statement
     assert repr(guarantee) == "Guarantee((8.0, 1e-05)-LDP per text)"

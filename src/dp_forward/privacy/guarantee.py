@@ -68,7 +68,8 @@ class Guarantee:
     >>> from dp_forward.privacy import Deployment, NoiseSpec
     >>> print(Deployment(NoiseSpec(epsilon=8.0).build()).guarantee().statement)
     8.0-LDP per text. Given any two texts, anyone who sees the releases, the provider included, tells which of
-    the two it was with at most 99.97 % success (a coin has 50 %).
+    the two it was with at most 99.97 % success (a coin has 50 %), and which of a hundred with at most 96.8 %
+    (a blind guess has 1 %).
 
     Guarantees:
         ``mechanism`` is all that the observer sees of one unit, as the deployment says; ``epsilon`` is
@@ -163,9 +164,11 @@ class Guarantee:
     def statement(self) -> str:
         """The plain sentence."""
         candidates = (self.notion or Notion.DISTANCE).neighbours
+        of_hundred = percent_up(self.mechanism.guess_rate(100))
         return (
             f"{self.promise}. Given {candidates}, {self.against}, tells which of the two it was "
-            f"with at most {percent_up(self.guess_rate)} success (a coin has 50 %)."
+            f"with at most {percent_up(self.guess_rate)} success (a coin has 50 %), and which of a hundred "
+            f"with at most {of_hundred} (a blind guess has 1 %)."
         )
 
     def as_dict(self) -> dict[str, Any]:
