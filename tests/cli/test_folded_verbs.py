@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -213,6 +214,28 @@ def test_what_was_learnt_is_a_function_of_the_releases(
         assert half_digest(tmp_path / "one" / half) == half_digest(tmp_path / "two" / half)
     again = dpf(*learn(world, released, tmp_path / "one", "--json")).json
     assert again == json.loads((tmp_path / "one" / "report.json").read_text()) | {"out": again["out"]}
+
+
+@pytest.mark.slow
+def test_a_run_that_measured_no_accuracy_keeps_the_one_that_is_evaluated(
+    world: Path, released: Path, dpf: Dpf, tmp_path: Path
+) -> None:
+    run, held = tmp_path / "run", tmp_path / "public.csv"
+    assert dpf(*learn(world, released, run)).code == 0
+    held.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows(60, seed=5)))
+
+    def expected() -> dict[float, float | None]:
+        found = dpf("explain", "--run", run, "--json").json["epsilons"]
+        return {row["epsilon"]: row["accuracy"] for row in found}
+
+    assert set(expected().values()) == {None}
+    words = ["evaluate", str(run), "--task", "public", "--data", f"public={held}", "--split", "train"]
+    assert dpf(*words, "--epsilon", "1").code == 0
+    assert set(expected().values()) == {None}, "that is another promise than the run's"
+    clean = dpf(*words, "--json").json["accuracy_without_noise"]
+    keep = math.exp(1) / (1 + math.exp(1))
+    assert expected()[1.0] == pytest.approx(clean * keep + (1 - clean) * (1 - keep))
+    assert json.loads((run / "report.json").read_text())["evaluated"] == "public, train"
 
 
 @pytest.mark.slow

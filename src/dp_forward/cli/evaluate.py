@@ -13,6 +13,7 @@ from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import Data, data_paths
 from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
+from dp_forward.storage.json_files import read_json, write_json
 
 if TYPE_CHECKING:
     from dp_forward.data.tasks import Task
@@ -33,7 +34,7 @@ def evaluate(
 ) -> None:
     """Measure the accuracy of a run over many draws of the noise.
 
-    The accuracy has a 95 % interval.
+    The accuracy has a 95 % interval. A run that measured none keeps it, for dpf explain and dpf ui.
 
     Example: dpf evaluate run --split test --draws 20
     """
@@ -80,6 +81,16 @@ def evaluate(
     }
     notes = [note for note in (weakness(result), chosen.notes) if note]
     output.print_result(result, json=json, title=f"{run} on {chosen.name}", sentences=notes)
+    if epsilon is None and (run / "report.json").exists():
+        _keep_accuracy(run / "report.json", result)
+
+
+def _keep_accuracy(path: Path, result: Mapping[str, Any]) -> None:
+    """Into a report whose run measured none, for `dpf explain --run` and `dpf ui`."""
+    report = read_json(path, name="run", remedy="Train it again.")
+    if report.get("accuracy") is None or "evaluated" in report:
+        found = {name: result[name] for name in ("accuracy", "accuracy_without_noise", "draws", "texts")}
+        write_json(path, report | found | {"evaluated": f"{result['task']}, {result['split']}"})
 
 
 def task_of_run(plan: Mapping[str, Any], name: str | None, data: Mapping[str, str]) -> Task:
