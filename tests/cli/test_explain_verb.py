@@ -55,8 +55,8 @@ def test_the_shuffled_promise_stands_beside_the_local_one(dpf) -> None:
         assert row["after_shuffled"] == pytest.approx((odds + others * delta) / (odds + others))
         assert row["posterior"][1] == pytest.approx(row["after"])
     assert "Of the shuffled batch alone: at most" in said
-    assert "This holds if the shuffler is honest" in said
-    assert "adds less than 0.001 %" in said
+    assert "if all of these are true:\n  * the shuffler is honest: it mixes each batch" in said
+    assert "delta adds less than 0.001 % to them" in said
 
 
 @pytest.mark.slow

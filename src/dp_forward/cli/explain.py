@@ -180,9 +180,10 @@ def _print(result: dict[str, Any], guarantee: Guarantee, shuffled: CentralBound 
     always = "No release, whatever it shows, supports a stronger belief."
     lines.append(always if guarantee.delta == 0 else "So often is the best guess right, over all releases.")
     if shuffled is not None:
-        means = "So often is the best guess at your record right, were all others known; delta is in it, and"
-        adds = f"{means} adds less than {percent_up(shuffled.delta)}."
-        lines.append(f"{shuffled.statement} {shuffled.rests_on} {adds}")
+        means = "The numbers of the shuffled batch are for somebody who knows all records but yours;"
+        adds = f"delta adds less than {percent_up(shuffled.delta)} to them."
+        lines += [f"{means} {adds}", "", shuffled.statement]
+        lines += ["This holds if all of these are true:", *(f"  * {rule}." for rule in shuffled.assumptions)]
     lines += ["", f"Against: {guarantee.against}.", name_assumptions(guarantee.assumptions)]
     lines += ["It does not say: that the text cannot be guessed from elsewhere, or that the answer"]
     lines += ["is right. What the noisy matrix is used for later costs nothing more.", ""]
