@@ -1,7 +1,8 @@
 """Pictures by a real browser, Chromium.
 
     python docs/_build/screenshots.py [RUN]     the page of `dpf ui`: docs/figures/page.png, page-phone.png
-    python docs/_build/screenshots.py site      after `make docs`: home page and README, beside this file
+    python docs/_build/screenshots.py site      after `make docs`: home page and README, beside this file, in
+                                                the light and the dark scheme
 
 RUN is a folder of `dpf finetune rotten-tomatoes --epsilon 4`; without one it is made first, in minutes.
 """
@@ -11,8 +12,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import markdown
 from PIL import Image
@@ -24,7 +29,7 @@ from service.webui import chromium, page_cases  # noqa: E402
 from service.webui.chromium import Tab  # noqa: E402
 
 FIGURES = ROOT / "docs" / "figures"
-SITE = ROOT / "build" / "site" / "index.html"
+SITE = ROOT / "build" / "site"
 KEPT = Path(__file__).parent / "screenshots"
 LOOK = """<meta charset="utf-8"><base href="{base}"><style>
 body {{ font: 16px/1.5 sans-serif; max-width: 900px; margin: 2em auto; padding: 0 1em }} img {{ max-width: 100% }}
@@ -64,22 +69,43 @@ def take(tab: Tab, path: Path) -> None:
 
 
 def look_at_site() -> None:
-    """The home page on a wide and a narrow screen, and the README as a reader of the repository sees it."""
+    """The home page on a wide and a narrow screen, and the README as a reader of the repository sees it.
+
+    The site is served: from a file, a browser gives it no search. Each scheme has a browser of its own, since
+    the site remembers the first one that it was shown in.
+    """
     KEPT.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch, chromium.opened(Path(scratch) / "profile") as tab:
-        readme = Path(scratch) / "readme.html"
+    serve = partial(Quiet, directory=SITE)
+    with tempfile.TemporaryDirectory() as scratch, ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        home, readme = f"http://127.0.0.1:{server.server_port}/", Path(scratch) / "readme.html"
         text = (ROOT / "README.md").read_text(encoding="utf-8")
         body = markdown.markdown(text, extensions=["fenced_code", "tables"])
         readme.write_text(LOOK.format(base=f"{ROOT.as_uri()}/") + body, encoding="utf-8")
-        for width, page, name in (
-            (1280, SITE, "home-wide.png"),
-            (390, SITE, "home-narrow.png"),
-            (1000, readme, "readme.png"),
-        ):
-            tab.look(width, 900)
-            tab.open(page.as_uri())
-            tab.until("[...document.images].every(image => image.complete)")
-            take(tab, KEPT / name)
+        for scheme in ("", "-dark"):
+            with chromium.opened(Path(scratch) / f"profile{scheme}") as tab:
+                look_at(tab, home, 1280, f"home-wide{scheme}.png")
+                look_at(tab, home, 390, f"home-narrow{scheme}.png")
+                if not scheme:
+                    look_at(tab, readme.as_uri(), 1000, "readme.png")
+        server.shutdown()
+
+
+def look_at(tab: Tab, address: str, width: int, name: str) -> None:
+    """A picture of one page, which must not be wider than the screen."""
+    tab.look(width, 900, dark="-dark" in name)
+    tab.open(address)
+    tab.until("[...document.images].every(image => image.complete)")
+    time.sleep(1.5)  # the site's tabs fade in
+    assert tab.value("document.documentElement.scrollWidth") <= width, f"{name} scrolls sideways"
+    take(tab, KEPT / name)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Files of a folder, without a log."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 def visit(tab: Tab) -> None:
