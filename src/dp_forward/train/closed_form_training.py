@@ -334,8 +334,8 @@ def outlook(projected: Projected, records: int) -> tuple[dict[str, Any], list[st
     sentences = [
         f"{records} records of {len(projected.spec.labels)} labels: epsilon {shown_up(epsilon)} for each, "
         "charged once, for text and label together.",
-        f"They are released in {projection.width} directions, where a usual difference between labels is "
-        f"{signal:.1f} times the noise in its direction. {enough}",
+        f"Together they show a usual difference between labels {signal:.1f} times as large as the noise. "
+        f"{enough}",
     ]
     if projection.hint is None:
         sentences.append(
