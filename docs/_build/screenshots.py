@@ -63,7 +63,7 @@ def take(tab: Tab, path: Path) -> None:
     """A picture of all of the page, in 256 colours: fewer bytes."""
     tab.screenshot(path)
     with Image.open(path) as drawn:
-        few = drawn.convert("RGB").quantize(256, method=Image.Quantize.FASTOCTREE)
+        few = drawn.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE)
     few.save(path, optimize=True)
     print(path)  # noqa: T201
 
