@@ -266,7 +266,7 @@ def test_only_what_is_measured_again_is_dropped(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_smoke_run_measures_every_rival(tmp_path: Path) -> None:
     target = tmp_path / "rivals.json"
-    assert main(["--smoke", "--no-goals", "--json", str(target)]) == 0
+    assert main(["--smoke", "--json", str(target)]) == 0, "so few questions miss goals by chance"
     record = json.loads(target.read_text(encoding="utf-8"))
     assert record["complete"]
     assert {row["rival"] for row in record["rivals"]} == {"SanText", "CusText", "DP-MLM"}
