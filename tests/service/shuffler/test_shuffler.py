@@ -570,6 +570,20 @@ def test_what_is_promised_of_users_needs_users(tmp_path: Path) -> None:
             opened(tmp_path / "b", least=5, **wrong)
 
 
+def test_a_shuffler_whose_store_cannot_be_read_is_not_ready(
+    place: str, users: tuple[Users, dict[str, str]]
+) -> None:
+    store = opened(place, least_users=50, records_per_user=1)
+    app = make_shuffler_app(store, idle(store), settings=LOCAL, most=MOST, users=users[0])
+    with TestClient(app) as client:
+        assert client.get("/readyz").json() == {"status": "ok"}
+        store.close()
+        time.sleep(1.1)  # it is looked at once in a second
+        found = client.get("/readyz")
+        assert (found.status_code, found.json()) == (503, {"status": "store"})
+        assert client.get("/healthz").status_code == 200
+
+
 # -------------------------------------------------------------------------------- several over one Postgres
 
 

@@ -213,6 +213,15 @@ def make_shuffler_app(
         yield
         await asyncio.to_thread(forwarder.stop, settings.shutdown_seconds)
 
+    def unready() -> str | None:
+        try:
+            store.batch  # noqa: B018 (it can be read)
+            if users is not None:
+                users.check()
+        except DpForwardError:
+            return "store"
+        return forwarder.unready()
+
     def take(request: Request, records: list[Record]) -> tuple[int, int]:
         try:
             found = store.add(records, most=most, user=request.state.user)
@@ -224,6 +233,4 @@ def make_shuffler_app(
         return found
 
     routes = [json_route("/v1/collection", store.offered.as_dict(), guard), intake.records_route(guard, take)]
-    return make_base_app(
-        routes, counters, settings, who="shuffler", lifespan=lifespan, unready=forwarder.unready
-    )
+    return make_base_app(routes, counters, settings, who="shuffler", lifespan=lifespan, unready=unready)
