@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import BudgetExhausted, InvalidInput
+from dp_forward.errors import BudgetExhausted, InvalidInput, refuse_if
 from dp_forward.privacy.rounding import brief, shown_down, shown_up
 from dp_forward.progress import counter
 
@@ -131,8 +131,7 @@ def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
 def _pairs(given: list[str], *, lines: bool) -> list[tuple[str, str]]:
     """Two by two, or the two halves of each line; no message repeats a text."""
     if not lines:
-        if len(given) % 2:
-            raise InvalidInput("texts", "come two by two under --pair", len(given), "Give FIRST SECOND.")
+        refuse_if(len(given) % 2, "texts", "come two by two under --pair", len(given), "Give FIRST SECOND.")
         return list(zip(given[::2], given[1::2], strict=True))
     halves = [line.split("\t") for line in given]
     for number, parts in enumerate(halves, start=1):

@@ -78,9 +78,8 @@ class Target:
 
         self.bars, self.folder, self.task_name, self.seed = bars, run, task, seed
         self.device, self.data = str(pick_device(given["device"])), data_paths(given["data"]) or {}
-        if not (run / "front").is_dir():
-            remedy = "A back alone reads no text: name a folder of dpf finetune."
-            raise InvalidInput("run", "hold a front", "none", remedy)
+        remedy = "A back alone reads no text: name a folder of dpf finetune."
+        refuse_if(not (run / "front").is_dir(), "run", "hold a front", "none", remedy)
         user = load_user_side(run / "front")
         self.front, self.tokens, self.spec = user.front, user.tokens, user.spec
         self.plan: Any = {}
@@ -220,9 +219,8 @@ def _plan_of(target: Target) -> Plan:
         remedy = "A back from collected releases never saw them: attack a run of dpf finetune."
         raise InvalidInput("run", rule, found, remedy)
     plan, asked = Plan.from_dict(target.plan), target.task_name
-    if asked is not None and task_name(asked) != plan.task:
-        rule = f"be the one that the run was trained on, {plan.task}"
-        raise InvalidInput("task", rule, asked, "Drop it.")
+    rule = f"be the one that the run was trained on, {plan.task}"
+    refuse_if(asked is not None and task_name(asked) != plan.task, "task", rule, asked, "Drop it.")
     return replace(plan, data={**plan.data, **target.data})
 
 
@@ -259,16 +257,14 @@ def _texts_to_tell_apart(
         rest = list(thin_out(rest, share=drop_words, seed=target.seed))
         part, alike = f"{part}, without {drop_words:g} of the words", False
     size = min(len(members), len(rest), limit)
-    if size < _FEWEST:
-        rule = f"be {_FEWEST} members and {_FEWEST} others or more"
-        raise InvalidInput("texts", rule, size, "An interval needs more.")
+    rule = f"be {_FEWEST} members and {_FEWEST} others or more"
+    refuse_if(size < _FEWEST, "texts", rule, size, "An interval needs more.")
     drawn: list[Record] = []
     for seed, records in enumerate((members, rest), start=target.seed):
         chosen = np.random.default_rng(seed).permutation(len(records))[:size]
         drawn += [records[number] for number in chosen]
     texts = target.encoded(drawn)
-    if texts.labels is None:
-        raise InvalidInput("others", "have labels", part, "Name another split.")
+    refuse_if(texts.labels is None, "others", "have labels", part, "Name another split.")
     return texts, size, part, alike
 
 
@@ -363,9 +359,8 @@ def attribute(
         source, (values, records) = labelled.name, read_labelled(labelled, text=text, attribute=column)
     refuse_if(not 0 < share < 1, "share", "lie between 0 and 1", share, "Half is 0.5.")
     most = len(records) if limit is None else min(limit, len(records))
-    if most < 2 * _FEWEST:
-        rule = f"be {2 * _FEWEST} or more with an attribute"
-        raise InvalidInput("texts", rule, most, "Name another split, or --labelled FILE.")
+    rule = f"be {2 * _FEWEST} or more with an attribute"
+    refuse_if(most < 2 * _FEWEST, "texts", rule, most, "Name another split, or --labelled FILE.")
     test, train = target.encoded(records, most).split_off(float(share), seed=target.seed)
     progress = counter(target.bars, "learning the attribute", epochs + 1)
     how: Any = {"epochs": epochs, "seed": target.seed, "device": target.device, "progress": progress}

@@ -67,9 +67,8 @@ def _check_figure(path: Path) -> None:
     refuse_if(path.suffix not in _KINDS, "figure", f"end in {', '.join(_KINDS)}", path.name, "Name it so.")
     if not path.absolute().parent.is_dir():
         raise InvalidInput("figure", "lie in a folder that is there", path, "Make the folder first.")
-    if find_spec("matplotlib") is None:
-        remedy = "pip install 'dp-forward[train]'."
-        raise InvalidInput("figure", "be drawn with matplotlib", "none here", remedy)
+    remedy = "pip install 'dp-forward[train]'."
+    refuse_if(find_spec("matplotlib") is None, "figure", "be drawn with matplotlib", "none here", remedy)
 
 
 def _bar(low: float, high: float) -> str:

@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.train.plan_base import PlanBase, kind_of, read_settings, setting_of
 
 Data = Annotated[
@@ -127,9 +127,8 @@ def _settings(given: Sequence[str] | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option in given or ():
         name, equals, value = option.partition("=")
-        if not equals or not name.strip():
-            remedy = "For example --set public_batch=64."
-            raise InvalidInput("set", "look like NAME=VALUE", repr(option), remedy)
+        remedy = "For example --set public_batch=64."
+        refuse_if(not equals or not name.strip(), "set", "look like NAME=VALUE", repr(option), remedy)
         try:
             found[name.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

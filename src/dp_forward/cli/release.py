@@ -10,7 +10,7 @@ from typer import Option
 
 from dp_forward.cli import options, output, plan_options
 from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
@@ -101,9 +101,8 @@ def _find_task(source: str | None, user: UserSide, *, no_labels: bool, **setting
     if source is not None:
         plan_options.name_data(settings, source)
     task = task_of({**TaskSettings.from_dict(settings).as_dict(), "unlabelled": no_labels})
-    if task.labels != user.spec.labels and not no_labels:
-        rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
-        raise InvalidInput("task", rule, task.name, "Or --no-labels.")
+    rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
+    refuse_if(task.labels != user.spec.labels and not no_labels, "task", rule, task.name, "Or --no-labels.")
     return task
 
 

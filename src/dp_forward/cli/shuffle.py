@@ -13,7 +13,7 @@ import typer
 from typer import Option
 
 from dp_forward.cli import options, output
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 if TYPE_CHECKING:
     from dp_forward.service.server.users import Users
@@ -78,9 +78,8 @@ def shuffle(
     )
     log_to_stderr(json_lines=log == "json")
     word = read_token(collector_token_file)
-    if word == token:
-        rule = "differ from --collector-token-file"
-        raise InvalidInput("token-file", rule, "the same word", "Users must not know that one.")
+    rule = "differ from --collector-token-file"
+    refuse_if(word == token, "token-file", rule, "the same word", "Users must not know that one.")
     if users is not None and token is not None:
         raise InvalidInput("token-file", "be left out with --users", "both", "One word for all hides nobody.")
     if users is not None and least_users is None:

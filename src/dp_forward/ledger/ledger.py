@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from dp_forward.errors import InvalidInput, LedgerRestated
+from dp_forward.errors import InvalidInput, LedgerRestated, refuse_if
 from dp_forward.ledger import admission, ledger_file
 from dp_forward.ledger.terms import Terms
 from dp_forward.ledger.verification import DAY_NS, Release, State, VerifiedChain, check_pages
@@ -373,10 +373,8 @@ class Ledger:
 
     def _drawn(self, release_id: int) -> Release:
         release = self._release(release_id)
-        if release.state is State.RESERVED:
-            found = f"release {release.id}, reserved only"
-            rule = "be a release whose payload is stored"
-            raise InvalidInput("release_id", rule, found, "Call ready() first.")
+        found, rule = f"release {release.id}, reserved only", "be a release whose payload is stored"
+        refuse_if(release.state is State.RESERVED, "release_id", rule, found, "Call ready() first.")
         return release
 
     @contextlib.contextmanager

@@ -105,9 +105,8 @@ def invert_nearest(target: Inversion, *, use_prior: bool = False) -> AttackResul
         A cut behind which rows are mixed is refused.
     """
     front, mechanism, (_, bound) = target.front, target.mechanism, target.noise()
-    if not front.row_local:
-        rule = "compute each row from its own token (embeddings, encoder.1.qkv)"
-        raise InvalidInput("front", rule, front.cut, "Use the linear attack there.")
+    rule = "compute each row from its own token (embeddings, encoder.1.qkv)"
+    refuse_if(not front.row_local, "front", rule, front.cut, "Use the linear attack there.")
     tokens = torch.arange(int(token_table(front).num_embeddings))  # type: ignore[arg-type]
     blank = torch.zeros((1, target.texts.length), dtype=torch.int64)
     template = {"input_ids": blank, "attention_mask": torch.ones_like(blank)}

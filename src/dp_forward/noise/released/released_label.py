@@ -29,7 +29,7 @@ from typing import Any, NoReturn, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise.released.coins import choices, coins
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
@@ -52,9 +52,8 @@ Labels = NDArray[np.int64]
 
 def seal(name: str, way: str, values: NDArray[Any], made_by: object) -> NDArray[Any]:
     """Refuse what was not made by a release; else the values, which nobody can change any more."""
-    if made_by is not BY_RELEASE:
-        rule, found = f"come out of {way.partition('(')[0]}()", type(values).__name__
-        raise InvalidInput(name, rule, found, f"Call {way}.")
+    rule, found = f"come out of {way.partition('(')[0]}()", type(values).__name__
+    refuse_if(made_by is not BY_RELEASE, name, rule, found, f"Call {way}.")
     # An array on immutable bytes stays read-only whatever its flags are set to.
     kind = f"<i{values.itemsize}"
     fixed = np.frombuffer(values.astype(kind, copy=False).tobytes(), dtype=kind)

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise.released.entropy import keystream
 from dp_forward.noise.released.exact_normal import Entropy, rounded_normal
 from dp_forward.noise.released.grid import Grid, Integers, held, quantise
@@ -198,8 +198,7 @@ def _released(
 
 def _way(mechanism: Mechanism, bits: int) -> _Way:
     """How a mechanism is released, where it can be; a refusal for any other."""
-    if bits not in (8, 16):
-        raise InvalidInput("bits", "be 8 or 16", bits, "Use 16.")
+    refuse_if(bits not in (8, 16), "bits", "be 8 or 16", bits, "Use 16.")
     # Exact types: a subclass could draw something else than it promises.
     if type(mechanism) is PrivUnit:
         step = privunit_step(mechanism, bits)

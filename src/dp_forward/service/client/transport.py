@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.service.protocol.access import is_loopback
 
 if TYPE_CHECKING:
@@ -317,8 +317,7 @@ def _check_proxy(proxy: str, host: str) -> None:
     if url is None or url.scheme != "http" or url.path not in ("", "/"):
         remedy = "TLS goes through it to the server, so that it reads nothing."
         raise InvalidInput("proxy", "be an address such as http://host:3128", "another", remedy)
-    if is_loopback(host):
-        raise InvalidInput("proxy", "be left out for a server on this machine", "one", "Leave it out.")
+    refuse_if(is_loopback(host), "proxy", "be left out for a server on this machine", "one", "Leave it out.")
 
 
 def _parse(address: str) -> httpx.URL | None:

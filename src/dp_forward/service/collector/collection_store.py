@@ -27,7 +27,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Self
 
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.service.protocol.collection import CollectionSpec, Record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.server.request_limits import Refused
@@ -213,8 +213,7 @@ def _sealed(connection: Connection, batch: bytes) -> int | None:
 
 def _check_format(connection: Connection) -> None:
     found = connection.execute("PRAGMA user_version").fetchone()[0]
-    if found != _FORMAT:
-        raise InvalidInput(RECORDS, f"be of format {_FORMAT}", found, "Update dp-forward.")
+    refuse_if(found != _FORMAT, RECORDS, f"be of format {_FORMAT}", found, "Update dp-forward.")
 
 
 def _refuse(problem: Problem) -> DpForwardError:

@@ -15,7 +15,7 @@ import contextlib
 import math
 from dataclasses import dataclass, replace
 
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest, Offer
@@ -42,9 +42,8 @@ class Policy:
     release: ReleaseSpec
 
     def __post_init__(self) -> None:
-        if self.release.folded:
-            remedy = "Release records with it (dpf release); ask with the front that was learnt from them."
-            raise InvalidInput("front", "be one that asks", "one that releases records", remedy)
+        remedy = "Release records with it (dpf release); ask with the front that was learnt from them."
+        refuse_if(self.release.folded, "front", "be one that asks", "one that releases records", remedy)
 
     @classmethod
     def of(cls, user: AskingSide, *, bits: int | None = None) -> Policy:
