@@ -22,7 +22,6 @@ from typer import Argument, Option
 from dp_forward.cli import options, output
 from dp_forward.cli.evaluate import task_of_run
 from dp_forward.cli.plan_options import Data, data_paths
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import counter
@@ -72,7 +71,7 @@ class Target:
         A folder without plan.json (of `dpf split`, or a user's own) has no task of its own.
     """
 
-    def __init__(self, run: Path, bars: Bars, *, task: str | None, seed: int, **given: Any) -> None:
+    def __init__(self, run: Path, bars: output.Bars, *, task: str | None, seed: int, **given: Any) -> None:
         from dp_forward.split.artifacts import load_user_side
         from dp_forward.split.device import pick_device
 
@@ -113,7 +112,7 @@ def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
     @functools.wraps(verb)
     def command(*, run: Path, json: bool, **given: Any) -> None:
         shared = {name: given.pop(name) for name in ("task", "data", "seed", "device")}
-        with Bars() as bars:
+        with output.Bars() as bars:
             target = Target(run, bars, **shared)
             found, facts = verb(target, **given)
         _show(target, found.as_dict(), facts, json=json)

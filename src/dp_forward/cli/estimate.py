@@ -8,7 +8,6 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.finetune import exported_collection
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 
 _CELLS: Final = 40
@@ -39,7 +38,7 @@ def estimate(
 
     if figure is not None:
         _check_figure(figure)
-    with Bars() as bars, exported_collection(releases, bars) as exported:
+    with output.Bars() as bars, exported_collection(releases, bars) as exported:
         found = estimate_shares(ReleasedCorpus.open(releases if exported is None else exported))
     result = found.as_dict()
     title = f"Share of {found.of} among {found.records} records"

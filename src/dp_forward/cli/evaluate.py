@@ -11,7 +11,6 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import Data, data_paths
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def evaluate(
     mechanism = None if noise is None else noise.build()
     sanitizer = None if mechanism is None else Sanitizer(mechanism, seed=seed)
     module = NoisyModel(done.pair, sanitizer, rows=done.spec.rows, labels=len(done.spec.labels))
-    with Bars() as bars:
+    with output.Bars() as bars:
         progress = counter(bars, "reading")
         texts = read_texts(chosen, split, done.tokens, limit=limit, progress=progress)
         progress = counter(bars, "evaluating", len(texts))

@@ -1,7 +1,5 @@
 """`dpf explain`: a guarantee in words, in context, with small tables."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path

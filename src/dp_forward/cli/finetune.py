@@ -17,7 +17,6 @@ from dp_forward.cli.plan_options import (
     carry_out,
     plan_options,
 )
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.progress import counter
 from dp_forward.storage.stores import is_url, shown_place
@@ -76,7 +75,7 @@ def finetune(
         raise InvalidInput("other-labels", "go with --from-releases", other_labels, "Name the releases.")
     plan = effective_plan(Plan.from_dict(settings))
     if dry_run:
-        with Bars() as bars:
+        with output.Bars() as bars:
             found, said = preview(plan, progress=bars)
         output.print_result(found, json=json, title="Nothing was charged", sentences=said)
         return
@@ -111,7 +110,9 @@ def _finetune_releases(
 
 
 @contextmanager
-def exported_collection(releases: str, bars: Bars, *, run: Path | None = None) -> Iterator[Path | None]:
+def exported_collection(
+    releases: str, bars: output.Bars, *, run: Path | None = None
+) -> Iterator[Path | None]:
     """A corpus made from a collection, beside the run if any; None for a corpus, or where the run has one."""
     kept = run is not None and (run / "releases" / "manifest.json").is_file()
     if kept or not (is_url(releases) or (Path(releases) / "collection.json").is_file()):

@@ -12,7 +12,6 @@ import typer
 from typer import Argument, Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.train.plan_base import PlanBase, kind_of, read_settings, setting_of
 
@@ -177,11 +176,11 @@ def warn_if_finished(out: Path, mark: str) -> Iterator[None]:
 
 
 @contextmanager
-def carry_out(plan: PlanBase, out: Path) -> Iterator[Bars]:
-    """Bars for a run in ``out``; the effective plan is on stderr before anything runs."""
+def carry_out(plan: PlanBase, out: Path) -> Iterator[output.Bars]:
+    """output.Bars for a run in ``out``; the effective plan is on stderr before anything runs."""
     typer.echo("The plan:", err=True)
     for name, value in plan.as_dict().items():
         if value is not None and value != {}:
             typer.echo(f"  {name} = {value}", err=True)
-    with warn_if_finished(out, "report.json"), Bars() as bars:
+    with warn_if_finished(out, "report.json"), output.Bars() as bars:
         yield bars
