@@ -19,10 +19,8 @@ Paper: Definition 5 (whose density has two exponents the other way round; nothin
 (whose "only if" needs such differences), Algorithm 1, Lemma 3.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import curve
@@ -75,7 +73,7 @@ class MatrixGaussian(GaussianNoise):
         releases: int = 1,
         row_factor: Factor = UNIFORM,
         column_factor: Factor = UNIFORM,
-    ) -> MatrixGaussian:
+    ) -> Self:
         """The least overall scale ``sigma`` for the given shape of the noise."""
         delta = budget.positive_delta("Gaussian noise")
         at_one = cls(1.0, sensitivity, row_factor, column_factor, releases, delta)

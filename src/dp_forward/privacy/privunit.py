@@ -26,11 +26,9 @@ From Bhowmick et al. (2018) and Asi, Feldman and Talwar (2022).
 Paper: not in it. DP-Forward's Gaussian at S = 2C needs three times this noise for the same epsilon.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -114,7 +112,7 @@ class PrivUnit(PureNoise):
         releases: int = 1,
         threshold: float | None = None,
         cap_probability: float | None = None,
-    ) -> PrivUnit:
+    ) -> Self:
         """PrivUnit at the best threshold, at a given one, or for a wanted cap probability."""
         bound = normalise() if bound is None else bound
         copies = checks.count("releases", releases, remedy="Count every fresh release.")

@@ -17,8 +17,6 @@ label as above. It is a mechanism for the text.
 Paper: randomized response on labels; keeping with 0.9 of two labels is epsilon 2.197.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -206,7 +204,7 @@ class Prior:
         object.__setattr__(self, "weights", weights)
 
     @classmethod
-    def public(cls, weights: ArrayLike, *, where: str) -> Prior:
+    def public(cls, weights: ArrayLike, *, where: str) -> Self:
         """A prior that anybody may know, such as a published class balance."""
         return cls(np.asarray(weights, dtype=np.float64), "public", where)
 
@@ -250,7 +248,7 @@ class ResponseWithPrior(_Response):
         object.__setattr__(self, "loss", ThreeLevelLoss(real, mass, self.releases, 1 / best))
 
     @classmethod
-    def for_budget(cls, budget: Budget, *, prior: Prior, releases: int = 1) -> ResponseWithPrior:
+    def for_budget(cls, budget: Budget, *, prior: Prior, releases: int = 1) -> Self:
         """The budget spread evenly over the releases."""
         return cls(_share(budget, releases), prior, releases)
 

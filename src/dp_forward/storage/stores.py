@@ -1,7 +1,5 @@
 """One small interface of stores: SQLite files by default, Postgres where the place is a URL."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager

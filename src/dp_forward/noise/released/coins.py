@@ -15,8 +15,6 @@ Edges:
     Time depends on the noise alone; about one number in 2^64 / n is read further than 64 digits.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import lru_cache
 

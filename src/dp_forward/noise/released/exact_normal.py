@@ -23,8 +23,6 @@ Edges:
     Time depends on the noise alone: about one draw in 10^13 / scale needs step 2 (0.2 ms).
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable

@@ -20,8 +20,6 @@ Edges:
 Paper: randomized response on labels.
 """
 
-from __future__ import annotations
-
 from dataclasses import InitVar, dataclass
 from functools import lru_cache
 from typing import Any, NoReturn, final
@@ -115,12 +113,9 @@ def release_labels(
     elif type(mechanism) is ResponseWithPrior:
         top = mechanism.top
     else:
-        raise InvalidInput(
-            "mechanism",
-            "be randomized response to release labels",
-            getattr(mechanism, "name", type(mechanism).__name__),
-            "Calibrate a RandomizedResponse.",
-        )
+        rule, found = "be randomized response to release labels", type(mechanism).__name__
+        remedy = "Calibrate a RandomizedResponse."
+        raise InvalidInput("mechanism", rule, getattr(mechanism, "name", found), remedy)
     entropy = keystream() if entropy is None else entropy
     true = _checked(labels, mechanism.labels)
     position = _position(true, top, mechanism.labels, entropy)

@@ -167,12 +167,8 @@ def serialise(thing: object) -> bytes:
     """The bytes of a ``thing`` that is a `Released` or `ReleasedLabels`; everything else is refused."""
     if type(thing) is Released or type(thing) is ReleasedLabels:
         return thing.to_bytes()
-    raise InvalidInput(
-        "thing",
-        "be a Released or ReleasedLabels",
-        type(thing).__name__,
-        "Simulated noise stays here: use release().",
-    )
+    remedy = "Simulated noise stays here: use release()."
+    raise InvalidInput("thing", "be a Released or ReleasedLabels", type(thing).__name__, remedy)
 
 
 class _Way(NamedTuple):
@@ -229,12 +225,8 @@ def _draw_gaussian(
 
 
 def _refused(value: str) -> InvalidInput:
-    return InvalidInput(
-        "mechanism",
-        "be PrivUnit, K-ary response or uniform Gaussian noise within a norm bound, to be released",
-        value,
-        "Use PrivUnit for a text, normalised to norm 1.",
-    )
+    rule = "be PrivUnit, K-ary response or uniform Gaussian noise within a norm bound, to be released"
+    return InvalidInput("mechanism", rule, value, "Use PrivUnit for a text, normalised to norm 1.")
 
 
 def _scaled(values: NDArray[Any], step: float) -> NDArray[np.float32]:

@@ -7,8 +7,6 @@
 All three are readable by their owner only (mode 0600). No text or token is written to any of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac

@@ -29,8 +29,6 @@ Edges:
     Epsilon does not bound that: it bounds what is learnt about the text.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

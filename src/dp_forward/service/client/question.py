@@ -1,7 +1,5 @@
 """One question to a server: its text, the bytes that ask, and its answer; each of them checked."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ Guarantees:
     The corpus lists its batches (`ReleasedCorpus.shuffled`) only where *every* record came in a sealed one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator

@@ -17,13 +17,11 @@ Edges:
     was sent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, Labels, labels_as_dict, labels_from_dict
 from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
@@ -82,7 +80,7 @@ class CollectionSpec:
             refuse_if(users > (self.shuffler_least or 0), "least_users", rule, users, "Raise the records.")
 
     @classmethod
-    def of(cls, manifest: Manifest, labels: Labels, *, shuffler_least: int | None = None) -> CollectionSpec:
+    def of(cls, manifest: Manifest, labels: Labels, *, shuffler_least: int | None = None) -> Self:
         """The form for what a server answers: its own epsilon, and none of the smaller ones."""
         return cls(manifest=replace(manifest, epsilons=()), labels=labels, shuffler_least=shuffler_least)
 
@@ -120,7 +118,7 @@ class CollectionSpec:
         }
 
     @classmethod
-    def from_dict(cls, settings: object) -> CollectionSpec:
+    def from_dict(cls, settings: object) -> Self:
         """From what a collector sent, as JSON reads it; anything but a sound form is a `WireError`."""
         if not isinstance(settings, Mapping) or set(settings) != _KEYS:
             keys = ", ".join(sorted(_KEYS))

@@ -11,14 +11,12 @@ Edges:
     A header is a *claim* of whoever sent it. It promises the receiver nothing about the noise inside.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,7 +123,7 @@ class Header:
         return _LAYOUT.pack(MAGIC, VERSION, *kind, *numbers, *names, _NOTHING)
 
     @classmethod
-    def unpack(cls, data: bytes) -> Header:
+    def unpack(cls, data: bytes) -> Self:
         """The header in exactly 128 bytes; anything else is a `WireError`."""
         if not isinstance(data, bytes):
             raise WireError("type", f"A header comes as bytes, not as {type(data).__name__}")

@@ -9,11 +9,10 @@ its manifest lists it. Everything else that differs is refused, also where it mi
 threshold, another bound): whether it is, is not for the server to say.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from dataclasses import dataclass, replace
+from typing import Self
 
 from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.privacy import NoiseSpec
@@ -46,7 +45,7 @@ class Policy:
         refuse_if(self.release.folded, "front", "be one that asks", "one that releases records", remedy)
 
     @classmethod
-    def of(cls, user: AskingSide, *, bits: int | None = None) -> Policy:
+    def of(cls, user: AskingSide, *, bits: int | None = None) -> Self:
         """The policy that a user's folder states; what cannot be released is refused here.
 
         ``bits`` is by default 8 where the noise fits into them, else 16.
@@ -63,7 +62,7 @@ class Policy:
         """The largest epsilon that one release may have."""
         return self.noise.epsilon
 
-    def with_epsilon(self, epsilon: float) -> Policy:
+    def with_epsilon(self, epsilon: float) -> Self:
         """The same with more noise; a front never allows less than it says."""
         if not (math.isfinite(epsilon) and 0 < epsilon <= self.epsilon):
             rule = f"be above 0 and at most the front's {self.epsilon}"
@@ -71,7 +70,7 @@ class Policy:
         if epsilon == self.epsilon:
             return self  # also where one is 8 and the other 8.0, which a ledger's keys tell apart
         noise = replace(self.noise, epsilon=float(epsilon))
-        made = Policy(release=replace(self.release, noise=noise))
+        made = replace(self, release=replace(self.release, noise=noise))
         made.terms()  # refuses what cannot be drawn, before there is a text
         return made
 

@@ -15,8 +15,6 @@ Edges:
     When the server stops, requests are finished.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 

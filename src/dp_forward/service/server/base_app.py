@@ -9,8 +9,6 @@ Guarantees:
     A page of another origin may read answers where the origin was allowed by name, and then /v1 alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -12,8 +12,6 @@ Edges:
     other bytes are taken. A request that failed is forgotten at once, so that it can be tried again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

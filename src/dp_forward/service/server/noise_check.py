@@ -51,14 +51,12 @@ Edges:
 Paper: not in it.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +112,7 @@ class NoiseCheck:
     """The last ids of each user, all of them as short as without noise; a retry counts once."""
 
     @classmethod
-    def of(cls, mechanism: Mechanism, *, shape: tuple[int, int], step: float, bits: int) -> NoiseCheck:
+    def of(cls, mechanism: Mechanism, *, shape: tuple[int, int], step: float, bits: int) -> Self:
         """The test for releases of this mechanism, with this step, in these bits."""
         rows, width = shape
         pure, sigma = isinstance(mechanism, PrivUnit), getattr(mechanism, "sigma", None)

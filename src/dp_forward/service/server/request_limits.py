@@ -8,8 +8,6 @@ Guarantees:
     payload, a token or a header that was not the server's own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

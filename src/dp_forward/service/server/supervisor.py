@@ -15,8 +15,6 @@ Edges:
     the moment of its next request, as HTTP allows; our clients send it again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Run an ASGI app with uvicorn until a signal: for every server of this package."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

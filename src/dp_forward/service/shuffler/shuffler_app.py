@@ -23,8 +23,6 @@ Edges:
     When it stops, requests are finished and records that wait stay in the store.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
