@@ -91,7 +91,6 @@ class PanelCommand(_Panels, TyperCommand):
     """A verb; a refusal names its settings as the flags of this verb."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it."""
         with _flags_in_refusals(self.params):
             return super().invoke(ctx)
 
@@ -108,7 +107,6 @@ class App(Typer):
         super().__init__(cls=cls, no_args_is_help=True, rich_markup_mode=None, **settings)
 
     def command(self, *args: Any, **more: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
-        """As of Typer."""
         return super().command(*args, **{"cls": PanelCommand, **more})
 
 

@@ -247,7 +247,9 @@ class NearestTokens:
             template = {name: value[:, :end] for name, value in tokens.items()}
             dots, squares = compare_tokens(self._front, rows, self._ids, template=template, places=places)
         else:
-            known = self._prepared_rows()
+            self.prepare()
+            known = self._rows
+            assert known is not None  # where rows are not local
             dots, squares = rows @ known.T, known.square().sum(dim=1).expand(len(places), -1)
         found = []
         for products, (_, scale) in zip(dots, seen, strict=True):
@@ -256,11 +258,6 @@ class NearestTokens:
             words = tuple((self._word(int(i)), bool(ok)) for i, ok in zip(guessed, right, strict=True))
             found.append(Reading(words, float(right.double().mean()) if len(true) else 0.0))
         return found
-
-    def _prepared_rows(self) -> Tensor:
-        self.prepare()
-        assert self._rows is not None  # asked for only where rows are not local
-        return self._rows
 
     def _alone(self) -> tuple[Tensor, int]:
         """A token between its special tokens, and the place where it stands."""

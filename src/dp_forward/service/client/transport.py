@@ -191,7 +191,9 @@ class Transport:
                 reply = self.call(call)
             except NoReply as failure:
                 if failure.final:
-                    raise _untrusted(failure, call) from None
+                    remedy = "For a private authority name its certificate (--ca)."
+                    told = f"The server is not spoken to: {failure}. {remedy} {call.kept}".rstrip()
+                    raise ServerRefused(told) from None
                 problem, wait = str(failure), self._retry.wait(made - 1)
                 slow += failure.slow
                 if slow > 1 or (made > 1 and not (failure.connected or self._reached)):
@@ -292,11 +294,6 @@ def _refusal(reply: Reply, call: Call) -> ServerRefused:
     reason = "" if code is None else f": {code}"
     words = f"The server refused with status {reply.status}{reason}. It is not asked again."
     return ServerRefused(f"{_REFUSALS.get(code or '', words)} {call.kept}".rstrip())
-
-
-def _untrusted(failure: Exception, call: Call) -> ServerRefused:
-    remedy = "For a private authority name its certificate (--ca)."
-    return ServerRefused(f"The server is not spoken to: {failure}. {remedy} {call.kept}".rstrip())
 
 
 def _address(server: str, setting: str) -> httpx.URL:

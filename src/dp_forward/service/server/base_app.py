@@ -44,7 +44,6 @@ class LoadShedding:
         self._refusal = limits.refusal(limits.busy())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse for almost nothing."""
         if scope["type"] == "http" and scope["path"] not in _OWN_BUDGET:
             connections = scope.get("state", {}).get("connections")
             if self._busy(scope["path"]) or (connections is not None and connections.crowded):
