@@ -1,7 +1,7 @@
 """One small interface of stores: SQLite files by default, Postgres where the place is a URL."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,20 +15,10 @@ Place = str | os.PathLike[str]
 """A folder, or the URL of a Postgres database."""
 
 
-class Rows(Protocol):
-    """What a statement found; ``rowcount`` is how many rows it changed."""
-
-    @property
-    def rowcount(self) -> int: ...
-    def fetchone(self) -> Any: ...
-    def fetchall(self) -> list[Any]: ...
-    def __iter__(self) -> Iterator[Any]: ...
-
-
 class Connection(Protocol):
-    """A transaction; parameters stand as ``?`` in the SQL."""
+    """A transaction; parameters stand as ``?`` in the SQL, and what comes back is a cursor."""
 
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows: ...
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any: ...
 
 
 class Store(Protocol):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,18 +32,14 @@ def shared(place: str) -> Iterator[tuple[ReplayStore, ReplayStore]]:
 
 def test_the_first_answer_stands_for_all(shared: tuple[ReplayStore, ReplayStore]) -> None:
     one, other = shared
-
-    async def work() -> None:
-        assert await one.find(b"i", digest=b"d") is None
-        assert await one.keep(b"i", digest=b"d", answer=b"first") == b"first"
-        assert await other.find(b"i", digest=b"d") == b"first"
-        assert await other.keep(b"i", digest=b"d", answer=b"second") == b"first"
-        for call in (other.find(b"i", digest=b"e"), other.keep(b"i", digest=b"e", answer=b"x")):
-            with pytest.raises(Refused) as refused:
-                await call
-            assert (refused.value.code, refused.value.status) == ("replayed", 409)
-
-    asyncio.run(work())
+    assert one.read(b"i", b"d") is None
+    assert one.write(b"i", b"d", b"first") == b"first"
+    assert other.read(b"i", b"d") == b"first"
+    assert other.write(b"i", b"d", b"second") == b"first"
+    for call in (partial(other.read, b"i", b"e"), partial(other.write, b"i", b"e", b"x")):
+        with pytest.raises(Refused) as refused:
+            call()
+        assert (refused.value.code, refused.value.status) == ("replayed", 409)
 
 
 def test_another_back_gives_its_own_answer_to_the_same_bytes(place: str) -> None:

@@ -176,7 +176,7 @@ class Handler:
         digest = hashlib.sha256(data).digest()
         known = self._replays.find(frame.header.request, digest=digest)
         if known is None and self.shared_replays is not None:
-            answer = await self.shared_replays.find(frame.header.request, digest=digest)
+            answer = await asyncio.to_thread(self.shared_replays.read, frame.header.request, digest)
             if answer is not None:
                 return "resent", answer
             known = self._replays.find(frame.header.request, digest=digest)  # begun here meanwhile
@@ -218,4 +218,4 @@ class Handler:
         data = json.dumps(answer, allow_nan=False).encode()
         if self.shared_replays is None:
             return data
-        return await self.shared_replays.keep(request, digest=digest, answer=data)
+        return await asyncio.to_thread(self.shared_replays.write, request, digest, data)

@@ -10,7 +10,6 @@ Edges:
     Where the store cannot be used, a request is refused ("disk"), and may be tried again.
 """
 
-import asyncio
 import hashlib
 import time
 from typing import Final
@@ -43,21 +42,13 @@ class ReplayStore:
         self.close = self._store.close
         """Close the store; closing twice is harmless."""
 
-    async def find(self, request: bytes, *, digest: bytes) -> bytes | None:
-        """The answer to these bytes; None for a new id; `Refused` for other bytes."""
-        return await asyncio.to_thread(self.read, request, digest)
-
-    async def keep(self, request: bytes, *, digest: bytes, answer: bytes) -> bytes:
-        """Store the answer to these bytes: the one that stands, which may be another process's."""
-        return await asyncio.to_thread(self.write, request, digest, answer)
-
     def read(self, request: bytes, digest: bytes) -> bytes | None:
-        """As `find`, in this thread."""
+        """The answer to these bytes; None for a new id; `Refused` for other bytes."""
         with self._store.transaction(write=False) as connection:
             return _find(connection, self._key(request), digest)
 
     def write(self, request: bytes, digest: bytes, answer: bytes) -> bytes:
-        """As `keep`, in this thread."""
+        """Store the answer to these bytes: the one that stands, which may be another process's."""
         now = time.time()
         with self._store.transaction(write=True) as connection:
             if now - self._cleaned > _CLEAN_SECONDS:
