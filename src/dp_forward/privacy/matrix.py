@@ -80,6 +80,11 @@ class MatrixGaussian(GaussianNoise):
         sigma = nudge_up(at_one.mu / curve.largest_mu(budget.epsilon, delta))
         return cls(sigma, sensitivity, row_factor, column_factor, releases, delta)
 
+    @property
+    def shaped(self) -> bool:
+        """Whether some entries get more noise than others, or noise that goes together."""
+        return not (self.row_factor.entries is None and self.column_factor.entries is None)
+
     def __repr__(self) -> str:
         shape = "".join(
             f", {side}={factor}"

@@ -145,6 +145,12 @@ class PrivUnit(PureNoise):
         return mean_scale(self.loss.epsilon, self.threshold)
 
     @property
+    def log_levels(self) -> tuple[float, float]:
+        """log of the density of V over that of N(0, I), inside the cap and outside."""
+        odds, t = self.cap_log_odds, self.threshold
+        return float(log_expit(odds) - log_ndtr(-t)), float(log_expit(-odds) - log_ndtr(t))
+
+    @property
     def sigma(self) -> float:
         """``norm / m``: the effective noise per direction of the unbiased release."""
         return nudge_up(self.bound.norm / self.scale)
@@ -162,9 +168,7 @@ class PrivUnit(PureNoise):
         one, other = (np.ravel(vector) / np.linalg.norm(vector) for vector in (first, second))
         near, apart = float(np.linalg.norm(one + other)), float(np.linalg.norm(one - other))
         mass = 2 * float(owens_t(self.threshold, apart / max(near, _ROUNDING)))
-        inside, outside = float(log_ndtr(-self.threshold)), float(log_ndtr(self.threshold))
-        high = math.exp(float(log_expit(self.cap_log_odds)) - inside)
-        low = math.exp(float(log_expit(-self.cap_log_odds)) - outside)
+        high, low = map(math.exp, self.log_levels)
         return min(1.0, (1 + mass * (high - low)) / 2)
 
     @property

@@ -40,7 +40,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import torch
-from scipy.special import log_expit, log_ndtr
 from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
@@ -153,9 +152,7 @@ def _likelihoods(target: Inversion, seen: Tensor, dots: Tensor, squares: Tensor)
 def _cap_levels(target: Inversion, seen: Tensor, dots: Tensor, squares: Tensor) -> Tensor:
     """The exact log density of one PrivUnit release by row: one of two levels."""
     mechanism: PrivUnit = target.mechanism  # type: ignore[assignment]
-    t, odds = mechanism.threshold, mechanism.cap_log_odds
-    inside = float(log_expit(odds) - log_ndtr(-t))
-    outside = float(log_expit(-odds) - log_ndtr(t))
+    t, (inside, outside) = mechanism.threshold, mechanism.log_levels
     along = dots / (squares.clamp_min(_TINY).sqrt() * mechanism.sigma)
     return torch.where(along >= t, inside, outside if math.isfinite(outside) else -1e30)
 

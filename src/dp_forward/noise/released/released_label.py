@@ -31,14 +31,9 @@ from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise.released.coins import choices, coins
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
-from dp_forward.privacy import (
-    Deployment,
-    Guarantee,
-    KaryResponse,
-    Mechanism,
-    RandomizedResponse,
-    ResponseWithPrior,
-)
+from dp_forward.privacy import Guarantee, KaryResponse, Mechanism, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy.deployment import Deployment
+from dp_forward.privacy.response import checked_labels
 
 __all__ = ["release_labels"]
 
@@ -117,19 +112,10 @@ def release_labels(
         remedy = "Calibrate a RandomizedResponse."
         raise InvalidInput("mechanism", rule, getattr(mechanism, "name", found), remedy)
     entropy = keystream() if entropy is None else entropy
-    true = _checked(labels, mechanism.labels)
+    true = checked_labels(labels, mechanism.labels)
     position = _position(true, top, mechanism.labels, entropy)
     answers = top[_answered(position, len(top), mechanism.label_epsilon, entropy)]
     return ReleasedLabels(answers, mechanism.labels, guarantee_of(mechanism), made_by=BY_RELEASE)
-
-
-def _checked(labels: ArrayLike, known: int) -> Labels:
-    array = np.asarray(labels)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidInput("labels", "be a list of whole numbers", array.dtype, "Use 0..K-1.")
-    if array.size and not (array.min() >= 0 and array.max() < known):
-        raise InvalidInput("labels", f"lie in 0..{known - 1}", "a label outside", "Check the task.")
-    return array.astype(np.int64)
 
 
 def _position(true: Labels, top: Labels, known: int, entropy: Entropy) -> Labels:

@@ -57,15 +57,8 @@ from dp_forward.noise.released.released_label import (
     seal,
 )
 from dp_forward.noise.released.released_privunit import draw_privunit, privunit_step
-from dp_forward.privacy import (
-    AnalyticGaussian,
-    Guarantee,
-    KaryResponse,
-    MatrixGaussian,
-    Mechanism,
-    NormBound,
-    PrivUnit,
-)
+from dp_forward.privacy import AnalyticGaussian, Guarantee, KaryResponse, MatrixGaussian, Mechanism, PrivUnit
+from dp_forward.privacy.bounds import NormBound
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -203,9 +196,7 @@ def _way(mechanism: Mechanism, bits: int) -> _Way:
         return _Way(mechanism.bound, 1.0, partial(draw_decisions, mechanism))
     if type(mechanism) is not AnalyticGaussian and type(mechanism) is not MatrixGaussian:
         raise _refused(f"{getattr(mechanism, 'name', type(mechanism).__name__)}, simulated only so far")
-    if isinstance(mechanism, MatrixGaussian) and not (
-        mechanism.row_factor.entries is None and mechanism.column_factor.entries is None
-    ):
+    if isinstance(mechanism, MatrixGaussian) and mechanism.shaped:
         raise _refused("shaped noise, simulated only so far")
     bound = mechanism.sensitivity.bound
     if not isinstance(bound, NormBound):
