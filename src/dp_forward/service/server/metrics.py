@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Gauge, Histogram, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import Request
@@ -40,17 +40,10 @@ class Metrics(Collector):
         self.classes: Counter[str] = Counter()
         """Answers and bodies of records by class of user."""
         self._counters: list[tuple[str, str, Callable[[], float]]] = []
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self.registry = CollectorRegistry()
+        """What else the page shows registers itself here."""
+        self.registry.register(self)
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-
-    def add_histogram(self, name: str, what: str, limits: Iterable[float]) -> Histogram:
-        """Add a histogram with these upper limits."""
-        return Histogram(name, what, buckets=tuple(limits), registry=self._registry)
-
-    def add_gauge(self, name: str, what: str, value: Callable[[], float]) -> None:
-        """Add a number that is read whenever the page is."""
-        Gauge(name, what, registry=self._registry).set_function(value)
 
     def add_counter(self, name: str, what: str, value: Callable[[], float]) -> None:
         """Add a number that only grows; ``name`` goes without its ``_total``."""
@@ -84,7 +77,7 @@ class Metrics(Collector):
         async def get(request: Request) -> Response:
             check(request)
             headers = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
-            return Response(generate_latest(self._registry), headers=headers)
+            return Response(generate_latest(self.registry), headers=headers)
 
         return Route("/metrics", get)
 
