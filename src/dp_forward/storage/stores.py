@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,14 +20,8 @@ class Connection(Protocol):
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any: ...
 
 
-class Store(Protocol):
-    """What `Database` and `PostgresDatabase` have in common; see there."""
-
-    def transaction(self, *, write: bool) -> AbstractContextManager[Connection]: ...
-    def snapshot(self) -> AbstractContextManager[Connection]: ...
-    def try_lock(self) -> AbstractContextManager[bool]: ...
-    def empty_log(self) -> None: ...
-    def close(self) -> None: ...
+Store = Database | PostgresDatabase
+"""What both have is used: `transaction`, `snapshot`, `try_lock`, `empty_log` and `close`."""
 
 
 def open_store(
