@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dp_forward.cli import options, output
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def _run(
     def warn(message: str) -> None:
         output.warn(message, name=_NAME)
 
-    with Bars() as bars:
+    with output.Bars() as bars:
         return run_jobs(jobs, results=store, work=work, cache=cache, progress=bars, warn=warn, **how)
 
 

@@ -77,9 +77,8 @@ def read_labelled(
     rows: list[tuple[str, str]] = []
     for row in read_rows(Path(path)):
         for name in (text, attribute):
-            if name not in row.fields:
-                rule = f"have a column `{name}`"
-                raise InvalidInput("data", rule, f"none at {row.place}", "Name another column.")
+            rule = f"have a column `{name}`"
+            refuse_if(name not in row.fields, "data", rule, f"none at {row.place}", "Name another column.")
         words, value = row.fields[text], row.fields[attribute]
         if value is None or not str(value).strip():
             continue
@@ -87,9 +86,8 @@ def read_labelled(
             raise InvalidInput("data", "have a text in every row", f"none at {row.place}", "Mend the row.")
         rows.append((words, str(value).strip()))
     values = tuple(sorted({value for _, value in rows}))
-    if not 2 <= len(values) <= 1000:
-        rule = "have 2 to 1000 different values"
-        raise InvalidInput("attribute", rule, len(values), "Name another column.")
+    rule = "have 2 to 1000 different values"
+    refuse_if(not 2 <= len(values) <= 1000, "attribute", rule, len(values), "Name another column.")
     numbers = {value: number for number, value in enumerate(values)}
     return values, [Record(words, None, numbers[value]) for words, value in rows]
 

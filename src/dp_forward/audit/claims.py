@@ -31,15 +31,8 @@ from dp_forward.audit import findings
 from dp_forward.audit.findings import Finding, Floats, cap_sum_z, mean_z, share_off_z
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import dequantise
-from dp_forward.privacy import (
-    AnalyticGaussian,
-    KaryResponse,
-    MatrixGaussian,
-    Mechanism,
-    NormBound,
-    PrivUnit,
-    curve,
-)
+from dp_forward.privacy import AnalyticGaussian, KaryResponse, MatrixGaussian, Mechanism, PrivUnit, curve
+from dp_forward.privacy.bounds import NormBound
 
 Seen = tuple[Floats, Floats]  # releases of two inputs
 

@@ -1,7 +1,5 @@
 """`dpf ask`: the user asks a provider through the noise."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +8,7 @@ import typer
 from typer import Argument, Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import BudgetExhausted, InvalidInput
+from dp_forward.errors import BudgetExhausted, InvalidInput, refuse_if
 from dp_forward.privacy.rounding import brief, shown_down, shown_up
 from dp_forward.progress import counter
 
@@ -73,7 +70,7 @@ def ask(
     budgets: dict[str, Any] = {"ledger": ledger, "budget": budget, "budget_per_day": budget_per_day}
     answers: list[dict[str, Any]] = []
     try:
-        with Client(front, server=server, epsilon=epsilon, **how, **budgets) as client, Bars() as bars:
+        with Client(front, server=server, epsilon=epsilon, **how, **budgets) as client, output.Bars() as bars:
             if new:
                 typer.echo(f"New ledger: {client.summary().promise}", err=True)
             counted = counter(bars, "asking", len(asked))
@@ -131,8 +128,7 @@ def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
 def _pairs(given: list[str], *, lines: bool) -> list[tuple[str, str]]:
     """Two by two, or the two halves of each line; no message repeats a text."""
     if not lines:
-        if len(given) % 2:
-            raise InvalidInput("texts", "come two by two under --pair", len(given), "Give FIRST SECOND.")
+        refuse_if(len(given) % 2, "texts", "come two by two under --pair", len(given), "Give FIRST SECOND.")
         return list(zip(given[::2], given[1::2], strict=True))
     halves = [line.split("\t") for line in given]
     for number, parts in enumerate(halves, start=1):

@@ -22,7 +22,6 @@ from typer import Argument, Option
 from dp_forward.cli import options, output
 from dp_forward.cli.evaluate import task_of_run
 from dp_forward.cli.plan_options import Data, data_paths
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.progress import counter
@@ -72,15 +71,14 @@ class Target:
         A folder without plan.json (of `dpf split`, or a user's own) has no task of its own.
     """
 
-    def __init__(self, run: Path, bars: Bars, *, task: str | None, seed: int, **given: Any) -> None:
+    def __init__(self, run: Path, bars: output.Bars, *, task: str | None, seed: int, **given: Any) -> None:
         from dp_forward.split.artifacts import load_user_side
         from dp_forward.split.device import pick_device
 
         self.bars, self.folder, self.task_name, self.seed = bars, run, task, seed
         self.device, self.data = str(pick_device(given["device"])), data_paths(given["data"]) or {}
-        if not (run / "front").is_dir():
-            remedy = "A back alone reads no text: name a folder of dpf finetune."
-            raise InvalidInput("run", "hold a front", "none", remedy)
+        remedy = "A back alone reads no text: name a folder of dpf finetune."
+        refuse_if(not (run / "front").is_dir(), "run", "hold a front", "none", remedy)
         user = load_user_side(run / "front")
         self.front, self.tokens, self.spec = user.front, user.tokens, user.spec
         self.plan: Any = {}
@@ -114,7 +112,7 @@ def attack_verb(verb: Callable[..., Outcome]) -> Callable[..., None]:
     @functools.wraps(verb)
     def command(*, run: Path, json: bool, **given: Any) -> None:
         shared = {name: given.pop(name) for name in ("task", "data", "seed", "device")}
-        with Bars() as bars:
+        with output.Bars() as bars:
             target = Target(run, bars, **shared)
             found, facts = verb(target, **given)
         _show(target, found.as_dict(), facts, json=json)
@@ -220,9 +218,8 @@ def _plan_of(target: Target) -> Plan:
         remedy = "A back from collected releases never saw them: attack a run of dpf finetune."
         raise InvalidInput("run", rule, found, remedy)
     plan, asked = Plan.from_dict(target.plan), target.task_name
-    if asked is not None and task_name(asked) != plan.task:
-        rule = f"be the one that the run was trained on, {plan.task}"
-        raise InvalidInput("task", rule, asked, "Drop it.")
+    rule = f"be the one that the run was trained on, {plan.task}"
+    refuse_if(asked is not None and task_name(asked) != plan.task, "task", rule, asked, "Drop it.")
     return replace(plan, data={**plan.data, **target.data})
 
 
@@ -259,16 +256,14 @@ def _texts_to_tell_apart(
         rest = list(thin_out(rest, share=drop_words, seed=target.seed))
         part, alike = f"{part}, without {drop_words:g} of the words", False
     size = min(len(members), len(rest), limit)
-    if size < _FEWEST:
-        rule = f"be {_FEWEST} members and {_FEWEST} others or more"
-        raise InvalidInput("texts", rule, size, "An interval needs more.")
+    rule = f"be {_FEWEST} members and {_FEWEST} others or more"
+    refuse_if(size < _FEWEST, "texts", rule, size, "An interval needs more.")
     drawn: list[Record] = []
     for seed, records in enumerate((members, rest), start=target.seed):
         chosen = np.random.default_rng(seed).permutation(len(records))[:size]
         drawn += [records[number] for number in chosen]
     texts = target.encoded(drawn)
-    if texts.labels is None:
-        raise InvalidInput("others", "have labels", part, "Name another split.")
+    refuse_if(texts.labels is None, "others", "have labels", part, "Name another split.")
     return texts, size, part, alike
 
 
@@ -363,9 +358,8 @@ def attribute(
         source, (values, records) = labelled.name, read_labelled(labelled, text=text, attribute=column)
     refuse_if(not 0 < share < 1, "share", "lie between 0 and 1", share, "Half is 0.5.")
     most = len(records) if limit is None else min(limit, len(records))
-    if most < 2 * _FEWEST:
-        rule = f"be {2 * _FEWEST} or more with an attribute"
-        raise InvalidInput("texts", rule, most, "Name another split, or --labelled FILE.")
+    rule = f"be {2 * _FEWEST} or more with an attribute"
+    refuse_if(most < 2 * _FEWEST, "texts", rule, most, "Name another split, or --labelled FILE.")
     test, train = target.encoded(records, most).split_off(float(share), seed=target.seed)
     progress = counter(target.bars, "learning the attribute", epochs + 1)
     how: Any = {"epochs": epochs, "seed": target.seed, "device": target.device, "progress": progress}

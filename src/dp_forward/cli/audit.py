@@ -11,7 +11,6 @@ import typer
 from typer import Argument, Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import NoiseSpec
 from dp_forward.privacy.checks import count
@@ -97,7 +96,7 @@ def _mechanism(noise: NoiseSpec, crossing: dict[str, Any], draws: int | None) ->
     made = noise.build()
     many = usual_draws(made) if draws is None else draws
     findings = audit_draws(made, **crossing)
-    with Bars() as bars:
+    with output.Bars() as bars:
         found = audit_released(made, draws=many, progress=counter(bars, "releasing", 2 * many), **crossing)
     return _result(made, {"opposed inputs": found}, findings)
 
@@ -127,7 +126,7 @@ def _run(run: Path, draws: int, text: list[str] | None) -> dict[str, Any]:
     shape: dict[str, Any] = {"rows": rows, "width": width}
     findings = audit_draws(made, **shape)  # first: it forks, and a server has threads
     audits: dict[str, ReleasedAudit] = {}
-    with Bars() as bars:
+    with output.Bars() as bars:
         for name, two in (("opposed inputs", None), ("two texts, released here", hidden)):
             progress = counter(bars, name, 2 * inside)
             audits[name] = audit_released(

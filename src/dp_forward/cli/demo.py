@@ -16,7 +16,6 @@ from dp_forward import privacy
 from dp_forward.cli import options, output
 from dp_forward.cli.ask import print_answers
 from dp_forward.cli.audit import print_findings
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.cli.serve import serve_locally
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import Cap, Ledger
@@ -65,7 +64,7 @@ def demo(
 
     started, run, compared = time.perf_counter(), out / "run", out / "compared.json"
     out.mkdir(parents=True, exist_ok=True)
-    with Bars() as bars:
+    with output.Bars() as bars:
         # A register of its own: these texts are nobody's secret, and a demo may be repeated.
         begun, register = (run / "plan.json").exists(), out / "register"
         try:

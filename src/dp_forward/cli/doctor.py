@@ -1,7 +1,5 @@
 """`dpf doctor`: versions, GPU, randomness, disk and ledger of an installation, in one screen."""
 
-from __future__ import annotations
-
 import operator
 import os
 import platform

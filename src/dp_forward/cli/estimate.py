@@ -8,7 +8,6 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.finetune import exported_collection
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 
 _CELLS: Final = 40
@@ -37,9 +36,14 @@ def estimate(
     from dp_forward.corpus.reader import ReleasedCorpus
     from dp_forward.train.report import draw_bars
 
-    if figure is not None:
-        _check_figure(figure)
-    with Bars() as bars, exported_collection(releases, bars) as exported:
+    if figure is not None:  # before anything takes its time
+        rule = f"end in {', '.join(_KINDS)}"
+        refuse_if(figure.suffix not in _KINDS, "figure", rule, figure.name, "Name it so.")
+        if not figure.absolute().parent.is_dir():
+            raise InvalidInput("figure", "lie in a folder that is there", figure, "Make the folder first.")
+        remedy = "pip install 'dp-forward[train]'."
+        refuse_if(find_spec("matplotlib") is None, "figure", "be drawn with matplotlib", "none here", remedy)
+    with output.Bars() as bars, exported_collection(releases, bars) as exported:
         found = estimate_shares(ReleasedCorpus.open(releases if exported is None else exported))
     result = found.as_dict()
     title = f"Share of {found.of} among {found.records} records"
@@ -60,16 +64,6 @@ def estimate(
     drawn = [] if figure is None else [f"Drawn in {figure}."]
     first, *rest = [*drawn, *found.notes, found.guarantee.statement]
     output.print_fields(first, {}, rest)
-
-
-def _check_figure(path: Path) -> None:
-    """Refuse a figure that could not be written, before anything takes its time."""
-    refuse_if(path.suffix not in _KINDS, "figure", f"end in {', '.join(_KINDS)}", path.name, "Name it so.")
-    if not path.absolute().parent.is_dir():
-        raise InvalidInput("figure", "lie in a folder that is there", path, "Make the folder first.")
-    if find_spec("matplotlib") is None:
-        remedy = "pip install 'dp-forward[train]'."
-        raise InvalidInput("figure", "be drawn with matplotlib", "none here", remedy)
 
 
 def _bar(low: float, high: float) -> str:

@@ -11,8 +11,7 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import Data, data_paths
-from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.storage.json_files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -48,9 +47,8 @@ def evaluate(
 
     done = Halves.load(run)
     chosen, noise = task_of_run(done.plan, task, data_paths(data) or {}), done.spec.noise
-    if chosen.labels != done.spec.labels:
-        rule = f"have the labels of the run: {', '.join(done.spec.labels)}"
-        raise InvalidInput("task", rule, chosen.name, "Name another.")
+    rule = f"have the labels of the run: {', '.join(done.spec.labels)}"
+    refuse_if(chosen.labels != done.spec.labels, "task", rule, chosen.name, "Name another.")
     split = split or done.plan.get("evaluation_split") or "validation"
     if epsilon is not None:
         if noise is None:
@@ -59,7 +57,7 @@ def evaluate(
     mechanism = None if noise is None else noise.build()
     sanitizer = None if mechanism is None else Sanitizer(mechanism, seed=seed)
     module = NoisyModel(done.pair, sanitizer, rows=done.spec.rows, labels=len(done.spec.labels))
-    with Bars() as bars:
+    with output.Bars() as bars:
         progress = counter(bars, "reading")
         texts = read_texts(chosen, split, done.tokens, limit=limit, progress=progress)
         progress = counter(bars, "evaluating", len(texts))
@@ -103,8 +101,7 @@ def task_of_run(plan: Mapping[str, Any], name: str | None, data: Mapping[str, st
     from dp_forward.data.tasks import TASKS, task_name
 
     known = plan.get("task") if name is None else task_name(name)
-    if known is None:
-        raise InvalidInput("task", "be given for a run that has none", "nothing", "Such as --task sst2.")
+    refuse_if(known is None, "task", "be given for a run that has none", "nothing", "Such as --task sst2.")
     for other in data:
         if other not in TASKS and other != known:
             raise InvalidInput("data", "name the task", repr(other[:40]), f"Write --data {known}=PATH.")

@@ -1,7 +1,5 @@
 """`dpf explain`: a guarantee in words, in context, with small tables."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -170,7 +168,6 @@ def _repeated(made: Mechanism, delta: float) -> list[dict[str, Any]]:
 
 
 def _print(result: dict[str, Any], guarantee: Guarantee, shuffled: CentralBound | None) -> None:
-    """The result for people."""
     about = (guarantee.notion or Notion.DISTANCE).neighbours
     lines = [f"{guarantee.promise}, for {about}. What it tells somebody to whom all candidates were alike:"]
     for row in result["in_context"]:

@@ -8,16 +8,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from dp_forward.cli import options, output
-from dp_forward.cli.plan_options import (
-    OWN_LEDGER,
-    RecordBudget,
-    RecordLedger,
-    Resume,
-    carry_out,
-    plan_options,
-)
-from dp_forward.cli.progress_bars import Bars
+from dp_forward.cli import options, output, plan_options
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.progress import counter
 from dp_forward.storage.stores import is_url, shown_place
@@ -30,7 +21,7 @@ _NUMBERS = (
 )
 
 
-@plan_options(Plan)
+@plan_options.plan_options(Plan)
 def finetune(
     settings: dict[str, Any],
     *,
@@ -46,12 +37,12 @@ def finetune(
         Path | None,
         Option(help="A file of other, public labels of those records, one a line, to learn."),
     ] = None,
-    ledger: RecordLedger = None,
-    budget: RecordBudget = None,
+    ledger: plan_options.RecordLedger = None,
+    budget: plan_options.RecordBudget = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Only say what would be charged, and whether that is likely enough.")
     ] = False,
-    resume: Resume = False,
+    resume: plan_options.Resume = False,
     json: options.Json = False,
 ) -> None:
     """Train a private classifier on your texts.
@@ -76,17 +67,17 @@ def finetune(
         raise InvalidInput("other-labels", "go with --from-releases", other_labels, "Name the releases.")
     plan = effective_plan(Plan.from_dict(settings))
     if dry_run:
-        with Bars() as bars:
+        with output.Bars() as bars:
             found, said = preview(plan, progress=bars)
         output.print_result(found, json=json, title="Nothing was charged", sentences=said)
         return
     if plan.regime.protects_training and plan.label_privacy is None and plan.label_epsilon is None:
         output.warn("Labels leave as they are, and count as public: --label-epsilon E randomizes them.")
-    with carry_out(plan, out) as bars:
+    with plan_options.carry_out(plan, out) as bars:
         run = run_plan(
             plan, folder=out, resume=resume, progress=bars, ledger=ledger, budget=budget, say=output.say
         )
-    more = [*run.report.get("data", []), *([OWN_LEDGER] if ledger is not None else [])]
+    more = [*run.report.get("data", []), *([plan_options.OWN_LEDGER] if ledger is not None else [])]
     print_report(run.report, out, json=json, more=more)
 
 
@@ -101,7 +92,7 @@ def _finetune_releases(
     renamed = {"central_delta" if name == "delta" else name: value for name, value in settings.items()}
     place = shown_place(releases)
     plan = effective_releases_plan(ReleasesPlan.from_dict({**renamed, "releases": place}))
-    with carry_out(plan, out) as bars, exported_collection(releases, bars, run=out) as exported:
+    with plan_options.carry_out(plan, out) as bars, exported_collection(releases, bars, run=out) as exported:
         report = finetune_from_releases(plan, folder=out, exported=exported, resume=resume, progress=bars)
     central = report["central"]
     shuffled = [] if central is None else [" ".join(["Through the shuffler:", *central["statements"]])]
@@ -111,7 +102,9 @@ def _finetune_releases(
 
 
 @contextmanager
-def exported_collection(releases: str, bars: Bars, *, run: Path | None = None) -> Iterator[Path | None]:
+def exported_collection(
+    releases: str, bars: output.Bars, *, run: Path | None = None
+) -> Iterator[Path | None]:
     """A corpus made from a collection, beside the run if any; None for a corpus, or where the run has one."""
     kept = run is not None and (run / "releases" / "manifest.json").is_file()
     if kept or not (is_url(releases) or (Path(releases) / "collection.json").is_file()):

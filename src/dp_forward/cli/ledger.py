@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from dp_forward.cli import options, output
-from dp_forward.errors import InvalidInput, LedgerCorrupt
+from dp_forward.errors import LedgerCorrupt, refuse_if
 from dp_forward.ledger import Cap, Ledger, Summary
 from dp_forward.ledger.text_register import TextRegister
 from dp_forward.privacy import Budget
@@ -83,12 +83,10 @@ def create(
 
     Example: dpf ledger create budget.ledger --epsilon 8 --delta 1e-5 --pure-share 2
     """
-    if epsilon is None and (per_day is None or delta):
-        remedy = "Say what may be spent, such as 8. Only a ledger for pure releases goes by the day alone."
-        raise InvalidInput("epsilon", "be given", "none", remedy)
-    if pure_share is not None and not delta:
-        remedy = "Without --delta all of the cap is for pure releases."
-        raise InvalidInput("pure-share", "go with --delta", pure_share, remedy)
+    remedy = "Say what may be spent, such as 8. Only a ledger for pure releases goes by the day alone."
+    refuse_if(epsilon is None and (per_day is None or delta), "epsilon", "be given", "none", remedy)
+    remedy = "Without --delta all of the cap is for pure releases."
+    refuse_if(pure_share is not None and not delta, "pure-share", "go with --delta", pure_share, remedy)
     cap = None
     if epsilon is not None:
         cap = Cap.mixed(Budget(epsilon, delta), pure=pure_share or 0.0) if delta else Cap.pure(epsilon)

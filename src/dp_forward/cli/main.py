@@ -3,8 +3,6 @@
 `EXIT_CODES` says how a command can end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 

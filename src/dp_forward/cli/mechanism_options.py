@@ -7,7 +7,7 @@ from typing import Any, Literal
 from dp_forward import privacy
 from dp_forward.cli.options import MechanismName
 from dp_forward.cli.plan_options import numbers
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA, bound_for, calibrate_by_name
 
 RESPONSES = (MechanismName.RANDOMIZED_RESPONSE, MechanismName.KARY_RESPONSE)
@@ -65,9 +65,8 @@ class MechanismRequest:
         own: dict[str, Any] = {"releases": self.releases}
         if self.mechanism is MechanismName.CLASSICAL_GAUSSIAN:
             # Naming it is asking for it: from epsilon 1 on the object carries no guarantee.
-            if self.releases != 1:
-                rule = "be 1 for the classical formula"
-                raise InvalidInput("releases", rule, self.releases, "Use gaussian.")
+            rule = "be 1 for the classical formula"
+            refuse_if(self.releases != 1, "releases", rule, self.releases, "Use gaussian.")
             own = {}
         if self.mechanism is MechanismName.PRIVUNIT:
             own |= {"threshold": self.threshold, "cap_probability": self.cap_probability}
@@ -90,12 +89,10 @@ class MechanismRequest:
         weights = numbers("prior", self.prior, remedy="Try --prior 0.7,0.2,0.1.")
         if weights is not None:
             prior = privacy.Prior.public(weights, where="--prior, declared public by the user")
-            if self.labels not in (None, len(weights)):
-                rule = f"fit the prior's {len(weights)}"
-                raise InvalidInput("labels", rule, self.labels, "Leave it out.")
+            rule = f"fit the prior's {len(weights)}"
+            refuse_if(self.labels not in (None, len(weights)), "labels", rule, self.labels, "Leave it out.")
             return privacy.calibrate(privacy.ResponseWithPrior, budget, prior=prior, releases=self.releases)
-        if self.labels is None:
-            raise InvalidInput("labels", f"be given for {self.mechanism}", None, "Try --labels 2.")
+        refuse_if(self.labels is None, "labels", f"be given for {self.mechanism}", None, "Try --labels 2.")
         decision = self.mechanism is MechanismName.KARY_RESPONSE
         kind = privacy.KaryResponse if decision else privacy.RandomizedResponse
         return privacy.calibrate(kind, budget, labels=self.labels, releases=self.releases)

@@ -22,6 +22,7 @@ from dp_forward.errors import DpForwardError, InvalidInput
 
 if TYPE_CHECKING:
     from dp_forward.service.client.transport import Connection
+    from dp_forward.service.server.settings import ServerSettings
 
 __all__ = ["Json"]
 
@@ -91,7 +92,6 @@ class PanelCommand(_Panels, TyperCommand):
     """A verb; a refusal names its settings as the flags of this verb."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it."""
         with _flags_in_refusals(self.params):
             return super().invoke(ctx)
 
@@ -108,7 +108,6 @@ class App(Typer):
         super().__init__(cls=cls, no_args_is_help=True, rich_markup_mode=None, **settings)
 
     def command(self, *args: Any, **more: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
-        """As of Typer."""
         return super().command(*args, **{"cls": PanelCommand, **more})
 
 
@@ -214,6 +213,18 @@ def declare(
     parameters = [*more, *list(own)[1:]]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters}
+
+
+_LISTENING: Final = ("host", "port", "tls_cert", "tls_key", "connections", "connections_per_address", "log")
+
+
+def server_settings(given: Mapping[str, Any], **more: Any) -> ServerSettings:
+    """The settings of a server from the options above, as a verb was ``given`` them; it reads the tokens."""
+    from dp_forward.service.server.settings import ServerSettings
+
+    tokens: dict[str, Any] = {n: optional_token(given[f"{n}_file"]) for n in ("token", "metrics_token")}
+    plain = {name: given[name] for name in _LISTENING}
+    return ServerSettings(**plain, **tokens, allow_origins=tuple(given["allow_origin"] or ()), **more)
 
 
 def optional_token(file: Path | None) -> str | None:

@@ -1,7 +1,8 @@
-"""Printing results: JSON for programs, a small table and sentences for people."""
+"""Results on stdout: JSON for programs, small tables and sentences for people; on stderr, how far it is."""
 
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,15 +10,17 @@ from json import dumps
 from typing import Any
 
 import typer
+from rich import progress as rich
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dp_forward.errors import DpForwardError, LedgerRestated
 from dp_forward.optional_packages import name_extra
 from dp_forward.privacy.rounding import brief, shown_down, shown_up
 
-__all__ = ["print_fields", "print_json", "print_table", "run_app", "warn", "working"]
+__all__ = ["Bars", "print_fields", "print_json", "print_table", "run_app", "warn", "working"]
+
+_FIRST, _EVERY = 2.0, 5.0  # seconds to the first line of a stage, and between two, without a terminal
 
 
 def print_json(result: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -128,7 +131,69 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """A spinner with the elapsed time on stderr; silent when stderr is not a terminal."""
-    console, columns = Console(stderr=True), (SpinnerColumn(), TextColumn(what), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        progress.add_task(what, total=None)
+    console = Console(stderr=True)
+    columns = (rich.SpinnerColumn(), rich.TextColumn(what), rich.TimeElapsedColumn())
+    with rich.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        shown.add_task(what, total=None)
         yield
+
+
+class Bars(rich.Progress):
+    """A `dp_forward.progress.Progress` for the terminal; a bar for each stage.
+
+    Edges:
+        Shows counts, times, losses and accuracies; never a text. A total of 0 means that it is not known.
+    """
+
+    def __init__(self) -> None:
+        console, more = Console(stderr=True), rich.TextColumn("{task.fields[more]}")
+        times = (
+            rich.TimeElapsedColumn(),
+            rich.TextColumn("elapsed"),
+            rich.TimeRemainingColumn(),
+            rich.TextColumn("left"),
+        )
+        columns = (
+            rich.TextColumn("{task.description}"),
+            rich.BarColumn(),
+            rich.MofNCompleteColumn(),
+            *times,
+            more,
+        )
+        super().__init__(*columns, console=console, disable=not console.is_terminal)
+        self._stages: dict[str, rich.TaskID] = {}
+        self._begun: dict[str, tuple[float, int]] = {}
+        self._due: dict[str, float] = {}
+
+    def __call__(self, stage: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        more = " ".join(
+            f"{name} {value:.4g}" for name, value in numbers.items() if name not in ("step", "epoch")
+        )
+        if self.disable:
+            self._say(stage, done, total, more)
+            return
+        if stage not in self._stages:
+            self._stages[stage] = self.add_task(stage, total=total or None, more="")
+        shown: dict[str, Any] = {"more": more} if more else {}  # the last numbers stay until there are others
+        self.update(self._stages[stage], completed=done, total=total or None, **shown)
+
+    def _say(self, stage: str, done: int, total: int, more: str) -> None:
+        """A line where one is due, there are numbers, or the stage has ended."""
+        now = time.monotonic()
+        start, first = self._begun.setdefault(stage, (now, done))
+        if now < self._due.setdefault(stage, now + _FIRST) and not more and not 0 < total == done:
+            return
+        self._due[stage], passed = now + _EVERY, now - start
+        times = [f"{_spell(passed)} elapsed"] if passed >= _FIRST else []
+        if times and first < done < total:
+            times.append(f"about {_spell(passed * (total - done) / (done - first))} left")
+        words = [f"{stage}: {done}{f' of {total}' if total else ''}", *times]
+        typer.echo(f"{', '.join(words)} {more}".rstrip(), err=True)
+
+
+def _spell(seconds: float) -> str:
+    """A time in whole units, rounded up: 40 s, 3 min, 2 h."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds > 2 * size:
+            return f"{math.ceil(seconds / size)} {unit}"
+    return f"{math.ceil(seconds)} s"

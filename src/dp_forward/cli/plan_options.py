@@ -12,8 +12,7 @@ import typer
 from typer import Argument, Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.train.plan_base import PlanBase, kind_of, read_settings, setting_of
 
 Data = Annotated[
@@ -127,9 +126,8 @@ def _settings(given: Sequence[str] | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option in given or ():
         name, equals, value = option.partition("=")
-        if not equals or not name.strip():
-            remedy = "For example --set public_batch=64."
-            raise InvalidInput("set", "look like NAME=VALUE", repr(option), remedy)
+        remedy = "For example --set public_batch=64."
+        refuse_if(not equals or not name.strip(), "set", "look like NAME=VALUE", repr(option), remedy)
         try:
             found[name.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -178,11 +176,11 @@ def warn_if_finished(out: Path, mark: str) -> Iterator[None]:
 
 
 @contextmanager
-def carry_out(plan: PlanBase, out: Path) -> Iterator[Bars]:
-    """Bars for a run in ``out``; the effective plan is on stderr before anything runs."""
+def carry_out(plan: PlanBase, out: Path) -> Iterator[output.Bars]:
+    """output.Bars for a run in ``out``; the effective plan is on stderr before anything runs."""
     typer.echo("The plan:", err=True)
     for name, value in plan.as_dict().items():
         if value is not None and value != {}:
             typer.echo(f"  {name} = {value}", err=True)
-    with warn_if_finished(out, "report.json"), Bars() as bars:
+    with warn_if_finished(out, "report.json"), output.Bars() as bars:
         yield bars

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from dp_forward.cli import options, output, plan_options
-from dp_forward.cli.progress_bars import Bars
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.progress import counter
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def release(
     prior = plan_options.numbers("label-prior", label_prior)
     mechanism = label_mechanism_for(label_epsilon, prior, labels=len(user.spec.labels))
     settings = {"label_mechanism": mechanism, "publish_labels": not no_labels, "bits": bits, "ledger": ledger}
-    with plan_options.warn_if_finished(out, MANIFEST), Bars() as bars:
+    with plan_options.warn_if_finished(out, MANIFEST), output.Bars() as bars:
         texts = read_texts(chosen, split, user.tokens, limit=limit, progress=counter(bars, "reading"))
         more = {"budget": budget, "resume": resume, "device": place, "say": output.say}
         corpus, upload = _store(user, texts, out, bars, to, again=again, **settings, **more)
@@ -101,9 +100,8 @@ def _find_task(source: str | None, user: UserSide, *, no_labels: bool, **setting
     if source is not None:
         plan_options.name_data(settings, source)
     task = task_of({**TaskSettings.from_dict(settings).as_dict(), "unlabelled": no_labels})
-    if task.labels != user.spec.labels and not no_labels:
-        rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
-        raise InvalidInput("task", rule, task.name, "Or --no-labels.")
+    rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
+    refuse_if(task.labels != user.spec.labels and not no_labels, "task", rule, task.name, "Or --no-labels.")
     return task
 
 
@@ -111,7 +109,7 @@ def _store(
     user: UserSide,
     texts: EncodedTexts,
     out: Path,
-    bars: Bars,
+    bars: output.Bars,
     to: dict[str, Any] | None,
     *,
     again: bool,

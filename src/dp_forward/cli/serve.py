@@ -95,31 +95,16 @@ def serve(
 
     Example: dpf serve run/back --port 8765
     """
+    given = locals()
     from dp_forward.service.server.audit_log import AuditLog
-    from dp_forward.service.server.settings import ServerSettings
     from dp_forward.service.server.supervisor import Supervisor
     from dp_forward.service.server.uvicorn_runner import bind_socket, log_to_stderr, run_server
 
-    def make_settings() -> ServerSettings:
-        return ServerSettings(
-            host=host,
-            port=port,
-            token=options.optional_token(token_file),
-            store=store,
-            audit_log=audit_log,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            also_epsilons=None if also_epsilon is None else tuple(sorted(also_epsilon, reverse=True)),
-            max_batch=max_batch,
-            connections=connections,
-            connections_per_address=connections_per_address,
-            metrics_token=options.optional_token(metrics_token_file),
-            allow_origins=tuple(allow_origin or ()),
-            log=log,
-        )
+    epsilons = None if also_epsilon is None else tuple(sorted(also_epsilon, reverse=True))
+    own = {"store": store, "audit_log": audit_log, "also_epsilons": epsilons, "max_batch": max_batch}
 
     def work(listening: socket.socket, say: Callable[[str], object], ready: Callable[[Any], None]) -> None:
-        settings = make_settings()  # a reload reads the tokens anew
+        settings = options.server_settings(given, **own)  # a reload reads the tokens anew
         word = options.optional_token(shuffler_token_file)
         how = (collect_labels, label_epsilon, label_prior)
         _check_collecting(back, collect, how, word, front_digest, also_epsilon)
@@ -127,7 +112,7 @@ def serve(
         app = _make_app(back, settings, collect, how, shuffler_token=word, **belongs)
         run_server(app, settings, say=say, ready=ready, listening=listening)
 
-    settings = make_settings()
+    settings = options.server_settings(given, **own)
     if count("workers", workers, remedy="Use 1, or up to the number of cores.") > 1 and store is None:
         rule = "be 1 without --store"
         raise InvalidInput("workers", rule, workers, "Processes share quotas and answers in a store.")

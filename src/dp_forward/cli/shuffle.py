@@ -13,7 +13,7 @@ import typer
 from typer import Option
 
 from dp_forward.cli import options, output
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 if TYPE_CHECKING:
     from dp_forward.service.server.users import Users
@@ -55,33 +55,19 @@ def shuffle(
 
     Example: dpf shuffle --collector http://127.0.0.1:8765 --collector-token-file word --store box --least 500
     """
+    given = locals()
     from dp_forward.service.client.transport import Transport
     from dp_forward.service.protocol.access import read_token
-    from dp_forward.service.server.settings import ServerSettings
     from dp_forward.service.server.uvicorn_runner import log_to_stderr, run_server
     from dp_forward.service.shuffler.shuffler_app import RETRY, Forwarder, fetch_spec, make_shuffler_app
     from dp_forward.service.shuffler.shuffler_store import ShufflerStore
 
-    token = options.optional_token(token_file)
-    settings = ServerSettings(
-        host=host,
-        port=port,
-        token=token,
-        store=users,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        connections=connections,
-        connections_per_address=connections_per_address,
-        metrics_token=options.optional_token(metrics_token_file),
-        allow_origins=tuple(allow_origin or ()),
-        log=log,
-    )
+    settings = options.server_settings(given, store=users)
     log_to_stderr(json_lines=log == "json")
     word = read_token(collector_token_file)
-    if word == token:
-        rule = "differ from --collector-token-file"
-        raise InvalidInput("token-file", rule, "the same word", "Users must not know that one.")
-    if users is not None and token is not None:
+    rule = "differ from --collector-token-file"
+    refuse_if(word == settings.token, "token-file", rule, "the same word", "Users must not know that one.")
+    if users is not None and settings.token is not None:
         raise InvalidInput("token-file", "be left out with --users", "both", "One word for all hides nobody.")
     if users is not None and least_users is None:
         least_users = least

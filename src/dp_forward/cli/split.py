@@ -7,7 +7,6 @@ from typer import Argument, Option
 
 from dp_forward.cli import options, output
 from dp_forward.cli.plan_options import descriptions
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput, refuse_if
 
 _Model = Annotated[
@@ -48,7 +47,7 @@ def cuts(
         whole = load_model(model, labels=labels)
     rows: list[dict[str, Any]] = []
     legal = list(legal_cuts(whole))
-    with Bars() as bars:
+    with output.Bars() as bars:
         for info in legal:
             row = {
                 "cut": str(info.cut),
@@ -171,7 +170,7 @@ def _prepare(
     place = out / PROJECTION
     if place.exists() and any(place.iterdir()):
         raise InvalidInput("out", "be new", out, "Users may have the front that is there.")
-    with Bars() as bars:
+    with output.Bars() as bars:
         made = prepare_projection(
             model,
             [label.strip() for label in fold.split(",") if label.strip()],

@@ -77,12 +77,9 @@ def refuse_another_charge(known: Release, charge: Charge, unit: Unit | None) -> 
 
 def other_terms(asked: Terms, found: Terms) -> InvalidInput:
     """The error for a ledger that was created with another cap or budget per day."""
-    return InvalidInput(
-        "ledger",
-        f"have the {_format(asked)} that was asked for",
-        f"a ledger with {_format(found)}",
-        "A cap is never changed; ask with the ledger's own terms or use another file.",
-    )
+    rule = f"have the {_format(asked)} that was asked for"
+    remedy = "A cap is never changed; ask with the ledger's own terms or use another file."
+    return InvalidInput("ledger", rule, f"a ledger with {_format(found)}", remedy)
 
 
 def refuse_another_kind(terms: Terms, charge: Charge) -> None:
@@ -93,13 +90,10 @@ def refuse_another_kind(terms: Terms, charge: Charge) -> None:
         kind, option = "pure", "--delta 1e-5 --pure-share 2, or a pure one without both"
     else:
         return
-    raise InvalidInput(
-        "charge",
-        f"be of a kind that the ledger has a share for, and it has no {kind} one",
-        charge,
-        "Shares are fixed when a ledger is made: use another one, such as by dpf ledger create FILE "
-        f"--epsilon 8 {option}. Nothing was charged.",
-    )
+    rule = f"be of a kind that the ledger has a share for, and it has no {kind} one"
+    other = f"use another one, such as by dpf ledger create FILE --epsilon 8 {option}"
+    remedy = f"Shares are fixed when a ledger is made: {other}. Nothing was charged."
+    raise InvalidInput("charge", rule, charge, remedy)
 
 
 def refuse_beyond_budget(chain: VerifiedChain, charge: Charge, now: int) -> None:

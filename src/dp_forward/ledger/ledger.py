@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from dp_forward.errors import InvalidInput, LedgerRestated
+from dp_forward.errors import InvalidInput, LedgerRestated, refuse_if
 from dp_forward.ledger import admission, ledger_file
 from dp_forward.ledger.terms import Terms
 from dp_forward.ledger.verification import DAY_NS, Release, State, VerifiedChain, check_pages
@@ -125,7 +125,7 @@ class Ledger:
             ledger_file.upgrade_tables(connection)
             written.append(ledger_file.insert_event(connection, self._chain.terms_event()))
         said = f"The ledger {self._database.path.name} was made by an older version and is upgraded."
-        warnings.warn(f"{said} {self._terms.promise(self._per_unit())}", LedgerRestated, stacklevel=4)
+        warnings.warn(f"{said} {self._chain.terms.promise(self._per_unit())}", LedgerRestated, stacklevel=4)
 
     @classmethod
     def create(
@@ -175,7 +175,7 @@ class Ledger:
                     raise
         ledger = cls.open(place)
         if (ledger.cap, ledger.per_day) != (terms.cap, terms.per_day):
-            found = ledger._terms
+            found = ledger._chain.terms
             ledger.close()
             raise admission.other_terms(terms, found)
         return ledger
@@ -258,18 +258,14 @@ class Ledger:
             return self._chain.latest(most)
 
     @property
-    def _terms(self) -> Terms:
-        return self._chain.terms
-
-    @property
     def cap(self) -> Cap | None:
         """The promise over all releases; None where there is a budget per day only."""
-        return self._terms.cap
+        return self._chain.terms.cap
 
     @property
     def per_day(self) -> float | None:
         """The epsilon that no day of UTC passes; None where only the cap counts."""
-        return self._terms.per_day
+        return self._chain.terms.per_day
 
     @property
     def unit(self) -> Unit | None:
@@ -283,7 +279,7 @@ class Ledger:
             `reserve` checks again: in a ledger without a unit another process may be first.
         """
         with self._reading():
-            admission.refuse_another_kind(self._terms, admission.check_charge(charge))
+            admission.refuse_another_kind(self._chain.terms, admission.check_charge(charge))
             admission.refuse_another_unit(self._chain, admission.check_unit(unit))
 
     @property
@@ -300,12 +296,12 @@ class Ledger:
     def spent(self) -> float | None:
         """What was charged, where that is a valid epsilon at any time: in a pure ledger. Else None."""
         charged = self.charged()
-        return charged.pure_epsilon if self._terms.pure else None
+        return charged.pure_epsilon if self._chain.terms.pure else None
 
     def summary(self) -> Summary:
         """All of the above at one moment."""
         with self._reading():
-            terms, releases, pending = self._terms, len(self._chain), len(self._chain.pending())
+            terms, releases, pending = self._chain.terms, len(self._chain), len(self._chain.pending())
             charged, today = self._chain.total, self._chain.total_since(time.time_ns() // DAY_NS)
         cap, per_day = terms.cap, terms.per_day
         return Summary(
@@ -354,7 +350,7 @@ class Ledger:
 
     def __repr__(self) -> str:
         """What was known at the last call; reads no file."""
-        terms, daily = self._terms, "" if self.per_day is None else f", per_day={self.per_day}"
+        terms, daily = self._chain.terms, "" if self.per_day is None else f", per_day={self.per_day}"
         return (
             f"Ledger(cap={terms.cap}{daily}, charged={self._chain.total}, releases={len(self._chain)})"
             f"{self._per_unit()}"
@@ -373,10 +369,8 @@ class Ledger:
 
     def _drawn(self, release_id: int) -> Release:
         release = self._release(release_id)
-        if release.state is State.RESERVED:
-            found = f"release {release.id}, reserved only"
-            rule = "be a release whose payload is stored"
-            raise InvalidInput("release_id", rule, found, "Call ready() first.")
+        found, rule = f"release {release.id}, reserved only", "be a release whose payload is stored"
+        refuse_if(release.state is State.RESERVED, "release_id", rule, found, "Call ready() first.")
         return release
 
     @contextlib.contextmanager

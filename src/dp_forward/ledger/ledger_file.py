@@ -195,9 +195,8 @@ def read_mechanism(column: str) -> tuple[str, Unit | None]:
 def locate(path: str | os.PathLike[str]) -> Path:
     """The absolute path, links followed; its folder must exist and it must not be a folder."""
     place = Path(path).resolve()
-    if not place.parent.is_dir():
-        remedy = "Make the folder first, or check the path."
-        raise InvalidInput("ledger", "lie in an existing folder", place, remedy)
+    remedy = "Make the folder first, or check the path."
+    refuse_if(not place.parent.is_dir(), "ledger", "lie in an existing folder", place, remedy)
     refuse_if(place.is_dir(), "ledger", "be a file", f"the folder {place}", "Name a file in it.")
     return place
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Self
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import Budget, checks
 from dp_forward.privacy.cap import Cap
 from dp_forward.privacy.charge import LARGEST_UNITS, Charge
@@ -42,8 +42,7 @@ class Terms:
             raise InvalidInput("cap", "be a Cap", type(cap).__name__, "Use Cap.pure or Cap.gaussian.")
         shares = NO_LIMIT if cap is None else cap.shares
         if per_day is None:
-            if cap is None:
-                raise InvalidInput("cap", "be given, or per_day", None, "Say what may be charged.")
+            refuse_if(cap is None, "cap", "be given, or per_day", None, "Say what may be charged.")
             return cls(cap, shares, shares)
         per_day = checks.epsilon(per_day, name="per_day")
         if cap is not None and per_day > cap.epsilon:

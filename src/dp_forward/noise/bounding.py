@@ -14,8 +14,6 @@ A training step on a GPU waits for launches, not for arithmetic: so lengths are 
 no scaling against overflow, and the gradient is written out below.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

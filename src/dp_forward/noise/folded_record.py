@@ -21,10 +21,8 @@ Edges:
 Paper: not in it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +51,7 @@ class FoldedCode:
         count("width", self.width, remedy="It is the width of the projection.")
 
     @classmethod
-    def of_columns(cls, columns: int, labels: int) -> FoldedCode:
+    def of_columns(cls, columns: int, labels: int) -> Self:
         """The code of releases with so many columns."""
         if columns % labels or columns < 2 * labels:
             rule = f"be a multiple of the {labels} labels, two or more for each"
@@ -69,9 +67,8 @@ class FoldedCode:
         """Folded records [records, columns] of directions [records, width] and their labels."""
         rows = np.asarray(directions, dtype=np.float64)
         if rows.shape != (len(labels), self.width):
-            raise InvalidInput(
-                "directions", f"be {len(labels)} x {self.width}", rows.shape, "One for each label."
-            )
+            rule = f"be {len(labels)} x {self.width}"
+            raise InvalidInput("directions", rule, rows.shape, "One for each label.")
         if len(labels) and not 0 <= labels.min() <= labels.max() < self.labels:
             raise InvalidInput("labels", f"lie in 0..{self.labels - 1}", "a label outside", "Check the task.")
         with np.errstate(all="ignore"):

@@ -92,9 +92,8 @@ class Sensitivity:
             raise InvalidInput("sensitivity", rule, "one of them", "Use bound.sensitivity().")
         if self.bound is not None and self.unit is not None:
             proved = self.bound.reach(self.unit)
-            if self.value != proved:
-                rule = f"be the bound's own {proved}"
-                raise InvalidInput("sensitivity", rule, self.value, "Do not type it.")
+            rule = f"be the bound's own {proved}"
+            refuse_if(self.value != proved, "sensitivity", rule, self.value, "Do not type it.")
 
     @classmethod
     def of(cls, value: Sensitivity | float) -> Sensitivity:

@@ -78,9 +78,8 @@ def finite_array(name: str, value: ArrayLike, *, ndim: int) -> NDArray[np.float6
     except (TypeError, ValueError):
         rule = "be an array of numbers"
         raise InvalidInput(name, rule, type(value).__name__, "Pass a NumPy array.") from None
-    if array.ndim != ndim or array.size == 0:
-        rule = f"have {ndim} axes and at least one entry"
-        raise InvalidInput(name, rule, f"shape {array.shape}", "Reshape it.")
+    rule = f"have {ndim} axes and at least one entry"
+    refuse_if(array.ndim != ndim or array.size == 0, name, rule, f"shape {array.shape}", "Reshape it.")
     refuse_if(not np.isfinite(array).all(), name, "hold finite numbers only", "NaN or Inf", "Clean it first.")
     array.setflags(write=False)
     return array

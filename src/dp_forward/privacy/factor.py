@@ -52,12 +52,9 @@ class Factor:
         object.__setattr__(self, "entries", entries)
         values = entries if entries.ndim == 1 else np.linalg.svd(entries, compute_uv=False)
         if values.min() * _WORST_CONDITION <= values.max():
-            raise InvalidInput(
-                "factor",
-                f"be invertible, with condition below {_WORST_CONDITION:g}",
-                f"singular values {values.min():.3g} to {values.max():.3g}",
-                "Add a small multiple of the identity.",
-            )
+            rule = f"be invertible, with condition below {_WORST_CONDITION:g}"
+            found = f"singular values {values.min():.3g} to {values.max():.3g}"
+            raise InvalidInput("factor", rule, found, "Add a small multiple of the identity.")
 
     @property
     def size(self) -> int | None:

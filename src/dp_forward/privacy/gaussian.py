@@ -9,11 +9,9 @@ N(sqrt(k) mu, 1): mu^2 adds, exactly, with no accountant.
 Paper: Section 2.2 (GM), and the analytic Gaussian mechanism of Balle and Wang (2018).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -116,7 +114,7 @@ class AnalyticGaussian(GaussianNoise):
         settle(self, sigma=self.sigma)
 
     @classmethod
-    def for_budget(cls, budget: Budget, *, sensitivity: Sensitivity, releases: int = 1) -> AnalyticGaussian:
+    def for_budget(cls, budget: Budget, *, sensitivity: Sensitivity, releases: int = 1) -> Self:
         """The least noise that meets the budget over ``releases`` releases."""
         delta = budget.positive_delta("Gaussian noise")
         root = math.sqrt(checks.count("releases", releases, remedy=_RELEASES))
@@ -167,12 +165,12 @@ class ClassicalGaussian(GaussianNoise):
             )
 
     @classmethod
-    def for_budget(cls, budget: Budget, *, sensitivity: Sensitivity, releases: int = 1) -> ClassicalGaussian:
+    def for_budget(cls, budget: Budget, *, sensitivity: Sensitivity, releases: int = 1) -> Self:
         """The textbook noise, where its theorem holds."""
         return cls(budget, sensitivity, releases)
 
     @classmethod
-    def baseline(cls, budget: Budget, *, sensitivity: Sensitivity | float) -> ClassicalGaussian:
+    def baseline(cls, budget: Budget, *, sensitivity: Sensitivity | float) -> Self:
         """The textbook noise at any epsilon, for comparison; without a guarantee from 1 on."""
         return cls(budget, Sensitivity.of(sensitivity), unproved=True)
 

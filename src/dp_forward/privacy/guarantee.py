@@ -16,8 +16,6 @@ from dp_forward.privacy.units import Unit
 if TYPE_CHECKING:
     from dp_forward.privacy.deployment import Deployment
 
-__all__ = ["Guarantee"]
-
 
 class Notion(StrEnum):
     """Which inputs are neighbours; see `units` for the table."""

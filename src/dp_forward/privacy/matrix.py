@@ -19,10 +19,8 @@ Paper: Definition 5 (whose density has two exponents the other way round; nothin
 (whose "only if" needs such differences), Algorithm 1, Lemma 3.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import curve
@@ -75,12 +73,17 @@ class MatrixGaussian(GaussianNoise):
         releases: int = 1,
         row_factor: Factor = UNIFORM,
         column_factor: Factor = UNIFORM,
-    ) -> MatrixGaussian:
+    ) -> Self:
         """The least overall scale ``sigma`` for the given shape of the noise."""
         delta = budget.positive_delta("Gaussian noise")
         at_one = cls(1.0, sensitivity, row_factor, column_factor, releases, delta)
         sigma = nudge_up(at_one.mu / curve.largest_mu(budget.epsilon, delta))
         return cls(sigma, sensitivity, row_factor, column_factor, releases, delta)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether some entries get more noise than others, or noise that goes together."""
+        return not (self.row_factor.entries is None and self.column_factor.entries is None)
 
     def __repr__(self) -> str:
         shape = "".join(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.privacy import checks
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import Unit
@@ -78,9 +78,8 @@ class Budget:
 
     def positive_delta(self, mechanism: str) -> float:
         """The delta, for a mechanism that cannot do without."""
-        if self.delta == 0:
-            remedy = "Use something below 1 / number of records, such as 1e-5, or PrivUnit (delta 0)."
-            raise InvalidInput("delta", f"be above 0 for {mechanism}", 0.0, remedy)
+        remedy = "Use something below 1 / number of records, such as 1e-5, or PrivUnit (delta 0)."
+        refuse_if(self.delta == 0, "delta", f"be above 0 for {mechanism}", 0.0, remedy)
         return self.delta
 
 

@@ -24,11 +24,9 @@ theorem is loose, not the noise weak. `exact` gives the same noise its exact cur
 Paper: Theorem 4, a baseline; S = 2C.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -90,7 +88,7 @@ class MVG(GaussianNoise):
         columns: int,
         largest_norm: float | None = None,
         releases: int = 1,
-    ) -> MVG:
+    ) -> Self:
         """The least noise that the MVG theorem allows for this budget, the same in every row."""
         rows = checks.count("rows", rows, remedy="It is the fixed public length n.")
         delta = budget.positive_delta("MVG")

@@ -110,9 +110,8 @@ class NoiseSpec:
             raise InvalidInput("columns", "be the number of labels", None, "It is the width that crosses.")
         checks.count("columns", self.columns, at_least=2, remedy="It is the number of labels.")
         for name, usual in (("unit", "text"), ("norm", 1.0), ("how", "normalise")):
-            if getattr(self, name) != usual:
-                rule = f"be {usual} for {self.mechanism}"
-                raise InvalidInput(name, rule, getattr(self, name), "Leave it out.")
+            rule = f"be {usual} for {self.mechanism}"
+            refuse_if(getattr(self, name) != usual, name, rule, getattr(self, name), "Leave it out.")
 
     @property
     def protects(self) -> Unit:
@@ -140,9 +139,8 @@ class NoiseSpec:
             vectors = self.bound.changed_rows(self.protects) or 1
             settings["threshold"] = self.threshold_share * best_threshold(self.epsilon / vectors)
         if self.mechanism == MVG.name:
-            if self.rows is None or self.columns is None:
-                rule, remedy = "be known for mvg", "Give the shape that crosses."
-                raise InvalidInput("rows and columns", rule, None, remedy)
+            rule, remedy = "be known for mvg", "Give the shape that crosses."
+            refuse_if(self.rows is None or self.columns is None, "rows and columns", rule, None, remedy)
             settings = {"rows": self.rows, "columns": self.columns}
         return calibrate_by_name(
             self.mechanism, self.budget, bound=self.bound, unit=self.protects, **settings

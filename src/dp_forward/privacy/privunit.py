@@ -26,11 +26,9 @@ From Bhowmick et al. (2018) and Asi, Feldman and Talwar (2022).
 Paper: not in it. DP-Forward's Gaussian at S = 2C needs three times this noise for the same epsilon.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -114,7 +112,7 @@ class PrivUnit(PureNoise):
         releases: int = 1,
         threshold: float | None = None,
         cap_probability: float | None = None,
-    ) -> PrivUnit:
+    ) -> Self:
         """PrivUnit at the best threshold, at a given one, or for a wanted cap probability."""
         bound = normalise() if bound is None else bound
         copies = checks.count("releases", releases, remedy="Count every fresh release.")
@@ -147,6 +145,12 @@ class PrivUnit(PureNoise):
         return mean_scale(self.loss.epsilon, self.threshold)
 
     @property
+    def log_levels(self) -> tuple[float, float]:
+        """log of the density of V over that of N(0, I), inside the cap and outside."""
+        odds, t = self.cap_log_odds, self.threshold
+        return float(log_expit(odds) - log_ndtr(-t)), float(log_expit(-odds) - log_ndtr(t))
+
+    @property
     def sigma(self) -> float:
         """``norm / m``: the effective noise per direction of the unbiased release."""
         return nudge_up(self.bound.norm / self.scale)
@@ -164,9 +168,7 @@ class PrivUnit(PureNoise):
         one, other = (np.ravel(vector) / np.linalg.norm(vector) for vector in (first, second))
         near, apart = float(np.linalg.norm(one + other)), float(np.linalg.norm(one - other))
         mass = 2 * float(owens_t(self.threshold, apart / max(near, _ROUNDING)))
-        inside, outside = float(log_ndtr(-self.threshold)), float(log_ndtr(self.threshold))
-        high = math.exp(float(log_expit(self.cap_log_odds)) - inside)
-        low = math.exp(float(log_expit(-self.cap_log_odds)) - outside)
+        high, low = map(math.exp, self.log_levels)
         return min(1.0, (1 + mass * (high - low)) / 2)
 
     @property

@@ -17,8 +17,6 @@ label as above. It is a mechanism for the text.
 Paper: randomized response on labels; keeping with 0.9 of two labels is epsilon 2.197.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -35,7 +33,7 @@ from dp_forward.privacy.pure_loss import PureNoise, ThreeLevelLoss
 from dp_forward.privacy.rounding import shown_up
 from dp_forward.privacy.units import LABEL, TEXT, Unit
 
-__all__ = ["keep_probability"]
+__all__ = ["checked_labels", "keep_probability"]
 
 _ONCE = "Draw a label once and keep it: 1."
 _LABELS = "There must be something to choose from: 2 labels or more."
@@ -54,6 +52,16 @@ def _share(budget: Budget, releases: int) -> float:
     return budget.epsilon if releases == 1 else budget.epsilon / releases * (1 - 1e-14)
 
 
+def checked_labels(labels: ArrayLike, known: int) -> NDArray[np.int64]:
+    """A list of labels, whole numbers 0..known-1."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidInput("labels", "be a list of whole numbers", array.dtype, "Use 0..K-1.")
+    if array.size and not (array.min() >= 0 and array.max() < known):
+        raise InvalidInput("labels", f"lie in 0..{known - 1}", "a label outside", "Check the task.")
+    return array.astype(np.int64)
+
+
 class _Response(PureNoise):
     """What all kinds of randomized response share."""
 
@@ -69,12 +77,7 @@ class _Response(PureNoise):
 
     def sample(self, labels: ArrayLike, rng: np.random.Generator) -> NDArray[np.int64]:
         """One answer for each label, for experiments: what is released is drawn by exact coins."""
-        array = np.asarray(labels)
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise InvalidInput("labels", "be a list of whole numbers", array.dtype, "Use 0..K-1.")
-        if array.size and not (array.min() >= 0 and array.max() < self.labels):
-            raise InvalidInput("labels", f"lie in 0..{self.labels - 1}", "a label outside", "Check the task.")
-        ladder = np.cumsum(self.transition(), axis=1)
+        array, ladder = checked_labels(labels, self.labels), np.cumsum(self.transition(), axis=1)
         ladder[:, -1] = 1.0
         coin = rng.random(array.shape)
         return np.asarray(np.sum(coin[:, None] >= ladder[array], axis=1), dtype=np.int64)
@@ -206,7 +209,7 @@ class Prior:
         object.__setattr__(self, "weights", weights)
 
     @classmethod
-    def public(cls, weights: ArrayLike, *, where: str) -> Prior:
+    def public(cls, weights: ArrayLike, *, where: str) -> Self:
         """A prior that anybody may know, such as a published class balance."""
         return cls(np.asarray(weights, dtype=np.float64), "public", where)
 
@@ -250,7 +253,7 @@ class ResponseWithPrior(_Response):
         object.__setattr__(self, "loss", ThreeLevelLoss(real, mass, self.releases, 1 / best))
 
     @classmethod
-    def for_budget(cls, budget: Budget, *, prior: Prior, releases: int = 1) -> ResponseWithPrior:
+    def for_budget(cls, budget: Budget, *, prior: Prior, releases: int = 1) -> Self:
         """The budget spread evenly over the releases."""
         return cls(_share(budget, releases), prior, releases)
 

@@ -15,8 +15,6 @@ Four traps of SQLite decide how this module is written:
   lies.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

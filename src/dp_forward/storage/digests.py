@@ -1,7 +1,5 @@
 """SHA-256 of bytes, of files and of settings, as 64 hex digits."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

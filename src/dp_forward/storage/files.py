@@ -5,8 +5,6 @@ Guarantees:
     folder after it. A crash leaves at most a hidden draft, which is never read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Connections do not cross a fork: each is closed before it, and opened anew at need on both sides."""
 
-from __future__ import annotations
-
 import os
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """JSON files: written whole, checked when they are read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,10 +1,7 @@
 """One small interface of stores: SQLite files by default, Postgres where the place is a URL."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,30 +14,14 @@ Place = str | os.PathLike[str]
 """A folder, or the URL of a Postgres database."""
 
 
-class Rows(Protocol):
-    """What a statement found; ``rowcount`` is how many rows it changed."""
-
-    @property
-    def rowcount(self) -> int: ...
-    def fetchone(self) -> Any: ...
-    def fetchall(self) -> list[Any]: ...
-    def __iter__(self) -> Iterator[Any]: ...
-
-
 class Connection(Protocol):
-    """A transaction; parameters stand as ``?`` in the SQL."""
+    """A transaction; parameters stand as ``?`` in the SQL, and what comes back is a cursor."""
 
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows: ...
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any: ...
 
 
-class Store(Protocol):
-    """What `Database` and `PostgresDatabase` have in common; see there."""
-
-    def transaction(self, *, write: bool) -> AbstractContextManager[Connection]: ...
-    def snapshot(self) -> AbstractContextManager[Connection]: ...
-    def try_lock(self) -> AbstractContextManager[bool]: ...
-    def empty_log(self) -> None: ...
-    def close(self) -> None: ...
+Store = Database | PostgresDatabase
+"""What both have is used: `transaction`, `snapshot`, `try_lock`, `empty_log` and `close`."""
 
 
 def open_store(

@@ -123,7 +123,7 @@ def test_an_answer_is_what_the_back_says(
 
 def number(app: Starlette, name: str, **labels: str) -> float | None:
     """One number of the page of metrics."""
-    return app.state.handler.metrics._registry.get_sample_value(name, labels)
+    return app.state.handler.metrics.registry.get_sample_value(name, labels)
 
 
 def over(app: Starlette) -> httpx.AsyncClient:

@@ -40,7 +40,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import torch
-from scipy.special import log_expit, log_ndtr
 from torch import Tensor
 
 from dp_forward.attacks.attack_result import AttackResult
@@ -105,9 +104,8 @@ def invert_nearest(target: Inversion, *, use_prior: bool = False) -> AttackResul
         A cut behind which rows are mixed is refused.
     """
     front, mechanism, (_, bound) = target.front, target.mechanism, target.noise()
-    if not front.row_local:
-        rule = "compute each row from its own token (embeddings, encoder.1.qkv)"
-        raise InvalidInput("front", rule, front.cut, "Use the linear attack there.")
+    rule = "compute each row from its own token (embeddings, encoder.1.qkv)"
+    refuse_if(not front.row_local, "front", rule, front.cut, "Use the linear attack there.")
     tokens = torch.arange(int(token_table(front).num_embeddings))  # type: ignore[arg-type]
     blank = torch.zeros((1, target.texts.length), dtype=torch.int64)
     template = {"input_ids": blank, "attention_mask": torch.ones_like(blank)}
@@ -154,9 +152,7 @@ def _likelihoods(target: Inversion, seen: Tensor, dots: Tensor, squares: Tensor)
 def _cap_levels(target: Inversion, seen: Tensor, dots: Tensor, squares: Tensor) -> Tensor:
     """The exact log density of one PrivUnit release by row: one of two levels."""
     mechanism: PrivUnit = target.mechanism  # type: ignore[assignment]
-    t, odds = mechanism.threshold, mechanism.cap_log_odds
-    inside = float(log_expit(odds) - log_ndtr(-t))
-    outside = float(log_expit(-odds) - log_ndtr(t))
+    t, (inside, outside) = mechanism.threshold, mechanism.log_levels
     along = dots / (squares.clamp_min(_TINY).sqrt() * mechanism.sigma)
     return torch.where(along >= t, inside, outside if math.isfinite(outside) else -1e30)
 
@@ -248,7 +244,9 @@ class NearestTokens:
             template = {name: value[:, :end] for name, value in tokens.items()}
             dots, squares = compare_tokens(self._front, rows, self._ids, template=template, places=places)
         else:
-            known = self._prepared_rows()
+            self.prepare()
+            known = self._rows
+            assert known is not None  # where rows are not local
             dots, squares = rows @ known.T, known.square().sum(dim=1).expand(len(places), -1)
         found = []
         for products, (_, scale) in zip(dots, seen, strict=True):
@@ -257,11 +255,6 @@ class NearestTokens:
             words = tuple((self._word(int(i)), bool(ok)) for i, ok in zip(guessed, right, strict=True))
             found.append(Reading(words, float(right.double().mean()) if len(true) else 0.0))
         return found
-
-    def _prepared_rows(self) -> Tensor:
-        self.prepare()
-        assert self._rows is not None  # asked for only where rows are not local
-        return self._rows
 
     def _alone(self) -> tuple[Tensor, int]:
         """A token between its special tokens, and the place where it stands."""

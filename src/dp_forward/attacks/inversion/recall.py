@@ -155,9 +155,7 @@ class Inversion:
         mechanism = self.mechanism
         if mechanism is None:
             return 0.0, None
-        shaped = isinstance(mechanism, MatrixGaussian) and not (
-            mechanism.row_factor.entries is None and mechanism.column_factor.entries is None
-        )
+        shaped = isinstance(mechanism, MatrixGaussian) and mechanism.shaped
         if shaped or isinstance(mechanism, MVG | KaryResponse):
             rule, found = "have the same noise in every entry for this attack", mechanism.name
             raise InvalidInput("mechanism", rule, found, "Use the linear attack, which learns the shape.")

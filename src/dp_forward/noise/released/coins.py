@@ -15,15 +15,13 @@ Edges:
     Time depends on the noise alone; about one number in 2^64 / n is read further than 64 digits.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.noise.released.exact_normal import Entropy, fresh_bytes, series_bounds
 from dp_forward.privacy import checks
 
@@ -61,8 +59,7 @@ def _long_coin(word: int, log_odds: float, others: int, entropy: Entropy) -> boo
 def choices(size: int, *, among: int, entropy: Entropy) -> NDArray[np.int64]:
     """Independent whole numbers, uniform in 0..among-1."""
     among = checks.count("among", among, remedy="There must be something to choose from.")
-    if among > _MOST_CHOICES:
-        raise InvalidInput("among", f"be at most {_MOST_CHOICES}", among, "Use fewer labels.")
+    refuse_if(among > _MOST_CHOICES, "among", f"be at most {_MOST_CHOICES}", among, "Use fewer labels.")
     first, n = words(entropy, size), np.uint64(among)
     half = np.uint64(32)
     high, low = first >> half, first & np.uint64(0xFFFFFFFF)

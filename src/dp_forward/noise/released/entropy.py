@@ -11,8 +11,6 @@ Edges:
     guarantee of a release names both. (The system's generator rests on a cipher as well.)
 """
 
-from __future__ import annotations
-
 import os
 from typing import Final
 

@@ -23,8 +23,6 @@ Edges:
     Time depends on the noise alone: about one draw in 10^13 / scale needs step 2 (0.2 ms).
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable
@@ -35,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.privacy import checks
 
 __all__ = ["Entropy", "rounded_normal"]
@@ -67,11 +65,9 @@ def rounded_normal(
     the distribution, only how often more digits are drawn.
     """
     scale = checks.positive("scale", scale, remedy="It is sigma / step.")
-    if scale > LARGEST_SCALE:
-        raise InvalidInput("scale", f"be at most {LARGEST_SCALE:g}", scale, "Use a coarser grid.")
+    refuse_if(scale > LARGEST_SCALE, "scale", f"be at most {LARGEST_SCALE:g}", scale, "Use a coarser grid.")
     word_bits = checks.count("word_bits", word_bits, at_least=2, remedy="Use 64.")
-    if word_bits > 64:
-        raise InvalidInput("word_bits", "be at most 64", word_bits, "Use 64.")
+    refuse_if(word_bits > 64, "word_bits", "be at most 64", word_bits, "Use 64.")
     shape = (size,) if isinstance(size, int) else size
     total = checks.count("size", math.prod(shape), at_least=0, remedy="Use a shape.")
     draws = np.empty(total, dtype=np.int64)
@@ -84,8 +80,7 @@ def rounded_normal(
 def fresh_bytes(entropy: Entropy, size: int) -> bytes:
     """Exactly ``size`` bytes, or an error: too little entropy is never stretched."""
     data = entropy(size)
-    if len(data) != size:
-        raise InvalidInput("entropy", f"give {size} bytes when asked", len(data), "Use os.urandom.")
+    refuse_if(len(data) != size, "entropy", f"give {size} bytes when asked", len(data), "Use os.urandom.")
     return data
 
 

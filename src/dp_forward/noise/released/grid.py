@@ -20,11 +20,10 @@ Edges:
     beyond is held at the end: post-processing, and rarer than one entry in 10^8.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -56,15 +55,14 @@ class Grid:
             raise InvalidInput("step", "be a power of two in [2^-120, 2^100]", step, "Use Grid.for_noise().")
 
     @classmethod
-    def for_noise(cls, sigma: float, *, norm: float, bits: int = 16) -> Grid:
+    def for_noise(cls, sigma: float, *, norm: float, bits: int = 16) -> Self:
         """The grid for noise of deviation ``sigma`` on a signal of norm ``norm``, in int16 or int8."""
         sigma = checks.positive("sigma", sigma, remedy="Take it from calibrate().")
         if not 2.0**-100 <= sigma <= 2.0**100:
             raise InvalidInput("sigma", "lie in [2^-100, 2^100] for a release", sigma, "Use a norm near 1.")
         if not norm <= _MOST_NORM * sigma:
-            raise InvalidInput(
-                "norm", f"be at most {_MOST_NORM} sigma for a release", norm / sigma, "That hides nothing."
-            )
+            rule = f"be at most {_MOST_NORM} sigma for a release"
+            raise InvalidInput("norm", rule, norm / sigma, "That hides nothing.")
         if bits == 8 and not norm <= _MOST_NORM_IN_INT8 * sigma:
             rule = f"be at most {_MOST_NORM_IN_INT8} sigma for 8 bits"
             raise InvalidInput("norm", rule, norm / sigma, "Use bits=16.")

@@ -11,8 +11,6 @@ changes there by more than r on either side: the root lies within R. By the mean
 and by ``1.04 / 2 phi(z0)`` times what is unknown of V. Nothing here rests on the accuracy of the start.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -20,8 +20,6 @@ Edges:
 Paper: randomized response on labels.
 """
 
-from __future__ import annotations
-
 from dataclasses import InitVar, dataclass
 from functools import lru_cache
 from typing import Any, NoReturn, final
@@ -29,18 +27,13 @@ from typing import Any, NoReturn, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise.released.coins import choices, coins
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
-from dp_forward.privacy import (
-    Deployment,
-    Guarantee,
-    KaryResponse,
-    Mechanism,
-    RandomizedResponse,
-    ResponseWithPrior,
-)
+from dp_forward.privacy import Guarantee, KaryResponse, Mechanism, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy.deployment import Deployment
+from dp_forward.privacy.response import checked_labels
 
 __all__ = ["release_labels"]
 
@@ -52,9 +45,8 @@ Labels = NDArray[np.int64]
 
 def seal(name: str, way: str, values: NDArray[Any], made_by: object) -> NDArray[Any]:
     """Refuse what was not made by a release; else the values, which nobody can change any more."""
-    if made_by is not BY_RELEASE:
-        rule, found = f"come out of {way.partition('(')[0]}()", type(values).__name__
-        raise InvalidInput(name, rule, found, f"Call {way}.")
+    rule, found = f"come out of {way.partition('(')[0]}()", type(values).__name__
+    refuse_if(made_by is not BY_RELEASE, name, rule, found, f"Call {way}.")
     # An array on immutable bytes stays read-only whatever its flags are set to.
     kind = f"<i{values.itemsize}"
     fixed = np.frombuffer(values.astype(kind, copy=False).tobytes(), dtype=kind)
@@ -116,26 +108,14 @@ def release_labels(
     elif type(mechanism) is ResponseWithPrior:
         top = mechanism.top
     else:
-        raise InvalidInput(
-            "mechanism",
-            "be randomized response to release labels",
-            getattr(mechanism, "name", type(mechanism).__name__),
-            "Calibrate a RandomizedResponse.",
-        )
+        rule, found = "be randomized response to release labels", type(mechanism).__name__
+        remedy = "Calibrate a RandomizedResponse."
+        raise InvalidInput("mechanism", rule, getattr(mechanism, "name", found), remedy)
     entropy = keystream() if entropy is None else entropy
-    true = _checked(labels, mechanism.labels)
+    true = checked_labels(labels, mechanism.labels)
     position = _position(true, top, mechanism.labels, entropy)
     answers = top[_answered(position, len(top), mechanism.label_epsilon, entropy)]
     return ReleasedLabels(answers, mechanism.labels, guarantee_of(mechanism), made_by=BY_RELEASE)
-
-
-def _checked(labels: ArrayLike, known: int) -> Labels:
-    array = np.asarray(labels)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidInput("labels", "be a list of whole numbers", array.dtype, "Use 0..K-1.")
-    if array.size and not (array.min() >= 0 and array.max() < known):
-        raise InvalidInput("labels", f"lie in 0..{known - 1}", "a label outside", "Check the task.")
-    return array.astype(np.int64)
 
 
 def _position(true: Labels, top: Labels, known: int, entropy: Entropy) -> Labels:

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise.released.entropy import keystream
 from dp_forward.noise.released.exact_normal import Entropy, rounded_normal
 from dp_forward.noise.released.grid import Grid, Integers, held, quantise
@@ -57,15 +57,8 @@ from dp_forward.noise.released.released_label import (
     seal,
 )
 from dp_forward.noise.released.released_privunit import draw_privunit, privunit_step
-from dp_forward.privacy import (
-    AnalyticGaussian,
-    Guarantee,
-    KaryResponse,
-    MatrixGaussian,
-    Mechanism,
-    NormBound,
-    PrivUnit,
-)
+from dp_forward.privacy import AnalyticGaussian, Guarantee, KaryResponse, MatrixGaussian, Mechanism, PrivUnit
+from dp_forward.privacy.bounds import NormBound
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,12 +160,8 @@ def serialise(thing: object) -> bytes:
     """The bytes of a ``thing`` that is a `Released` or `ReleasedLabels`; everything else is refused."""
     if type(thing) is Released or type(thing) is ReleasedLabels:
         return thing.to_bytes()
-    raise InvalidInput(
-        "thing",
-        "be a Released or ReleasedLabels",
-        type(thing).__name__,
-        "Simulated noise stays here: use release().",
-    )
+    remedy = "Simulated noise stays here: use release()."
+    raise InvalidInput("thing", "be a Released or ReleasedLabels", type(thing).__name__, remedy)
 
 
 class _Way(NamedTuple):
@@ -198,8 +187,7 @@ def _released(
 
 def _way(mechanism: Mechanism, bits: int) -> _Way:
     """How a mechanism is released, where it can be; a refusal for any other."""
-    if bits not in (8, 16):
-        raise InvalidInput("bits", "be 8 or 16", bits, "Use 16.")
+    refuse_if(bits not in (8, 16), "bits", "be 8 or 16", bits, "Use 16.")
     # Exact types: a subclass could draw something else than it promises.
     if type(mechanism) is PrivUnit:
         step = privunit_step(mechanism, bits)
@@ -208,9 +196,7 @@ def _way(mechanism: Mechanism, bits: int) -> _Way:
         return _Way(mechanism.bound, 1.0, partial(draw_decisions, mechanism))
     if type(mechanism) is not AnalyticGaussian and type(mechanism) is not MatrixGaussian:
         raise _refused(f"{getattr(mechanism, 'name', type(mechanism).__name__)}, simulated only so far")
-    if isinstance(mechanism, MatrixGaussian) and not (
-        mechanism.row_factor.entries is None and mechanism.column_factor.entries is None
-    ):
+    if isinstance(mechanism, MatrixGaussian) and mechanism.shaped:
         raise _refused("shaped noise, simulated only so far")
     bound = mechanism.sensitivity.bound
     if not isinstance(bound, NormBound):
@@ -230,12 +216,8 @@ def _draw_gaussian(
 
 
 def _refused(value: str) -> InvalidInput:
-    return InvalidInput(
-        "mechanism",
-        "be PrivUnit, K-ary response or uniform Gaussian noise within a norm bound, to be released",
-        value,
-        "Use PrivUnit for a text, normalised to norm 1.",
-    )
+    rule = "be PrivUnit, K-ary response or uniform Gaussian noise within a norm bound, to be released"
+    return InvalidInput("mechanism", rule, value, "Use PrivUnit for a text, normalised to norm 1.")
 
 
 def _scaled(values: NDArray[Any], step: float) -> NDArray[np.float32]:

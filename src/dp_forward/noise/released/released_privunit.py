@@ -41,8 +41,6 @@ Edges:
 Paper: not in it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

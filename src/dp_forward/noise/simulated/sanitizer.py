@@ -16,8 +16,6 @@ Edges:
 Paper: the normalisation and noise between the pre-noise and post-noise layers (DP-Forward itself).
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 
@@ -26,22 +24,9 @@ from torch import Tensor, nn
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.bounding import apply_bound
-from dp_forward.noise.simulated.simulated_draws import (
-    Generators,
-    add_shaped,
-    draw_privunit,
-    draw_response,
-)
-from dp_forward.privacy import (
-    MVG,
-    Deployment,
-    Guarantee,
-    KaryResponse,
-    MatrixGaussian,
-    Mechanism,
-    NormBound,
-    PrivUnit,
-)
+from dp_forward.noise.simulated.simulated_draws import Generators, add_shaped, draw_privunit, draw_response
+from dp_forward.privacy import MVG, Deployment, Guarantee, KaryResponse, MatrixGaussian, Mechanism, PrivUnit
+from dp_forward.privacy.bounds import NormBound
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.gaussian import GaussianNoise
 
@@ -56,12 +41,9 @@ class Sanitizer(nn.Module):
         elif isinstance(mechanism, GaussianNoise):
             bound = mechanism.sensitivity.bound
         if not isinstance(bound, NormBound):
-            raise InvalidInput(
-                "mechanism",
-                "release hidden matrices within a norm bound",
-                type(mechanism).__name__,
-                "Use PrivUnit for a text, normalised to norm 1.",
-            )
+            rule = "release hidden matrices within a norm bound"
+            remedy = "Use PrivUnit for a text, normalised to norm 1."
+            raise InvalidInput("mechanism", rule, type(mechanism).__name__, remedy)
         super().__init__()
         self._bound, self._mechanism = bound, mechanism
         if seed is not None:
@@ -85,16 +67,12 @@ class Sanitizer(nn.Module):
     def forward(self, hidden: Tensor, draws: int = 1) -> Tensor:
         """Noisy matrices: ``draws`` of them for each text."""
         if hidden.ndim != 3 or not hidden.is_floating_point():
-            raise InvalidInput(
-                "hidden",
-                "be floating point with axes batch, rows, width",
-                f"{hidden.dtype} with shape {tuple(hidden.shape)}",
-                "Take it from a front.",
-            )
-        if self._bound.rows is not None and hidden.shape[1] != self._bound.rows:
-            raise InvalidInput(
-                "hidden", f"have {self._bound.rows} rows", hidden.shape[1], "Pad to the length n."
-            )
+            rule = "be floating point with axes batch, rows, width"
+            found = f"{hidden.dtype} with shape {tuple(hidden.shape)}"
+            raise InvalidInput("hidden", rule, found, "Take it from a front.")
+        rows = self._bound.rows
+        if rows is not None and hidden.shape[1] != rows:
+            raise InvalidInput("hidden", f"have {rows} rows", hidden.shape[1], "Pad to the length n.")
         if draws != 1:
             count("draws", draws, remedy="Use 1, or more to train on several draws of one text.")
         place = hidden.device.type

@@ -6,8 +6,6 @@ Every draw comes from the sanitizer's own generator, never from torch's global o
 its processes alike must not make them draw the same noise.
 """
 
-from __future__ import annotations
-
 import secrets
 from typing import Any
 

@@ -7,8 +7,6 @@
 All three are readable by their owner only (mode 0600). No text or token is written to any of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac
@@ -58,6 +56,8 @@ class AnswerCache:
             raise LedgerUnavailable(told) from None
         self._path = path.with_name(path.name + ".answers")
         self._database = Database.open_or_create(self._path, [_TABLE], refuse=self._refuse)
+        self.close = self._database.close
+        """Give the file back."""
         len(self)  # refuses a damaged file now, before a text is read
 
     def key(self, tokens: Mapping[str, NDArray[np.int64]], public: Mapping[str, Any]) -> bytes:
@@ -85,10 +85,6 @@ class AnswerCache:
             return None if row is None else (row[0], dict(json.loads(row[1])))
         except (ValueError, TypeError):  # damaged; asking again costs nothing
             return None
-
-    def close(self) -> None:
-        """Give the file back."""
-        self._database.close()
 
     def __len__(self) -> int:
         with self._database.transaction(write=False) as connection:

@@ -29,8 +29,6 @@ Edges:
     Epsilon does not bound that: it bounds what is learnt about the text.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os
@@ -45,7 +43,7 @@ from typing import Any, Final, Self, Unpack
 
 from numpy.typing import NDArray
 
-from dp_forward.errors import DpForwardError, InvalidInput, LedgerUnavailable
+from dp_forward.errors import DpForwardError, InvalidInput, LedgerUnavailable, refuse_if
 from dp_forward.ledger import Cap, Ledger, Release, State, Summary
 from dp_forward.noise.released.released_matrix import Released, dequantise, release
 from dp_forward.optional_packages import name_extra
@@ -192,8 +190,7 @@ class Client:
             first error ends it, at its place; what was answered before is stored, and what was charged ahead
             stays paid: asked again, it costs nothing. A fork of the process that asks is refused.
         """
-        if at_once < 1:
-            raise InvalidInput("at_once", "be at least 1", at_once, "Leave it out.")
+        refuse_if(at_once < 1, "at_once", "be at least 1", at_once, "Leave it out.")
         transport, process = Transport(self._transport.address, **self._connection), os.getpid()
         self._more.append(transport)
         begun, waiting = self._begin(texts, transport, resend), deque[Callable[[], Answer]]()
@@ -329,8 +326,7 @@ class Client:
                 bare = fixed.tokenizer([""])["input_ids"][0]
             except Exception:  # of any type, and its message may hold the text
                 failed = True
-        if failed:
-            raise InvalidInput(name, "be text that the tokenizer reads", "something else", "Check it.")
+        refuse_if(failed, name, "be text that the tokenizer reads", "something else", "Check it.")
         if any(len(part) <= len(bare) for part in alone):
             raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
         public = {"front": spec.front, "noise": policy.noise.as_dict(), "bits": spec.bits}

@@ -10,8 +10,6 @@ Edges:
     A name lookup that takes too long goes on in a thread that nobody waits for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """One question to a server: its text, the bytes that ask, and its answer; each of them checked."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.ledger import Release
 from dp_forward.privacy.charge import Charge
 from dp_forward.service.client.transport import Call, ServerRefused
@@ -89,10 +87,8 @@ def check_text(text: object, name: str) -> None:
     if len(parts) != (2 if isinstance(text, tuple) else 1):
         raise InvalidInput(name, "be a string or a pair of them", f"{len(parts)} parts", "Give two texts.")
     for part in parts:
-        if not isinstance(part, str):
-            raise InvalidInput(name, "be a string", type(part).__name__, "Decode it first.")
-        if not part.strip():
-            raise InvalidInput(name, "hold something to read", "nothing", "Leave it out.")
+        refuse_if(not isinstance(part, str), name, "be a string", type(part).__name__, "Decode it first.")
+        refuse_if(not part.strip(), name, "hold something to read", "nothing", "Leave it out.")
 
 
 def refresh_frame(frame: bytes, now: int) -> tuple[bytes, bytes]:

@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.service.protocol.access import is_loopback
 
 if TYPE_CHECKING:
@@ -191,7 +191,9 @@ class Transport:
                 reply = self.call(call)
             except NoReply as failure:
                 if failure.final:
-                    raise _untrusted(failure, call) from None
+                    remedy = "For a private authority name its certificate (--ca)."
+                    told = f"The server is not spoken to: {failure}. {remedy} {call.kept}".rstrip()
+                    raise ServerRefused(told) from None
                 problem, wait = str(failure), self._retry.wait(made - 1)
                 slow += failure.slow
                 if slow > 1 or (made > 1 and not (failure.connected or self._reached)):
@@ -294,11 +296,6 @@ def _refusal(reply: Reply, call: Call) -> ServerRefused:
     return ServerRefused(f"{_REFUSALS.get(code or '', words)} {call.kept}".rstrip())
 
 
-def _untrusted(failure: Exception, call: Call) -> ServerRefused:
-    remedy = "For a private authority name its certificate (--ca)."
-    return ServerRefused(f"The server is not spoken to: {failure}. {remedy} {call.kept}".rstrip())
-
-
 def _address(server: str, setting: str) -> httpx.URL:
     """The address, if it is one to speak to; plain HTTP is for this machine only."""
     url = _parse(server)
@@ -317,8 +314,7 @@ def _check_proxy(proxy: str, host: str) -> None:
     if url is None or url.scheme != "http" or url.path not in ("", "/"):
         remedy = "TLS goes through it to the server, so that it reads nothing."
         raise InvalidInput("proxy", "be an address such as http://host:3128", "another", remedy)
-    if is_loopback(host):
-        raise InvalidInput("proxy", "be left out for a server on this machine", "one", "Leave it out.")
+    refuse_if(is_loopback(host), "proxy", "be left out for a server on this machine", "one", "Leave it out.")
 
 
 def _parse(address: str) -> httpx.URL | None:

@@ -21,8 +21,6 @@ Edges:
     (`UploadResult.elsewhere`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac
@@ -183,7 +181,7 @@ def _push(
     collector: Transport,
     corpus: ReleasedCorpus,
     own: CollectionSpec,
-    log: _UploadLog,
+    log: "_UploadLog",
     *,
     again: bool,
     progress: Count,

@@ -19,15 +19,13 @@ Edges:
     folder learns what the provider learnt anyway. An export forgets the order.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Self
 
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.service.protocol.collection import CollectionSpec, Record
 from dp_forward.service.protocol.frame import WireError
 from dp_forward.service.server.request_limits import Refused
@@ -65,7 +63,7 @@ class Collection:
         """One moment of the collection, on a connection of its own; what is added meanwhile is not seen."""
 
     @classmethod
-    def open(cls, place: Place) -> Collection:
+    def open(cls, place: Place) -> Self:
         """Open the collection in a folder or database; anything else is refused."""
         if is_url(place):
             store: Store = PostgresDatabase(str(place), "records", refuse=_refuse, form=("spec", _FORMAT))
@@ -84,7 +82,7 @@ class Collection:
         return collection
 
     @classmethod
-    def open_or_create(cls, place: Place, spec: CollectionSpec) -> Collection:
+    def open_or_create(cls, place: Place, spec: CollectionSpec) -> Self:
         """Open the collection of this spec, made if the place is new or empty; any other is refused."""
         settings = json.dumps(spec.as_dict(), indent=1, sort_keys=True) + "\n"
         if is_url(place):
@@ -213,8 +211,7 @@ def _sealed(connection: Connection, batch: bytes) -> int | None:
 
 def _check_format(connection: Connection) -> None:
     found = connection.execute("PRAGMA user_version").fetchone()[0]
-    if found != _FORMAT:
-        raise InvalidInput(RECORDS, f"be of format {_FORMAT}", found, "Update dp-forward.")
+    refuse_if(found != _FORMAT, RECORDS, f"be of format {_FORMAT}", found, "Update dp-forward.")
 
 
 def _refuse(problem: Problem) -> DpForwardError:

@@ -18,8 +18,6 @@ Edges:
     (`check_noise`). A client that lies harms nobody but himself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable

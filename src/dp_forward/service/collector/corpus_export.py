@@ -9,8 +9,6 @@ Guarantees:
     The corpus lists its batches (`ReleasedCorpus.shuffled`) only where *every* record came in a sealed one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ from dp_forward.corpus.corpus_spec import CorpusSpec, shard_size
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes
 from dp_forward.corpus.shuffle_guarantee import ShuffledBatch
 from dp_forward.corpus.writer import write_shard
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.progress import Count
 from dp_forward.service.collector.collection_store import RECORDS, Collection, counts
 from dp_forward.service.protocol.collection import CollectionSpec, record_digest
@@ -61,9 +59,8 @@ def export_corpus(
 
 def _write(folder: Path, spec: CollectionSpec, moment: Connection, progress: Count | None) -> None:
     found = counts(moment)
-    if not found["records"]:
-        waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
-        raise InvalidInput("collection", "hold complete records", waiting, "Collect more first.")
+    waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
+    refuse_if(not found["records"], "collection", "hold complete records", waiting, "Collect more first.")
     corpus = spec.corpus_spec(found["records"], shard_size(spec.manifest.release))
     # The corpus is known by a digest of all that is in it, as it is public to its owner anyway.
     digest = hashlib.sha256(b"dp-forward/collected/1\0")

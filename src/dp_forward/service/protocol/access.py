@@ -1,7 +1,5 @@
 """Tokens and loopback addresses: who is answered, and where TLS is needed; for clients and servers alike."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 from pathlib import Path
@@ -38,9 +36,6 @@ def check_token(token: str) -> None:
     """Refuse a token that is easy to guess or cannot be sent as a header; it is never repeated."""
     visible = token.isascii() and token.isprintable() and " " not in token
     if len(token) < _SHORTEST_TOKEN or not visible:
-        raise InvalidInput(
-            "token",
-            f"be one word of at least {_SHORTEST_TOKEN} ASCII characters",
-            f"{len(token)} characters",
-            "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
-        )
+        rule = f"be one word of at least {_SHORTEST_TOKEN} ASCII characters"
+        remedy = "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        raise InvalidInput("token", rule, f"{len(token)} characters", remedy)

@@ -17,16 +17,14 @@ Edges:
     was sent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, Labels, labels_as_dict, labels_from_dict
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.frame import HEADER_BYTES, Frame, WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
@@ -64,9 +62,8 @@ class CollectionSpec:
     records_per_user: int | None = None
 
     def __post_init__(self) -> None:
-        if self.manifest.epsilons:
-            given = str(1 + len(self.manifest.epsilons))
-            raise InvalidInput("manifest", "ask for one noise", given, "Use CollectionSpec.of.")
+        given = str(1 + len(self.manifest.epsilons))
+        refuse_if(self.manifest.epsilons, "manifest", "ask for one noise", given, "Use CollectionSpec.of.")
         self.corpus_spec(1, 1).guarantee()  # refuses labels that do not fit, and what cannot be promised
         if self.record_bytes > MOST_BODY_BYTES:
             rule = f"take at most {MOST_BODY_BYTES} bytes"
@@ -79,12 +76,11 @@ class CollectionSpec:
         if (self.least_users, self.records_per_user) != (None, None):
             count("records_per_user", self.records_per_user, remedy="One is the clearest promise.")
             users = count("least_users", self.least_users, at_least=2, remedy="One user alone is not hidden.")
-            if users > (self.shuffler_least or 0):
-                rule = "be at most the fewest records of a batch"
-                raise InvalidInput("least_users", rule, users, "Raise the records.")
+            rule = "be at most the fewest records of a batch"
+            refuse_if(users > (self.shuffler_least or 0), "least_users", rule, users, "Raise the records.")
 
     @classmethod
-    def of(cls, manifest: Manifest, labels: Labels, *, shuffler_least: int | None = None) -> CollectionSpec:
+    def of(cls, manifest: Manifest, labels: Labels, *, shuffler_least: int | None = None) -> Self:
         """The form for what a server answers: its own epsilon, and none of the smaller ones."""
         return cls(manifest=replace(manifest, epsilons=()), labels=labels, shuffler_least=shuffler_least)
 
@@ -122,7 +118,7 @@ class CollectionSpec:
         }
 
     @classmethod
-    def from_dict(cls, settings: object) -> CollectionSpec:
+    def from_dict(cls, settings: object) -> Self:
         """From what a collector sent, as JSON reads it; anything but a sound form is a `WireError`."""
         if not isinstance(settings, Mapping) or set(settings) != _KEYS:
             keys = ", ".join(sorted(_KEYS))

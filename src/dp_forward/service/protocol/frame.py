@@ -11,19 +11,17 @@ Edges:
     A header is a *claim* of whoever sent it. It promises the receiver nothing about the noise inside.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.noise.released.released_matrix import Released, serialise
 from dp_forward.privacy.rounding import brief, shown_up
 from dp_forward.split.cut import parse_cut
@@ -125,7 +123,7 @@ class Header:
         return _LAYOUT.pack(MAGIC, VERSION, *kind, *numbers, *names, _NOTHING)
 
     @classmethod
-    def unpack(cls, data: bytes) -> Header:
+    def unpack(cls, data: bytes) -> Self:
         """The header in exactly 128 bytes; anything else is a `WireError`."""
         if not isinstance(data, bytes):
             raise WireError("type", f"A header comes as bytes, not as {type(data).__name__}")
@@ -172,9 +170,8 @@ def frame_of(released: Released, *, cut: str | None, front: str | None, request:
         digest, id or time that the format cannot hold. It draws nothing: to send again, send the same bytes.
     """
     # The exact type, for a subclass could hand out other bytes.
-    if type(released) is not Released:
-        remedy = "Simulated noise stays here: use release()."
-        raise InvalidInput("released", "be a Released", type(released).__name__, remedy)
+    remedy = "Simulated noise stays here: use release()."
+    refuse_if(type(released) is not Released, "released", "be a Released", type(released).__name__, remedy)
     if not isinstance(front, str) or HEX_DIGEST.fullmatch(front) is None:
         raise WireError("front", "The digest of the front is 64 hex digits in lower case")
     rows, width = released.shape

@@ -13,29 +13,24 @@ Edges:
     client's policy to say.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.noise.released.released_matrix import release
-from dp_forward.privacy import KaryResponse, NoiseSpec
+from dp_forward.privacy import KaryResponse, Mechanism, NoiseSpec
+from dp_forward.privacy.charge import Charge
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol import frame
 from dp_forward.service.protocol.frame import MECHANISMS, MOST_ENTRIES, VERSION, Header, WireError
+from dp_forward.split.artifacts import AskingSide, ProviderSide
 from dp_forward.split.cut import parse_cut
-
-if TYPE_CHECKING:
-    from dp_forward.privacy import Mechanism
-    from dp_forward.privacy.charge import Charge
-    from dp_forward.split.artifacts import AskingSide, ProviderSide
 
 __all__ = ["Manifest"]
 
@@ -209,7 +204,7 @@ class Manifest:
         *,
         bits: int | None = None,
         epsilons: Sequence[float] | None = None,
-    ) -> Manifest:
+    ) -> Self:
         """What a party's folder asks for; ``bits`` is 8 where the noise leaves room for it, else 16.
 
         ``epsilons`` are by default a half and a quarter of its own, where such noise can be released.
@@ -244,7 +239,7 @@ class Manifest:
         }
 
     @classmethod
-    def from_dict(cls, settings: object) -> Manifest:
+    def from_dict(cls, settings: object) -> Self:
         """From what a server sent, as JSON reads it; anything but a sound manifest is a `WireError`."""
         if not isinstance(settings, Mapping) or set(settings) != _KEYS:
             raise WireError("manifest", f"A manifest has the keys {', '.join(sorted(_KEYS))} and no others")

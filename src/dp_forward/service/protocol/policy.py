@@ -9,13 +9,12 @@ its manifest lists it. Everything else that differs is refused, also where it mi
 threshold, another bound): whether it is, is not for the server to say.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from dataclasses import dataclass, replace
+from typing import Self
 
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.protocol.manifest import RELEASE_FIELDS, Manifest, Offer
@@ -42,12 +41,11 @@ class Policy:
     release: ReleaseSpec
 
     def __post_init__(self) -> None:
-        if self.release.folded:
-            remedy = "Release records with it (dpf release); ask with the front that was learnt from them."
-            raise InvalidInput("front", "be one that asks", "one that releases records", remedy)
+        remedy = "Release records with it (dpf release); ask with the front that was learnt from them."
+        refuse_if(self.release.folded, "front", "be one that asks", "one that releases records", remedy)
 
     @classmethod
-    def of(cls, user: AskingSide, *, bits: int | None = None) -> Policy:
+    def of(cls, user: AskingSide, *, bits: int | None = None) -> Self:
         """The policy that a user's folder states; what cannot be released is refused here.
 
         ``bits`` is by default 8 where the noise fits into them, else 16.
@@ -64,7 +62,7 @@ class Policy:
         """The largest epsilon that one release may have."""
         return self.noise.epsilon
 
-    def with_epsilon(self, epsilon: float) -> Policy:
+    def with_epsilon(self, epsilon: float) -> Self:
         """The same with more noise; a front never allows less than it says."""
         if not (math.isfinite(epsilon) and 0 < epsilon <= self.epsilon):
             rule = f"be above 0 and at most the front's {self.epsilon}"
@@ -72,7 +70,7 @@ class Policy:
         if epsilon == self.epsilon:
             return self  # also where one is 8 and the other 8.0, which a ledger's keys tell apart
         noise = replace(self.noise, epsilon=float(epsilon))
-        made = Policy(release=replace(self.release, noise=noise))
+        made = replace(self, release=replace(self.release, noise=noise))
         made.terms()  # refuses what cannot be drawn, before there is a text
         return made
 

@@ -15,8 +15,6 @@ Edges:
     When the server stops, requests are finished.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -25,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dp_forward.errors import DpForwardError, InvalidInput
+from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.service.collector.collection_store import Collection
 from dp_forward.service.collector.collector_routes import collector_routes
 from dp_forward.service.server import request_limits as limits
@@ -70,9 +68,8 @@ def make_app(
         # A collection is of the back that is served: it is what will be trained on it.
         served, collected = handler.manifest.as_dict(), collection.spec.manifest.as_dict()
         other = [name for name in served if name != "epsilons" and served[name] != collected[name]]
-        if other:
-            rule = "collect what the back is served for"
-            raise InvalidInput("collection", rule, f"other {', '.join(other)}", "Choose another folder.")
+        rule = "collect what the back is served for"
+        refuse_if(other, "collection", rule, f"other {', '.join(other)}", "Choose another folder.")
     elif shuffler_token is not None:
         raise InvalidInput("shuffler_token", "go with a collection", "alone", "Say where to collect.")
     app = _make(handler, collection, settings, shuffler_token, users)

@@ -9,8 +9,6 @@ Edges:
     that is killed loses the counts of its last minute. Each worker writes its own counts.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -9,8 +9,6 @@ Guarantees:
     A page of another origin may read answers where the origin was allowed by name, and then /v1 alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -46,7 +44,6 @@ class LoadShedding:
         self._refusal = limits.refusal(limits.busy())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse for almost nothing."""
         if scope["type"] == "http" and scope["path"] not in _OWN_BUDGET:
             connections = scope.get("state", {}).get("connections")
             if self._busy(scope["path"]) or (connections is not None and connections.crowded):

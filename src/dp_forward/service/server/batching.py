@@ -12,8 +12,6 @@ Edges:
     batch begins.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -141,7 +141,6 @@ class LimitedConnection(H11Protocol):
         self._update()
 
     def on_response_complete(self) -> None:
-        """Wait for what comes next."""
         super().on_response_complete()
         self._update()
 
@@ -151,12 +150,10 @@ class LimitedConnection(H11Protocol):
         self._start("writing")
 
     def resume_writing(self) -> None:
-        """It reads again."""
         super().resume_writing()
         self._stop("writing")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
         self._all.remove(self)
         for name in list(self._timers):
             self._stop(name)

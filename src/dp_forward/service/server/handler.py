@@ -12,19 +12,18 @@ Edges:
     other bytes are taken. A request that failed is forgotten at once, so that it can be tried again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from prometheus_client import Gauge, Histogram
 
 from dp_forward.errors import InvalidInput
 from dp_forward.service.protocol.frame import WireError, parse_frame
@@ -38,6 +37,9 @@ from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.users import Users
 from dp_forward.split.artifacts import ProviderSide
 from dp_forward.split.halves import AnswerBack
+
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
 Noisy = tuple[NDArray[Any], float]
 """The integers of one frame, and what one step of them is."""
@@ -121,14 +123,11 @@ class Handler:
         self.shared_replays = replays
         self._manifest = Manifest.of(provider, front_digest, epsilons=settings.also_epsilons)
         self.metrics = Metrics()
-        self._seconds = self.metrics.add_histogram(
-            "dpf_request_seconds",
-            "Time from a whole frame to its answer.",
-            (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-        )
-        batch_sizes = self.metrics.add_histogram(
-            "dpf_batch_size", "Requests that were computed together.", (1, 2, 4, 8, 16, 32, 64, 128)
-        )
+        page = self.metrics.registry
+        what = "Time from a whole frame to its answer."
+        self._seconds = Histogram("dpf_request_seconds", what, buckets=_SECONDS, registry=page)
+        what = "Requests that were computed together."
+        batch_sizes = Histogram("dpf_batch_size", what, buckets=_SIZES, registry=page)
         self._settings, self._users = settings, users
         self._answers = isinstance(provider.back, AnswerBack)
         spec = self.manifest.release
@@ -147,7 +146,7 @@ class Handler:
             queue=settings.queue,
             on_batch=batch_sizes.observe,
         )
-        self.metrics.add_gauge("dpf_queue", "Requests that wait.", self.batcher.waiting)
+        Gauge("dpf_queue", "Requests that wait.", registry=page).set_function(self.batcher.waiting)
 
     @property
     def manifest(self) -> Manifest:

@@ -3,13 +3,12 @@
 Nothing here can hold a payload, a token or a request id: only numbers, and codes of this package's own.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, Metric, generate_latest
+import prometheus_client
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import Request
@@ -41,16 +40,10 @@ class Metrics(Collector):
         self.classes: Counter[str] = Counter()
         """Answers and bodies of records by class of user."""
         self._counters: list[tuple[str, str, Callable[[], float]]] = []
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-
-    def add_histogram(self, name: str, what: str, limits: Iterable[float]) -> Histogram:
-        """Add a histogram with these upper limits."""
-        return _Histogram(name, what, buckets=tuple(limits), registry=self._registry)
-
-    def add_gauge(self, name: str, what: str, value: Callable[[], float]) -> None:
-        """Add a number that is read whenever the page is."""
-        Gauge(name, what, registry=self._registry).set_function(value)
+        self.registry = CollectorRegistry()
+        """What else the page shows registers itself here."""
+        self.registry.register(self)
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
     def add_counter(self, name: str, what: str, value: Callable[[], float]) -> None:
         """Add a number that only grows; ``name`` goes without its ``_total``."""
@@ -84,7 +77,7 @@ class Metrics(Collector):
         async def get(request: Request) -> Response:
             check(request)
             headers = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
-            return Response(generate_latest(self._registry), headers=headers)
+            return Response(generate_latest(self.registry), headers=headers)
 
         return Route("/metrics", get)
 
@@ -93,10 +86,3 @@ def _check_local(request: Request) -> None:
     asked_here = request.client is not None and is_loopback(request.client.host)
     if not asked_here or not _FORWARDED.isdisjoint(request.headers):
         raise Refused("operator", "Metrics are for the operator, on loopback or with a token of their own.")
-
-
-class _Histogram(Histogram):
-    def collect(self) -> Iterable[Metric]:
-        for metric in super().collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric

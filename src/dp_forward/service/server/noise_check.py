@@ -51,18 +51,16 @@ Edges:
 Paper: not in it.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, log_expit, log_ndtr, ndtr, ndtri
+from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, log_ndtr, ndtr, ndtri
 
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import KaryResponse, Mechanism, NormBound, PrivUnit
@@ -114,7 +112,7 @@ class NoiseCheck:
     """The last ids of each user, all of them as short as without noise; a retry counts once."""
 
     @classmethod
-    def of(cls, mechanism: Mechanism, *, shape: tuple[int, int], step: float, bits: int) -> NoiseCheck:
+    def of(cls, mechanism: Mechanism, *, shape: tuple[int, int], step: float, bits: int) -> Self:
         """The test for releases of this mechanism, with this step, in these bits."""
         rows, width = shape
         pure, sigma = isinstance(mechanism, PrivUnit), getattr(mechanism, "sigma", None)
@@ -225,22 +223,18 @@ def _short_rate(mechanism: Mechanism, degrees: int, vectors: int, reach: float) 
     """At most how often an honest release, before its rounding, is no longer than ``reach``."""
     if not isinstance(mechanism, PrivUnit) or vectors != 1:
         return float(gammainc(0.5 * (degrees - vectors), reach**2 / 2)) * (1 + _SAFE)
-    t, odds = mechanism.threshold, mechanism.cap_log_odds
+    t, (inside, outside) = mechanism.threshold, mechanism.log_levels
     ends = np.union1d(np.linspace(-reach, reach, 2001), [0.0, min(max(t, -reach), reach)])
     low, high = ends[:-1], ends[1:]
     mass = np.where(low >= 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
-    inside = log_expit(odds) - log_ndtr(-t)
-    density = np.exp(np.where(low >= t, inside, log_expit(-odds) - log_ndtr(t)))
+    density = np.exp(np.where(low >= t, inside, outside))
     rest = reach**2 - np.minimum(abs(low), abs(high)) ** 2  # the largest of each interval
     return float(np.sum(mass * density * gammainc(0.5 * (degrees - 1), rest / 2))) * (1 + _SAFE)
 
 
 def _log_ratio(mechanism: PrivUnit) -> float:
     """log R: how much denser than N(0, I) a raw vector can be."""
-    t, odds = mechanism.threshold, mechanism.cap_log_odds
-    inside = float(log_expit(odds)) - float(log_ndtr(-t))
-    outside = float(log_expit(-odds)) - float(log_ndtr(t))
-    return max(0.0, inside, outside) + 1e-9
+    return max(0.0, *mechanism.log_levels) + 1e-9
 
 
 def _limits(

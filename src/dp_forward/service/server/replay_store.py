@@ -10,8 +10,6 @@ Edges:
     Where the store cannot be used, a request is refused ("disk"), and may be tried again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from typing import Final

@@ -8,8 +8,6 @@ Guarantees:
     payload, a token or a header that was not the server's own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter
@@ -18,7 +16,7 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -53,6 +51,10 @@ _STATUS: Final = {
 """Code -> status; whatever is not here is a malformed or mismatched frame: 400."""
 
 
+json_response: Final = JSONResponse
+"""A response of one JSON object, with its status and headers."""
+
+
 class Refused(DpForwardError):
     """A request that gets no answer; ``retry_after`` (seconds) is set where the same bytes may succeed.
 
@@ -70,7 +72,6 @@ class Refused(DpForwardError):
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return _STATUS.get(self.code, 400)
 
 
@@ -170,13 +171,6 @@ class DelayedResponse(Response):
             connection.give_way()
         await asyncio.sleep(self._seconds)
         await super().__call__(scope, receive, send)
-
-
-def json_response(
-    body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
-    """A response of one JSON object."""
-    return Response(json.dumps(body, allow_nan=False), status, headers, media_type="application/json")
 
 
 def json_route(path: str, page: Mapping[str, Any], guard: Callable[[Request], object]) -> Route:

@@ -5,8 +5,6 @@ Guarantees:
     settings. A token is never shown in a repr.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass, field
@@ -86,12 +84,9 @@ class ServerSettings:
         named = self.store if self.token is None else self.token
         missing = [what for what, given in (("a token", named), ("TLS", self.tls_cert)) if given is None]
         if not is_loopback(self.host) and missing:  # off loopback the network is hostile
-            raise InvalidInput(
-                "host",
-                "be loopback without a token and TLS",
-                f"{self.host} without {' and '.join(missing)}",
-                "Give --token-file, --tls-cert and --tls-key, or listen on 127.0.0.1.",
-            )
+            found = f"{self.host} without {' and '.join(missing)}"
+            remedy = "Give --token-file, --tls-cert and --tls-key, or listen on 127.0.0.1."
+            raise InvalidInput("host", "be loopback without a token and TLS", found, remedy)
 
     def _check_access(self) -> None:
         for token in (self.token, self.metrics_token):

@@ -15,8 +15,6 @@ Edges:
     the moment of its next request, as HTTP allows; our clients send it again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -37,7 +35,7 @@ import uvicorn
 from dp_forward.errors import DpForwardError
 from dp_forward.optional_packages import name_extra
 from dp_forward.service.server.audit_log import AuditLog
-from dp_forward.service.server.uvicorn_runner import print_line
+from dp_forward.service.server.uvicorn_runner import handled_signals, print_line
 
 __all__ = ["Supervisor"]
 
@@ -227,14 +225,10 @@ class Supervisor:
     def _handled_signals(self) -> Iterator[None]:
         os.set_blocking(self._wake[1], False)
         woken = signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
-        before = {
-            number: signal.signal(number, lambda number, _: self._signals.add(number)) for number in _SIGNALS
-        }
         try:
-            yield
+            with handled_signals(_SIGNALS, lambda number, _: self._signals.add(number)):
+                yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             signal.set_wakeup_fd(woken)
             for descriptor in (*self._wake, *self._alive):
                 os.close(descriptor)

@@ -20,8 +20,6 @@ Edges:
     So whoever guesses over many connections is slowed little: the length of a token is what protects it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import ipaddress

@@ -1,7 +1,5 @@
 """Run an ASGI app with uvicorn until a signal: for every server of this package."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json
@@ -10,7 +8,7 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -146,7 +144,9 @@ def run_until_signal(
     )
     config.ssl = None  # a connection begins TLS once it was counted
     config.http_protocol_class = partial(LimitedConnection, connections=connections)  # type: ignore[assignment]
-    with contextlib.closing(listening), _keep_signals():
+    # uvicorn raises a signal again once it has stopped; having stopped in order is a success.
+    kept = handled_signals((signal.SIGINT, signal.SIGTERM), lambda *_: None)
+    with contextlib.closing(listening), kept:
         AnnouncedServer(config).run(sockets=[listening])
 
 
@@ -195,14 +195,13 @@ def log_to_stderr(*, json_lines: bool) -> None:
 
 
 @contextlib.contextmanager
-def _keep_signals() -> Iterator[None]:
-    """uvicorn raises a signal again once it has stopped; having stopped in order is a success."""
+def handled_signals(numbers: Iterable[int], handler: Callable[[int, object], object]) -> Iterator[None]:
+    """Handle these signals so for the block; in a thread other than the main one nothing is changed."""
     if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = ()
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)

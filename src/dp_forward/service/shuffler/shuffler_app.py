@@ -23,8 +23,6 @@ Edges:
     When it stops, requests are finished and records that wait stay in the store.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -38,14 +36,8 @@ from starlette.requests import Request
 
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.privacy.checks import count
-from dp_forward.service.client.transport import (
-    Call,
-    RetryPolicy,
-    ServerRefused,
-    ServerUnavailable,
-    Transport,
-    send_records,
-)
+from dp_forward.service.client import transport
+from dp_forward.service.client.transport import ServerRefused, ServerUnavailable, Transport
 from dp_forward.service.collector.collector_routes import RecordIntake
 from dp_forward.service.protocol.collection import ID_AT, CollectionSpec, Record
 from dp_forward.service.server.base_app import make_base_app
@@ -59,7 +51,7 @@ __all__ = ["RETRY", "Forwarder", "fetch_spec", "make_shuffler_app"]
 
 _log = logging.getLogger("dp_forward.service")
 
-RETRY: Final = RetryPolicy(longest=10.0, timeout=30.0)
+RETRY: Final = transport.RetryPolicy(longest=10.0, timeout=30.0)
 """For the transport to a collector."""
 _RETRY_SECONDS: Final = 15.0
 """Between two rounds of attempts, when a round has failed."""
@@ -74,11 +66,11 @@ def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> i
         return 0
     place = f"/v1/batches/{batch.name.hex()}"
     while piece := store.piece(batch, most=at_once):
-        send_records(collector, f"{place}/records", b"".join(piece), len(piece))
+        transport.send_records(collector, f"{place}/records", b"".join(piece), len(piece))
         store.acknowledge(batch, piece[-1][ID_AT])
     seal = json.dumps({"records": batch.records}).encode()
     try:
-        call = Call("POST", f"{place}/seal", 1 << 12, seal, "application/json")
+        call = transport.Call("POST", f"{place}/seal", 1 << 12, seal, "application/json")
         if collector.send(call).json() != {"sealed": True}:
             raise ServerRefused("The collector's answer to a seal makes no sense.")
     except ServerRefused:
@@ -96,7 +88,7 @@ def fetch_spec(collector: Transport) -> CollectionSpec:
         `ServerUnavailable` where there is no answer for a while.
     """
     try:
-        found = collector.send(Call("GET", "/v1/collection")).json()
+        found = collector.send(transport.Call("GET", "/v1/collection")).json()
     except ServerUnavailable:
         raise ServerUnavailable("The collector gives no answer. Start it first, or try later.") from None
     spec = CollectionSpec.from_dict(found)

@@ -49,8 +49,6 @@ Edges:
     The digests stay, 32 bytes for each record that ever came.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import secrets

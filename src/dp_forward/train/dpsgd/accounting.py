@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 
 __all__ = ["as_replace_one"]
@@ -28,9 +28,8 @@ def sampling(records: int, batch: int) -> tuple[float, int]:
 
     The rate is ``1 / ceil(records / batch)``, close to batch / records, as its data loader has it.
     """
-    if batch >= records:
-        rule = f"be smaller than the number of records, {records}"
-        raise InvalidInput("batch", rule, batch, "Use a smaller batch.")
+    rule = f"be smaller than the number of records, {records}"
+    refuse_if(batch >= records, "batch", rule, batch, "Use a smaller batch.")
     rate = 1 / math.ceil(records / batch)
     return rate, int(1 / rate)
 

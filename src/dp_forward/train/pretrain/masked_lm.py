@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.bounding import apply_bound
 from dp_forward.privacy import Guarantee
@@ -40,9 +40,8 @@ class MaskedLM:
             with quiet_transformers():
                 family = transformers.AutoConfig.from_pretrained(self._folder).model_type
                 known = [row.model_type for row in FAMILIES.values() if row.masked_lm]
-                if family not in known:
-                    rule = f"be of a family with a masked LM ({', '.join(known)})"
-                    raise InvalidInput("model", rule, family, "A causal model has none.")
+                rule = f"be of a family with a masked LM ({', '.join(known)})"
+                refuse_if(family not in known, "model", rule, family, "A causal model has none.")
                 loader: Any = transformers.AutoModelForMaskedLM
                 self.model, found = loader.from_pretrained(self._folder, **kept)
                 bare, found_bare = transformers.AutoModel.from_pretrained(self._folder, **kept)
@@ -57,9 +56,8 @@ class MaskedLM:
         below = sorted(key for key in found["missing_keys"] if key.startswith(base))
         if below:
             raise InvalidInput("model", "hold all weights below its head", f"no {below[0]}", "Get it again.")
-        if len(self.tokenizer) > rows:
-            rule, remedy = f"know at most the model's {rows} tokens", "Use the tokenizer of the checkpoint."
-            raise InvalidInput("tokenizer", rule, len(self.tokenizer), remedy)
+        rule, remedy = f"know at most the model's {rows} tokens", "Use the tokenizer of the checkpoint."
+        refuse_if(len(self.tokenizer) > rows, "tokenizer", rule, len(self.tokenizer), remedy)
         # What the checkpoint holds and masked LM does not read (BERT's pooler): kept for who comes after.
         missing = {key.split(".")[0] for key in found_bare["missing_keys"]}
         self._unread = {

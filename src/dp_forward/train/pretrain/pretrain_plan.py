@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from dp_forward.errors import InvalidInput, refuse_if
+from dp_forward.errors import refuse_if
 from dp_forward.privacy import NoiseSpec, checks
 from dp_forward.train.plan_base import COUNT, COUNT_OR_ZERO, POSITIVE, PlanBase, setting
 
@@ -66,9 +66,8 @@ class PretrainPlan(PlanBase):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mechanism != "none" and self.epsilon is None:
-            remedy = "Take the one of the later task; try --epsilon 8."
-            raise InvalidInput("epsilon", "be given", None, remedy)
+        remedy = "Take the one of the later task; try --epsilon 8."
+        refuse_if(self.mechanism != "none" and self.epsilon is None, "epsilon", "be given", None, remedy)
 
     @property
     def noise(self) -> NoiseSpec | None:

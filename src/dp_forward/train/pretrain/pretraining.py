@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader
 
 from dp_forward.data.fingerprints import note_prints
 from dp_forward.data.public_text import pack_blocks, read_public_records
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise import Sanitizer
 from dp_forward.progress import Progress
@@ -205,9 +205,8 @@ class _Job:
         records, length = note_prints(read_public_records(self.plan.corpus), prints), self.plan.length
         texts = (record.text for record in records)
         blocks = pack_blocks(texts, self.start.tokenizer, length=length, most=most)
-        if len(blocks) < 2:
-            rule = f"fill two blocks of {length} tokens, one to train on and one held out"
-            raise InvalidInput("corpus", rule, len(blocks), "Use more text, or a smaller length.")
+        rule = f"fill two blocks of {length} tokens, one to train on and one held out"
+        refuse_if(len(blocks) < 2, "corpus", rule, len(blocks), "Use more text, or a smaller length.")
         return blocks
 
     def _noise(self, stream: int) -> Sanitizer | None:

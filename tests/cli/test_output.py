@@ -8,8 +8,8 @@ import re
 import pytest
 from rich.console import Console
 
-from dp_forward.cli import progress_bars
-from dp_forward.cli.progress_bars import Bars
+from dp_forward.cli import output
+from dp_forward.cli.output import Bars
 
 
 class _Clock:
@@ -24,7 +24,7 @@ class _Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     made = _Clock()
-    monkeypatch.setattr(progress_bars, "time", made)
+    monkeypatch.setattr(output, "time", made)
     return made
 
 
