@@ -6,6 +6,7 @@
                 release.json                                 noise, rows and labels of a release
     DIR/back/   model.safetensors, half.json, digest.json   the back
                 release.json                                 the same, so that the provider knows what it gets
+                replies.json                                 of a route: what is said to a label, public
     DIR/split.json                                           cut and the digests of both
 
 A half (`save_split`, `load_front`, `load_back`) is rebuilt from its settings (the model's Hugging Face class
@@ -29,7 +30,8 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -56,7 +58,7 @@ from dp_forward.split.half_files import (
     write_settings,
 )
 from dp_forward.split.onnx_front import OnnxFront, Tokens, export_front, light_tokens
-from dp_forward.storage.json_files import write_json
+from dp_forward.storage.json_files import read_json, write_json
 
 if TYPE_CHECKING:
     from dp_forward.split.halves import AnyBack, AnyFront, Split
@@ -73,12 +75,15 @@ __all__ = [
     "load_provider_side",
     "load_user_side",
     "save_provider_side",
+    "save_replies",
     "save_sides",
     "save_split",
     "save_user_side",
 ]
 
-_SPEC: Final = "release.json"
+_SPEC, _REPLIES = "release.json", "replies.json"
+LONGEST_REPLY: Final = 8000
+"""Of what a provider says to a label, in letters."""
 _NO_SPEC: Final = "Make it with dpf finetune."
 
 
@@ -140,14 +145,29 @@ class OnnxSide(AskingSide):
 
 @dataclass(frozen=True, eq=False)
 class ProviderSide:
-    """All that a provider needs to answer one; ``digest`` is that of the back."""
+    """All that a provider needs to answer one; ``digest`` is that of the back.
+
+    ``replies`` say more to some labels than their names do; they are public, and of a route
+    (`train.routing`).
+    """
 
     back: AnyBack
     spec: ReleaseSpec
     digest: str
+    replies: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _refuse_other_half(self.spec, self.back)
+        if not self.replies.keys() <= set(self.spec.labels):
+            raise InvalidInput("replies", "be to labels of the back", "others", "Make the route again.")
+        if not all(isinstance(one, str) and readable_reply(one) for one in self.replies.values()):
+            rule = f"be printable texts of 1 to {LONGEST_REPLY} letters"
+            raise InvalidInput("replies", rule, "another", "Shorten it, and make the route again.")
+
+
+def readable_reply(reply: str) -> bool:
+    """Whether a reply may be shown: not empty or endless, and no terminal codes."""
+    return 0 < len(reply) <= LONGEST_REPLY and "".join(reply.split()).isprintable()
 
 
 def _refuse_other_half(spec: ReleaseSpec, half: AnyFront | AnyBack | OnnxFront) -> None:
@@ -216,6 +236,12 @@ def save_provider_side(
     if spec is not None:
         write_json(root / "back" / _SPEC, spec.as_dict(), sort_keys=True)
     return digest
+
+
+def save_replies(back: str | os.PathLike[str], replies: Mapping[str, str]) -> None:
+    """Write what a provider says to each label beside the ``back`` that is saved there."""
+    side = load_provider_side(back)
+    write_json(Path(back) / _REPLIES, dict(replace(side, replies=replies).replies))
 
 
 def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> UserSide:
@@ -292,8 +318,10 @@ def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = N
     """The back and the spec of what it will be sent; ``digest`` pins the back to a known one."""
     place = Path(folder)
     require_files(place, "back", _SPEC, otherwise=_NO_SPEC)
-    back = load_back(place, digest=digest)
-    return ProviderSide(back, _read_spec(place, back), half_digest(place))
+    back, replies = load_back(place, digest=digest), dict[str, str]()
+    if (place / _REPLIES).is_file():
+        replies = read_json(place / _REPLIES, name="back", remedy="Make the route again.")
+    return ProviderSide(back, _read_spec(place, back), half_digest(place), replies)
 
 
 def _read_spec(folder: Path, half: AnyFront | AnyBack | OnnxFront) -> ReleaseSpec:

@@ -1,0 +1,191 @@
+r"""Private questions to public entries: the front picks one of K, and that pick is released (`dpf route`).
+
+    entries (public) ─► front ─► K directions ─► the scores that end ROUTE/front
+    question (private) ─► ROUTE/front ─► pick ─► K-ary response ══ wire ══► the reply of that entry in ROUTE/back
+
+A pure release of epsilon says at most epsilon nats (1.44 epsilon bits) of a text, so what a provider can know of
+a private question is a choice among a few public ones. The scores are cosines: the same front reads entries
+and questions.
+
+Guarantees:
+    Entries are public, and the front is made from them alone. So a question is released as every K-ary answer
+    is: pure epsilon-LDP of its text (`privacy.KaryResponse`). A reply is a function of what was released.
+
+Paper: not in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dp_forward.data import FixedLength
+from dp_forward.data.own_data import MOST_LABELS
+from dp_forward.data.records import check_text, find_column, is_blank
+from dp_forward.data.row_files import existing_path, read_rows
+from dp_forward.errors import InvalidInput
+from dp_forward.privacy import KaryResponse, NoiseSpec
+from dp_forward.progress import Progress, counter
+from dp_forward.release_spec import ReleaseSpec
+from dp_forward.split import Split, split_model
+from dp_forward.split.artifacts import save_replies, save_sides
+from dp_forward.split.device import pick_device
+from dp_forward.split.front_statistics import rows_of
+from dp_forward.split.halves import AnswerBack, Front, ReadoutFront
+from dp_forward.split.pretrained import default_pooling, load_model, load_tokenizer, model_folder
+
+__all__ = ["Route", "generate_replies", "make_route", "read_entries"]
+
+_BATCH: Final = 64
+_LONGEST_ENTRY: Final = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """Front and back of a route: ``spec.labels`` are the entries, ``replies`` what is said to each.
+
+    ``pair`` are the halves and ``tokens`` what the front reads texts with.
+    """
+
+    pair: Split
+    tokens: FixedLength
+    spec: ReleaseSpec
+    replies: Mapping[str, str]
+
+    @property
+    def response(self) -> KaryResponse:
+        """The noise of one question."""
+        return cast("KaryResponse", self.spec.mechanism())
+
+    def save(self, folder: str | os.PathLike[str]) -> dict[str, str]:
+        """Write ``front/`` for users and ``back/`` for the provider; returns their digests."""
+        digests = save_sides(self.pair, self.spec, self.tokens.tokenizer, folder)
+        save_replies(Path(folder) / "back", self.replies)
+        return digests
+
+
+def read_entries(source: str | os.PathLike[str]) -> dict[str, str | None]:
+    """The public entries of a file of rows: question (or prompt) and answer, None where there is no answer.
+
+    Args:
+        source: a CSV, TSV, JSONL, JSON or Parquet file whose columns have usual names.
+
+    Edges:
+        An entry is its question, in one line of at most 200 letters, and stands there once.
+    """
+    found: dict[str, str | None] = {}
+    question = answer = ""
+    for row in read_rows(existing_path(Path(source)), name="entries"):
+        if not question:
+            question = find_column(row, "question", name="entries")
+            answer = find_column(row, "answer", name="entries", known=(question,), may_lack=True)
+        entry = " ".join(check_text(row, row.fields.get(question), question, name="entries").split())
+        if len(entry) > _LONGEST_ENTRY or not entry.isprintable():
+            rule = f"be printable questions of at most {_LONGEST_ENTRY} letters"
+            raise row.wrong(rule, "another", "Shorten it: it is what users see.", name="entries")
+        if entry in found:
+            raise row.wrong("be there once each", "one again", "Remove it.", name="entries")
+        reply = row.fields.get(answer) if answer else None
+        found[entry] = None if is_blank(reply) else check_text(row, reply, answer, name="entries").strip()
+    if not 2 <= len(found) <= MOST_LABELS:
+        rule = f"number 2 to {MOST_LABELS}"
+        raise InvalidInput("entries", rule, len(found), "The front chooses one of them.")
+    return found
+
+
+def make_route(
+    entries: Mapping[str, str | None],
+    *,
+    epsilon: float,
+    model: str = "minilm",
+    rows: int = 64,
+    progress: Progress | None = None,
+) -> Route:
+    """The two halves of a route among public entries; deterministic, and it charges nothing.
+
+    Args:
+        entries: question or prompt -> what is answered; None for an entry whose name is the answer.
+        epsilon: the budget of one question.
+        model: a sentence encoder, read as its folder says (`pretrained.default_pooling`).
+        rows: how many tokens of a question are read.
+        progress: of reading the entries.
+    """
+    pair = split_model(load_model(model), "output", pooling=default_pooling(model))
+    front = cast("Front", pair.front)
+    tokens = FixedLength(load_tokenizer(model), rows, causal=front.pads_left, most_positions=front.max_rows)
+    directions = _directions(front, tokens, list(entries), progress)
+    reading = ReadoutFront(front, front.width)
+    with torch.no_grad():  # cosines need no projection
+        reading.project.weight.copy_(torch.eye(front.width))
+        reading.project.bias.zero_()
+    reading.to("cpu")
+    scoring = reading.with_scores(directions, torch.zeros(len(entries))).train(False).to("cpu")
+    noise = NoiseSpec(mechanism=KaryResponse.name, epsilon=epsilon, columns=len(entries))
+    spec = ReleaseSpec.of(scoring, noise=noise, rows=rows, labels=tuple(entries))
+    transition = cast("KaryResponse", spec.mechanism()).transition()
+    back = AnswerBack.of(torch.from_numpy(transition)).train(False)
+    replies = {entry: reply for entry, reply in entries.items() if reply is not None}
+    return Route(Split(scoring, back), tokens, spec, replies)
+
+
+def _directions(
+    front: Front, tokens: FixedLength, texts: Sequence[str], progress: Progress | None
+) -> Tensor:
+    """The direction of each text, [texts, d]."""
+    count, found = counter(progress, "reading the entries", len(texts)), list[Tensor]()
+    encoded = (tokens.encode(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH))
+    for rows in rows_of(front, encoded, pick_device()):
+        found.append(functional.normalize(rows[:, 0].float().cpu(), dim=-1))
+        count(sum(map(len, found)))
+    return torch.cat(found)
+
+
+def generate_replies(
+    prompts: Sequence[str], *, model: str, most_tokens: int = 128, progress: Progress | None = None
+) -> list[str]:
+    """What a causal language model says to each public prompt; greedy, so the same on every machine alike.
+
+    Args:
+        prompts: public texts; none of them depends on a question.
+        model: a folder or a Hugging Face name; safetensors only, and no code of a checkpoint is run.
+        most_tokens: the longest reply.
+        progress: of writing the replies.
+
+    Edges:
+        There are only K replies, so they are written once, before anybody asks.
+    """
+    import transformers
+
+    kind: Any = transformers.AutoModelForCausalLM
+    try:
+        writer = kind.from_pretrained(model_folder(model), use_safetensors=True).train(False)
+    except (OSError, ValueError):
+        rule = "be a causal language model that Hugging Face can load"
+        raise InvalidInput("generate", rule, model, "Check the spelling, or go online.") from None
+    device, tokenizer = pick_device(), load_tokenizer(model)
+    writer.to(device)
+    count, found = counter(progress, "writing replies", len(prompts)), list[str]()
+    for prompt in prompts:
+        if tokenizer.chat_template:
+            said = [{"role": "user", "content": prompt}]
+            prompt = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+        given = tokenizer(prompt, return_tensors="pt", add_special_tokens=not tokenizer.chat_template)
+        ids = given["input_ids"].to(device)
+        mask = given["attention_mask"].to(device)
+        made = writer.generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=most_tokens,
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        found.append(tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True).strip())
+        count(len(found))
+    return found
