@@ -14,10 +14,15 @@ import transformers
 from torch import Tensor, nn
 
 from dp_forward.split import Cut, legal_cuts, split_model
-from tiny_models import CAUSAL, MASKED_LM, SETTINGS, WHOLE_BLOCKS, minilm_folder, tiny, tiny_inputs
+from tiny_models import CAUSAL, MASKED_LM, RELATIVES, SETTINGS, WHOLE_BLOCKS, minilm_folder, tiny, tiny_inputs
 
 CUT_INSIDE = [family for family in SETTINGS if family not in WHOLE_BLOCKS]
-HEADS = [(f, h) for f in SETTINGS for h in ("classifier", "bare")] + [(f, "masked_lm") for f in MASKED_LM]
+HEADS = [(family, "classifier") for family in SETTINGS] + [
+    (family, head)
+    for family in SETTINGS
+    for head in ("bare", "masked_lm")
+    if family not in RELATIVES and (head == "bare" or family in MASKED_LM)
+]
 
 # Where the hooks go. Post-norm: (what is added to the residual, the norm that reads the sum), for each point.
 _BERT = {

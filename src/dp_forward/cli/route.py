@@ -16,11 +16,15 @@ from dp_forward.errors import InvalidInput
 def route(
     entries: Annotated[
         Path,
-        Argument(help="A CSV, TSV, JSONL, JSON or Parquet file: a question or prompt per row, and its answer."),
+        Argument(
+            help="A CSV, TSV, JSONL, JSON or Parquet file: a question or prompt per row, and its answer."
+        ),
     ],
     epsilon: Annotated[float, Option("--epsilon", "-e", help="The privacy budget of one question.")],
     out: Annotated[Path, Option(help="The new folder for front/ (users) and back/ (the provider).")],
-    model: Annotated[str, Option(help="A sentence encoder: a folder, a Hugging Face name, or minilm.")] = "minilm",
+    model: Annotated[
+        str, Option(help="A sentence encoder: a folder, a Hugging Face name, or minilm.")
+    ] = "minilm",
     generate: Annotated[
         str | None,
         Option(metavar="MODEL", help="Let this causal language model answer the entries that have none."),
@@ -43,8 +47,9 @@ def route(
     found = read_entries(entries)
     with Bars() as bars:
         if generate is not None:
-            open_ones = [entry for entry, reply in found.items() if reply is None]
-            found |= dict(zip(open_ones, generate_replies(open_ones, model=generate, progress=bars), strict=True))
+            prompts = [entry for entry, reply in found.items() if reply is None]
+            written = generate_replies(prompts, model=generate, progress=bars)
+            found |= {prompt: reply or None for prompt, reply in zip(prompts, written, strict=True)}
         made = make_route(found, epsilon=epsilon, model=model, rows=rows, progress=bars)
         digests = made.save(out)
     response = made.response
@@ -60,8 +65,8 @@ def route(
         "out": str(out),
     }
     said = [
-        f"The entry that the front picks is answered in {100 * response.keep:.1f} % of cases, and in the others "
-        "one of the rest, all alike.",
+        f"The entry that the front picks is answered in {100 * response.keep:.1f} % of cases, and in the "
+        "others one of the rest, all alike.",
         f"Each question: {response.promise()}. Its release says at most {bits} bits.",
         f"Users get {out / 'front'}; serve {out / 'back'}; ask with dpf ask {out / 'front'} QUESTION.",
     ]

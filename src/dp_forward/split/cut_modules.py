@@ -170,7 +170,6 @@ class _Part(nn.Module):
         for name in wiring.reads:
             setattr(self, name, getattr(block, name))
 
-
     def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Any:
         out = self._run(rows, *args, **kwargs)
         return (out,) if self.gives_tuple else out

@@ -65,7 +65,7 @@ class Family:
     entry: tuple[str, ...]
     """Everything before the first block. In the back the rows pass these by."""
     wiring: Wiring | None = None
-    """None where attention and feed-forward read the same rows (Phi): such a block is cut at its ends only."""
+    """None where attention and feed-forward read the same rows (Phi): then no cut is inside a block."""
     masked_lm: str = ""
     final: tuple[str, ...] = ()
     """What follows the last block, the final norm; it lies in the back unless the cut is `output`."""

@@ -50,8 +50,8 @@ def legal_cuts(model: Any) -> list[CutInfo]:
     """Every legal cut of a ``model`` of Hugging Face, from the text to the head.
 
     Guarantees: `split_model` takes each of them, and no other.
-    Edges: blocks whose two parts do not follow one another (Phi, GPT-NeoX with a parallel residual), or whose
-    inside differs from the row of the family (OPT-350m, groups of several ALBERT layers), are cut only between;
+    Edges: blocks are cut only between where their parts do not follow one another (Phi, GPT-NeoX with a
+    parallel residual) or are not those of the family's row (OPT-350m, groups of several ALBERT layers);
     `output` needs a head that reads one row, so a masked LM and a bare model without a pooler have none.
     """
     return [_info(model, cut) for cut in _cuts(model)]

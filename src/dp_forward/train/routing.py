@@ -1,11 +1,11 @@
 r"""Private questions to public entries: the front picks one of K, and that pick is released (`dpf route`).
 
     entries (public) ─► front ─► K directions ─► the scores that end ROUTE/front
-    question (private) ─► ROUTE/front ─► pick ─► K-ary response ══ wire ══► the reply of that entry in ROUTE/back
+    question (private) ─► ROUTE/front ─► pick ─► K-ary response ══ wire ══► ROUTE/back ─► reply of that entry
 
-A pure release of epsilon says at most epsilon nats (1.44 epsilon bits) of a text, so what a provider can know of
-a private question is a choice among a few public ones. The scores are cosines: the same front reads entries
-and questions.
+A pure release of epsilon says at most epsilon nats (1.44 epsilon bits) of a text, so what a provider can know
+of a private question is a choice among a few public ones. The scores are cosines: one front reads entries and
+questions.
 
 Guarantees:
     Entries are public, and the front is made from them alone. So a question is released as every K-ary answer
@@ -35,11 +35,17 @@ from dp_forward.privacy import KaryResponse, NoiseSpec
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.split.artifacts import save_replies, save_sides
+from dp_forward.split.artifacts import LONGEST_REPLY, save_replies, save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.front_statistics import rows_of
 from dp_forward.split.halves import AnswerBack, Front, ReadoutFront
-from dp_forward.split.pretrained import default_pooling, load_model, load_tokenizer, model_folder
+from dp_forward.split.pretrained import (
+    default_pooling,
+    load_model,
+    load_tokenizer,
+    model_folder,
+    quiet_transformers,
+)
 
 __all__ = ["Route", "generate_replies", "make_route", "read_entries"]
 
@@ -135,15 +141,14 @@ def make_route(
     return Route(Split(scoring, back), tokens, spec, replies)
 
 
-def _directions(
-    front: Front, tokens: FixedLength, texts: Sequence[str], progress: Progress | None
-) -> Tensor:
+def _directions(front: Front, tokens: FixedLength, texts: Sequence[str], progress: Progress | None) -> Tensor:
     """The direction of each text, [texts, d]."""
     count, found = counter(progress, "reading the entries", len(texts)), list[Tensor]()
     encoded = (tokens.encode(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH))
     for rows in rows_of(front, encoded, pick_device()):
         found.append(functional.normalize(rows[:, 0].float().cpu(), dim=-1))
-        count(sum(map(len, found)))
+        if count is not None:
+            count(sum(map(len, found)))
     return torch.cat(found)
 
 
@@ -159,23 +164,26 @@ def generate_replies(
         progress: of writing the replies.
 
     Edges:
-        There are only K replies, so they are written once, before anybody asks.
+        There are only K replies, so they are written once, before anybody asks. A model that says nothing
+        gives an empty one.
     """
     import transformers
 
     kind: Any = transformers.AutoModelForCausalLM
     try:
-        writer = kind.from_pretrained(model_folder(model), use_safetensors=True).train(False)
+        with quiet_transformers():
+            writer = kind.from_pretrained(model_folder(model), use_safetensors=True).train(False)
     except (OSError, ValueError):
         rule = "be a causal language model that Hugging Face can load"
         raise InvalidInput("generate", rule, model, "Check the spelling, or go online.") from None
     device, tokenizer = pick_device(), load_tokenizer(model)
     writer.to(device)
     count, found = counter(progress, "writing replies", len(prompts)), list[str]()
-    for prompt in prompts:
+    for public in prompts:
+        prompt = public
         if tokenizer.chat_template:
-            said = [{"role": "user", "content": prompt}]
-            prompt = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+            turn = [{"role": "user", "content": prompt}]
+            prompt = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
         given = tokenizer(prompt, return_tensors="pt", add_special_tokens=not tokenizer.chat_template)
         ids = given["input_ids"].to(device)
         mask = given["attention_mask"].to(device)
@@ -186,6 +194,10 @@ def generate_replies(
             do_sample=False,
             pad_token_id=tokenizer.pad_token_id,
         )
-        found.append(tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True).strip())
-        count(len(found))
+        said = tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
+        found.append(
+            "".join(filter(lambda one: one.isprintable() or one == "\n", said)).strip()[:LONGEST_REPLY]
+        )
+        if count is not None:
+            count(len(found))
     return found
