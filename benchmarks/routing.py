@@ -5,8 +5,8 @@
 The file has the columns question1, question2 and is_duplicate, as in Quora question pairs; where it has a
 column ``source``, rows of cs224n-dev are used. Each pair of duplicates is a private question and the public
 entry that fits it. Pairs that share no question are taken in groups of K: the private question is asked among
-the K entries of its group. `train.routing` makes the front; nothing is trained or chosen on these pairs. MiniLM
-saw Quora question pairs when it was made, so an encoder that did not would choose less well.
+the K entries of its group. `train.routing` makes the front; nothing is trained or chosen on these pairs.
+MiniLM saw Quora question pairs when it was made, so an encoder that did not would choose less well.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ _NAMES = {
 MASKED_LM = ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert", "albert", "modernbert")
 _GEMMAS = ("gemma", "gemma2", "gemma3_text")
 RELATIVES = ("xlm-roberta", "mistral", "phi3", *_GEMMAS)
-"""Their rows have the wiring of another's: they are split exactly at every cut, and not exported or stored again.
-`python -m benchmarks.families` runs the whole leak check at every cut of every family."""
+"""Their rows have nearly the wiring of another's: they are split exactly at every cut, and not exported or
+stored again. `python -m benchmarks.families` runs the whole leak check at every cut of every family."""
 CAUSAL = ("gpt2", "llama", "qwen2", "qwen3", "mistral", *_GEMMAS, "phi", "phi3", "opt", "gpt_neox")
 WHOLE_BLOCKS = ("phi", "gpt_neox")
 """Attention and feed-forward read the same rows, so there is no cut inside a block."""

@@ -239,7 +239,7 @@ def save_provider_side(
 
 
 def save_replies(back: str | os.PathLike[str], replies: Mapping[str, str]) -> None:
-    """Write what a provider says to each label beside the ``back`` that is saved there."""
+    """Write the ``replies``, what a provider says to each label, beside the ``back`` that is saved there."""
     side = load_provider_side(back)
     write_json(Path(back) / _REPLIES, dict(replace(side, replies=replies).replies))
 
