@@ -1,4 +1,4 @@
-"""Routes: entries are read from a file, the front picks the nearest, and the provider has the replies."""
+"""Routes: the front picks the nearest entry, and the provider has the replies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.released_matrix import release_batch
 from dp_forward.privacy import KaryResponse
 from dp_forward.split.artifacts import load_provider_side, load_user_side
-from dp_forward.train.routing import Route, generate_replies, make_route, read_entries
+from dp_forward.train.routing import Route, generate_replies, make_route
 
 ENTRIES = {"a lovely bright film": "Watch it.", "a dull cold book": "Leave it.", "the grim story": None}
 
@@ -70,28 +70,6 @@ def test_a_reply_that_a_terminal_should_not_see_is_refused(route: Route, tmp_pat
     broken = dataclasses.replace(route, replies={next(iter(ENTRIES)): reply})
     with pytest.raises(InvalidInput, match="printable"):
         broken.save(tmp_path)
-
-
-def test_columns_are_found_by_their_usual_names(tmp_path: Path) -> None:
-    file = tmp_path / "faq.tsv"
-    file.write_text("id\tPrompt\tResponse\n1\tone  thing\tyes\n2\tanother\t\n")
-    assert read_entries(file) == {"one thing": "yes", "another": None}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("question,answer\na,b\n", "number 2 to 1000"),
-        ("question,answer\nthing,b\nthing,c\n", "once each"),
-        (f"question,answer\n{'x' * 201},b\nb,c\n", "at most 200 letters"),
-        ("body,answer\na,b\nc,d\n", "usual name of a question"),
-    ],
-)
-def test_a_file_that_is_no_list_of_entries_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "faq.csv").write_text(text)
-    with pytest.raises(InvalidInput, match=message) as refused:
-        read_entries(tmp_path / "faq.csv")
-    assert "thing" not in str(refused.value)
 
 
 def test_a_language_model_answers_each_prompt_once_and_alike(tmp_path: Path) -> None:

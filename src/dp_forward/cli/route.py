@@ -32,7 +32,9 @@ def route(
     rows: Annotated[int, Option(help="n, the tokens read of every question.")] = 64,
     json: options.Json = False,
 ) -> None:
-    """Answer private questions from a public list: an FAQ, or prompts to a language model.
+    """Answer private questions from a public list of answers.
+
+    The list is an FAQ, or public prompts that a language model answers.
 
     A user's front picks the entry that is nearest to the question, and releases the pick by K-ary response;
     the provider answers with the text of that entry. Preparing reads public entries only, and charges
@@ -40,17 +42,15 @@ def route(
 
     Example: dpf route faq.csv --epsilon 8 --out route
     """
-    from dp_forward.train.routing import generate_replies, make_route, read_entries
+    from dp_forward.data.entries import read_entries
+    from dp_forward.train.routing import make_route
 
     if out.exists() and any(out.iterdir()):
         raise InvalidInput("out", "be new", out, "Users may have the front that is there.")
     found = read_entries(entries)
     with Bars() as bars:
-        if generate is not None:
-            prompts = [entry for entry, reply in found.items() if reply is None]
-            written = generate_replies(prompts, model=generate, progress=bars)
-            found |= {prompt: reply or None for prompt, reply in zip(prompts, written, strict=True)}
-        made = make_route(found, epsilon=epsilon, model=model, rows=rows, progress=bars)
+        how: dict[str, Any] = {"model": model, "rows": rows, "generate": generate}
+        made = make_route(found, epsilon=epsilon, progress=bars, **how)
         digests = made.save(out)
     response = made.response
     bits = math.ceil(10 * min(epsilon / math.log(2), math.log2(len(found)))) / 10

@@ -75,15 +75,12 @@ __all__ = [
     "load_provider_side",
     "load_user_side",
     "save_provider_side",
-    "save_replies",
     "save_sides",
     "save_split",
     "save_user_side",
 ]
 
 _SPEC, _REPLIES = "release.json", "replies.json"
-LONGEST_REPLY: Final = 8000
-"""Of what a provider says to a label, in letters."""
 _NO_SPEC: Final = "Make it with dpf finetune."
 
 
@@ -160,14 +157,9 @@ class ProviderSide:
         _refuse_other_half(self.spec, self.back)
         if not self.replies.keys() <= set(self.spec.labels):
             raise InvalidInput("replies", "be to labels of the back", "others", "Make the route again.")
-        if not all(isinstance(one, str) and readable_reply(one) for one in self.replies.values()):
-            rule = f"be printable texts of 1 to {LONGEST_REPLY} letters"
-            raise InvalidInput("replies", rule, "another", "Shorten it, and make the route again.")
-
-
-def readable_reply(reply: str) -> bool:
-    """Whether a reply may be shown: not empty or endless, and no terminal codes."""
-    return 0 < len(reply) <= LONGEST_REPLY and "".join(reply.split()).isprintable()
+        if not all(map(self.spec.is_reply, self.replies.values())):
+            rule, remedy = "be printable texts of 1 to 8000 letters", "Shorten it, and make the route again."
+            raise InvalidInput("replies", rule, "another", remedy)
 
 
 def _refuse_other_half(spec: ReleaseSpec, half: AnyFront | AnyBack | OnnxFront) -> None:
@@ -198,11 +190,20 @@ def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def save_sides(
-    pair: Split, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]
+    pair: Split,
+    spec: ReleaseSpec,
+    tokenizer: Any,
+    folder: str | os.PathLike[str],
+    *,
+    replies: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Write both sides into ``folder``; returns the digests of the halves."""
+    """Write both sides into ``folder``; returns the digests of the halves. ``replies`` go with the back."""
+    ProviderSide(pair.back, spec, "", replies or {})  # what it refuses is refused before anything is written
     front = save_user_side(pair.front, spec, tokenizer, folder)
-    return {"front": front, "back": save_provider_side(pair.back, spec, folder, front_digest=front)}
+    back = save_provider_side(pair.back, spec, folder, front_digest=front)
+    if replies:
+        write_json(Path(folder) / "back" / _REPLIES, replies)
+    return {"front": front, "back": back}
 
 
 def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]) -> str:
@@ -236,12 +237,6 @@ def save_provider_side(
     if spec is not None:
         write_json(root / "back" / _SPEC, spec.as_dict(), sort_keys=True)
     return digest
-
-
-def save_replies(back: str | os.PathLike[str], replies: Mapping[str, str]) -> None:
-    """Write the ``replies``, what a provider says to each label, beside the ``back`` that is saved there."""
-    side = load_provider_side(back)
-    write_json(Path(back) / _REPLIES, dict(replace(side, replies=replies).replies))
 
 
 def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> UserSide:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, cast
 
 import torch
@@ -27,15 +26,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from dp_forward.data import FixedLength
-from dp_forward.data.own_data import MOST_LABELS
-from dp_forward.data.records import check_text, find_column, is_blank
-from dp_forward.data.row_files import existing_path, read_rows
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import KaryResponse, NoiseSpec
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
-from dp_forward.split.artifacts import LONGEST_REPLY, save_replies, save_sides
+from dp_forward.split.artifacts import save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.front_statistics import rows_of
 from dp_forward.split.halves import AnswerBack, Front, ReadoutFront
@@ -47,10 +43,9 @@ from dp_forward.split.pretrained import (
     quiet_transformers,
 )
 
-__all__ = ["Route", "generate_replies", "make_route", "read_entries"]
+__all__ = ["make_route"]
 
 _BATCH: Final = 64
-_LONGEST_ENTRY: Final = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,38 +67,7 @@ class Route:
 
     def save(self, folder: str | os.PathLike[str]) -> dict[str, str]:
         """Write ``front/`` for users and ``back/`` for the provider; returns their digests."""
-        digests = save_sides(self.pair, self.spec, self.tokens.tokenizer, folder)
-        save_replies(Path(folder) / "back", self.replies)
-        return digests
-
-
-def read_entries(source: str | os.PathLike[str]) -> dict[str, str | None]:
-    """The public entries of a file of rows: question (or prompt) and answer, None where there is no answer.
-
-    Args:
-        source: a CSV, TSV, JSONL, JSON or Parquet file whose columns have usual names.
-
-    Edges:
-        An entry is its question, in one line of at most 200 letters, and stands there once.
-    """
-    found: dict[str, str | None] = {}
-    question = answer = ""
-    for row in read_rows(existing_path(Path(source)), name="entries"):
-        if not question:
-            question = find_column(row, "question", name="entries")
-            answer = find_column(row, "answer", name="entries", known=(question,), may_lack=True)
-        entry = " ".join(check_text(row, row.fields.get(question), question, name="entries").split())
-        if len(entry) > _LONGEST_ENTRY or not entry.isprintable():
-            rule = f"be printable questions of at most {_LONGEST_ENTRY} letters"
-            raise row.wrong(rule, "another", "Shorten it: it is what users see.", name="entries")
-        if entry in found:
-            raise row.wrong("be there once each", "one again", "Remove it.", name="entries")
-        reply = row.fields.get(answer) if answer else None
-        found[entry] = None if is_blank(reply) else check_text(row, reply, answer, name="entries").strip()
-    if not 2 <= len(found) <= MOST_LABELS:
-        rule = f"number 2 to {MOST_LABELS}"
-        raise InvalidInput("entries", rule, len(found), "The front chooses one of them.")
-    return found
+        return save_sides(self.pair, self.spec, self.tokens.tokenizer, folder, replies=self.replies)
 
 
 def make_route(
@@ -112,6 +76,7 @@ def make_route(
     epsilon: float,
     model: str = "minilm",
     rows: int = 64,
+    generate: str | None = None,
     progress: Progress | None = None,
 ) -> Route:
     """The two halves of a route among public entries; deterministic, and it charges nothing.
@@ -121,7 +86,8 @@ def make_route(
         epsilon: the budget of one question.
         model: a sentence encoder, read as its folder says (`pretrained.default_pooling`).
         rows: how many tokens of a question are read.
-        progress: of reading the entries.
+        generate: a causal language model that answers the entries that have no answer.
+        progress: of reading the entries and writing answers.
     """
     pair = split_model(load_model(model), "output", pooling=default_pooling(model))
     front = cast("Front", pair.front)
@@ -138,6 +104,10 @@ def make_route(
     transition = cast("KaryResponse", spec.mechanism()).transition()
     back = AnswerBack.of(torch.from_numpy(transition)).train(False)
     replies = {entry: reply for entry, reply in entries.items() if reply is not None}
+    if generate is not None:
+        prompts = [entry for entry in entries if entry not in replies]
+        written = generate_replies(prompts, model=generate, progress=progress)
+        replies |= {prompt: reply for prompt, reply in zip(prompts, written, strict=True) if reply}
     return Route(Split(scoring, back), tokens, spec, replies)
 
 
@@ -195,9 +165,7 @@ def generate_replies(
             pad_token_id=tokenizer.pad_token_id,
         )
         said = tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
-        found.append(
-            "".join(filter(lambda one: one.isprintable() or one == "\n", said)).strip()[:LONGEST_REPLY]
-        )
+        found.append("".join(filter(lambda one: one.isprintable() or one == "\n", said)).strip())
         if count is not None:
             count(len(found))
     return found

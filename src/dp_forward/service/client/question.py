@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger import Release
 from dp_forward.privacy.charge import Charge
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.client.transport import Call, ServerRefused
 from dp_forward.service.protocol.frame import HEADER_BYTES, MOST_AHEAD_S, MOST_BEHIND_S, parse_frame
-from dp_forward.split.artifacts import readable_reply
 
 __all__ = ["Preview"]
 
@@ -142,7 +142,7 @@ def check_answer(found: Any, labels: tuple[str, ...], request: bytes) -> Said:
             values = [given[name] for name in labels]
             sound = all(type(value) in (int, float) and 0 <= value <= 1 for value in values)
             reply = found.get("reply")
-            sound = sound and (reply is None or (isinstance(reply, str) and readable_reply(reply)))
+            sound = sound and (reply is None or ReleaseSpec.is_reply(reply))
             if sound and abs(sum(values) - 1) <= 1e-3 and given[label] == max(values):
                 return Said(label, {name: float(given[name]) for name in labels}, reply)
     raise ServerRefused(f"The server's answer does not fit the request. {KEPT}")
