@@ -26,6 +26,8 @@ _WINDOW = ["sliding_attention", "full_attention"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "bert": _ENCODER,
     "roberta": _ENCODER | {"type_vocab_size": 2},
+    "xlm-roberta": _ENCODER | {"type_vocab_size": 2},
+    "mpnet": _ENCODER,
     "electra": _ENCODER | {"embedding_size": 16},
     "distilbert": _COMMON | {"dim": WIDTH, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 40},
     "albert": _ENCODER | {"embedding_size": 16, "classifier_dropout_prob": 0.1},
@@ -37,6 +39,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "llama": _DECODER,
     "qwen2": _DECODER | {"use_sliding_window": True, "sliding_window": 3, "layer_types": _WINDOW * 2},
     "qwen3": _DECODER,
+    "mistral": _DECODER | {"sliding_window": 3},
+    "gemma": _DECODER,
+    "gemma2": _DECODER | {"sliding_window": 3, "layer_types": _WINDOW * 2},
+    "gemma3_text": _DECODER | {"sliding_window": 3, "layer_types": _WINDOW * 2},
+    "phi": _ENCODER | {"num_key_value_heads": 2},
+    "phi3": _ENCODER | {"num_key_value_heads": 2},
+    "opt": _ENCODER | {"ffn_dim": 48, "word_embed_proj_dim": WIDTH},
+    "gpt_neox": _ENCODER,
 }
 """Family -> settings."""
 
@@ -52,9 +62,25 @@ _NAMES = {
     "llama": "Llama",
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
+    "xlm-roberta": "XLMRoberta",
+    "mpnet": "MPNet",
+    "mistral": "Mistral",
+    "gemma": "Gemma",
+    "gemma2": "Gemma2",
+    "gemma3_text": "Gemma3Text",
+    "phi": "Phi",
+    "phi3": "Phi3",
+    "opt": "OPT",
+    "gpt_neox": "GPTNeoX",
 }
-MASKED_LM = ("bert", "roberta", "electra", "distilbert", "albert", "modernbert")
-CAUSAL = ("gpt2", "llama", "qwen2", "qwen3")
+MASKED_LM = ("bert", "roberta", "xlm-roberta", "mpnet", "electra", "distilbert", "albert", "modernbert")
+_GEMMAS = ("gemma", "gemma2", "gemma3_text")
+RELATIVES = ("xlm-roberta", "mistral", "phi3", *_GEMMAS)
+"""Their rows have nearly the wiring of another's: they are split exactly at every cut, and not exported or
+stored again. `python -m benchmarks.families` runs the whole leak check at every cut of every family."""
+CAUSAL = ("gpt2", "llama", "qwen2", "qwen3", "mistral", *_GEMMAS, "phi", "phi3", "opt", "gpt_neox")
+WHOLE_BLOCKS = ("phi", "gpt_neox")
+"""Attention and feed-forward read the same rows, so there is no cut inside a block."""
 
 
 def tiny(family: str, head: str = "classifier", *, blocks: int = 3, seed: int = 0, **settings: Any) -> Any:
@@ -91,7 +117,7 @@ def tiny_inputs(family: str, *, batch: int = 2, rows: int = 9, seed: int = 1) ->
     if family == "vit":
         return {"pixel_values": torch.randn(batch, 3, 8, 8, generator=generator)}
     inputs = {"input_ids": torch.randint(PAD + 1, VOCABULARY, (batch, rows), generator=generator)}
-    if family in {"bert", "roberta", "electra", "albert"}:
+    if family in {"bert", "roberta", "xlm-roberta", "electra", "albert"}:
         inputs["token_type_ids"] = torch.randint(0, 2, (batch, rows), generator=generator)
     return inputs
 

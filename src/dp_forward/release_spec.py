@@ -23,6 +23,7 @@ __all__ = ["ReleaseSpec", "release_width"]
 _FORMAT: Final = 1
 _KEYS: Final = {"format", "noise", "rows", "labels"}
 _POOLED: Final = "output"
+_LONGEST_REPLY: Final = 8000
 
 
 class _Half(Protocol):
@@ -89,6 +90,13 @@ class ReleaseSpec:
         """The releases of a front, or for a back: cut and width are those of the half."""
         width = release_width(half.width, noise, labels)
         return cls(noise=noise, rows=rows, labels=tuple(labels), width=width, cut=str(half.cut), front=front)
+
+    @staticmethod
+    def is_reply(said: object) -> bool:
+        """Whether a provider may say this to a label: 1 to 8,000 letters, and no terminal codes."""
+        return (
+            isinstance(said, str) and 0 < len(said) <= _LONGEST_REPLY and "".join(said.split()).isprintable()
+        )
 
     @property
     def folded(self) -> bool:

@@ -12,18 +12,18 @@ from transformers import BertForSequenceClassification
 from dp_forward.errors import InvalidInput
 from dp_forward.split import Split, legal_cuts, split_model
 from dp_forward.split.check import check_split
-from tiny_models import SETTINGS, tiny
+from tiny_models import RELATIVES, SETTINGS, WHOLE_BLOCKS, tiny
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", SETTINGS)
+@pytest.mark.parametrize("family", [family for family in SETTINGS if family not in RELATIVES])
 def test_every_kind_of_cut_of_every_family_passes(family: str) -> None:
     model = tiny(family, blocks=2)
     # Inside the second block the same modules stand as inside the first; `ffn_norm` is another name.
     kinds = [
         i for i in legal_cuts(model) if not (i.cut.point and (i.cut.block == 2 or i.cut.point == "ffn_norm"))
     ]
-    assert len(kinds) == 8
+    assert len(kinds) == (4 if family in WHOLE_BLOCKS else 8)
     for info in kinds:
         report = check_split(split_model(model, info.cut), model)
         report.refuse()

@@ -1,5 +1,6 @@
 """`dpf ask`: the user asks a provider through the noise."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -123,6 +124,8 @@ def print_answers(answers: Sequence[Mapping[str, Any]]) -> None:
             f"remaining {brief(shown_down(answer['remaining']))}"
             f"{'; ' + answer['text'] if 'text' in answer else ''}"
         )
+        if answer.get("reply"):
+            typer.echo(textwrap.indent(answer["reply"], "   "))
 
 
 def _pairs(given: list[str], *, lines: bool) -> list[tuple[str, str]]:

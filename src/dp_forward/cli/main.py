@@ -22,6 +22,7 @@ from dp_forward.cli.explain import explain
 from dp_forward.cli.finetune import finetune
 from dp_forward.cli.pretrain import pretrain
 from dp_forward.cli.release import release
+from dp_forward.cli.route import route
 from dp_forward.cli.serve import ServeCommand, serve
 from dp_forward.cli.shuffle import shuffle
 from dp_forward.cli.split import cuts, split
@@ -42,7 +43,7 @@ EXIT_CODES: Final = {
 _PANELS: Final[dict[str, tuple[Callable[..., None] | options.App, ...]]] = {
     "Start here": (demo, doctor, finetune, serve, ask, ui),
     "Understand": (explain, calibrate, account, cuts),
-    "Data and training": (split, release, shuffle, estimate, evaluate, pretrain, baseline.app),
+    "Data and training": (split, route, release, shuffle, estimate, evaluate, pretrain, baseline.app),
     "Check": (audit, attack.app, ledger.app),
 }
 

@@ -33,7 +33,7 @@ from dp_forward.errors import InvalidInput, refuse_if
 __all__ = ["columns_of", "encode_texts", "name_of_source", "name_task", "task_from_labels", "task_of"]
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-_MOST_LABELS, _FEWEST_RECORDS, _LONGEST_LABEL = 1000, 5, 200
+MOST_LABELS, _FEWEST_RECORDS, _LONGEST_LABEL = 1000, 5, 200
 _HEAD = 1000
 _VALIDATION_SHARE: Final = 0.1  # how much is split off where a source has nothing else to measure on
 
@@ -178,8 +178,8 @@ def _order_labels(
     for word, place in found:
         if word not in firsts:
             remedy = "Check which column holds the labels."
-            if len(firsts) == _MOST_LABELS:
-                rule = f"have at most {_MOST_LABELS} labels"
+            if len(firsts) == MOST_LABELS:
+                rule = f"have at most {MOST_LABELS} labels"
                 raise InvalidInput(name, rule, f"one more at {place}", remedy)
             if len(word) > _LONGEST_LABEL or not word.isprintable():
                 rule = f"have printable labels of at most {_LONGEST_LABEL} letters"

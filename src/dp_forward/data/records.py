@@ -22,13 +22,20 @@ from dp_forward.errors import InvalidInput
 
 __all__ = ["Record"]
 
-Kind = Literal["text", "label"]
+Kind = Literal["text", "label", "question", "answer"]
 
 _USUAL: Final[Mapping[Kind, str]] = {
     "text": "texts?|sentence|review|body|content|message|comment|document|tweet|post|email",
     "label": "labels?|class|topic|category|target|sentiment|intent|tag|genre",
+    "question": "questions?|prompts?|query|queries|q",
+    "answer": "answers?|reply|replies|responses?|a",
 }
-_SHOWN: Final[Mapping[Kind, str]] = {"text": "text, sentence, review", "label": "label, class, topic"}
+_SHOWN: Final[Mapping[Kind, str]] = {
+    "text": "text, sentence, review",
+    "label": "label, class, topic",
+    "question": "question, prompt, query",
+    "answer": "answer, reply, response",
+}
 _OTHERS: Final = "id|idx|index|split|source|title|date|lang|language|rating|score|url"
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _SHORT_NUMBER: Final = re.compile(r"[+-]?[0-9.]{1,6}")

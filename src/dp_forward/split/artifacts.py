@@ -6,6 +6,7 @@
                 release.json                                 noise, rows and labels of a release
     DIR/back/   model.safetensors, half.json, digest.json   the back
                 release.json                                 the same, so that the provider knows what it gets
+                replies.json                                 of a route: what is said to a label, public
     DIR/split.json                                           cut and the digests of both
 
 A half (`save_split`, `load_front`, `load_back`) is rebuilt from its settings (the model's Hugging Face class
@@ -29,7 +30,8 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -56,7 +58,7 @@ from dp_forward.split.half_files import (
     write_settings,
 )
 from dp_forward.split.onnx_front import OnnxFront, Tokens, export_front, light_tokens
-from dp_forward.storage.json_files import write_json
+from dp_forward.storage.json_files import read_json, write_json
 
 if TYPE_CHECKING:
     from dp_forward.split.halves import AnyBack, AnyFront, Split
@@ -78,7 +80,7 @@ __all__ = [
     "save_user_side",
 ]
 
-_SPEC: Final = "release.json"
+_SPEC, _REPLIES = "release.json", "replies.json"
 _NO_SPEC: Final = "Make it with dpf finetune."
 
 
@@ -140,14 +142,24 @@ class OnnxSide(AskingSide):
 
 @dataclass(frozen=True, eq=False)
 class ProviderSide:
-    """All that a provider needs to answer one; ``digest`` is that of the back."""
+    """All that a provider needs to answer one; ``digest`` is that of the back.
+
+    ``replies`` say more to some labels than their names do; they are public, and of a route
+    (`train.routing`).
+    """
 
     back: AnyBack
     spec: ReleaseSpec
     digest: str
+    replies: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _refuse_other_half(self.spec, self.back)
+        if not self.replies.keys() <= set(self.spec.labels):
+            raise InvalidInput("replies", "be to labels of the back", "others", "Make the route again.")
+        if not all(map(self.spec.is_reply, self.replies.values())):
+            rule, remedy = "be printable texts of 1 to 8000 letters", "Shorten it, and make the route again."
+            raise InvalidInput("replies", rule, "another", remedy)
 
 
 def _refuse_other_half(spec: ReleaseSpec, half: AnyFront | AnyBack | OnnxFront) -> None:
@@ -178,11 +190,20 @@ def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def save_sides(
-    pair: Split, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]
+    pair: Split,
+    spec: ReleaseSpec,
+    tokenizer: Any,
+    folder: str | os.PathLike[str],
+    *,
+    replies: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Write both sides into ``folder``; returns the digests of the halves."""
+    """Write both sides into ``folder``; returns the digests of the halves. ``replies`` go with the back."""
+    ProviderSide(pair.back, spec, "", replies or {})  # what it refuses is refused before anything is written
     front = save_user_side(pair.front, spec, tokenizer, folder)
-    return {"front": front, "back": save_provider_side(pair.back, spec, folder, front_digest=front)}
+    back = save_provider_side(pair.back, spec, folder, front_digest=front)
+    if replies:
+        write_json(Path(folder) / "back" / _REPLIES, replies)
+    return {"front": front, "back": back}
 
 
 def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]) -> str:
@@ -292,8 +313,10 @@ def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = N
     """The back and the spec of what it will be sent; ``digest`` pins the back to a known one."""
     place = Path(folder)
     require_files(place, "back", _SPEC, otherwise=_NO_SPEC)
-    back = load_back(place, digest=digest)
-    return ProviderSide(back, _read_spec(place, back), half_digest(place))
+    back, replies = load_back(place, digest=digest), dict[str, str]()
+    if (place / _REPLIES).is_file():
+        replies = read_json(place / _REPLIES, name="back", remedy="Make the route again.")
+    return ProviderSide(back, _read_spec(place, back), half_digest(place), replies)
 
 
 def _read_spec(folder: Path, half: AnyFront | AnyBack | OnnxFront) -> ReleaseSpec:

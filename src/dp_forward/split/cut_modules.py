@@ -42,10 +42,10 @@ class Passage(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         for tensor in tensors:
-            if tensor.is_floating_point():
+            if tensor.is_floating_point() and tensor.ndim > 2:  # OPT's positions get a mask of floats
                 return tensor
         # An integer zero: adding it never changes the dtype of the rows.
-        return tensors[0].new_zeros((*tensors[0].shape, 1))
+        return tensors[0].new_zeros((*tensors[0].shape, 1), dtype=torch.long)
 
 
 class PooledBase(nn.Module):
@@ -166,8 +166,16 @@ class _Part(nn.Module):
     def __init__(self, block: nn.Module, wiring: Wiring, point: str) -> None:
         super().__init__()
         self.point = point
+        self.gives_tuple = wiring.gives_tuple
         for name in wiring.reads:
             setattr(self, name, getattr(block, name))
+
+    def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Any:
+        out = self._run(rows, *args, **kwargs)
+        return (out,) if self.gives_tuple else out
+
+    def _run(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        raise NotImplementedError
 
 
 class BlockHead(_Part):
@@ -181,7 +189,7 @@ class BlockHead(_Part):
         if point == "ffn":
             self.ffn = _ffn_branch(pick, wiring)
 
-    def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def _run(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         added: Tensor = self.attention(rows, *args, **kwargs)
         if self.point == "attention":
             return added
@@ -200,7 +208,7 @@ class QkvHead(_Part):
         self.norm = _norm_in("pre", pick, wiring, wiring.attention_norm)
         self.projections = nn.ModuleList(pick(f"{wiring.attention}.{name}") for name in wiring.qkv)
 
-    def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def _run(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         normed = self.norm(rows)
         return torch.cat([projection(normed) for projection in self.projections], dim=-1)
 
@@ -222,7 +230,7 @@ class BlockTail(_Part):
             self.ffn = _ffn_branch(pick, wiring)
         self.after_ffn = _norm_in("post", pick, wiring, wiring.ffn_norm)
 
-    def forward(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def _run(self, rows: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self.point == "ffn":
             finished: Tensor = self.after_ffn(rows)
             return finished

@@ -45,6 +45,10 @@ class Wiring:
     merge: str = ""
     reads: tuple[str, ...] = ()
     """Plain attributes of a block that Hugging Face's loop over the blocks reads."""
+    gives_tuple: bool = False
+    """Hugging Face's loop takes the first of what a block returns (MPNet)."""
+    only_where: tuple[str, Any] | None = None
+    """A setting and its value with which a block is wired so; with another it is cut at its ends only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +64,11 @@ class Family:
     blocks: str
     entry: tuple[str, ...]
     """Everything before the first block. In the back the rows pass these by."""
-    wiring: Wiring
+    wiring: Wiring | None = None
+    """None where attention and feed-forward read the same rows (Phi): then no cut is inside a block."""
     masked_lm: str = ""
     final: tuple[str, ...] = ()
-    """The final norm, which lies in the back unless the cut is `output`."""
+    """What follows the last block, the final norm; it lies in the back unless the cut is `output`."""
     readout: Readout = "first"
     """What the classifier reads; "config" means `config.classifier_pooling`."""
     inputs: tuple[str, ...] = _TEXT
@@ -100,6 +105,15 @@ _BERT = Family(
     ),
 )
 
+_LLAMA_WIRING = Wiring(
+    style="pre",
+    attention="self_attn",
+    qkv=("q_proj", "k_proj", "v_proj"),
+    attention_norm="input_layernorm",
+    ffn=("mlp",),
+    ffn_norm="post_attention_layernorm",
+)
+
 _LLAMA = Family(
     model_type="llama",
     bare="LlamaModel",
@@ -110,13 +124,20 @@ _LLAMA = Family(
     readout="last",
     inputs=_TEXT_WITHOUT_TYPES,
     causal=True,
-    wiring=Wiring(
-        style="pre",
-        attention="self_attn",
-        qkv=("q_proj", "k_proj", "v_proj"),
-        attention_norm="input_layernorm",
-        ffn=("mlp",),
-        ffn_norm="post_attention_layernorm",
+    wiring=_LLAMA_WIRING,
+)
+
+_GEMMA2 = replace(
+    _LLAMA,
+    model_type="gemma2",
+    bare="Gemma2Model",
+    classifier="Gemma2ForSequenceClassification",
+    # A second norm ends each branch. The table scales by sqrt(width), in the front alone.
+    wiring=replace(
+        _LLAMA_WIRING,
+        projection=("post_attention_layernorm",),
+        ffn=("mlp", "post_feedforward_layernorm"),
+        ffn_norm="pre_feedforward_layernorm",
     ),
 )
 
@@ -130,6 +151,36 @@ _ROWS = (
         masked_lm="RobertaForMaskedLM",
         readout="first",
         positions_after_pad=True,
+    ),
+    replace(
+        _BERT,
+        model_type="xlm-roberta",
+        bare="XLMRobertaModel",
+        classifier="XLMRobertaForSequenceClassification",
+        masked_lm="XLMRobertaForMaskedLM",
+        readout="first",
+        positions_after_pad=True,
+    ),
+    Family(
+        model_type="mpnet",
+        bare="MPNetModel",
+        classifier="MPNetForSequenceClassification",
+        masked_lm="MPNetForMaskedLM",
+        # Its relative positions follow from the shape; each half has the small table that weighs them.
+        blocks="encoder.layer",
+        entry=("embeddings",),
+        inputs=_TEXT_WITHOUT_TYPES,
+        positions_after_pad=True,
+        wiring=Wiring(
+            style="post",
+            attention="attention.attn",
+            qkv=("q", "k", "v"),
+            projection=("attention.dropout",),
+            attention_norm="attention.LayerNorm",
+            ffn=("intermediate", "output.dense", "output.dropout"),
+            ffn_norm="output.LayerNorm",
+            gives_tuple=True,
+        ),
     ),
     replace(
         _BERT,
@@ -171,6 +222,7 @@ _ROWS = (
             attention="albert_layers.0.attention",
             qkv=("query", "key", "value"),
             residual_inside=True,
+            only_where=("inner_group_num", 1),
             merge="dense",
             attention_norm="albert_layers.0.attention.LayerNorm",
             ffn=("albert_layers.0.ffn", "albert_layers.0.activation", "albert_layers.0.ffn_output"),
@@ -239,10 +291,83 @@ _ROWS = (
     _LLAMA,
     replace(_LLAMA, model_type="qwen2", bare="Qwen2Model", classifier="Qwen2ForSequenceClassification"),
     replace(_LLAMA, model_type="qwen3", bare="Qwen3Model", classifier="Qwen3ForSequenceClassification"),
+    replace(_LLAMA, model_type="mistral", bare="MistralModel", classifier="MistralForSequenceClassification"),
+    replace(_LLAMA, model_type="gemma", bare="GemmaModel", classifier="GemmaForSequenceClassification"),
+    _GEMMA2,
+    replace(
+        _GEMMA2,
+        model_type="gemma3_text",
+        bare="Gemma3TextModel",
+        classifier="Gemma3TextForSequenceClassification",
+    ),
+    replace(
+        _LLAMA,
+        model_type="phi",
+        bare="PhiModel",
+        classifier="PhiForSequenceClassification",
+        entry=("embed_tokens", "embed_dropout"),
+        final=("final_layernorm",),
+        wiring=None,
+    ),
+    replace(
+        _LLAMA,
+        model_type="phi3",
+        bare="Phi3Model",
+        classifier="Phi3ForSequenceClassification",
+        wiring=replace(
+            _LLAMA_WIRING,
+            qkv=("qkv_proj",),
+            projection=("resid_attn_dropout",),
+            ffn=("mlp", "resid_mlp_dropout"),
+        ),
+    ),
+    replace(
+        _LLAMA,
+        model_type="opt",
+        bare="OPTModel",
+        classifier="OPTForSequenceClassification",
+        blocks="decoder.layers",
+        entry=("decoder.embed_tokens", "decoder.embed_positions", "decoder.project_in"),
+        final=("decoder.final_layer_norm", "decoder.project_out"),
+        wiring=Wiring(
+            style="pre",
+            attention="self_attn",
+            qkv=("q_proj", "k_proj", "v_proj"),
+            attention_norm="self_attn_layer_norm",
+            ffn=("fc1", "activation_fn", "fc2"),
+            ffn_norm="final_layer_norm",
+            only_where=("do_layer_norm_before", True),
+        ),
+    ),
+    replace(
+        _LLAMA,
+        model_type="gpt_neox",
+        bare="GPTNeoXModel",
+        classifier="GPTNeoXForSequenceClassification",
+        entry=("embed_in", "emb_dropout"),
+        final=("final_layer_norm",),
+        wiring=Wiring(
+            style="pre",
+            attention="attention",
+            qkv=("query_key_value",),
+            projection=("post_attention_dropout",),
+            attention_norm="input_layernorm",
+            ffn=("mlp", "post_mlp_dropout"),
+            ffn_norm="post_attention_layernorm",
+            only_where=("use_parallel_residual", False),
+        ),
+    ),
 )
 
 FAMILIES: dict[str, Family] = {row.model_type: row for row in _ROWS}
 """`config.model_type` -> row."""
+
+
+_REFUSED: Final = {
+    "deberta-v2": "its convolution goes around the first block, and a half without blocks has no output",
+    "t5": "its first block alone makes the position bias that the later ones read",
+}
+"""`config.model_type` -> why one tensor does not carry its blocks."""
 
 
 def family_of(model: Any) -> Family:
@@ -252,11 +377,23 @@ def family_of(model: Any) -> Family:
     """
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None and model_type in _REFUSED:
+        rule = "be a model that one tensor carries from block to block"
+        raise InvalidInput("model", rule, f"{model_type}: {_REFUSED[model_type]}", "Take another encoder.")
     if family is None:
         rule = f"be a Hugging Face model of a known family ({', '.join(FAMILIES)})"
         remedy = "One table row adds a family: docs/how-to/add-a-family.md."
         raise InvalidInput("model", rule, model_type or type(model).__name__, remedy)
     return family
+
+
+def wiring_of(model: Any) -> Wiring | None:
+    """How a block of a model is wired inside; None where it is cut at its ends only."""
+    wiring, settings = family_of(model).wiring, base_of(model).config
+    if wiring is None or wiring.only_where is None:
+        return wiring
+    name, wanted = wiring.only_where
+    return wiring if getattr(settings, name) == wanted else None
 
 
 def head_of(model: Any) -> Head:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import POINTS, Cut, nearest, parse_cut
-from dp_forward.split.families import Readout, base_of, family_of, readout_of
+from dp_forward.split.families import Readout, base_of, family_of, readout_of, wiring_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +50,8 @@ def legal_cuts(model: Any) -> list[CutInfo]:
     """Every legal cut of a ``model`` of Hugging Face, from the text to the head.
 
     Guarantees: `split_model` takes each of them, and no other.
-    Edges: a group of several ALBERT layers (`inner_group_num` above 1) can only be cut between groups;
+    Edges: blocks are cut only between where their parts do not follow one another (Phi, GPT-NeoX with a
+    parallel residual) or are not those of the family's row (OPT-350m, groups of several ALBERT layers);
     `output` needs a head that reads one row, so a masked LM and a bare model without a pooler have none.
     """
     return [_info(model, cut) for cut in _cuts(model)]
@@ -68,7 +69,7 @@ def check_cut(model: Any, cut: str | Cut, *, pooling: str | None = None) -> CutI
     if str(parsed) in names:
         return _info(model, parsed, pooling)
     depth = len(blocks_of(model))
-    rule = "lie between groups, since a group here holds several layers"
+    rule = "lie between blocks, since the parts of a block here cannot be told apart"
     if parsed.place == "output":
         rule = f"be at rows of the encoder, since {type(model).__name__} has no head that reads one row"
     elif parsed.block is not None and parsed.block > depth:
@@ -78,7 +79,7 @@ def check_cut(model: Any, cut: str | Cut, *, pooling: str | None = None) -> CutI
 
 def _cuts(model: Any, pooling: str | None = None) -> list[Cut]:
     inside = [point for point in POINTS if point != "qkv"]
-    if getattr(base_of(model).config, "inner_group_num", 1) != 1:
+    if wiring_of(model) is None:
         inside = []
     cuts = [Cut("embeddings")]
     if inside:
@@ -93,12 +94,15 @@ def _info(model: Any, cut: Cut, pooling: str | None = None) -> CutInfo:
     readout = readout_of(model, pooling) if cut.place == "output" else None
     width = int(config.hidden_size)
     if cut.point == "qkv":
-        wiring = family_of(model).wiring
+        wiring = wiring_of(model)
+        assert wiring is not None  # or the cut were not legal
         attention = blocks_of(model)[0].get_submodule(wiring.attention)
         from dp_forward.split.cut_modules import projected_width
 
         width = sum(projected_width(attention.get_submodule(name)) for name in wiring.qkv)
     elif readout == "pooler":
         width = int(getattr(config, "pooler_output_size", None) or width)
+    elif cut.place == "output":
+        width = int(getattr(config, "word_embed_proj_dim", width))  # OPT-350m ends in a projection
     own = pooling is None
     return CutInfo(cut, width, own and not cut.drops_residual and readout != "last", readout, pooling)

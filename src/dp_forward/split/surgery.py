@@ -16,7 +16,7 @@ from torch import nn
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import Cut
 from dp_forward.split.cut_modules import BlockHead, BlockTail, Passage, Pick, PooledBase, QkvHead, Repeats
-from dp_forward.split.families import Family, base_of, family_of, head_of
+from dp_forward.split.families import Family, Wiring, base_of, family_of, head_of, wiring_of
 from dp_forward.split.halves import Back, Front, Split, add_width_maps
 from dp_forward.split.legal_cuts import CutInfo, blocks_of, check_cut
 
@@ -66,7 +66,7 @@ def _front_model(model: Any, info: CutInfo) -> nn.Module:
     parts = [copy.deepcopy(block, memo) for block in blocks[: kept if through is None else kept - 1]]
     if through is not None:
         head = QkvHead if cut.point == "qkv" else BlockHead
-        parts.append(head(through, _picker(through, base, memo), family.wiring, str(cut.point)))
+        parts.append(head(through, _picker(through, base, memo), _inside(model), str(cut.point)))
     _answer(base, family.blocks, Repeats(parts) if family.shared_blocks else nn.ModuleList(parts), memo)
     if cut.place != "output":
         for path in family.final:
@@ -88,12 +88,11 @@ def _back_model(model: Any, cut: Cut) -> Any:
         start = cut.block or 0
         if cut.point not in {None, "ffn_norm"}:
             block = blocks[start - 1]
-            parts.append(BlockTail(block, _picker(block, base, memo), family.wiring, str(cut.point)))
+            parts.append(BlockTail(block, _picker(block, base, memo), _inside(model), str(cut.point)))
         parts += [copy.deepcopy(block, memo) for block in blocks[start:]]
         _answer(base, family.blocks, Repeats(parts) if family.shared_blocks else nn.ModuleList(parts), memo)
         for path in family.entry:
-            if path in dict(base.named_modules()):  # ELECTRA projects only where the widths differ
-                _answer(base, path, Passage(), memo)
+            _answer(base, path, Passage(), memo)
         if family.dtype_probe:
             _answer(base, family.entry[0], Passage(probe=family.dtype_probe, dtype=base.dtype), memo)
         if family.fold_qkv and cut.point == "qkv":
@@ -124,9 +123,21 @@ def _picker(block: nn.Module, base: Any, memo: Memo) -> Pick:
     return lambda path: copy.deepcopy(block.get_submodule(path), own)
 
 
+def _inside(model: Any) -> Wiring:
+    """The wiring of a block that is cut through, which is legal only where it is known."""
+    wiring = wiring_of(model)
+    assert wiring is not None
+    return wiring
+
+
 def _answer(base: Any, path: str, answer: nn.Module, memo: Memo) -> None:
-    """Let the copy have `answer` where the model has the module at `path`."""
-    memo[id(base.get_submodule(path))] = answer
+    """Let the copy have `answer` where the model has the module at `path`.
+
+    Edges: a model may lack it (ELECTRA and OPT project only where widths differ).
+    """
+    part = dict(base.named_modules(remove_duplicate=False)).get(path)
+    if part is not None:
+        memo[id(part)] = answer
 
 
 def _settle(half: Any, family: Family, kept: range) -> None:

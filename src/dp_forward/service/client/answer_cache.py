@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dp_forward.errors import LedgerUnavailable
 from dp_forward.ledger import Ledger
+from dp_forward.service.client.question import Said
 from dp_forward.storage.database import Database, Problem
 from dp_forward.storage.files import make_secret, read_secret
 
@@ -70,19 +71,25 @@ class AnswerCache:
         framed = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
         return hmac.digest(self._secret, b"dp-forward/ask/1\0" + framed, hashlib.sha256)
 
-    def store(self, key: bytes, server: str, label: str, probabilities: Mapping[str, float]) -> None:
+    def store(self, key: bytes, server: str, said: Said) -> None:
         """Store an answer, in place of an older one of the same server."""
-        row = (key, server, label, json.dumps(dict(probabilities)))
+        # A reply stands beside the probabilities, so that files of before it are read.
+        kept: object = said.probabilities if said.reply is None else [said.probabilities, said.reply]
+        row = (key, server, said.label, json.dumps(kept))
         with self._database.transaction(write=True) as connection:
             connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", row)
 
-    def find(self, key: bytes, server: str) -> tuple[str, dict[str, float]] | None:
+    def find(self, key: bytes, server: str) -> Said | None:
         """The answer of this server to this text, if it came before."""
         query = "SELECT label, probabilities FROM answers WHERE key = ? AND server = ?"
         with self._database.transaction(write=False) as connection:
             row = connection.execute(query, (key, server)).fetchone()
         try:
-            return None if row is None else (row[0], dict(json.loads(row[1])))
+            if row is None:
+                return None
+            kept = json.loads(row[1])
+            probabilities, reply = (kept, None) if isinstance(kept, dict) else kept
+            return Said(row[0], dict(probabilities), reply)
         except (ValueError, TypeError):  # damaged; asking again costs nothing
             return None
 

@@ -56,6 +56,7 @@ from dp_forward.service.client.question import (
     Answer,
     Preview,
     Question,
+    Said,
     Text,
     Tokens,
     check_answer,
@@ -286,7 +287,7 @@ class Client:
     def _recall(self, key: bytes, *, truncated: bool) -> Answer | None:
         """The stored answer of this server, if there is one."""
         known = self._answers.find(key, self._transport.address)
-        if known is None or known[0] not in self.policy.release.labels:
+        if known is None or known.label not in self.policy.release.labels:
             return None
         return self._answer(known, resent=True, stored=True, truncated=truncated)
 
@@ -297,7 +298,7 @@ class Client:
         try:
             if state is not State.DELIVERED:
                 self._ledger.delivered(question.entry.id)
-            self._answers.store(question.key, self._transport.address, *found)
+            self._answers.store(question.key, self._transport.address, found)
         except LedgerUnavailable:  # its message says that nothing was sent
             raise LedgerUnavailable(
                 "The release was sent, and its answer cannot be stored: see that the disk has room and that "
@@ -358,14 +359,13 @@ class Client:
         spec, now = self.policy.release, int(time.time())
         return frame_of(released, cut=spec.cut, front=spec.front, request=secrets.token_bytes(16), time=now)
 
-    def _answer(
-        self, found: tuple[str, dict[str, float]], charge: Charge | None = None, **flags: bool
-    ) -> Answer:
+    def _answer(self, found: Said, charge: Charge | None = None, **flags: bool) -> Answer:
         summary = self._ledger.summary()
         paid = 0.0 if charge is None else charge.epsilon(summary.delta)
         return Answer(
-            label=found[0],
-            probabilities=found[1],
+            label=found.label,
+            probabilities=found.probabilities,
+            reply=found.reply,
             charge=paid,
             charged=summary.charged,
             spent=summary.spent,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.ledger import Release
 from dp_forward.privacy.charge import Charge
+from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.client.transport import Call, ServerRefused
 from dp_forward.service.protocol.frame import HEADER_BYTES, MOST_AHEAD_S, MOST_BEHIND_S, parse_frame
 
@@ -35,7 +36,8 @@ class Answer:
 
     ``charge`` is the epsilon that was charged for it now, alone: 0 where the text was paid for before.
     ``resent`` says that no new release was made, ``stored`` that the answer was stored here, and nothing was
-    sent. ``truncated`` says that the text was longer than the front reads. ``charged`` and ``spent`` are
+    sent. ``truncated`` says that the text was longer than the front reads. ``reply`` is what the provider
+    says to this label, where it serves a route. ``charged`` and ``spent`` are
     those of the ledger's `Summary`, ``remaining`` its `Summary.usable`.
     """
 
@@ -48,6 +50,7 @@ class Answer:
     resent: bool
     stored: bool
     truncated: bool
+    reply: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -117,14 +120,25 @@ def check_clock(date: str | None) -> None:
         raise InvalidInput("clock", f"{rule}: {shown[0]}", shown[1], remedy)
 
 
-def check_answer(found: Any, labels: tuple[str, ...], request: bytes) -> tuple[str, dict[str, float]]:
-    """The label and the probabilities, if this is an answer to this request at all."""
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a server said to one question: the part of an `Answer` that is its own."""
+
+    label: str
+    probabilities: dict[str, float]
+    reply: str | None = None
+
+
+def check_answer(found: Any, labels: tuple[str, ...], request: bytes) -> Said:
+    """What the server says, if this is an answer to this request at all."""
     match found:
         case {"label": str(label), "probabilities": dict(given), "request": str(echoed)} if (
             label in labels and echoed == request.hex() and given.keys() == set(labels)
         ):
             values = [given[name] for name in labels]
             sound = all(type(value) in (int, float) and 0 <= value <= 1 for value in values)
+            reply = found.get("reply")
+            sound = sound and (reply is None or ReleaseSpec.is_reply(reply))
             if sound and abs(sum(values) - 1) <= 1e-3 and given[label] == max(values):
-                return label, {name: float(given[name]) for name in labels}
+                return Said(label, {name: float(given[name]) for name in labels}, reply)
     raise ServerRefused(f"The server's answer does not fit the request. {KEPT}")

@@ -1,7 +1,7 @@
 """HTTP server of the provider: answers one noisy matrix per request.
 
     GET  /v1/manifest   what this server wants
-    POST /v1/answer     one frame (application/octet-stream) -> {"label", "probabilities", "request"}
+    POST /v1/answer     one frame (octet-stream) -> {"label", "probabilities", "request"[, "reply"]}
     GET  /v1/collection, POST /v1/records, ...   where training records are collected (`collector_routes`)
     GET  /healthz, /readyz, /metrics   as in `base_app`
 

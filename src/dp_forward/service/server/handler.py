@@ -129,7 +129,7 @@ class Handler:
         what = "Requests that were computed together."
         batch_sizes = Histogram("dpf_batch_size", what, buckets=_SIZES, registry=page)
         self._settings, self._users = settings, users
-        self._answers = isinstance(provider.back, AnswerBack)
+        self._answers, self._replies_to = isinstance(provider.back, AnswerBack), provider.replies
         spec = self.manifest.release
         self._noise_checks = {
             offer.epsilon: noise_check(offer.mechanism, shape=spec.shape, step=offer.step, bits=spec.bits)
@@ -138,6 +138,7 @@ class Handler:
         warn_if_blind(self._noise_checks.values())
         # No answer is longer: a probability has at most 24 letters.
         longest = len(json.dumps(spec.labels)) + 32 * (2 + len(spec.labels)) + max(map(len, spec.labels)) * 6
+        longest += 6 * max(map(len, self._replies_to.values()), default=0)
         self._replays = ReplayCache(min(settings.remembered, 1 + (settings.remembered_mib << 20) // longest))
         self.batcher: Batcher[Noisy, NDArray[np.float64]] = Batcher(
             BackRunner(provider, self.manifest),
@@ -216,6 +217,8 @@ class Handler:
             "probabilities": dict(zip(labels, found.tolist(), strict=True)),
             "request": request.hex(),
         }
+        if answer["label"] in self._replies_to:
+            answer["reply"] = self._replies_to[str(answer["label"])]
         data = json.dumps(answer, allow_nan=False).encode()
         if self.shared_replays is None:
             return data

@@ -192,6 +192,8 @@ function showPicture(picture) {
 function showAnswer(text, answer) {
   byId("asked").textContent = [text].flat().join("\n");
   byId("label").textContent = answer.label;
+  byId("reply").hidden = !answer.reply;
+  byId("reply").textContent = answer.reply ?? "";
   showLabels(answer.probabilities, false);
   byId("charge").textContent = answer.charge === 0 ? "0" : `epsilon ${answer.shown_charge}`;
   byId("promise").textContent = answer.promise;

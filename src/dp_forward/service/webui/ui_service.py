@@ -122,6 +122,7 @@ class UiService:
             self._free.append({"time": time.time() * 1e3, "charge": "0", "what": what})
         return {
             "label": answer.label,
+            "reply": answer.reply,
             "probabilities": answer.probabilities,
             "charge": answer.charge,
             "shown_charge": brief(shown_up(answer.charge)),
