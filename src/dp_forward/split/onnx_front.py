@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.data.tokens import FastTokenizer, FixedLength, tokenizer_facts
+from dp_forward.data.tokens import FastTokenizer, FixedLength, tokenizer_facts, tokens_for
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import Cut, parse_cut
 from dp_forward.split.half_files import ONNX, TOKENIZER
@@ -137,7 +137,7 @@ def light_tokens(folder: Path, settings: Mapping[str, Any]) -> FixedLength:
     """The tokenizer of a saved front that has ONNX, without transformers."""
     entry = settings["onnx"]
     tokenizer = FastTokenizer(folder / TOKENIZER / "tokenizer.json", entry["tokenizer"])
-    return FixedLength(tokenizer, settings["rows"], causal=entry["pads_left"])
+    return FixedLength(tokenizer, settings["rows"], causal=entry["pads_left"], prompt=settings.get("prompt"))
 
 
 def export_front(
@@ -157,7 +157,7 @@ def export_front(
     off = os.environ.get(SWITCH) == "0" or not all(map(find_spec, ("onnxscript", "onnxruntime")))
     if off or not (folder / TOKENIZER / "tokenizer.json").is_file():
         return None
-    fixed = FixedLength(tokenizer, settings["rows"], causal=front.pads_left, most_positions=front.max_rows)
+    fixed = tokens_for(front, tokenizer, settings["rows"])
     entry: dict[str, Any] = {"of": of, "width": front.width, "pads_left": front.pads_left}
     entry["tokenizer"] = tokenizer_facts(tokenizer)
     made = copy.deepcopy(front).cpu().train(False)
