@@ -50,15 +50,15 @@ def split_model(
     shared block becomes one copy per half, and one more where it is cut through.
     """
     head = head_of(model)
+    if prompt is not None:
+        check_prompt(prompt)
+        if not family_of(model).causal:
+            raise InvalidInput("prompt", "go with a decoder", type(model).__name__, "Leave it out.")
     info = check_cut(model, cut, pooling=pooling)
     if head == "masked_lm" and not allow_vocabulary_head:
         rule = "have a head without a vocabulary, or the back would hold one row per token"
         remedy = "Pass allow_vocabulary_head=True if the provider may hold that table."
         raise InvalidInput("model", rule, type(model).__name__, remedy)
-    if prompt is not None:
-        check_prompt(prompt)
-        if not family_of(model).causal:
-            raise InvalidInput("prompt", "go with a decoder", type(model).__name__, "Leave it out.")
     front = Front(_front_model(model, info), info, model)
     front.prompt = prompt
     back = Back(_back_model(model, info.cut), info, model)
