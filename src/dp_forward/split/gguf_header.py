@@ -144,9 +144,10 @@ def _check_model(facts: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> N
     _require(kind in ARCHITECTURES, f"be of {', '.join(ARCHITECTURES)}", "another architecture")
     blocks = {found[1] for name in shapes if (found := re.match(r"blk\.([0-9]{1,4})\.", name))}
     _require(facts.get(f"{kind}.block_count") == len(blocks) > 0, "name as many blocks as it has", "others")
-    width, wide = (facts.get(f"{kind}.{name}") for name in ("embedding_length", "feed_forward_length"))
-    tokens = facts.get("tokenizer.ggml.tokens")
-    heads, words = facts.get(f"{kind}.attention.head_count"), getattr(tokens, "stop", None)
+    tokens: Any = facts.get("tokenizer.ggml.tokens")
+    words: Any = getattr(tokens, "stop", None)
+    names = ("embedding_length", "feed_forward_length", "attention.head_count")
+    width, wide, heads = (facts.get(f"{kind}.{name}", 0) for name in names)
     vocabulary = facts.get(f"{kind}.vocab_size", words)
     given = (width, wide, heads, words, vocabulary)
     _require(all(isinstance(one, int) and one > 0 for one in given), "name all its sizes", "not all")
