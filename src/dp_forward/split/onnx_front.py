@@ -239,7 +239,8 @@ def _check(front: AnyFront, fixed: FixedLength, folder: Path, settings: dict[str
 
 def _token_cases(front: AnyFront, fixed: FixedLength, light: FixedLength) -> Iterator[Tokens]:
     """Odd texts, alone and in pairs where a pair fits; random ids at full length; nothing but PAD."""
-    seconds = _ODD_TEXTS[1:3] if fixed.length >= light.tokenizer.num_special_tokens_to_add(pair=True) else ()
+    pairs = fixed.prompt is None and fixed.length >= light.tokenizer.num_special_tokens_to_add(pair=True)
+    seconds = _ODD_TEXTS[1:3] if pairs else ()
     for first, second in itertools.product(_ODD_TEXTS, (None, *seconds)):
         parts = [[first]] if second is None else [[first], [second]]
         tokens, cut = fixed.encode_arrays(*parts)
