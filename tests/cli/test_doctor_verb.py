@@ -26,6 +26,7 @@ CHECKS = ["dp-forward", "packages", "extra client", "extra train", "extra serve"
 CHECKS += [
     "extra baseline",
     "extra demo",
+    "extra llm",
     "torch",
     "transformers",
     "onnxruntime",

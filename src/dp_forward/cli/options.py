@@ -29,7 +29,8 @@ __all__ = ["Json"]
 _PANELS: Final = {
     "Data": "task data text_column label_column header split limit public public_limit labelled "
     "attribute.text column",
-    "Folded releases": "fold split.epsilon records describe split.public pooling split.rows",
+    "Folded releases": "fold split.epsilon records describe split.public pooling split.prompt "
+    "split.blocks split.rows",
     "Labels": "release.label_epsilon release.label_prior no_labels",
     "Budget": "release.ledger release.budget finetune.ledger finetune.budget",
     "As the provider": "from_releases other_labels",

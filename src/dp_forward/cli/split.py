@@ -10,7 +10,7 @@ from dp_forward.cli.plan_options import descriptions
 from dp_forward.errors import InvalidInput, refuse_if
 
 _Model = Annotated[
-    str, Argument(metavar="MODEL", help="A folder, a Hugging Face name, or minilm (in the demo extra).")
+    str, Argument(metavar="MODEL", help="A folder, a Hugging Face name, a GGUF file, minilm or smollm2.")
 ]
 _Labels = Annotated[int | None, Option(help="Give the model a classification head with so many labels.")]
 _Fold = Annotated[
@@ -92,6 +92,10 @@ def split(
         str | None,
         Option(help="What `output` reads: mean, mean2, cls, pooler or last [by the model]."),
     ] = None,
+    prompt: Annotated[
+        str | None, Option(help="For a decoder: a public template around every text, with {text} in it.")
+    ] = None,
+    blocks: Annotated[int | None, Option(help="Use so many blocks of the model only [all].")] = None,
     rows: Annotated[int | None, Option(help="n, the tokens read of every text [64].")] = None,
     json: options.Json = False,
 ) -> None:
@@ -103,7 +107,8 @@ def split(
     Example: dpf split minilm --cut encoder.3 --out halves
     """
     given = {"epsilon": epsilon, "records": records, "describe": describe, "public": public}
-    folding: dict[str, Any] = {**given, "pooling": pooling, "rows": rows}
+    shape = {"pooling": pooling, "prompt": prompt, "blocks": blocks, "rows": rows}
+    folding: dict[str, Any] = {**given, **shape}
     unused, rule, remedy = folding, "go with --fold", "Name the labels: --fold bad,good."
     if fold is not None:
         unused = {"labels": labels, "allow-vocabulary-head": allow_vocabulary_head or None}

@@ -65,7 +65,7 @@ class ReleaseDrawer:
     def _hidden(self, records: range) -> Iterator[Tensor]:
         """The hidden matrices of the records, as many at a time as a thread adds noise to."""
         shape, at_once = self._spec.release.shape, max(1, _NOISE_ENTRIES // self._spec.release.payload_bytes)
-        pooled = self._spec.release.cut == "output" and not self._texts.pads_left
+        pooled = self._spec.release.cut == "output"
         for hidden in [self._pooled(records)] if pooled else self._in_order(records):
             if tuple(hidden.shape[1:]) != (shape[0], self._front.width):
                 raise AssertionError("the front gives another shape than its spec says")
@@ -90,8 +90,9 @@ class ReleaseDrawer:
                 some = alike[start : start + _FRONT_BATCH]
                 filled = np.concatenate([some, np.repeat(some[:1], _FRONT_BATCH - len(some))])
                 batch = self._texts.batch(numbers[filled])
+                rows = slice(-length, None) if self._texts.pads_left else slice(length)
                 columns = {
-                    name: value if name == "labels" else value[:, :length] for name, value in batch.items()
+                    name: value if name == "labels" else value[:, rows] for name, value in batch.items()
                 }
                 found[some] = self._read(columns)[: len(some)].float()
         return found

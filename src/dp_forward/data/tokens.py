@@ -6,6 +6,9 @@ token types and true length never leave it.
 
 A pair of texts goes into one such sequence; which row belongs to which text (token types) stays in the front.
 
+A decoder may be given a *prompt*: a public template around every text, such as
+``{text} All in all, the movie was``. A text that is too long is cut; the template never is.
+
 `FastTokenizer` reads a ``tokenizer.json`` without transformers. It gives the same ids, so a text has the same
 key in a ledger whichever of them read it.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +29,38 @@ from dp_forward.privacy.checks import count
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FastTokenizer", "FixedLength", "check_vocabulary", "tokenizer_facts"]
+__all__ = [
+    "FastTokenizer",
+    "FixedLength",
+    "check_prompt",
+    "check_vocabulary",
+    "tokenizer_facts",
+    "tokens_for",
+]
+
+_PLACE: Final = "{text}"
+
+
+def check_prompt(prompt: str) -> None:
+    """Refuse a template that does not say once where the text goes."""
+    if prompt.count(_PLACE) != 1 or not prompt.replace(_PLACE, "").strip():
+        remedy = 'For example "{text} All in all, the movie was".'
+        raise InvalidInput("prompt", "hold {text} once, and words", repr(prompt[:80]), remedy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedLength:
     """A tokenizer held to a fixed ``length``; ``causal`` models pad on the left: the last row is text.
 
-    More than ``most_positions`` are refused. A front knows what it needs:
-    ``FixedLength(tokenizer, n, causal=front.pads_left, most_positions=front.max_rows)``.
+    More than ``most_positions`` are refused. A front knows what it needs: `tokens_for`.
     """
 
     tokenizer: Any
     length: int
     causal: bool = False
     most_positions: int | None = None
+    prompt: str | None = None
+    """A public template around every text, for causal models."""
 
     def __post_init__(self) -> None:
         if getattr(self.tokenizer, "pad_token_id", None) is None:
@@ -52,6 +72,15 @@ class FixedLength:
             rule = f"fit the model's {self.most_positions} positions"
             raise InvalidInput("rows", rule, self.length, "Use fewer tokens of a text.")
         self._check_room(pair=False)
+        if self.prompt is not None:
+            check_prompt(self.prompt)
+            if not self.causal:
+                remedy = "Only the last row of a decoder has read the whole of it."
+                raise InvalidInput("prompt", "go with a decoder", "an encoder", remedy)
+            taken = sum(map(len, self._template()[:2]))
+            if self.length <= taken:
+                rule = f"hold the {taken} tokens of the prompt and one of a text"
+                raise InvalidInput("rows", rule, self.length, "Use more tokens of a text.")
 
     def encode(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Token ids, attention mask and token types for the front, all texts (or pairs) at the full length.
@@ -86,6 +115,10 @@ class FixedLength:
                 rule = "be as many as the texts"
                 raise InvalidInput("seconds", rule, len(seconds), f"There are {len(texts)}.")
             self._check_room(pair=True)
+        if self.prompt is not None:
+            if seconds is not None:
+                raise InvalidInput("prompt", "go with single texts", "pairs", "Leave the prompt out.")
+            return self._encode_into_prompt(texts)
         encoded = self.tokenizer(
             list(texts),
             None if seconds is None else list(seconds),
@@ -103,6 +136,32 @@ class FixedLength:
         full = int((arrays["attention_mask"].sum(axis=1) == self.length).sum())
         return arrays, full if parts is None else sum(bool(part.overflowing) for part in parts)
 
+    def _template(self) -> tuple[list[int], list[int], str]:
+        """The tokens before and after a text, and the blanks that the first word of a text begins with."""
+        assert self.prompt is not None
+        before, after = self.prompt.split(_PLACE)
+        # A tokenizer joins a blank to the word after it, so one before {text} belongs to the text.
+        lead = before[len(before.rstrip()) :]
+        first: list[int] = self.tokenizer([before.rstrip()])["input_ids"][0]  # with a decoder's BOS
+        plain, last = self.tokenizer([before.rstrip(), after], add_special_tokens=False)["input_ids"]
+        if first[len(first) - len(plain) :] != plain:
+            remedy = "Leave the prompt out."
+            raise InvalidInput("prompt", "go with a tokenizer that ends no text itself", "one", remedy)
+        return first, last, lead
+
+    def _encode_into_prompt(self, texts: Sequence[str]) -> tuple[dict[str, NDArray[np.int64]], int]:
+        """As `encode_arrays`: BOS, template, what there is room for of the text, template; padded before."""
+        first, last, lead = self._template()
+        room = self.length - len(first) - len(last)
+        found = self.tokenizer([lead + text for text in texts], add_special_tokens=False)["input_ids"]
+        ids = np.full((len(texts), self.length), self.tokenizer.pad_token_id, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for row, text in enumerate(found):
+            whole = [*first, *text[:room], *last]
+            ids[row, self.length - len(whole) :] = whole
+            mask[row, self.length - len(whole) :] = 1
+        return {"input_ids": ids, "attention_mask": mask}, sum(len(text) > room for text in found)
+
     def _check_room(self, *, pair: bool) -> None:
         # A tokenizer that cannot fit its own special tokens does not truncate at all: the length would tell.
         count_special = getattr(self.tokenizer, "num_special_tokens_to_add", None)
@@ -110,6 +169,13 @@ class FixedLength:
         if self.length < special:
             rule = f"hold the tokenizer's {special} special tokens"
             raise InvalidInput("rows", rule, self.length, "Use more tokens of a text.")
+
+
+def tokens_for(front: Any, tokenizer: Any, rows: int) -> FixedLength:
+    """A ``tokenizer`` held to ``rows`` tokens as a ``front`` needs it: its side of padding, its prompt."""
+    return FixedLength(
+        tokenizer, rows, causal=front.pads_left, most_positions=front.max_rows, prompt=front.prompt
+    )
 
 
 def check_vocabulary(tokenizer: Any, table: int | None) -> None:
@@ -156,6 +222,7 @@ class FastTokenizer:
         max_length: int = 0,
         padding: bool | str = False,
         padding_side: str = "right",
+        add_special_tokens: bool = True,
     ) -> _Encoded:
         """As a tokenizer of transformers; truncation is ``longest_first``, padding goes to ``max_length``."""
         self._backend.no_truncation()
@@ -165,7 +232,7 @@ class FastTokenizer:
         if padding:
             self._backend.enable_padding(length=max_length, direction=padding_side, **self._padding)
         parts = list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
-        found = self._backend.encode_batch(parts)
+        found = self._backend.encode_batch(parts, add_special_tokens=add_special_tokens)
         columns = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
         made = _Encoded({name: [getattr(one, columns[name]) for one in found] for name in self._names})
         made.encodings = found

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.data.tokens import FixedLength
+from dp_forward.data.tokens import FixedLength, tokens_for
 from dp_forward.errors import InvalidInput
 from dp_forward.optional_packages import name_extra
 from dp_forward.privacy import NoiseSpec
@@ -298,7 +298,7 @@ def _user_side(place: Path, settings: dict[str, Any], digest: str) -> UserSide:
     except (OSError, ValueError):
         rule, remedy = f"hold a {TOKENIZER}", "Hand it over again."
         raise InvalidInput("front", rule, "none that loads", remedy) from None
-    tokens = FixedLength(tokenizer, spec.rows, causal=front.pads_left, most_positions=front.max_rows)
+    tokens = tokens_for(front, tokenizer, spec.rows)
     return UserSide(front, tokens, spec)
 
 

@@ -6,8 +6,8 @@ written as people write; it need not be of the task's kind.
 
 The covariance is kept as its leading directions and one variance for all others,
 ``U diag(v) U^T + rho (I - U U^T)``: a few dozen kilobytes. Statistics belong to the weights of one encoder,
-known by their digest, and to one pooling. Those of `minilm` are part of the package; the script that made
-them, and from which text, is benchmarks/front_statistics.py.
+known by their digest, to one pooling and to one prompt. Those of `minilm`, and of `smollm2` with the prompt
+for reviews, are part of the package; benchmarks/front_statistics.py and benchmarks/decoder.py made them.
 
 Guarantees:
     What `find_shipped` gives was made with exactly these weights and this pooling; anything else is None.
@@ -178,21 +178,24 @@ def random_statistics(front: Front, *, seed: int = 0) -> FrontStatistics:
 
 
 def find_shipped(front: Front) -> FrontStatistics | None:
-    """The statistics of this encoder and pooling that come with the package, if there are any."""
-    with resources.as_file(resources.files("dp_forward.split") / "statistics" / "minilm.safetensors") as path:
-        found = FrontStatistics.load(path)
-    known = (found.encoder, found.pooling) == (encoder_digest(front), front.pooling)
-    return found if known else None
+    """The statistics of this encoder, pooling and prompt that come with the package, if there are any."""
+    digest = encoder_digest(front)
+    with resources.as_file(resources.files("dp_forward.split") / "statistics") as folder:
+        every = [FrontStatistics.load(path) for path in sorted(folder.glob("*.safetensors"))]
+    known = (one for one in every if (one.encoder, one.pooling) == (digest, front.pooling))
+    return next(known, None)
 
 
 def encoder_digest(front: Front) -> str:
-    """SHA-256 over names and float32 values of the weights that make a front's rows."""
+    """SHA-256 over names and float32 values of the weights that make a front's rows, and over its prompt."""
     digest = hashlib.sha256()
     state: dict[str, Any] = front.model.state_dict()
     for name in sorted(state):
         if state[name].is_floating_point():
             digest.update(name.encode())
             digest.update(state[name].detach().float().cpu().contiguous().numpy().tobytes())
+    if front.prompt is not None:
+        digest.update(f"prompt:{front.prompt}".encode())
     return digest.hexdigest()
 
 

@@ -60,6 +60,8 @@ def _settings(side: str, half: AnyFront | AnyBack) -> dict[str, Any]:
     # Only where there are any: the digest of a half covers these settings.
     if plain.pooling is not None:
         found["pooling"] = plain.pooling
+    if getattr(plain, "prompt", None) is not None:
+        found["prompt"] = plain.prompt
     if isinstance(half, ReadoutFront):
         labels = None if half.decide is None else half.width
         found["readout"] = {"width": half.project.out_features, "labels": labels}
@@ -158,6 +160,7 @@ def _rebuild(settings: dict[str, Any], side: str) -> AnyFront | AnyBack:
         width=settings["width"],
         allow_vocabulary_head=bool(settings["allow_vocabulary_head"]),
         pooling=settings.get("pooling"),
+        prompt=settings.get("prompt"),
     )
     if side == "back":
         return pair.back

@@ -103,6 +103,8 @@ class Front(_Half):
         super().__init__(model, info, whole)
         self.row_local = info.cut.row_local
         self.pads_left = self._family.causal
+        self.prompt: str | None = None
+        """The public template that its texts are put into (`data.tokens`); `split_model` sets it."""
         self._readout = info.readout
         self.max_rows: int | None = None
         """The most rows for which the model has positions; None for images, whose size is fixed."""
@@ -134,10 +136,13 @@ class Front(_Half):
             ids, first = inputs["input_ids"], int(self.settings["pad_token_id"]) + 1
             places = torch.arange(first, first + ids.shape[1], device=ids.device)
             inputs["position_ids"] = places.expand(ids.shape)
+        mask = inputs.get("attention_mask")
+        if self._family.causal and self._readout is not None and mask is not None:
+            # Padding comes first: the first token of a text is at position 0, wherever it stands.
+            inputs["position_ids"] = (mask.cumsum(dim=-1) - 1).clamp(min=0)
         if self._readout == "mean2":
             inputs["output_hidden_states"] = True
         output = self.model(**inputs)
-        mask = inputs.get("attention_mask")
         if self._readout is not None:
             return self._read(output, mask)
         rows: Tensor = output.last_hidden_state
@@ -218,7 +223,7 @@ class _LongerFront(nn.Module):
         super().__init__()
         self.front = front
         self.cut, self.row_local, self.width = front.cut, front.row_local, width
-        self.max_rows, self.pads_left = front.max_rows, front.pads_left
+        self.max_rows, self.pads_left, self.prompt = front.max_rows, front.pads_left, front.prompt
 
     @property
     def plain(self) -> Front:

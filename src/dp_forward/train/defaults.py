@@ -148,7 +148,8 @@ def _folds(plan: Plan, published: Shape | None) -> bool:
 
 
 def _closed_form_plan(plan: Plan) -> Plan:
-    chosen = {**_CLOSED_FORM, "pooling": default_pooling(plan.model)}
+    # After a prompt the last row of a decoder says what comes next; there is nothing to average.
+    chosen = {**_CLOSED_FORM, "pooling": "last" if plan.prompt else default_pooling(plan.model)}
     if plan.regime is Regime.PUBLIC_FRONT:
         chosen |= _CLOSED_PUBLIC_FRONT
     elif plan.public_task is not None:

@@ -89,13 +89,19 @@ def answers_of(
 
 
 def length_batches(
-    texts: EncodedTexts, size: int, device: torch.device | str, *, progress: Count | None = None
+    texts: EncodedTexts,
+    size: int,
+    device: torch.device | str,
+    *,
+    trim: bool | None = None,
+    progress: Count | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], dict[str, Tensor]]]:
     """Batches on a device, each with the numbers of its texts.
 
-    Where padding lies on the right, texts of like length are together, cut to the longest: it saves time.
+    Where ``trim`` (by default: where padding lies on the right) texts of like length are together, cut to the
+    longest: it saves time. Of padding on the left only a front at `output` knows how much there was.
     """
-    trim = not texts.pads_left
+    trim = not texts.pads_left if trim is None else trim
     order = np.argsort(texts.lengths, kind="stable") if trim else np.arange(len(texts))
     for start in range(0, len(order), size):
         chosen = order[start : start + size]

@@ -11,7 +11,7 @@ from dp_forward.data import EncodedTexts, FixedLength, Record, read_records, rea
 from dp_forward.data.encoded_texts import encode_records
 from dp_forward.data.public_text import has_labels, read_public_records
 from dp_forward.data.tasks import Task, find_task
-from dp_forward.data.tokens import check_vocabulary
+from dp_forward.data.tokens import check_vocabulary, tokens_for
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister, compare_texts
 from dp_forward.progress import Progress, counter
@@ -19,6 +19,7 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split, split_model
 from dp_forward.split.halves import note_seen_texts
 from dp_forward.split.pretrained import load_model, load_tokenizer
+from dp_forward.split.surgery import keep_blocks
 from dp_forward.train.dpsgd.dpsgd_plan import DpSgdPlan
 from dp_forward.train.lineage import load_published, raw_texts_seen
 from dp_forward.train.plan import Plan
@@ -199,11 +200,13 @@ def cut_model(plan: Plan) -> tuple[Split, FixedLength, ReleaseSpec]:
         model = load_model(plan.model, labels=len(task.labels))
         # A checkpoint may be stored in half precision; weights that train are kept in float32.
         model.to(torch.float32)  # type: ignore[arg-type]
+        if plan.blocks is not None:
+            keep_blocks(model, plan.blocks)
         width = None if plan.back == "closed-form" else plan.width or None
-        pair = split_model(model, plan.cut, width=width, pooling=plan.pooling)
+        pair = split_model(model, plan.cut, width=width, pooling=plan.pooling, prompt=plan.prompt)
         tokenizer = load_tokenizer(plan.model)
     front = pair.front
     check_vocabulary(tokenizer, front.plain.settings.get("vocab_size"))
-    tokens = FixedLength(tokenizer, plan.rows, causal=front.pads_left, most_positions=front.max_rows)
+    tokens = tokens_for(front, tokenizer, plan.rows)
     noise = None if plan.back == "closed-form" else plan.noise  # there the front is not yet what is asked
     return pair, tokens, ReleaseSpec.of(front, noise=noise, rows=plan.rows, labels=task.labels)

@@ -81,6 +81,14 @@ def load_published(plan: Plan, *, labels: int) -> tuple[Split, Any] | None:
     run = Path(plan.model)
     user = load_user_side(run / "front")
     provider = load_provider_side((run / PUBLIC if _starts_before_releases(plan) else run) / "back")
+    refuse_if(plan.blocks is not None, "blocks", "go with a whole model", plan.blocks, "Leave it out.")
+    refuse_if(
+        plan.prompt not in (None, user.front.prompt),
+        "prompt",
+        "be that of the run it starts from",
+        plan.prompt,
+        "Leave it out.",
+    )
     known = len(user.spec.labels)
     refuse_if(known != labels, "task", f"have {known} labels, as the head has", labels, "Name another.")
     return Split(user.front, provider.back), user.tokens.tokenizer

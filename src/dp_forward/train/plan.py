@@ -64,7 +64,7 @@ class Plan(TaskSettings):
 
     retired: ClassVar[Mapping[str, Any]] = {**_RETIRED, "early_stopping": 0}
     model: str = setting(
-        "minilm", "A Hugging Face name or folder, minilm, or the folder of an earlier run.", "usual"
+        "minilm", "A Hugging Face name or folder, a GGUF file, minilm, smollm2, or an earlier run.", "usual"
     )
     cut: str | None = setting(None, "Where to cut: see dpf cuts MODEL [output].", "usual")
     regime: Regime = setting(Regime.RELEASE_ONCE, "release-once, public-front or end-to-end.", "usual")
@@ -114,6 +114,10 @@ class Plan(TaskSettings):
         "What `output` reads: mean, mean2 (of the last two blocks), cls, pooler or last [by the model].",
         "advanced",
     )
+    prompt: str | None = setting(
+        None, "For a decoder: a public template around every text, with {text} in it.", "usual"
+    )
+    blocks: int | None = setting(None, "Use so many blocks of the model only [all].", "advanced", COUNT)
     label_epsilon: float | None = setting(
         None,
         "Randomize labels with this budget of their own.",
@@ -169,6 +173,7 @@ class Plan(TaskSettings):
         # Not above: both packages load torch, which `--help` does without.
         from dp_forward.data.sources import absolute_source
         from dp_forward.data.tasks import find_task
+        from dp_forward.data.tokens import check_prompt
         from dp_forward.split.cut import parse_cut
 
         if self.regime not in list(Regime):
@@ -185,6 +190,8 @@ class Plan(TaskSettings):
         object.__setattr__(self, "describe", said)
         if self.cut is not None:
             parse_cut(self.cut)
+        if self.prompt is not None:
+            check_prompt(self.prompt)
         if self.mechanism != "none" and self.epsilon is None:
             remedy = "There is no default for a promise; try --epsilon 8."
             raise InvalidInput("epsilon", "be given", None, remedy)
@@ -244,7 +251,8 @@ class Plan(TaskSettings):
         found = super().deciding()
         if self.back == "closed-form":
             found["average"] = None
-        return {name: value for name, value in found.items() if (name, value) != ("schedule", "linear")}
+        idle = (("schedule", "linear"), ("prompt", None), ("blocks", None))
+        return {name: value for name, value in found.items() if (name, value) not in idle}
 
     def _rules(self) -> Iterator[tuple[str, bool, str, str]]:
         """(setting, whether it is broken, rule, remedy): what cannot go together is refused, not ignored."""

@@ -72,12 +72,14 @@ class PrivateClassifier:
     >>> classifier.save("run")  # dpf serve run/back, dpf ask run/front
 
     Args:
-        model: a Hugging Face name or folder, or `minilm`.
+        model: a Hugging Face name or folder, a GGUF file, `minilm` or `smollm2`.
         epsilon: what one release of a record costs, text and label together.
         delta: None for PrivUnit, which has none; a positive one for the matrix Gaussian.
         regime: `release-once`, or `public-front`, whose front first learns from public texts with labels.
         public: public texts, which say where texts lie: a file, a list, or (texts, labels).
         descriptions: label -> a phrase or a list of them; by default the label's own words.
+        prompt: for a decoder, a public template around every text, with {text} in it.
+        blocks: use so many blocks of the model only; by default all.
         ledger: a file, whose cap then bounds the releases in it; by default the owner's register bounds all.
         budget: what a text may spend in all, or the cap of a new ledger; by default, exactly one release.
         seed: of what is random and public; never of the noise.
@@ -102,12 +104,15 @@ class PrivateClassifier:
         regime: str = "release-once",
         public: Any = None,
         descriptions: Mapping[Any, str | Iterable[str]] | None = None,
+        prompt: str | None = None,
+        blocks: int | None = None,
         ledger: str | os.PathLike[str] | None = None,
         budget: float | None = None,
         seed: int | None = None,
     ) -> None:
         self.model, self.epsilon, self.delta, self.regime = model, epsilon, delta, regime
         self.public, self.descriptions = public, descriptions
+        self.prompt, self.blocks = prompt, blocks
         self.ledger, self.budget, self.seed = ledger, budget, seed
 
     def fit(self, texts: Any, labels: Any = None) -> Self:
@@ -158,6 +163,8 @@ class PrivateClassifier:
                 epsilon=self.epsilon,
                 delta=self.delta,
                 describe=phrases,
+                prompt=self.prompt,
+                blocks=self.blocks,
                 public=public,
                 seed=self.seed or 0,
             )
@@ -241,6 +248,8 @@ class PrivateClassifier:
             regime=str(plan.regime),
             public=None if plan.public == _GIVEN else plan.public,
             descriptions=dict(plan.describe) or None,
+            prompt=plan.prompt,
+            blocks=plan.blocks,
             ledger=kept["ledger"],
             budget=kept["budget"],
             seed=plan.seed,

@@ -1,0 +1,140 @@
+"""A decoder behind a public prompt, as a frozen front: SST-2 from folded releases, in closed form.
+
+    python -m benchmarks.decoder --sst2 FOLDER --public sentences.txt --blocks 28 --rows rows-28 \
+        --out results/decoder.json
+
+Reads the row of every text once, in bfloat16, and keeps it in the folder ``--rows`` as float16, so that a
+later call draws other cells of the same rows. The public text gives mean and covariance, under the same
+prompt. Then as `benchmarks.closed_form`: every cell is drawn ``--seeds`` times, another sample of records
+each time, the query by K-ary response in expectation. The development sentences are only read to report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.closed_form import EPSILONS, Split, cell
+from dp_forward.data import EncodedTexts, Record
+from dp_forward.data.row_files import read_lines
+from dp_forward.data.row_files import read_rows as read_file
+from dp_forward.data.tokens import tokens_for
+from dp_forward.noise.folded_record import FoldedCode
+from dp_forward.split import split_model
+from dp_forward.split.front_statistics import statistics_of_rows
+from dp_forward.split.halves import Front
+from dp_forward.split.pretrained import load_model, load_tokenizer
+from dp_forward.split.surgery import keep_blocks
+from dp_forward.train.closed_form import fit, make_projection
+from dp_forward.train.closed_form_training import answer_words, read_rows
+
+PROMPT = "{text} All in all, the movie was"
+WORDS = {
+    "no answer words": {},
+    "the labels' own names": {"negative": ["negative"], "positive": ["positive"]},
+    "five words for each label": {
+        "negative": ["bad", "terrible", "awful", "boring", "disappointing"],
+        "positive": ["good", "great", "wonderful", "excellent", "amazing"],
+    },
+}
+
+
+def make_front(model: str, blocks: int | None, prompt: str) -> Front:
+    """The front, in float32."""
+    whole = load_model(model)
+    if blocks is not None:
+        keep_blocks(whole, blocks)
+    front = split_model(whole, "output", pooling="last", prompt=prompt).front
+    assert isinstance(front, Front)
+    return front
+
+
+def read(front: Front, tokenizer: Any, texts: list[str], length: int, place: Path) -> np.ndarray:
+    """The rows of texts, from the folder where they are there."""
+    if not place.is_file():
+        records = EncodedTexts.from_records(
+            (Record(text, None, 0) for text in texts), tokens_for(front, tokenizer, length)
+        )
+        place.parent.mkdir(parents=True, exist_ok=True)
+        np.save(place, read_rows(front.to(torch.bfloat16), records).astype(np.float16))
+        front.to(torch.float32)
+        print(f"{place}: {len(texts)} rows", flush=True)
+    return np.load(place).astype(np.float64)
+
+
+def labelled(path: Path, limit: int | None) -> tuple[list[str], np.ndarray]:
+    """Sentences and labels of SST-2, a random sample of the training part."""
+    rows = [row.fields for row in read_file(path)]
+    order = np.random.default_rng(0).permutation(len(rows))[:limit] if limit else np.arange(len(rows))
+    return [str(rows[i]["sentence"]) for i in order], np.array([int(str(rows[i]["label"])) for i in order])
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sst2", type=Path, required=True)
+    parser.add_argument("--public", type=Path, required=True, help="public text, one sentence a line")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--prompt", default=PROMPT)
+    parser.add_argument("--blocks", type=int)
+    parser.add_argument("--limit", type=int, help="training sentences that are read [all]")
+    parser.add_argument("--length", type=int, default=96)
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--statistics", type=Path, help="write those of the public text here")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    front, tokenizer = make_front(given.model, given.blocks, given.prompt), load_tokenizer(given.model)
+    held, truth = labelled(given.sst2 / "dev.tsv", None)
+    texts, labels = labelled(given.sst2 / "train.tsv", given.limit)
+    parts = {"dev": held, "public": [*read_lines(given.public)], "train": texts}
+    rows = {
+        name: read(front, tokenizer, part, given.length, given.rows / f"{name}.npy")
+        for name, part in parts.items()
+    }
+    batches = (torch.from_numpy(part)[:, None] for part in np.array_split(rows["public"], 16))
+    statistics = statistics_of_rows(batches, front, source=f"{given.public.stem}, after the prompt")
+    if given.statistics:
+        statistics.save(given.statistics)
+    reader: Any = argparse.Namespace(statistics=statistics)
+    train, test, found = Split(rows["train"], labels), Split(rows["dev"], truth), []
+    sizes = [size for size in (500, 2000, 10_000) if size < len(labels)] + [len(labels)]
+    for name, words in WORDS.items():
+        hints = answer_words(front, tokenizer, words, statistics.mean)
+        for records in sizes:
+            for epsilon in EPSILONS:
+                made = cell(reader, train, test, hints, records=records, epsilon=epsilon, seeds=given.seeds)
+                found.append({"answer_words": name, **made})
+                print(name, records, epsilon, f"{made['accuracy']:.4f}", flush=True)
+        if hints is not None:
+            found.append(
+                {"answer_words": name, "records": 0, "accuracy": _fitted(reader, train, test, hints)}
+            )
+    for width in (32, 160):
+        clean = _fitted(reader, train, test, None, width=width)
+        found.append({"without_noise": True, "width": width, "records": len(labels), "accuracy": clean})
+    facts = {"model": given.model, "prompt": given.prompt, "blocks": given.blocks, "seeds": given.seeds}
+    facts |= {"public": f"{len(rows['public'])} texts of {given.public.stem}", "evaluation": "SST-2 dev, 872"}
+    made = json.loads(given.out.read_text()) if given.out.is_file() else {}
+    made[f"{given.blocks or 'all'} blocks"] = {**facts, "cells": found}
+    given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+
+
+def _fitted(reader: Any, train: Split, test: Split, hints: Any, *, width: int = 32) -> float:
+    """Accuracy before any record is read; or, without hints, of all records and no noise."""
+    projection, code = make_projection(reader.statistics, width, 2, hints), FoldedCode(2, width)
+    mean, variance = np.zeros(code.columns), math.inf
+    if hints is None:
+        mean, variance = code.fold(projection.directions(train.rows), train.labels).mean(axis=0), 0.0
+    decided = fit(mean, variance, code, projection).decide(projection.directions(test.rows))
+    return float((decided == test.labels).mean())
+
+
+if __name__ == "__main__":
+    main()
