@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import random
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,17 @@ import tiny_task
 from command import caller
 from corpus.release_cases import ROWS
 from dp_forward.cli.main import run
+from dp_forward.corpus import corpus_spec
+from dp_forward.corpus.corpus_spec import CorpusSpec
 from dp_forward.corpus.draw_store import DrawStore
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.writer import ledger_of, private_folder, release_corpus
-from dp_forward.data import read_texts
+from dp_forward.data import EncodedTexts, Task, read_texts
 from dp_forward.data.own_data import task_of
+from dp_forward.data.records import check_rows
+from dp_forward.data.row_files import Row
 from dp_forward.errors import InvalidInput
+from dp_forward.integrations.ray import RayEngine, _Drawing, _load, _map_columns, _write_columns
 from dp_forward.ledger import Ledger
 from dp_forward.privacy import NoiseSpec
 from dp_forward.split.artifacts import UserSide, load_user_side
@@ -85,6 +92,110 @@ def test_a_missing_package_is_named_with_its_extra(capsys: Any, front: Path, tmp
         pytest.skip("ray is installed")
 
 
+class InProcess(RayEngine):
+    """The tasks of the engine without Ray: in any order, all of them twice, and lost where a test says so."""
+
+    kill: Callable[[int], bool] = staticmethod(lambda task: False)
+
+    def _receipts(self, spec: CorpusSpec, name: str, first: int) -> Generator[Any]:
+        pieces = list(spec.pieces(first)) * 2
+        random.Random(first).shuffle(pieces)
+        for number, piece in enumerate(pieces):
+            actor = _Drawing(self.user, spec, (str(self.place), name), self.device)
+            where = {"first": np.array([piece.start]), "last": np.array([piece.stop])}
+            if not self.kill(number):
+                yield actor(_load(where, self.folder, self.shapes))
+            actor._store.close()
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_spec, "_PIECE_RECORDS", 3)
+
+
+def in_process(user: UserSide, folder: Path, **settings: Any) -> tuple[EncodedTexts, InProcess]:
+    """Texts in files, as `prepare` leaves them, and what draws them."""
+    task = Task(name="t", text_fields=("text",), labels=user.spec.labels, source="", own=True)
+    records = check_rows(task, "train", (Row("a row", row) for row in rows()))
+    columns = EncodedTexts.from_records(records, user.tokens).columns
+    (folder / "texts").mkdir(parents=True, exist_ok=True)
+    shapes = _write_columns([columns], folder / "texts", None)
+    texts = EncodedTexts(_map_columns(folder / "texts", shapes), pads_left=False)
+    engine = InProcess(user, folder / "texts", shapes, folder, 1, "cpu")
+    for name, value in settings.items():
+        object.__setattr__(engine, name, value)
+    return texts, engine
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_tasks_in_any_order_and_twice_draw_every_record_once(user: UserSide, tmp_path: Path) -> None:
+    texts, engine = in_process(user, tmp_path)
+    out = tmp_path / "out"
+    corpus = release_corpus(user, texts, out, engine=engine, shard_records=8)
+    assert corpus.labels is not None
+    assert corpus.labels.tolist() == [0, 1] * (RECORDS // 2)
+    with DrawStore(tmp_path, corpus.name) as store:
+        assert store.counts() == (RECORDS, RECORDS)
+        assert store.read(range(RECORDS)) == (b"", b""), "kept once, in the shards"
+    values = corpus.__getitems__(range(RECORDS))["hidden"].numpy().reshape(RECORDS, -1)
+    assert len(np.unique(values, axis=0)) == RECORDS
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_killed_driver_continues_with_the_draws_of_the_store(user: UserSide, tmp_path: Path) -> None:
+    def die(done: int) -> None:
+        if done >= 9:
+            raise KeyboardInterrupt
+
+    texts, engine = in_process(user, tmp_path)
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        release_corpus(user, texts, out, engine=engine, shard_records=8, progress=die)
+    (name,) = (path.stem.removeprefix("draws_") for path in tmp_path.glob("draws_*.sqlite"))
+    with DrawStore(tmp_path, name) as store:
+        kept = {at: found for at in range(9, RECORDS) if (found := store.read(range(at, at + 1)))}
+    assert 0 < len(kept) < RECORDS - 9, "some are drawn, some are not"
+    with pytest.raises(InvalidInput, match="another corpus or engine"):  # it would draw those again
+        release_corpus(user, texts, out, resume=True, shard_records=8)
+    corpus = release_corpus(user, texts, out, engine=engine, shard_records=8, resume=True)
+    values = ReleasedCorpus.open(corpus.folder, raw=True).__getitems__(range(RECORDS))["values"].numpy()
+    assert all(values[at].tobytes() == noisy for at, (noisy, _) in kept.items())
+    with Ledger.open(ledger_of(out)) as book:
+        assert book.spent() == pytest.approx(4.0)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_task_that_is_lost_is_noticed(user: UserSide, tmp_path: Path) -> None:
+    """The control: an engine that never runs some task does not pass for one that did."""
+    texts, engine = in_process(user, tmp_path, kill=lambda task: task > 9)
+    with pytest.raises((StopIteration, RuntimeError)):
+        release_corpus(user, texts, tmp_path / "out", engine=engine, shard_records=8)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_what_a_killed_worker_committed_is_not_drawn_again(user: UserSide, tmp_path: Path) -> None:
+    """Killed after its charge, or after its draw, before it could say so."""
+    spec = CorpusSpec(release=user.spec, labels="none", records=4, shard_records=4)
+    ids = np.zeros((4, ROWS), np.int32)
+    piece = {"record": np.arange(4), "ids": ids, "lengths": np.full(4, ROWS, np.int32)}
+    with DrawStore(tmp_path, "one") as store:
+        assert store.charge([0, 1], spec.charge()) == [0, 1]
+        drawn = []
+        for _ in range(2):
+            assert _Drawing(user, spec, (str(tmp_path), "one"), "cpu")(dict(piece))["first"].tolist() == [0]
+            assert store.counts() == (4, 4)
+            drawn.append(store.read(range(4)))
+    assert drawn[0] == drawn[1]
+    assert drawn[0] is not None
+    assert len(drawn[0][0]) == 4 * spec.release.payload_bytes
+
+
+def test_labels_on_some_records_only_are_refused(user: UserSide, tmp_path: Path) -> None:
+    ids = np.zeros((2, ROWS), np.int32)
+    with pytest.raises(InvalidInput, match="a label each"):
+        _write_columns([{"ids": ids, "labels": np.zeros(2, np.int64)}, {"ids": ids}], tmp_path, None)
+
+
 # --- on Ray -------------------------------------------------------------------------------------------------
 
 
@@ -142,27 +253,6 @@ def test_every_record_is_charged_and_drawn_once(engine: Any, user: UserSide, tmp
     )
     with pytest.raises(InvalidInput, match="another corpus or engine"):  # it would not know the draws
         release_corpus(user, texts, out, resume=True)
-
-
-@pytest.mark.slow
-def test_a_task_that_runs_again_draws_nothing(engine: Any, user: UserSide, tmp_path: Path) -> None:
-    """What Ray does after a worker was killed between its commit and its answer."""
-    import ray
-
-    from dp_forward.corpus.corpus_spec import CorpusSpec
-
-    spec = CorpusSpec(release=user.spec, labels="none", records=4, shard_records=4)
-    ids = np.zeros((4, ROWS), np.int32)
-    piece = {"record": np.arange(4), "ids": ids, "lengths": np.full(4, ROWS, np.int32)}
-    settings = {"front": ray.put(user), "spec": spec, "store": (str(tmp_path), "one"), "device": "cpu"}
-    drawn: list[Any] = []
-    for _ in range(2):
-        assert engine._Drawing(**settings)(dict(piece))["first"].tolist() == [0]
-        with DrawStore(tmp_path, "one") as store:
-            assert store.counts() == (4, 4)
-            drawn.append(store.read(range(4)))
-    assert drawn[0] == drawn[1]
-    assert len(drawn[0][0]) == 4 * spec.release.payload_bytes
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def release(
     for name, given in (("token-file", token_file), ("ca", ca), ("proxy", proxy), ("again", again or None)):
         if given is not None and server is None:
             raise InvalidInput(name, "go with --server", "alone", "Say where to push.")
-    on_ray = {"address": ray_address, "workers": ray_workers, "store": ray_store}
+    on_ray: dict[str, Any] = {"address": ray_address, "workers": ray_workers, "store": ray_store}
     if engine is Engine.LOCAL and any(given is not None for given in on_ray.values()):
         raise InvalidInput("engine", "be ray for the options of Ray", "local", "Add --engine ray.")
     if engine is Engine.RAY and limit is not None:

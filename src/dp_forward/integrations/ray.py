@@ -189,14 +189,13 @@ def prepare(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         try:
-            with _plain_errors():
-                encoded = _small_blocks(dataset).map_batches(
-                    _encode,
-                    batch_size=_BATCH,
-                    batch_format="pyarrow",
-                    fn_kwargs={"task": task, "tokens": user.tokens},
-                )
-                shapes = _write_columns(_batches(encoded), folder, progress)
+            encoded = _small_blocks(dataset).map_batches(
+                _encode,
+                batch_size=_BATCH,
+                batch_format="pyarrow",
+                fn_kwargs={"task": task, "tokens": user.tokens},
+            )
+            shapes = _write_columns(_batches(encoded), folder, progress)
             texts = EncodedTexts(_map_columns(folder, shapes), pads_left=user.tokens.causal)
             yield texts, RayEngine(user, folder, shapes, place, workers, device)
         finally:
@@ -225,7 +224,7 @@ class RayEngine:
     def drawer(self, spec: CorpusSpec, *, name: str, first: int) -> Iterator[RecordDrawer]:
         """Start the actors; see `dp_forward.corpus.drawing.Engine`."""
         receipts = self._receipts(spec, name, first)
-        with DrawStore(self.place, name) as store, _plain_errors(), contextlib.closing(receipts):
+        with DrawStore(self.place, name) as store, contextlib.closing(receipts):
             drawn = _StoredDraws(store, receipts, first)
             yield drawn
             store.empty(range(drawn.kept, spec.records))
@@ -277,9 +276,11 @@ class _Drawing:
     """An actor: charges and draws the records of a piece that have no draw yet, and commits them."""
 
     def __init__(self, front: Any, spec: CorpusSpec, store: tuple[str, str], device: str) -> None:
-        import ray
+        if not isinstance(front, UserSide):  # a reference
+            import ray
 
-        self._user, self._spec, self._cost = ray.get(front), spec, spec.charge()
+            front = ray.get(front)
+        self._user, self._cost = front, spec.charge()
         nothing = EncodedTexts({"ids": np.empty((0, spec.release.rows), np.int32)}, pads_left=False)
         self._drawer = ReleaseDrawer(self._user, nothing, spec, torch.device(device), threads=1)
         self._store = DrawStore(*store)
@@ -368,7 +369,8 @@ def _small_blocks(dataset: Dataset) -> Dataset:
 
 
 def _batches(dataset: Dataset) -> Iterator[_Columns]:
-    yield from dataset.iter_batches(batch_size=None, batch_format="numpy")
+    with _plain_errors():
+        yield from dataset.iter_batches(batch_size=None, batch_format="numpy")
 
 
 def _on_this_machine() -> dict[str, Any]:
