@@ -1,11 +1,14 @@
 """Release a corpus on Ray: kills of workers and of the driver, throughput, memory.
 
-python -m benchmarks.ray_release kills|speed|memory [--records N] [--kills 100] [--driver-kills 2]
-    [--workers 2] [--address HOST:PORT] [--store postgresql://...] [--json FILE]
+python -m benchmarks.ray_release kills|forks|speed|memory [--records N] [--kills 100] [--driver-kills 2]
+    [--minutes 60] [--pause 6] [--workers 2] [--address HOST:PORT] [--store postgresql://...] [--json FILE]
 
 * kills: while a driver releases a file of short texts, its Ray workers are killed (SIGKILL) one after another
   at random moments, and the driver now and then too, which is then started again. Counted are the records,
   the charges in the store, the releases in the ledger and the distinct releases in the corpus.
+* forks: the code of an actor runs in forked processes, without Ray, so that a kill costs milliseconds. Each
+  takes pieces at random, also such as were drawn; what was told of a piece must be one and the same draw. A
+  control, which tells its own draw whatever is stored, must be caught.
 * speed: records per second of the engine `ray` with one and two workers, as a ratio to the engine `local`,
   from the first draw to the last one; and the seconds of the whole.
 * memory: the resident memory of the driver and of the largest worker, at a tenth of the records and at all.
@@ -17,6 +20,7 @@ code is 1 where something is lost or doubled.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -33,8 +37,10 @@ import numpy as np
 from benchmarks.report import ROOT, provenance
 
 TESTS = ROOT / "tests"
-OURS = ("Map", "IDLE")  # processes that run our tasks, or are about to
-PAUSE = (0.2, 6.0)  # seconds between kills
+OURS = ("Map",)  # processes that run our tasks; others only start
+
+
+PIECE = 16  # records of a forked process at a time
 
 
 class Setting(NamedTuple):
@@ -121,13 +127,15 @@ def ray_workers(address: str | None) -> dict[int, str]:
     }
 
 
-def measure_kills(setting: Setting, *, kills: int, driver_kills: int) -> dict[str, Any]:
-    """Kill at random moments, let the last driver end, and count."""
+def measure_kills(
+    setting: Setting, *, kills: int, driver_kills: int, minutes: float, pause: float
+) -> dict[str, Any]:
+    """Kill at random moments, at most for so many minutes, let the last driver end, and count."""
     killed: dict[str, int] = {}
     driver_at = set(random.sample(range(1, kills), driver_kills)) if driver_kills else set()
-    driver, done = setting.start(), 0
-    while done < kills:
-        time.sleep(random.uniform(*PAUSE))
+    driver, done, until = setting.start(), 0, time.monotonic() + 60 * minutes
+    while done < kills and time.monotonic() < until:
+        time.sleep(random.uniform(0.2, pause))
         if driver.poll() is not None:
             break
         there = ray_workers(setting.address).items()
@@ -149,6 +157,58 @@ def measure_kills(setting: Setting, *, kills: int, driver_kills: int) -> dict[st
         print(f"kill {done}: {name.split()[0]}", file=sys.stderr, flush=True)
     code = driver.wait() if driver.stdout is None else (driver.communicate(), driver.returncode)[1]
     return {"worker_kills": done, "killed": killed, "exit_code": code, **counts(setting)}
+
+
+def measure_forks(folder: Path, place: str, *, kills: int, records: int, careless: bool) -> dict[str, Any]:
+    """Kill forked actors, draw what is left, and count what was told of the pieces, and what is stored."""
+    from benchmarks.kills import Say, children, said
+    from dp_forward.corpus.corpus_spec import CorpusSpec
+    from dp_forward.corpus.draw_store import DrawStore
+    from dp_forward.data import EncodedTexts
+    from dp_forward.integrations.ray import _Drawing
+    from dp_forward.split.artifacts import load_user_side
+
+    user = load_user_side(folder / "run" / "front")
+    spec = CorpusSpec(release=user.spec, labels="none", records=records, shard_records=records)
+    ids = np.random.default_rng(0).integers(5, 20, (records, user.spec.rows), dtype=np.int32)
+    actor = _Drawing(user, spec, (place, "forks"), "cpu")  # its store survives forks
+
+    def draw(first: int) -> bytes:
+        rows = slice(first, first + PIECE)
+        piece = {"ids": ids[rows], "lengths": np.full(PIECE, user.spec.rows, np.int32)}
+        if careless:
+            texts = EncodedTexts(piece, pads_left=False)
+            return actor._drawer.reading(texts).draw(range(PIECE))[0]
+        actor({"record": np.arange(first, first + PIECE), **piece})
+        stored = actor._store.read(range(first, first + PIECE))
+        assert stored is not None
+        return stored[0]
+
+    def work(place: str, say: Say) -> None:
+        while True:
+            first = random.randrange(0, records, PIECE)
+            say(b"a", first.to_bytes(16, "big"), hashlib.sha256(draw(first)).digest()[:16])
+
+    with children(work, place, 3) as replace_one:
+        for _ in range(kills):
+            time.sleep(random.uniform(0.01, 0.3))
+            replace_one()
+    told: dict[bytes, set[bytes]] = {}
+    for one in said:
+        told.setdefault(one[1:17], set()).add(one[17:])
+    noisy, size = b"".join(map(draw, range(0, records, PIECE))), user.spec.payload_bytes
+    with DrawStore(place, "forks") as store:
+        charges, draws = store.counts()
+    return {
+        "kills": kills,
+        "told": len(said),
+        "pieces": len(told),
+        "doubled_pieces": sum(len(found) > 1 for found in told.values()),
+        "records": records,
+        "charges": charges,
+        "draws": draws,
+        "distinct_releases": len({noisy[at : at + size] for at in range(0, len(noisy), size)}),
+    }
 
 
 def counts(setting: Setting) -> dict[str, Any]:
@@ -224,10 +284,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("kills", "speed", "memory"))
+    parser.add_argument("what", choices=("kills", "forks", "speed", "memory"))
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--driver-kills", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--pause", type=float, default=6.0, help="at most so many seconds between kills")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--address")
     parser.add_argument("--store")
@@ -238,7 +300,14 @@ def main() -> int:
         prepare_run(folder, given.records)
         setting = Setting(folder, given.address, given.store, given.workers)
         if given.what == "kills":
-            found = measure_kills(setting, kills=given.kills, driver_kills=given.driver_kills)
+            more = {"driver_kills": given.driver_kills, "minutes": given.minutes, "pause": given.pause}
+            found = measure_kills(setting, kills=given.kills, **more)
+        elif given.what == "forks":
+            found = {}
+            for name in ("forks", "control"):
+                where = given.store if given.store and name == "forks" else str(folder / name)
+                one = {"kills": given.kills, "records": given.records, "careless": name == "control"}
+                found[name] = measure_forks(folder, where, **one)
         elif given.what == "memory":
             found = measure_memory(setting, records=given.records)
         else:
@@ -251,6 +320,8 @@ def main() -> int:
     print(json.dumps(result, indent=2))
     if given.json is not None:
         given.json.write_text(json.dumps(result, indent=2) + "\n")
+    if given.what == "forks":
+        return int(found["forks"]["doubled_pieces"] > 0 or not found["control"]["doubled_pieces"])
     return int(given.what == "kills" and not is_sound(found, given.records))
 
 

@@ -26,7 +26,7 @@ from dp_forward.data.own_data import task_of
 from dp_forward.data.records import check_rows
 from dp_forward.data.row_files import Row
 from dp_forward.errors import InvalidInput
-from dp_forward.integrations.ray import RayEngine, _Drawing, _load, _map_columns, _write_columns
+from dp_forward.integrations.ray import _Drawing, _load, _map_columns, _RayEngine, _write_columns
 from dp_forward.ledger import Ledger
 from dp_forward.privacy import NoiseSpec
 from dp_forward.split.artifacts import UserSide, load_user_side
@@ -92,7 +92,7 @@ def test_a_missing_package_is_named_with_its_extra(capsys: Any, front: Path, tmp
         pytest.skip("ray is installed")
 
 
-class InProcess(RayEngine):
+class InProcess(_RayEngine):
     """The tasks of the engine without Ray: in any order, all of them twice, and lost where a test says so."""
 
     kill: Callable[[int], bool] = staticmethod(lambda task: False)

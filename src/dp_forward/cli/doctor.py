@@ -29,7 +29,7 @@ from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise.released import entropy
 from dp_forward.noise.released.exact_normal import Entropy, rounded_normal
 
-_EXTRAS: Final = ("client", "train", "serve", "postgres", "ray", "baseline", "demo")
+_EXTRAS: Final = ("client", "train", "serve", "postgres", "baseline", "demo")
 _REQUIREMENT: Final = re.compile(r"([\w.-]+)(?:\[[\w,]*\])?\s*([^;\s]*)(?:.*extra == ['\"](\w+))?")
 _DEVICES: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, under Windows
 _DRAWS, _FALSE_ALARM = 4096, 1e-6  # of the noise, and how rarely a sound one is called wrong

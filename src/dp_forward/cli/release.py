@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dp_forward.corpus.reader import ReleasedCorpus
     from dp_forward.data import EncodedTexts
     from dp_forward.data.tasks import Task as TaskSpec
-    from dp_forward.integrations.ray import RayEngine
     from dp_forward.service.client.upload import UploadResult
     from dp_forward.split.artifacts import UserSide
 
@@ -139,7 +138,7 @@ def _find_task(source: str | None, user: UserSide, *, no_labels: bool, **setting
 @contextlib.contextmanager
 def _read_on_ray(
     task: TaskSpec, split: str, user: UserSide, out: Path, bars: Bars, *, address: str | None, **settings: Any
-) -> Iterator[tuple[EncodedTexts, RayEngine]]:
+) -> Iterator[tuple[EncodedTexts, Any]]:
     """The texts, and what draws them; ``settings`` are of `prepare`."""
     from dp_forward.integrations.ray import connect, prepare, read_task
 

@@ -20,7 +20,7 @@ from dp_forward.noise.released.released_matrix import release_batch, serialise
 from dp_forward.privacy import Mechanism
 from dp_forward.split.artifacts import UserSide
 
-__all__ = ["Engine", "RecordDrawer", "ReleaseDrawer"]
+__all__ = ["ReleaseDrawer"]
 
 _FRONT_BATCH: Final = 64
 _LENGTH_STEP: Final = 16

@@ -41,14 +41,13 @@ from numpy.typing import NDArray
 
 from dp_forward.corpus.corpus_spec import CorpusSpec
 from dp_forward.corpus.draw_store import DrawStore
-from dp_forward.corpus.drawing import RecordDrawer, ReleaseDrawer
+from dp_forward.corpus.drawing import ReleaseDrawer
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.writer import private_folder, release_corpus
 from dp_forward.data import EncodedTexts, Task
 from dp_forward.data.records import check_rows, find_column
 from dp_forward.data.row_files import Row, find_split_files
-from dp_forward.data.sources import is_path, open_source
-from dp_forward.data.tasks import SPLITS
+from dp_forward.data.sources import open_source
 from dp_forward.data.tokens import FixedLength
 from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.optional_packages import name_extra
@@ -60,7 +59,7 @@ from dp_forward.storage.stores import Place, is_url
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-__all__ = ["RayEngine", "connect", "prepare", "read_task", "release"]
+__all__ = ["connect", "prepare", "read_task", "release"]
 
 _BATCH: Final = 1024
 _BLOCK_BYTES: Final = 4 << 20
@@ -110,6 +109,7 @@ def release(
     """One release of every row of a Ray data set into ``out``; see the module for what is promised.
 
     Args:
+        dataset: of rows in the order of the records.
         front: a user's folder, or what `load_user_side` made of it.
         text_column: the column of texts; by default the one with a usual name.
         label_column: the column of labels, the front's words; by default one with a usual name, if there is.
@@ -128,7 +128,7 @@ def release(
         label_field=label,
         labels=user.spec.labels,
         source="",
-        unlabelled=() if label else tuple(SPLITS),
+        unlabelled=() if label else (_TRAIN,),
         own=True,
     )
     chosen = dataset.select_columns([text, label] if label else [text])
@@ -150,7 +150,8 @@ def read_task(task: Task, split: str) -> tuple[Dataset, Task]:
     """
     import ray.data
 
-    places = find_split_files(Path(task.source), split)[0] if is_path(task.source) else [task.source]
+    there = Path(task.source).exists()  # or it is the name of a data set
+    places = find_split_files(Path(task.source), split)[0] if there else [task.source]
     rows = ray.data.from_items([{"place": str(place)} for place in places])
     dataset = rows.map_batches(
         _read_rows, batch_size=1, fn_kwargs={"task": task, "split": split}, **_on_this_machine()
@@ -158,7 +159,7 @@ def read_task(task: Task, split: str) -> tuple[Dataset, Task]:
     fields = ("text", "second")[: len(task.text_fields)]
     plain = replace(task, text_fields=fields, label_field="label", own=False, label_words={}, other_names={})
     if split in task.unlabelled:
-        plain = replace(plain, unlabelled=tuple(SPLITS))
+        plain = replace(plain, unlabelled=(_TRAIN,))
     return dataset, plain
 
 
@@ -173,11 +174,14 @@ def prepare(
     workers: int | None = None,
     device: str = "cpu",
     progress: Count | None = None,
-) -> Iterator[tuple[EncodedTexts, RayEngine]]:
+) -> Iterator[tuple[EncodedTexts, _RayEngine]]:
     """Read a data set for a release into ``out``: its token ids, in files, and what draws them.
 
     Args:
+        dataset: of rows in the order of the records.
         task: which columns of the data set hold texts and labels.
+        store: where charges and draws lie, as in `release`.
+        workers: how many actors draw.
         progress: called with the number of records that were read.
     """
     private = private_folder(out)
@@ -197,7 +201,7 @@ def prepare(
             )
             shapes = _write_columns(_batches(encoded), folder, progress)
             texts = EncodedTexts(_map_columns(folder, shapes), pads_left=user.tokens.causal)
-            yield texts, RayEngine(user, folder, shapes, place, workers, device)
+            yield texts, _RayEngine(user, folder, shapes, place, workers, device)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             with contextlib.suppress(OSError):  # where a release lies in it, it stays
@@ -205,7 +209,7 @@ def prepare(
 
 
 @dataclass(frozen=True, eq=False)
-class RayEngine:
+class _RayEngine:
     """Draws the records whose token ids lie in ``folder``, by ``workers`` actors; made by `prepare`."""
 
     user: UserSide
@@ -221,7 +225,7 @@ class RayEngine:
         return f"ray over {'postgres' if is_url(self.place) else 'sqlite'}"
 
     @contextlib.contextmanager
-    def drawer(self, spec: CorpusSpec, *, name: str, first: int) -> Iterator[RecordDrawer]:
+    def drawer(self, spec: CorpusSpec, *, name: str, first: int) -> Iterator[_StoredDraws]:
         """Start the actors; see `dp_forward.corpus.drawing.Engine`."""
         receipts = self._receipts(spec, name, first)
         with DrawStore(self.place, name) as store, contextlib.closing(receipts):
@@ -252,7 +256,7 @@ class RayEngine:
 
 
 class _StoredDraws:
-    """A `RecordDrawer` that reads what actors store; all before ``kept`` is kept elsewhere."""
+    """A drawer that reads what actors store; all before ``kept`` is kept elsewhere."""
 
     def __init__(self, store: DrawStore, receipts: Iterator[_Columns], first: int) -> None:
         self._store, self._receipts, self.kept = store, receipts, first
