@@ -378,10 +378,11 @@ def _batches(dataset: Dataset) -> Iterator[_Columns]:
 
 
 def _on_this_machine() -> dict[str, Any]:
-    """Settings of a task that reads files of this machine."""
-    import ray
+    """Settings of tasks that read files of this machine: a few, beside the workers."""
+    import ray.data
 
-    return {"num_cpus": 0, "label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
+    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    return {"num_cpus": 0, "label_selector": here, "compute": ray.data.TaskPoolStrategy(size=2)}
 
 
 def _refuse_far_workers(place: Place) -> None:
