@@ -48,6 +48,10 @@ class InvalidInput(DpForwardError, ValueError):
         super().__init__(f"`{name}` must {rule}; got {value}. {remedy}")
         self.name, self.value, self.words = name, value, (name, rule, remedy)
 
+    def __reduce__(self) -> tuple[type[InvalidInput], tuple[str, ...]]:
+        name, rule, remedy = self.words
+        return type(self), (name, rule, str(self.value), remedy)  # from one process to another
+
 
 class MissingPackage(DpForwardError, ImportError):
     """A package of an extra that is not installed."""

@@ -18,6 +18,7 @@ _EXTRAS: Final = {
     **dict.fromkeys(("starlette", "uvicorn", "prometheus_client"), "serve"),
     **dict.fromkeys(("opacus", "peft"), "baseline"),
     **dict.fromkeys(("gguf", "accelerate"), "llm"),
+    "ray": "ray",
 }
 """Packages that are not installed with the core, and the extra that brings each."""
 

@@ -22,7 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also when this file runs as the script that is killed
 
 from corpus.release_cases import ROWS, files_of, folded_front, folding_user, same_text, texts, user
-from dp_forward.corpus import writer as module
+from dp_forward.corpus import corpus_spec
 from dp_forward.corpus.draw_log import DrawLog
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, shard_name
 from dp_forward.corpus.writer import ledger_of, private_folder, release_corpus
@@ -89,7 +89,7 @@ def forked(out: Path, prepare: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         try:
-            module._PIECE_RECORDS = PIECE
+            corpus_spec._PIECE_RECORDS = PIECE
             prepare()
             release(out, label_mechanism=FLIP, resume=True)
         finally:
@@ -649,7 +649,7 @@ def test_a_promise_for_records_needs_the_label_in_the_release(tmp_path: Path) ->
 def test_a_killed_folded_release_goes_on_and_draws_no_record_again(tmp_path: Path, at: int) -> None:
     out = tmp_path / "out"
     if os.fork() == 0:
-        module._PIECE_RECORDS = PIECE
+        corpus_spec._PIECE_RECORDS = PIECE
         DrawLog.add = dying(DrawLog.add, at=at, after=True)  # type: ignore[method-assign]
         release_corpus(folding_user(), texts(RECORDS), out, shard_records=SHARD)
         os._exit(9)
@@ -670,7 +670,7 @@ def wait_to_be_killed(done: int) -> None:
 
 
 if __name__ == "__main__":  # the process that is killed from outside
-    module._PIECE_RECORDS = PIECE
+    corpus_spec._PIECE_RECORDS = PIECE
     release(Path(sys.argv[1]), progress=wait_to_be_killed)
 
 

@@ -35,6 +35,7 @@ _PANELS: Final = {
     "Budget": "release.ledger release.budget finetune.ledger finetune.budget",
     "As the provider": "from_releases other_labels",
     "Behind a shuffler": "shuffle sampler central_epsilon",
+    "On a Ray cluster": "engine ray_address ray_workers ray_store",
     "Connection": "release.server ask.token_file ui.token_file release.token_file ca proxy again tls_cert "
     "tls_key allow_origin",
     "Limits": "workers connections connections_per_address max_batch least_users records_per_user most",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,10 +25,20 @@ if TYPE_CHECKING:
 
 _Server = Annotated[str | None, Option(help="Then send the records to this collector or shuffler.")]
 _Again = Annotated[bool, Option("--again", help="Send all records again, to a server that lost its records.")]
+_RayStore = Annotated[
+    str | None, Option(metavar="URL", help="Postgres for charges and draws: for several machines [a file].")
+]
 _PUBLIC_LABELS = (
     "The labels lie beside the releases as they are, and nothing protects them. --label-epsilon randomizes "
     "them, --no-labels leaves them out, and RUN/projection/front folds each into the release of its text."
 )
+
+
+class Engine(StrEnum):
+    """What draws: this process, or a Ray cluster."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 def release(
@@ -54,6 +67,10 @@ def release(
     ca: options.Ca = None,
     proxy: options.Proxy = None,
     again: _Again = False,
+    engine: Annotated[Engine, Option(help="What reads and draws: this process, or Ray.")] = Engine.LOCAL,
+    ray_address: Annotated[str | None, Option(help="HOST:PORT of the cluster [starts one here].")] = None,
+    ray_workers: Annotated[int | None, Option(help="How many workers draw [one per processor].")] = None,
+    ray_store: _RayStore = None,
     device: options.Device = None,
     json: options.Json = False,
 ) -> None:
@@ -74,6 +91,11 @@ def release(
     for name, given in (("token-file", token_file), ("ca", ca), ("proxy", proxy), ("again", again or None)):
         if given is not None and server is None:
             raise InvalidInput(name, "go with --server", "alone", "Say where to push.")
+    on_ray: dict[str, Any] = {"address": ray_address, "workers": ray_workers, "store": ray_store}
+    if engine is Engine.LOCAL and any(given is not None for given in on_ray.values()):
+        raise InvalidInput("engine", "be ray for the options of Ray", "local", "Add --engine ray.")
+    if engine is Engine.RAY and limit is not None:
+        raise InvalidInput("limit", "be left out with --engine ray", limit, "Release a file of that size.")
     to = None if server is None else {"server": server, **options.connection(token_file, ca, proxy)}
     place, user = pick_device(device), load_user_side(front_of(front))
     columns = {"text_column": text_column, "label_column": label_column, "header": header}
@@ -82,9 +104,15 @@ def release(
     prior = plan_options.numbers("label-prior", label_prior)
     mechanism = label_mechanism_for(label_epsilon, prior, labels=len(user.spec.labels))
     settings = {"label_mechanism": mechanism, "publish_labels": not no_labels, "bits": bits, "ledger": ledger}
-    with plan_options.warn_if_finished(out, MANIFEST), output.Bars() as bars:
-        texts = read_texts(chosen, split, user.tokens, limit=limit, progress=counter(bars, "reading"))
-        more = {"budget": budget, "resume": resume, "device": place, "say": output.say}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(plan_options.warn_if_finished(out, MANIFEST))
+        bars = stack.enter_context(output.Bars())
+        more: dict[str, Any] = {"budget": budget, "resume": resume, "device": place, "say": output.say}
+        if engine is Engine.RAY:
+            read = _read_on_ray(chosen, split, user, out, bars, device=str(place), **on_ray)
+            texts, more["engine"] = stack.enter_context(read)
+        else:
+            texts = read_texts(chosen, split, user.tokens, limit=limit, progress=counter(bars, "reading"))
         corpus, upload = _store(user, texts, out, bars, to, again=again, **settings, **more)
     result, sentences = _report(corpus, upload, out, ledger)
     title, hidden = f"Released {chosen.name} {split}", ("guarantee", "central")
@@ -103,6 +131,19 @@ def _find_task(source: str | None, user: UserSide, *, no_labels: bool, **setting
     rule = f"have the labels of the front: {', '.join(user.spec.labels)}"
     refuse_if(task.labels != user.spec.labels and not no_labels, "task", rule, task.name, "Or --no-labels.")
     return task
+
+
+@contextlib.contextmanager
+def _read_on_ray(
+    task: TaskSpec, split: str, user: UserSide, out: Path, bars: Bars, *, address: str | None, **settings: Any
+) -> Iterator[tuple[EncodedTexts, Any]]:
+    """The texts, and what draws them; ``settings`` are of `prepare`."""
+    from dp_forward.integrations.ray import connect, prepare, read_task
+
+    connect(address)
+    dataset, task = read_task(task, split)
+    with prepare(dataset, task, user, out, progress=counter(bars, "reading"), **settings) as found:
+        yield found
 
 
 def _store(

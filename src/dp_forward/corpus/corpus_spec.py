@@ -4,6 +4,7 @@ The user writes them into ``manifest.json``; whoever reads that file calibrates 
 mechanism for the guarantee. No epsilon is ever taken from a file.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
@@ -26,6 +27,8 @@ and label tells (`noise.folded_record`)."""
 
 _SHARD_BYTES: Final = 64 << 20
 _MOST_SHARD_RECORDS: Final = 1 << 16
+_PIECE_BYTES: Final = 4 << 20
+_PIECE_RECORDS: Final = 1024  # a piece is what a crash can cost in work: a few seconds of it
 _KEYS = {"front", "release", "labels", "bits", "rows", "width", "records", "shard_records"}
 _ASSUMPTIONS = (
     "the front does not depend on the released texts",
@@ -86,6 +89,14 @@ class CorpusSpec:
         """The records of a shard."""
         first = shard * self.shard_records
         return range(first, min(first + self.shard_records, self.records))
+
+    def pieces(self, first: int = 0) -> Iterator[range]:
+        """The records from ``first`` on, as they are drawn at a time; never of two shards."""
+        step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // self.release.payload_bytes))
+        while first < self.records:
+            last = min(first + step, self.span(first // self.shard_records).stop)
+            yield range(first, last)
+            first = last
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from contextlib import AbstractContextManager
+from copy import copy
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import torch
@@ -18,9 +20,33 @@ from dp_forward.noise.released.released_matrix import release_batch, serialise
 from dp_forward.privacy import Mechanism
 from dp_forward.split.artifacts import UserSide
 
+__all__ = ["ReleaseDrawer"]
+
 _FRONT_BATCH: Final = 64
 _LENGTH_STEP: Final = 16
 _NOISE_ENTRIES: Final = 1 << 16  # what a thread draws at a time
+
+
+class RecordDrawer(Protocol):
+    """What gives the draws of a corpus, piece by piece."""
+
+    def draw(self, records: range) -> tuple[bytes, bytes]:
+        """The releases of these ``records`` and their labels, as they are stored."""
+
+
+class Engine(Protocol):
+    """What draws a corpus elsewhere than in this process, as `dp_forward.integrations.ray` does.
+
+    Guarantees:
+        Its drawer draws a record once, also after a crash, a retry or a restart.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called; a release that one began is not continued by another."""
+
+    def drawer(self, spec: CorpusSpec, *, name: str, first: int) -> AbstractContextManager[RecordDrawer]:
+        """Draw `CorpusSpec.pieces` of the release ``name`` from the record ``first`` on; it was charged."""
 
 
 class ReleaseDrawer:
@@ -31,14 +57,30 @@ class ReleaseDrawer:
         values stay in memory, and no gradient is kept.
     Edges:
         The front is put into evaluation mode and moved to the device, where it stays.
+        Noise is drawn in ``threads``, by default as many as the machine has processors.
     """
 
-    def __init__(self, user: UserSide, texts: EncodedTexts, spec: CorpusSpec, device: torch.device) -> None:
+    def __init__(
+        self,
+        user: UserSide,
+        texts: EncodedTexts,
+        spec: CorpusSpec,
+        device: torch.device,
+        *,
+        threads: int | None = None,
+    ) -> None:
         self._front = user.front.to(device).train(False)
         self._texts, self._spec, self._device = texts, spec, device
+        self._threads = threads or os.cpu_count()
         self._mechanism: Mechanism = spec.release.mechanism()
         release, labels = spec.release, len(spec.release.labels)
         self._code = FoldedCode.of_columns(release.width, labels) if release.folded else None
+
+    def reading(self, texts: EncodedTexts) -> Self:
+        """The same for other ``texts``, without calibrating anew."""
+        other = copy(self)
+        other._texts = texts
+        return other
 
     def draw(self, records: range) -> tuple[bytes, bytes]:
         """One release of each of these records, and their labels as they are stored.
@@ -46,7 +88,7 @@ class ReleaseDrawer:
         Every call draws anew: call it once for a record.
         """
         # The noise takes most of the time, and its arithmetic runs outside of Python's lock.
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with ThreadPoolExecutor(self._threads) as threads:
             noisy = b"".join(threads.map(self._add_noise, self._folded(records)))
         return noisy, self._draw_labels(records)
 

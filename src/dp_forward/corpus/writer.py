@@ -51,7 +51,7 @@ import torch
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism, Labels, shard_size
 from dp_forward.corpus.draw_log import DrawLog, Shard
-from dp_forward.corpus.drawing import ReleaseDrawer
+from dp_forward.corpus.drawing import Engine, RecordDrawer, ReleaseDrawer
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
@@ -66,9 +66,6 @@ from dp_forward.storage.digests import bytes_digest, file_digest
 from dp_forward.storage.files import write_file
 
 __all__ = ["choose_labels", "ledger_of", "private_folder", "release_corpus", "write_shard"]
-
-_PIECE_BYTES = 4 << 20
-_PIECE_RECORDS = 1024  # a piece is what a crash can cost in work: a few seconds of it
 
 
 def private_folder(out: str | os.PathLike[str]) -> Path:
@@ -98,6 +95,7 @@ def release_corpus(
     progress: Callable[[int], None] | None = None,
     say: Callable[[str], None] | None = None,
     device: str | torch.device = "cpu",
+    engine: Engine | None = None,
 ) -> ReleasedCorpus:
     """One release of every record into ``out``; see the module for what is promised.
 
@@ -107,7 +105,8 @@ def release_corpus(
     releases that the register knows; by default, exactly this release. A new ledger holds the kind of
     this release: pure, Gaussian, or both in the proportion of one record's charge.
     ``progress`` is called with the number of records whose draws are on disk, ``say`` with what texts that
-    were released before have spent. ``register`` is by default the owner's.
+    were released before have spent. ``register`` is by default the owner's. ``engine`` draws elsewhere than
+    in this process, and belongs to a release: no other one continues it.
 
     Edges:
         A complete release of the same corpus by the same settings is returned as it is. An incomplete one is
@@ -123,6 +122,7 @@ def release_corpus(
         spec = _make_spec(user, texts, labels, bits, begun if shard_records is None else shard_records)
         # What it is of; never leaves memory but under a key.
         identity = f"{texts.fingerprint()}\n{json.dumps(spec.as_dict(), sort_keys=True)}".encode()
+        identity += b"" if engine is None else f"\n{engine.name}".encode()
         if log is None or not log.is_of(identity):
             log = open_things.enter_context(_begin(place, path, spec, identity, log))
         with _withdrawn_if_refused(known, log, path):
@@ -135,8 +135,13 @@ def release_corpus(
             if say is not None:
                 say(sentence)
         if reserved.state is State.RESERVED:
-            source = ReleaseDrawer(user, texts, spec, torch.device(device))
-            shards = _write_shards(place, spec, log, source, progress or (lambda records: None))
+            count = progress or (lambda records: None)
+            if engine is None:
+                here = ReleaseDrawer(user, texts, spec, torch.device(device))
+                shards = _write_shards(place, spec, log, here, count)
+            else:
+                with engine.drawer(spec, name=log.name, first=log.next_record) as there:
+                    shards = _write_shards(place, spec, log, there, count)
             book.ready(reserved.id, manifest_bytes(spec, shards, name=log.name, corpus=log.key.hex()))
         _deliver(place, book, reserved)
     return ReleasedCorpus.open(place)
@@ -207,7 +212,7 @@ def _begin(place: Path, path: Path, spec: CorpusSpec, identity: bytes, other: Dr
     if other is not None and other.charged:
         settings = spec.as_dict()
         differ = [name for name in settings if other.settings.get(name) != settings[name]]
-        found = f"one of other {', '.join(differ)}" if differ else "one of another corpus"
+        found = f"one of other {', '.join(differ)}" if differ else "one of another corpus or engine"
         raise InvalidInput("out", "be new or hold this same release", found, "Choose another folder.")
     if other is not None:
         other.discard()  # begun, and neither charged nor drawn
@@ -268,7 +273,7 @@ def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Relea
 
 
 def _write_shards(
-    place: Path, spec: CorpusSpec, log: DrawLog, source: ReleaseDrawer, progress: Callable[[int], None]
+    place: Path, spec: CorpusSpec, log: DrawLog, source: RecordDrawer, progress: Callable[[int], None]
 ) -> list[Shard]:
     """Every shard on disk: finished ones checked, the others drawn and written."""
     place.mkdir(parents=True, exist_ok=True)
@@ -277,13 +282,12 @@ def _write_shards(
         if not path.is_file() or path.stat().st_size != shard.bytes or file_digest(path) != shard.sha256:
             remedy = "It is never drawn again: bring it back, or pay for another release."
             raise InvalidInput(path.name, "be as it was finished", "missing or changed", remedy)
-    step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // spec.release.payload_bytes))
     if log.next_record:
         progress(log.next_record)
+    pieces = spec.pieces(log.next_record)
     for number in range(len(log.shards), spec.shards):
-        end = spec.span(number).stop
-        while log.next_record < end:
-            records = range(log.next_record, min(log.next_record + step, end))
+        while log.next_record < spec.span(number).stop:
+            records = next(pieces)
             log.add(records, *source.draw(records))
             progress(log.next_record)
         log.finish(write_shard(place, spec, *log.draws(), name=log.name, number=number))

@@ -20,7 +20,7 @@ from dp_forward.data.sources import open_source, source_name
 from dp_forward.data.tasks import Task, split_name
 from dp_forward.errors import InvalidInput
 
-__all__ = ["Record"]
+__all__ = ["Record", "check_rows", "find_column"]
 
 Kind = Literal["text", "label", "question", "answer"]
 
@@ -76,7 +76,7 @@ def read_records(task: Task, split: str, *, source: str | Path | None = None) ->
     place = str(task.source if source is None else source)
     held = task.validation_share and split in ("train", "validation")
     files = "train" if held else split
-    records = _check_rows(task, files, open_source(task, files, place), place)
+    records = _check_some(task, files, open_source(task, files, place), place)
     if not held:
         return records
     told = split_by_label(records, task.validation_share, seed=task.split_seed)
@@ -120,15 +120,21 @@ def sample_records(records: Iterable[Record], size: int) -> list[Record]:
     return [record for _, record in sorted(kept, key=lambda item: item[0])]
 
 
-def _check_rows(task: Task, split: str, rows: Iterator[Row], source: str) -> Iterator[Record]:
-    empty = True
+def check_rows(task: Task, split: str, rows: Iterable[Row]) -> Iterator[Record]:
+    """The records that stand in the ``rows`` of a ``split``; a bad one is refused when it is reached."""
     for row in rows:
         texts = [text_of(task, row, name) for name in task.text_fields]
         if None in texts:
             continue
-        empty = False
         text, second = texts[0] or "", texts[1] if len(texts) == 2 else None
         yield Record(text, second, label_of(task, row, may_lack=split in task.unlabelled))
+
+
+def _check_some(task: Task, split: str, rows: Iterator[Row], source: str) -> Iterator[Record]:
+    empty = True
+    for record in check_rows(task, split, rows):
+        empty = False
+        yield record
     if empty:
         found = f"none in {source_name(source)}"
         raise InvalidInput("data", f"hold records of the split {split}", found, "Name another source.")

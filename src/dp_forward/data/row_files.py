@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 from dp_forward.data.tasks import SPLITS
 from dp_forward.errors import InvalidInput, refuse_if
 
-__all__ = ["read_rows"]
+__all__ = ["Row", "find_split_files", "read_rows"]
 
 _LONGEST_LINE = 1 << 24
 _SHARD = re.compile(r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})(?P<rest>\..*)")

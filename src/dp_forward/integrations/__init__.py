@@ -1,0 +1,1 @@
+"""Bridges to engines that are installed as extras, one module each."""
