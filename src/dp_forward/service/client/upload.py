@@ -48,7 +48,7 @@ from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.files import lock_folder, make_secret, read_secret
 from dp_forward.storage.json_files import write_json
 
-__all__ = ["UploadResult", "check_collector", "push_corpus"]
+__all__ = ["UploadResult", "agree_on", "check_collector", "pack_release", "push_corpus"]
 
 _BODY_BYTES: Final = 1 << 20
 """Of one request: slow lines take a whole one within the time that servers allow."""
@@ -121,6 +121,23 @@ def check_collector(
         return _agreed_spec(collector, own)
 
 
+def pack_release(
+    out: str | os.PathLike[str], own: CollectionSpec, *, server: str, ledger: str | os.PathLike[str]
+) -> bytes:
+    """Every record of the release in ``out``, one after another: the same bytes whenever it is called.
+
+    For another way than HTTP; it costs nothing, as the release was charged in ``ledger`` when it was made.
+
+    Args:
+        own: what is sent; that of the corpus.
+        server: noted beside the release as one that it was sent to, before this returns.
+    """
+    corpus = _charged_corpus(Path(out).absolute(), ledger)
+    log = _UploadLog(corpus, server)
+    log.begin(0, None)
+    return _body(corpus, own, log.secret, range(len(corpus)))
+
+
 def record_id(secret: bytes, number: int) -> bytes:
     """The id of a record of a corpus; the same for ever."""
     told = b"dp-forward/push/1\0" + number.to_bytes(8, "little")
@@ -149,8 +166,18 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
 
 
 def _agreed_spec(collector: Transport, own: CollectionSpec) -> CollectionSpec:
-    """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
-    theirs = collector.send(Call("GET", "/v1/collection", kept="Nothing was sent.")).json()
+    """What the server collects, if it is this corpus."""
+    return agree_on(collector.send(Call("GET", "/v1/collection", kept="Nothing was sent.")).json(), own)
+
+
+def agree_on(theirs: object, own: CollectionSpec) -> CollectionSpec:
+    """What a server collects, as it says in JSON, if it is what ``own`` says; else `ProtocolMismatch`.
+
+    All is compared before anything is calibrated. Nothing of a text is used.
+
+    Args:
+        theirs: `CollectionSpec.as_dict`, as it came.
+    """
     if isinstance(theirs, dict) and isinstance(theirs.get("manifest"), dict):
         mine = own.as_dict()
         for name in mine["manifest"]:
