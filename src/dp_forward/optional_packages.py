@@ -17,6 +17,7 @@ _EXTRAS: Final = {
     **dict.fromkeys(("httpx", "onnxruntime", "tokenizers"), "client"),
     **dict.fromkeys(("starlette", "uvicorn", "prometheus_client"), "serve"),
     **dict.fromkeys(("opacus", "peft"), "baseline"),
+    "flwr": "flower",
 }
 """Packages that are not installed with the core, and the extra that brings each."""
 

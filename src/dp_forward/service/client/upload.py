@@ -48,7 +48,7 @@ from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.files import lock_folder, make_secret, read_secret
 from dp_forward.storage.json_files import write_json
 
-__all__ = ["UploadResult", "agree_on", "check_collector", "pack_release", "push_corpus"]
+__all__ = ["UploadResult", "check_collector", "pack_release", "push_corpus"]
 
 _BODY_BYTES: Final = 1 << 20
 """Of one request: slow lines take a whole one within the time that servers allow."""
@@ -166,18 +166,8 @@ def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> Relea
 
 
 def _agreed_spec(collector: Transport, own: CollectionSpec) -> CollectionSpec:
-    """What the server collects, if it is this corpus."""
-    return agree_on(collector.send(Call("GET", "/v1/collection", kept="Nothing was sent.")).json(), own)
-
-
-def agree_on(theirs: object, own: CollectionSpec) -> CollectionSpec:
-    """What a server collects, as it says in JSON, if it is what ``own`` says; else `ProtocolMismatch`.
-
-    All is compared before anything is calibrated. Nothing of a text is used.
-
-    Args:
-        theirs: `CollectionSpec.as_dict`, as it came.
-    """
+    """What the server collects, if it is this corpus; all is compared before anything is calibrated."""
+    theirs = collector.send(Call("GET", "/v1/collection", kept="Nothing was sent.")).json()
     if isinstance(theirs, dict) and isinstance(theirs.get("manifest"), dict):
         mine = own.as_dict()
         for name in mine["manifest"]:

@@ -31,7 +31,7 @@ from dp_forward.service.protocol.collection import CollectionSpec, record_digest
 from dp_forward.storage.files import draft_of, write_file
 from dp_forward.storage.stores import Connection, Place
 
-__all__ = ["export_corpus", "write_collected"]
+__all__ = ["export_corpus"]
 
 _COMPLETE: Final = """FROM records
 WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
