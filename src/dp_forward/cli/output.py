@@ -1,10 +1,12 @@
 """Printing results: JSON for programs, a small table and sentences for people."""
 
 import math
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from io import StringIO
 from json import dumps
 from typing import Any
 
@@ -96,7 +98,13 @@ def warn(message: str, *, name: str = "dpf") -> None:
 
 def say(message: str) -> None:
     """A sentence for people, on stderr, while something runs."""
-    typer.echo(message, err=True)
+    if is_first_process():
+        typer.echo(message, err=True)
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks: of those that torchrun or accelerate started, the first one does."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None:
@@ -111,7 +119,7 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
 
     try:
         warnings.showwarning = show
-        with name_extra():
+        with name_extra(), nullcontext() if is_first_process() else redirect_stdout(StringIO()):
             app(arguments)
     except DpForwardError as error:
         typer.echo(f"{name}: {error}", err=True)

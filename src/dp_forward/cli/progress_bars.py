@@ -9,6 +9,8 @@ import typer
 from rich import progress as rich
 from rich.console import Console
 
+from dp_forward.cli.output import is_first_process
+
 __all__ = ["Bars"]
 
 _FIRST, _EVERY = 2.0, 5.0  # seconds to the first line of a stage, and between two, without a terminal
@@ -36,7 +38,8 @@ class Bars(rich.Progress):
             *times,
             more,
         )
-        super().__init__(*columns, console=console, disable=not console.is_terminal)
+        self._speaks = is_first_process()
+        super().__init__(*columns, console=console, disable=not (console.is_terminal and self._speaks))
         self._stages: dict[str, rich.TaskID] = {}
         self._begun: dict[str, tuple[float, int]] = {}
         self._due: dict[str, float] = {}
@@ -46,7 +49,8 @@ class Bars(rich.Progress):
             f"{name} {value:.4g}" for name, value in numbers.items() if name not in ("step", "epoch")
         )
         if self.disable:
-            self._say(stage, done, total, more)
+            if self._speaks:
+                self._say(stage, done, total, more)
             return
         if stage not in self._stages:
             self._stages[stage] = self.add_task(stage, total=total or None, more="")
