@@ -164,7 +164,7 @@ def test_a_server_learns_shuffles_and_measures(projection: Path, user: UserSide,
 
     def ask(request: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
         replies = {number: answer(node, request) for number, node in nodes.items()}
-        sent.extend(reply["records"] for reply in replies.values() if "records" in reply)
+        sent[:] = [reply["records"] for reply in replies.values() if "records" in reply] or sent
         return {**replies, 50: {"records": b"x" * 7}, 51: {"refused": "unavailable"}}
 
     found = learn(ask, projection, tmp_path / "run")
@@ -184,6 +184,8 @@ def test_a_server_learns_shuffles_and_measures(projection: Path, user: UserSide,
     came = [body[at + 128 : at + size - 4] for body in sent for at in range(0, len(body), size)]
     assert sorted(stored) == sorted(came)
     assert stored != came, "in an order of its own"
+    assert learn(ask, projection, tmp_path / "run") == found, "asked again, all is the same and costs nothing"
+    assert {charged(node) for node in nodes.values()} == {(2, 2 * EPSILON), (1, EPSILON)}
     folder = nodes[0].keep_front()
     assert half_digest(folder) == half_digest(tmp_path / "run" / "front"), "the front that was learnt"
 
