@@ -237,7 +237,9 @@ def test_flower_carries_requests_and_replies(projection: Path, user: UserSide, t
     flwr = pytest.importorskip("flwr", reason="needs the extra flower")
     from flwr.app import Context, Message, RecordDict
     from flwr.serverapp import Grid
+    from flwr.supercore.task_identity import TaskIdentity
 
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # else a run of Flower says it
     assert flwr.__version__.startswith("1.")
     nodes = {number: node_at(tmp_path / str(number), user, seed=number) for number in range(3)}
     app = client_app(lambda context: nodes[int(context.node_config["partition-id"])])
@@ -266,7 +268,7 @@ def test_flower_carries_requests_and_replies(projection: Path, user: UserSide, t
                 )
                 yield app(message, context)
 
-        set_run = create_message = push_messages = pull_messages = None  # type: ignore[assignment]
+        run = set_run = create_message = push_messages = pull_messages = None  # type: ignore[assignment]
 
     found = learn(ask_nodes(Loop(), seconds=1.0), projection, tmp_path / "run")
     assert (found["nodes"], found["records"], found["evaluation"]["records"]) == (3, 3 * RECORDS, 3 * HELD)
