@@ -19,6 +19,7 @@ _EXTRAS: Final = {
     **dict.fromkeys(("opacus", "peft"), "baseline"),
     **dict.fromkeys(("gguf", "accelerate"), "llm"),
     "ray": "ray",
+    "flwr": "flower",
 }
 """Packages that are not installed with the core, and the extra that brings each."""
 

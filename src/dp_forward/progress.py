@@ -8,10 +8,11 @@ that wants no progress passes None. What is shown is never a text, a token or a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-__all__ = ["Count", "Progress", "counter"]
+__all__ = ["Count", "Progress", "counter", "is_first_process"]
 
 Count = Callable[[int], None]
 """Called with how much is done: one stage of a `Progress`, see `counter`."""
@@ -29,3 +30,8 @@ def counter(progress: Progress | None, stage: str, total: int = 0) -> Count | No
     if progress is None:
         return None
     return lambda done: progress(stage, done, total, {})
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks, writes, draws and charges: the first of those that torchrun started."""
+    return int(os.environ.get("RANK", "0")) == 0

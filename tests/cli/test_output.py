@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -87,3 +89,19 @@ def test_a_terminal_shows_both_times() -> None:
     bars.update(task, completed=5)
     bars.live.console.print(bars.get_renderable())
     assert re.search(r"attacking.*5/10.*\d:\d\d:\d\d elapsed.*(-:--:--|\d:\d\d:\d\d) left", screen.getvalue())
+
+
+def test_of_several_processes_the_first_one_speaks(
+    clock: _Clock,
+    dpf: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for rank, speaks in (("0", True), ("1", False)):
+        monkeypatch.setenv("RANK", rank)  # as torchrun and accelerate say it
+        _say(clock, 3, seconds=3.0, total=3)
+        assert ("attacking: 3 of 3" in capsys.readouterr().err) is speaks
+        done = dpf("explain", "-m", "privunit", "-e", "4", "--json")
+        assert (done.code, done.out.startswith("{")) == (0, speaks)
+    refused = dpf("explain", "-m", "privunit", "-e", "-4")
+    assert (refused.code, "epsilon" in refused.err) == (2, True), "what goes wrong is said by all"

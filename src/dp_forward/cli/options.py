@@ -77,7 +77,8 @@ class _Panels:
             return "Arguments"
         usual = _PANEL_OF.get(parameter.name, "Options")
         own = f"{self.name}.{parameter.name}"  # type: ignore[attr-defined]
-        return parameter.rich_help_panel or _PANEL_OF.get(own, usual)
+        # With typer 0.20 the option --help is a bare one of click.
+        return getattr(parameter, "rich_help_panel", None) or _PANEL_OF.get(own, usual)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """The example, in one line that can be copied."""

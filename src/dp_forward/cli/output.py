@@ -5,7 +5,8 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from io import StringIO
 from json import dumps
 from typing import Any
 
@@ -17,6 +18,7 @@ from rich.table import Table
 from dp_forward.errors import DpForwardError, LedgerRestated
 from dp_forward.optional_packages import name_extra
 from dp_forward.privacy.rounding import brief, shown_down, shown_up
+from dp_forward.progress import is_first_process
 
 __all__ = ["Bars", "print_fields", "print_json", "print_table", "run_app", "warn", "working"]
 
@@ -99,7 +101,8 @@ def warn(message: str, *, name: str = "dpf") -> None:
 
 def say(message: str) -> None:
     """A sentence for people, on stderr, while something runs."""
-    typer.echo(message, err=True)
+    if is_first_process():
+        typer.echo(message, err=True)
 
 
 def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None:
@@ -114,7 +117,7 @@ def run_app(app: typer.Typer, arguments: list[str] | None, *, name: str) -> None
 
     try:
         warnings.showwarning = show
-        with name_extra():
+        with name_extra(), nullcontext() if is_first_process() else redirect_stdout(StringIO()):
             app(arguments)
     except DpForwardError as error:
         typer.echo(f"{name}: {error}", err=True)
@@ -160,7 +163,7 @@ class Bars(rich.Progress):
             *times,
             more,
         )
-        super().__init__(*columns, console=console, disable=not console.is_terminal)
+        super().__init__(*columns, console=console, disable=not (console.is_terminal and is_first_process()))
         self._stages: dict[str, rich.TaskID] = {}
         self._begun: dict[str, tuple[float, int]] = {}
         self._due: dict[str, float] = {}
@@ -188,7 +191,7 @@ class Bars(rich.Progress):
         if times and first < done < total:
             times.append(f"about {_spell(passed * (total - done) / (done - first))} left")
         words = [f"{stage}: {done}{f' of {total}' if total else ''}", *times]
-        typer.echo(f"{', '.join(words)} {more}".rstrip(), err=True)
+        say(f"{', '.join(words)} {more}".rstrip())
 
 
 def _spell(seconds: float) -> str:

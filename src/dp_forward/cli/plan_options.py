@@ -8,7 +8,6 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from dp_forward.cli import options, output
@@ -177,10 +176,10 @@ def warn_if_finished(out: Path, mark: str) -> Iterator[None]:
 
 @contextmanager
 def carry_out(plan: PlanBase, out: Path) -> Iterator[output.Bars]:
-    """output.Bars for a run in ``out``; the effective plan is on stderr before anything runs."""
-    typer.echo("The plan:", err=True)
+    """Bars for a run in ``out``; the effective plan is on stderr before anything runs."""
+    output.say("The plan:")
     for name, value in plan.as_dict().items():
         if value is not None and value != {}:
-            typer.echo(f"  {name} = {value}", err=True)
+            output.say(f"  {name} = {value}")
     with warn_if_finished(out, "report.json"), output.Bars() as bars:
         yield bars

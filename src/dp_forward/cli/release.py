@@ -135,7 +135,14 @@ def _find_task(source: str | None, user: UserSide, *, no_labels: bool, **setting
 
 @contextlib.contextmanager
 def _read_on_ray(
-    task: TaskSpec, split: str, user: UserSide, out: Path, bars: Bars, *, address: str | None, **settings: Any
+    task: TaskSpec,
+    split: str,
+    user: UserSide,
+    out: Path,
+    bars: output.Bars,
+    *,
+    address: str | None,
+    **settings: Any,
 ) -> Iterator[tuple[EncodedTexts, Any]]:
     """The texts, and what draws them; ``settings`` are of `prepare`."""
     from dp_forward.integrations.ray import connect, prepare, read_task

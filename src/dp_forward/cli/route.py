@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from dp_forward.cli import options, output
-from dp_forward.cli.progress_bars import Bars
 from dp_forward.errors import InvalidInput
 
 
@@ -48,7 +47,7 @@ def route(
     if out.exists() and any(out.iterdir()):
         raise InvalidInput("out", "be new", out, "Users may have the front that is there.")
     found = read_entries(entries)
-    with Bars() as bars:
+    with output.Bars() as bars:
         how: dict[str, Any] = {"model": model, "rows": rows, "generate": generate}
         made = make_route(found, epsilon=epsilon, progress=bars, **how)
         digests = made.save(out)

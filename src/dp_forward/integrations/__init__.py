@@ -1,1 +1,1 @@
-"""Bridges to engines that are installed as extras, one module each."""
+"""Engines that run parts of dp-forward on many machines; each has an extra of its own."""

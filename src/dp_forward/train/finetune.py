@@ -28,7 +28,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.noise.released.released_label import release_labels
 from dp_forward.privacy import KaryResponse, Mechanism, RandomizedResponse
-from dp_forward.progress import Progress, counter
+from dp_forward.progress import Progress, counter, is_first_process
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, save_provider_side, save_sides
 from dp_forward.split.device import pick_device
@@ -42,7 +42,7 @@ from dp_forward.train.label_debiasing import LabelLoss
 from dp_forward.train.lineage import PUBLIC, raw_texts_of, refuse_learnt_releases, releases_learnt
 from dp_forward.train.noisy_model import NoisyModel, ReleaseReader
 from dp_forward.train.plan import Plan
-from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
+from dp_forward.train.processes import peak_memory_mib, wait_for_everyone
 from dp_forward.train.regimes import Regime, label_mechanism_for, promises_of, with_subjects
 from dp_forward.train.report import build_report, markdown
 from dp_forward.train.run import Run, RunFolder

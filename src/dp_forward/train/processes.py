@@ -11,14 +11,9 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def is_first_process() -> bool:
-    """Whether this is the process that writes, draws and charges."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
 def wait_for_everyone() -> None:
     if process_count() > 1:
-        from accelerate import PartialState  # type: ignore[import-untyped]
+        from accelerate import PartialState
 
         PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 

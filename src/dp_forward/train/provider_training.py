@@ -30,7 +30,7 @@ from dp_forward.corpus.shuffle_guarantee import central_promise, hides_whole_tex
 from dp_forward.data.own_data import task_from_labels
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import Deployment, NoiseSpec
-from dp_forward.progress import Progress, counter
+from dp_forward.progress import Progress, counter, is_first_process
 from dp_forward.split.artifacts import save_provider_side, save_sides
 from dp_forward.split.device import pick_device
 from dp_forward.split.halves import AnyBack
@@ -41,7 +41,7 @@ from dp_forward.train.defaults import effective_releases_plan
 from dp_forward.train.label_debiasing import LabelLoss, accuracy_of_answers
 from dp_forward.train.noisy_model import ReleaseReader
 from dp_forward.train.plan import ReleasesPlan
-from dp_forward.train.processes import is_first_process, peak_memory_mib, wait_for_everyone
+from dp_forward.train.processes import peak_memory_mib, wait_for_everyone
 from dp_forward.train.regimes import Promises, Regime, as_guarantee
 from dp_forward.train.report import build_report, markdown
 from dp_forward.train.run import RunFolder

@@ -33,6 +33,7 @@ from torch import Tensor
 from dp_forward.data import FixedLength
 from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.privacy import Guarantee
+from dp_forward.progress import is_first_process
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import load_provider_side, load_user_side, save_sides
@@ -40,7 +41,7 @@ from dp_forward.storage.files import draft_of, write_file
 from dp_forward.storage.json_files import write_json
 from dp_forward.train.plan import Plan
 from dp_forward.train.plan_base import PlanBase
-from dp_forward.train.processes import is_first_process, wait_for_everyone
+from dp_forward.train.processes import wait_for_everyone
 from dp_forward.train.regimes import Promises, promises_of
 
 __all__ = ["Halves", "Run"]

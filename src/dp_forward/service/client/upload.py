@@ -46,7 +46,7 @@ from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.files import lock_folder, make_secret, read_secret
 from dp_forward.storage.json_files import write_json
 
-__all__ = ["UploadResult", "check_collector", "push_corpus"]
+__all__ = ["UploadResult", "check_collector", "pack_release", "push_corpus"]
 
 _BODY_BYTES: Final = 1 << 20
 """Of one request: slow lines take a whole one within the time that servers allow."""
@@ -117,6 +117,23 @@ def check_collector(
     own = CollectionSpec(manifest=Manifest(release=replace(user.spec, bits=bits)), labels=labels)
     with contextlib.closing(Transport(server, **connection)) as collector:
         return _agreed_spec(collector, own)
+
+
+def pack_release(
+    out: str | os.PathLike[str], own: CollectionSpec, *, server: str, ledger: str | os.PathLike[str]
+) -> bytes:
+    """Every record of the release in ``out``, one after another: the same bytes whenever it is called.
+
+    For another way than HTTP; it costs nothing, as the release was charged in ``ledger`` when it was made.
+
+    Args:
+        own: what is sent; that of the corpus.
+        server: noted beside the release as one that it was sent to, before this returns.
+    """
+    corpus = _charged_corpus(Path(out).absolute(), ledger)
+    log = _UploadLog(corpus, server)
+    log.begin(0, None)
+    return _body(corpus, own, log.secret, range(len(corpus)))
 
 
 def record_id(secret: bytes, number: int) -> bytes:

@@ -66,8 +66,27 @@ def _write(folder: Path, spec: CollectionSpec, moment: Connection, progress: Cou
     digest = hashlib.sha256(b"dp-forward/collected/1\0")
     for row in moment.execute(f"SELECT digest {_COMPLETE}"):
         digest.update(row[0])
-    key, name = digest.hexdigest(), digest.hexdigest()[:32]
-    rows, shards = _rows(moment, corpus), []
+    batches = _batches(moment, spec)
+    write_collected(folder, corpus, _rows(moment, corpus), digest.hexdigest(), batches, progress=progress)
+
+
+def write_collected(
+    folder: Path,
+    corpus: CorpusSpec,
+    rows: Iterator[tuple[bytes, int | None]],
+    key: str,
+    batches: list[ShuffledBatch] | None,
+    *,
+    progress: Count | None = None,
+) -> None:
+    """Write records that were collected as a ``corpus`` that is known as ``key``, in the order given.
+
+    Args:
+        rows: the integers and the label of each record.
+        batches: the sealed ones of a shuffler, which make up the corpus; None where records came otherwise.
+        progress: called with the number of records written so far.
+    """
+    name, shards = key[:32], []
     for number in range(corpus.shards):
         span = corpus.span(number)
         taken = list(islice(rows, len(span)))
@@ -76,8 +95,7 @@ def _write(folder: Path, spec: CollectionSpec, moment: Connection, progress: Cou
         shards.append(write_shard(folder, corpus, noisy, labels.tobytes(), name=name, number=number))
         if progress is not None:
             progress(span.stop)
-    manifest = manifest_bytes(corpus, shards, name=name, corpus=key, shuffled=_batches(moment, spec))
-    write_file(folder / MANIFEST, manifest)
+    write_file(folder / MANIFEST, manifest_bytes(corpus, shards, name=name, corpus=key, shuffled=batches))
 
 
 def _rows(moment: Connection, corpus: CorpusSpec) -> Iterator[tuple[bytes, int | None]]:

@@ -37,7 +37,7 @@ from dp_forward.data.public_text import pack_blocks, read_public_records
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise import Sanitizer
-from dp_forward.progress import Progress
+from dp_forward.progress import Progress, is_first_process
 from dp_forward.split import Split
 from dp_forward.split.device import pick_device
 from dp_forward.split.legal_cuts import check_cut
@@ -86,7 +86,7 @@ def pretrain(
             "plan_digest": plan.digest(),
             "provenance": provenance(),
         }
-        if processes.is_first_process():
+        if is_first_process():
             # Saved aside and then moved, so that a kill leaves no file half written.
             aside = place.checkpoints("result")
             job.start.save(aside)
