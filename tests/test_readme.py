@@ -14,16 +14,18 @@ import pytest
 from dp_forward.privacy import Deployment, NoiseSpec
 from dp_forward.privacy.rounding import percent_up
 from dp_forward.split import FAMILIES
+from dp_forward.train.regimes import Regime
 
 ROOT = Path(__file__).parents[1]
 README, HOME = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/index.md"))
-WORDS = {10: "ten", 11: "eleven", 12: "twelve", 13: "thirteen", 14: "fourteen"}
+WORDS = {3: "three", 4: "four", 10: "ten", 11: "eleven", 12: "twelve", 13: "thirteen", 14: "fourteen"}
 
 
 def test_the_readme_is_short_and_shows_code_before_any_table() -> None:
     assert len(README.splitlines()) <= 150
     assert README.index("```python") < README.index("\n|")
     assert f"of {WORDS[len(FAMILIES)]} families" in README
+    assert f"{WORDS[len(Regime)]} [regimes]" in README
 
 
 @pytest.mark.slow
