@@ -14,6 +14,7 @@ import pytest
 from dp_forward.privacy import Deployment, NoiseSpec
 from dp_forward.privacy.rounding import percent_up
 from dp_forward.split import FAMILIES
+from dp_forward.train.regimes import Regime
 
 ROOT = Path(__file__).parents[1]
 README, HOME = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/index.md"))
@@ -23,6 +24,8 @@ def test_the_readme_is_short_and_shows_code_before_any_table() -> None:
     assert len(README.splitlines()) <= 150
     assert README.index("```python") < README.index("\n|")
     assert f"of {len(FAMILIES)} families" in README
+    assert len(Regime) == 3
+    assert "three [regimes]" in README
 
 
 @pytest.mark.slow
