@@ -146,7 +146,7 @@ def release(
 def read_task(task: Task, split: str) -> tuple[Dataset, Task]:
     """The records of a ``split`` of a ``task`` as a Ray data set, in order, and the task that they are of.
 
-    Files are read on this machine, each by a task of its own, as `dp_forward.data.read_records` reads them.
+    Files are read on this machine, one after another, as `dp_forward.data.read_records` reads them.
     """
     import ray.data
 
@@ -378,11 +378,11 @@ def _batches(dataset: Dataset) -> Iterator[_Columns]:
 
 
 def _on_this_machine() -> dict[str, Any]:
-    """Settings of tasks that read files of this machine: a few, beside the workers."""
+    """Settings of tasks that read files of this machine: one at a time, beside the workers."""
     import ray.data
 
     here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
-    return {"num_cpus": 0, "label_selector": here, "compute": ray.data.TaskPoolStrategy(size=2)}
+    return {"num_cpus": 0, "label_selector": here, "compute": ray.data.TaskPoolStrategy(size=1)}
 
 
 def _refuse_far_workers(place: Place) -> None:
