@@ -54,11 +54,11 @@ def test_its_halves_name_no_file_and_no_quantization(file: str, tmp_path: Path) 
 @pytest.mark.parametrize("family", CAUSAL)
 def test_padding_on_the_left_does_not_move_what_crosses(family: str, pooling: str) -> None:
     front = split_model(tiny(family, "bare"), "output", pooling=pooling).front
-    ids = tiny_inputs(family, rows=7)["input_ids"]
+    ids = tiny_inputs(family, rows=4)["input_ids"]  # so few that Mistral's window reaches the padding
     padded = torch.nn.functional.pad(ids, (5, 0), value=PAD)
     with torch.inference_mode():
         plain = front(input_ids=ids, attention_mask=torch.ones_like(ids))
-        left = front(input_ids=padded, attention_mask=(torch.arange(12) >= 5).long().expand(2, 12))
+        left = front(input_ids=padded, attention_mask=(torch.arange(9) >= 5).long().expand(2, 9))
         blind = front(input_ids=padded, attention_mask=torch.ones_like(padded))
     assert torch.allclose(plain, left, atol=1e-5)
     assert not torch.allclose(plain, blind, atol=1e-3)  # without the mask, padding is read as text
