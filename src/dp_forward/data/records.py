@@ -171,7 +171,9 @@ def columns_shown(
     """The names of the columns as far as an error may show them; ``head`` are some rows of the file."""
     names = list(row.fields)
     record = any(some.fields.get(name) == name for some in (row, *head) for name in names)
-    usual = any(name in known or _is_usual(name, *_USUAL.values(), _OTHERS) for name in names)
+    # Names of questions and answers are too short to tell a header from a record.
+    patterns = (_USUAL["text"], _USUAL["label"], _OTHERS)
+    usual = any(name in known or _is_usual(name, *patterns) for name in names)
     if usual and not record and all(_COLUMN_NAME.fullmatch(name) for name in names):
         return ", ".join(names[:20])
     return f"{len(names)} columns {hidden}"
