@@ -88,6 +88,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "columns.csv": ["a,b", *pairs],
         "one.csv": ["text,label", *["hello there,x"] * 20],
         "few.csv": ["text,label", *pairs[:6]],
+        "entries.csv": ["question,answer", "hello,", "how?,so", "where?,here"],
         "many.csv": ["text,label", *(f"hello {number},l{number}" for number in range(1100))],
         "plan.toml": ["x = 1"],
         "short": ["word"],
@@ -186,6 +187,13 @@ baseline dpsgd columns.csv -e 2 --out o
 baseline dpsgd plan.toml -e 2 --out o
 baseline dpsgd good.csv -e 2 --mode q --out o
 baseline dpsgd good.csv -e 2 --out o --resume --model {{model}}
+route nothing.csv -e 2 --out o
+route columns.csv -e 2 --out o
+route good.csv -e 2 --out run
+route good.csv -e -1 --out o
+route entries.csv -e 2 --out o --model run
+route entries.csv -e 2 --out o --model {{model}} --rows 9999
+route entries.csv -e 2 --out o --model {{model}} --generate run
 release run --out o
 release run plan.toml --out o
 release run columns.csv --out o

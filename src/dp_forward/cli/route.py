@@ -51,7 +51,7 @@ def route(
         how: dict[str, Any] = {"model": model, "rows": rows, "generate": generate}
         made = make_route(found, epsilon=epsilon, progress=bars, **how)
         digests = made.save(out)
-    response = made.response
+    response, accuracy = made.response, made.response.keep
     bits = math.ceil(10 * min(epsilon / math.log(2), math.log2(len(found)))) / 10
     result: dict[str, Any] = {
         "entries": len(found),
@@ -64,7 +64,7 @@ def route(
         "out": str(out),
     }
     said = [
-        f"The entry that the front picks is answered in {100 * response.keep:.1f} % of cases, and in the "
+        f"The entry that the front picks is answered in {100 * accuracy:.1f} % of cases, and in the "
         "others one of the rest, all alike.",
         f"Each question: {response.promise()}. Its release says at most {bits} bits.",
         f"Users get {out / 'front'}; serve {out / 'back'}; ask with dpf ask {out / 'front'} QUESTION.",

@@ -16,6 +16,7 @@ Paper: not in it.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ def generate_replies(
 
     Edges:
         There are only K replies, so they are written once, before anybody asks. A model that says nothing
-        gives an empty one.
+        gives an empty one. A reply ends where the model has no more positions.
     """
     import transformers
 
@@ -157,10 +158,15 @@ def generate_replies(
         given = tokenizer(prompt, return_tensors="pt", add_special_tokens=not tokenizer.chat_template)
         ids = given["input_ids"].to(device)
         mask = given["attention_mask"].to(device)
+        positions = getattr(writer.config, "max_position_embeddings", None) or math.inf
+        room = min(most_tokens, positions - ids.shape[1])
+        if room < 1:
+            rule = "read every prompt and have room for a reply"
+            raise InvalidInput("generate", rule, f"{ids.shape[1]} tokens", "Shorten the prompts.")
         made = writer.generate(
             ids,
             attention_mask=mask,
-            max_new_tokens=most_tokens,
+            max_new_tokens=room,
             do_sample=False,
             pad_token_id=tokenizer.pad_token_id,
         )
