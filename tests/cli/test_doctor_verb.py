@@ -108,7 +108,7 @@ def test_a_damaged_ledger_fails(dpf: Callable[..., Any], tmp_path: Path, damage:
     done = dpf("doctor", "--json", "--ledger", str(path))
     assert (done.code, done.json["sound"]) == (1, False)
     assert _statuses(done.json)["ledger"] == "fail"
-    assert "1 of 21 checks failed." in dpf("doctor", "--ledger", str(path)).out
+    assert re.search(r"\n1 of \d+ checks failed\.", dpf("doctor", "--ledger", str(path)).out)
 
 
 def test_the_ledger_of_this_folder_is_found(

@@ -23,8 +23,6 @@ from typing import Any, BinaryIO, Final
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["check_gguf"]
-
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 """Decoders with rotary positions: they have no table whose size the metadata alone decides."""
 _LARGEST: Final = 8 * 2**30  # bytes of the file

@@ -22,6 +22,8 @@ from dp_forward.split.families import Family, Wiring, base_of, family_of, head_o
 from dp_forward.split.halves import Back, Front, Split, add_width_maps
 from dp_forward.split.legal_cuts import CutInfo, blocks_of, check_cut
 
+__all__ = ["keep_blocks"]
+
 Memo = dict[int, Any]
 
 
