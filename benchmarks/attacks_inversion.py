@@ -306,7 +306,7 @@ def _tiny(folder: Path) -> Bench:
     import torch
     import transformers
 
-    from dp_forward.data.encoded_texts import EncodedTexts
+    from dp_forward.data import EncodedTexts
 
     torch.manual_seed(0)
     vocabulary, rows = 300, 16

@@ -365,9 +365,8 @@ def prepare(args: argparse.Namespace) -> int:
     import torch
 
     from dp_forward.attacks.attribute import keyword_genres
-    from dp_forward.data import FixedLength, Record, read_records, sample_records
+    from dp_forward.data import FixedLength, Record, find_task, read_records, sample_records
     from dp_forward.data.row_files import read_rows
-    from dp_forward.data.tasks import find_task
     from dp_forward.split.pretrained import load_model, load_tokenizer
 
     args.cache.mkdir(parents=True, exist_ok=True)

@@ -34,8 +34,8 @@ from scipy.stats import binom
 
 from dp_forward.attacks.attack_result import exact_interval
 from dp_forward.errors import InvalidInput
+from dp_forward.noise import Released
 from dp_forward.noise.released.grid import Grid, quantise
-from dp_forward.noise.released.released_matrix import Released
 from dp_forward.privacy import AnalyticGaussian, MatrixGaussian, NormBound, PrivUnit
 from dp_forward.privacy.checks import count
 

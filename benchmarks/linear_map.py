@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dp_forward.attacks.attack_result import AttackResult
 from dp_forward.attacks.inversion.recall import Inversion
 from dp_forward.attacks.observations import AnyFront, each_batch
-from dp_forward.data.encoded_texts import EncodedTexts
+from dp_forward.data import EncodedTexts
 from dp_forward.progress import Count
 from dp_forward.split.families import FAMILIES
 from dp_forward.split.halves import NarrowFront

@@ -79,8 +79,7 @@ def jobs() -> dict[str, list[dict[str, Any]]]:
 
 def prepare(args: argparse.Namespace) -> int:
     """Read the splits as `finetune` would, and store their token ids."""
-    from dp_forward.data import FixedLength, read_texts
-    from dp_forward.data.tasks import find_task
+    from dp_forward.data import FixedLength, find_task, read_texts
     from dp_forward.split.pretrained import load_tokenizer
 
     sources = dict(option.split("=", 1) for option in args.data)
@@ -116,7 +115,7 @@ def load(cache: Path, name: str) -> tuple[Any, Any, Any]:
 
 def texts_of(prepared: tuple[Any, Any, Any], rows: int) -> Any:
     """A prepared split at fewer rows, cut as the tokenizer cuts: the last row kept is [SEP]."""
-    from dp_forward.data.encoded_texts import EncodedTexts
+    from dp_forward.data import EncodedTexts
 
     ids, lengths, labels = prepared
     longer = lengths > rows
@@ -135,7 +134,7 @@ def one(
     plan_settings: dict[str, Any], splits: dict[str, Any], folder: Path, limit: int | None
 ) -> dict[str, Any]:
     """Carry out one plan; what is worth keeping of its report."""
-    from dp_forward.data.tasks import find_task
+    from dp_forward.data import find_task
     from dp_forward.train.defaults import effective_plan
     from dp_forward.train.finetune import finetune
     from dp_forward.train.inputs import Inputs, cut_model

@@ -155,7 +155,7 @@ def _jobs(chosen: Mapping[str, Table], words: list[str], priority: int | None, *
 
 
 def _data_paths(data: list[str], corpus: Path | None, wikipedia: Path | None) -> dict[str, str]:
-    from dp_forward.data.sources import parse_data_option
+    from dp_forward.data import parse_data_option
     from reproduction.tables.paper_rows import WIKIPEDIA
     from reproduction.tables.training import CORPUS
 

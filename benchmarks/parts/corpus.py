@@ -79,8 +79,7 @@ def make_front(folder: Path) -> Path:
 def release_one(front: str, records: int, out: str) -> tuple[float, float, float]:
     """Seconds, CPU seconds, and MiB beyond the front and the texts; for a process of its own."""
     from dp_forward.corpus.writer import release_corpus
-    from dp_forward.data import EncodedTexts
-    from dp_forward.data.records import Record
+    from dp_forward.data import EncodedTexts, Record
     from dp_forward.split.artifacts import load_user_side
 
     user = load_user_side(front)

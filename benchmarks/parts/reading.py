@@ -12,9 +12,8 @@ from torch import Tensor
 from benchmarks.board import Board, Part, at_most
 from benchmarks.goals import say
 from benchmarks.timing import seconds, threads
-from dp_forward.data import FixedLength, read_records
+from dp_forward.data import FixedLength, find_task, read_records
 from dp_forward.data.own_data import encode_texts
-from dp_forward.data.tasks import find_task
 from dp_forward.split import split_model
 from dp_forward.split.device import pick_device
 from dp_forward.split.pretrained import load_model, load_tokenizer

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from dp_forward.attacks.attack_result import AttackResult
 from dp_forward.attacks.inversion.recall import Inversion, TokenPrior, counted_tokens, token_table
-from dp_forward.data.encoded_texts import EncodedTexts
+from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count, positive
 from dp_forward.progress import Count

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_forward.data import EncodedTexts, FixedLength, read_texts
-from dp_forward.data.tasks import find_task
+from dp_forward.data import EncodedTexts, FixedLength, find_task, read_texts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy.checks import count
 from dp_forward.split.pretrained import load_tokenizer, model_folder

@@ -17,8 +17,7 @@ from dp_forward.attacks.attribute import attribute_attack, keyword_genres
 from dp_forward.attacks.inversion.nearest_token import invert_nearest
 from dp_forward.attacks.inversion.recall import Inversion, TokenPrior, token_table
 from dp_forward.attacks.membership import SCORES, answers, drop_words, threshold_attack
-from dp_forward.data import EncodedTexts, FixedLength, Record, read_records, sample_records
-from dp_forward.data.tasks import find_task
+from dp_forward.data import EncodedTexts, FixedLength, Record, find_task, read_records, sample_records
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Mechanism, NoiseSpec

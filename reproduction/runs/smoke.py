@@ -129,8 +129,7 @@ def smoke_model(folder: Path) -> ModelSetup:
 
 def smoke_data(folder: Path) -> dict[str, str]:
     """The three tasks and a corpus in files, made of packaged sentences; pairs by whether labels agree."""
-    from dp_forward.data import read_records, sample_records
-    from dp_forward.data.tasks import find_task
+    from dp_forward.data import find_task, read_records, sample_records
 
     folder.mkdir(parents=True, exist_ok=True)
     task = find_task("rotten-tomatoes")

@@ -22,8 +22,7 @@ from typing import Final
 
 from scipy.special import ndtr
 
-from dp_forward.privacy import MVG, TEXT, Budget, calibrate, curve, normalise
-from dp_forward.privacy.paper_mode import PaperReading
+from dp_forward.privacy import MVG, TEXT, Budget, PaperReading, calibrate, curve, normalise
 
 __all__ = [
     "DELTA",

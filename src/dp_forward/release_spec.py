@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import KaryResponse, Mechanism, NoiseSpec
+from dp_forward.privacy import RECORD, KaryResponse, Mechanism, NoiseSpec
 from dp_forward.privacy.checks import count
-from dp_forward.privacy.units import RECORD, refuse_where_rows_mix
+from dp_forward.privacy.units import refuse_where_rows_mix
 
 __all__ = ["ReleaseSpec", "release_width"]
 

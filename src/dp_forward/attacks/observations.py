@@ -17,9 +17,8 @@ from torch import Tensor
 
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput
-from dp_forward.noise import Sanitizer
+from dp_forward.noise import Sanitizer, dequantise, release_batch
 from dp_forward.noise.bounding import apply_bound
-from dp_forward.noise.released.released_matrix import dequantise, release_batch
 from dp_forward.privacy import Mechanism
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix

@@ -30,9 +30,16 @@ from scipy.special import log_expit, log_ndtr, ndtr
 from dp_forward.audit import findings
 from dp_forward.audit.findings import Finding, Floats, cap_sum_z, mean_z, share_off_z
 from dp_forward.errors import InvalidInput
-from dp_forward.noise.released.released_matrix import dequantise
-from dp_forward.privacy import AnalyticGaussian, KaryResponse, MatrixGaussian, Mechanism, PrivUnit, curve
-from dp_forward.privacy.bounds import NormBound
+from dp_forward.noise import dequantise
+from dp_forward.privacy import (
+    AnalyticGaussian,
+    KaryResponse,
+    MatrixGaussian,
+    Mechanism,
+    NormBound,
+    PrivUnit,
+    curve,
+)
 
 Seen = tuple[Floats, Floats]  # releases of two inputs
 

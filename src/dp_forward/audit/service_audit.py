@@ -27,7 +27,7 @@ from dp_forward.audit.findings import Finding, z_of
 from dp_forward.audit.recording_proxy import RecordedClient, Sent
 from dp_forward.audit.released_bytes import REPORTED, ReleasedAudit, audit_matrices
 from dp_forward.errors import refuse_if
-from dp_forward.noise.released.released_matrix import dequantise
+from dp_forward.noise import dequantise
 from dp_forward.privacy import Mechanism
 from dp_forward.progress import Count
 from dp_forward.service.protocol.frame import HEADER_BYTES

@@ -9,11 +9,18 @@ from dp_forward.cli import options, output
 from dp_forward.cli.mechanism_options import PURE, RESPONSES, MechanismRequest, name_assumptions
 from dp_forward.cli.options import MechanismName
 from dp_forward.errors import InvalidInput, refuse_if
-from dp_forward.privacy import Budget, Guarantee, Mechanism, NoiseSpec, PaperReading, RandomizedResponse
+from dp_forward.privacy import (
+    Budget,
+    Deployment,
+    Guarantee,
+    Mechanism,
+    NoiseSpec,
+    PaperReading,
+    RandomizedResponse,
+)
 from dp_forward.privacy import shuffling as c
 from dp_forward.privacy.checks import delta as check_delta
 from dp_forward.privacy.checks import epsilon as check_epsilon
-from dp_forward.privacy.deployment import Deployment
 from dp_forward.privacy.noise_spec import DEFAULT_DELTA
 from dp_forward.privacy.rounding import shown_down, shown_up
 

@@ -29,8 +29,7 @@ from dp_forward.storage.json_files import read_json
 
 if TYPE_CHECKING:
     from dp_forward.attacks.attack_result import AttackResult
-    from dp_forward.data import EncodedTexts, Record
-    from dp_forward.data.tasks import Task
+    from dp_forward.data import EncodedTexts, Record, Task
     from dp_forward.train.plan import Plan
 
 app = options.App(name="attack", help="Attack a trained run, and compare with what it promises.")

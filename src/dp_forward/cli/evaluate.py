@@ -15,7 +15,7 @@ from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.storage.json_files import read_json, write_json
 
 if TYPE_CHECKING:
-    from dp_forward.data.tasks import Task
+    from dp_forward.data import Task
 
 
 def evaluate(
@@ -97,8 +97,9 @@ def task_of_run(plan: Mapping[str, Any], name: str | None, data: Mapping[str, st
     Edges:
         Other data than the run's has nothing of it split off.
     """
+    from dp_forward.data import TASKS
     from dp_forward.data.own_data import task_of
-    from dp_forward.data.tasks import TASKS, task_name
+    from dp_forward.data.tasks import task_name
 
     known = plan.get("task") if name is None else task_name(name)
     refuse_if(known is None, "task", "be given for a run that has none", "nothing", "Such as --task sst2.")

@@ -11,8 +11,7 @@ from dp_forward.cli import options, output
 from dp_forward.errors import LedgerCorrupt, refuse_if
 from dp_forward.ledger import Cap, Ledger, Summary
 from dp_forward.ledger.text_register import TextRegister
-from dp_forward.privacy import Budget
-from dp_forward.privacy.units import parse_unit
+from dp_forward.privacy import Budget, parse_unit
 
 app = options.App(name="ledger", help="Show, check or create a budget ledger.")
 

@@ -150,7 +150,7 @@ def data_paths(given: Sequence[str] | None) -> dict[str, str] | None:
     """``["sst2=PATH"]`` to ``{"sst2": "PATH"}``."""
     if not given:
         return None
-    from dp_forward.data.sources import parse_data_option
+    from dp_forward.data import parse_data_option
 
     return {task: str(path) for task, path in (parse_data_option(option, own=True) for option in given)}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dp_forward.corpus.corpus_spec import CorpusSpec
     from dp_forward.corpus.reader import ReleasedCorpus
     from dp_forward.data import EncodedTexts
-    from dp_forward.data.tasks import Task as TaskSpec
+    from dp_forward.data import Task as TaskSpec
     from dp_forward.service.client.upload import UploadResult
     from dp_forward.split.artifacts import UserSide
 

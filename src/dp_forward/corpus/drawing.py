@@ -14,9 +14,8 @@ from torch import Tensor
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.data import EncodedTexts
+from dp_forward.noise import release_batch, release_labels, serialise
 from dp_forward.noise.folded_record import FoldedCode
-from dp_forward.noise.released.released_label import release_labels
-from dp_forward.noise.released.released_matrix import release_batch, serialise
 from dp_forward.privacy import Mechanism
 from dp_forward.split.artifacts import UserSide
 

@@ -39,7 +39,7 @@ from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.corpus.draw_log import Shard
 from dp_forward.corpus.shuffle_guarantee import ShuffledBatch, check_batches
 from dp_forward.errors import InvalidInput
-from dp_forward.noise.released.released_matrix import dequantise
+from dp_forward.noise import dequantise
 from dp_forward.privacy import Guarantee
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.storage.digests import file_digest, settings_digest

@@ -52,11 +52,10 @@ from typing import Any, Final, Self
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, LabelMechanism
 from dp_forward.errors import InvalidInput, refuse_if
-from dp_forward.privacy import TEXT, Deployment, Notion, RandomizedResponse, ResponseWithPrior
+from dp_forward.privacy import RECORD, TEXT, Deployment, Notion, RandomizedResponse, ResponseWithPrior
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.shuffling import CentralBounds
 from dp_forward.privacy.shuffling.central_epsilon import ASSUMPTIONS, SHUFFLER
-from dp_forward.privacy.units import RECORD
 
 __all__ = ["ShuffledBatch", "central_promise", "hides_whole_texts"]
 

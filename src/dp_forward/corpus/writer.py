@@ -57,8 +57,7 @@ from dp_forward.data import EncodedTexts
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
 from dp_forward.ledger import Cap, Ledger, Release, State
 from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister
-from dp_forward.noise.released.released_label import release_labels
-from dp_forward.noise.released.released_matrix import release, serialise
+from dp_forward.noise import release, release_labels, serialise
 from dp_forward.privacy import Budget
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import UserSide

@@ -27,7 +27,7 @@ from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.checks import probability
 from dp_forward.progress import Count
 
-__all__ = ["EncodedTexts", "encode_records"]
+__all__ = ["encode_records"]
 
 _CHUNK = 1024
 

@@ -20,7 +20,7 @@ from dp_forward.data.sources import open_source, source_name
 from dp_forward.data.tasks import Task, split_name
 from dp_forward.errors import InvalidInput
 
-__all__ = ["Record", "check_rows", "find_column"]
+__all__ = ["check_rows", "find_column"]
 
 Kind = Literal["text", "label", "question", "answer"]
 

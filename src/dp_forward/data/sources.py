@@ -29,7 +29,7 @@ from dp_forward.data.tasks import SPLITS, Task, find_task, task_name
 from dp_forward.errors import InvalidInput
 from dp_forward.storage.digests import bytes_digest
 
-__all__ = ["IN_MEMORY", "absolute_source", "open_source", "parse_data_option"]
+__all__ = ["IN_MEMORY", "absolute_source", "open_source"]
 
 IN_MEMORY: Final = "memory:"  # how the source of records begins that a caller gave, and no file holds
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from dp_forward.errors import InvalidInput
 
-__all__ = ["TASKS", "Task", "find_task", "label_word", "split_name", "task_name"]
+__all__ = ["label_word", "split_name", "task_name"]
 
 SPLITS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}

@@ -29,14 +29,7 @@ from dp_forward.privacy.checks import count
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "FastTokenizer",
-    "FixedLength",
-    "check_prompt",
-    "check_vocabulary",
-    "tokenizer_facts",
-    "tokens_for",
-]
+__all__ = ["FastTokenizer", "check_prompt", "check_vocabulary", "tokenizer_facts", "tokens_for"]
 
 _PLACE: Final = "{text}"
 

@@ -45,9 +45,8 @@ from dp_forward.data.own_data import task_of
 from dp_forward.errors import DpForwardError, InvalidInput
 from dp_forward.ledger import Cap, Ledger, State
 from dp_forward.ledger.text_register import TextRegister
-from dp_forward.noise.released.released_label import release_labels
-from dp_forward.privacy import KaryResponse, NoiseSpec, RandomizedResponse
-from dp_forward.privacy.units import RECORD
+from dp_forward.noise import release_labels
+from dp_forward.privacy import RECORD, KaryResponse, NoiseSpec, RandomizedResponse
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.service.client.upload import pack_release
 from dp_forward.service.protocol.collection import CollectionSpec

@@ -41,8 +41,7 @@ from safetensors.numpy import save
 
 from dp_forward.integrations.federated_node import Fields, Node, answer, collection_of
 from dp_forward.optional_packages import name_extra
-from dp_forward.privacy import Deployment, RandomizedResponse
-from dp_forward.privacy.units import RECORD
+from dp_forward.privacy import RECORD, Deployment, RandomizedResponse
 from dp_forward.service.protocol.collection import CollectionSpec
 from dp_forward.service.shuffler.memory_shuffle import shuffle_bodies
 from dp_forward.split.artifacts import load_user_side

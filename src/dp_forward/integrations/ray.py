@@ -44,11 +44,10 @@ from dp_forward.corpus.draw_store import DrawStore
 from dp_forward.corpus.drawing import ReleaseDrawer
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.writer import private_folder, release_corpus
-from dp_forward.data import EncodedTexts, Task
+from dp_forward.data import EncodedTexts, FixedLength, Task
 from dp_forward.data.records import check_rows, find_column
 from dp_forward.data.row_files import Row, find_split_files
 from dp_forward.data.sources import open_source
-from dp_forward.data.tokens import FixedLength
 from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
 from dp_forward.optional_packages import name_extra
 from dp_forward.progress import Count, Progress, counter

@@ -8,8 +8,8 @@ from typing import Final
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger.terms import Terms
 from dp_forward.ledger.verification import DAY_NS, KEY_BYTES, Release, VerifiedChain
+from dp_forward.privacy import Unit
 from dp_forward.privacy.charge import Charge
-from dp_forward.privacy.units import Unit
 
 LARGEST_PAYLOAD: Final = 2**29
 _LONGEST_MECHANISM: Final = 200

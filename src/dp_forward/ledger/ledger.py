@@ -14,10 +14,10 @@ from dp_forward.errors import InvalidInput, LedgerRestated, refuse_if
 from dp_forward.ledger import admission, ledger_file
 from dp_forward.ledger.terms import Terms
 from dp_forward.ledger.verification import DAY_NS, Release, State, VerifiedChain, check_pages
-from dp_forward.privacy import checks
+from dp_forward.privacy import Unit, checks
 from dp_forward.privacy.cap import Cap
 from dp_forward.privacy.charge import Charge
-from dp_forward.privacy.units import Unit, format_unit
+from dp_forward.privacy.units import format_unit
 from dp_forward.storage.database import Database
 
 

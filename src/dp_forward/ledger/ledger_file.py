@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable, refuse_if
-from dp_forward.privacy.units import RECORD, TEXT, Unit, format_unit, parse_unit, phrase
+from dp_forward.privacy import RECORD, TEXT, Unit, parse_unit, phrase
+from dp_forward.privacy.units import format_unit
 from dp_forward.storage.database import Database, Problem, create_database
 
 BUSY_SECONDS: Final = 30.0

@@ -18,9 +18,9 @@ from typing import Final
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt
 from dp_forward.ledger.ledger_file import DIGEST_BYTES, GENESIS, Event, digest_of, read_mechanism
 from dp_forward.ledger.terms import NO_LIMIT, Terms
+from dp_forward.privacy import Unit
 from dp_forward.privacy.cap import Cap
 from dp_forward.privacy.charge import Charge
-from dp_forward.privacy.units import Unit
 
 KEY_BYTES: Final = range(16, 65)
 DAY_NS: Final = 86_400 * 10**9  # a day of UTC; unix time knows no leap seconds

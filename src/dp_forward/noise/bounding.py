@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dp_forward.privacy.bounds import NormBound
+from dp_forward.privacy import NormBound
 
 __all__ = ["apply_bound"]
 

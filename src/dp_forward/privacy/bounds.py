@@ -42,8 +42,6 @@ from dp_forward.privacy.rounding import brief, nudge_up, shown_up
 from dp_forward.privacy.spectral import spectral_norm_upper
 from dp_forward.privacy.units import Unit
 
-__all__ = ["NormBound", "normalise_rows"]
-
 # A float sum of squares of up to a billion terms is off by far less than this.
 _SHRINK = 1 - 1e-13
 

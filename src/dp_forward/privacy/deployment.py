@@ -49,8 +49,6 @@ from dp_forward.privacy.shuffling import (
 from dp_forward.privacy.shuffling.local_curve import Curve, Floats, curve_epsilon, record_curve
 from dp_forward.privacy.units import LABEL, RECORD, TEXT, Unit
 
-__all__ = ["Deployment"]
-
 _TAIL: Final = 1e-18  # chance of more draws than are counted; added to delta
 
 

@@ -22,8 +22,6 @@ from dp_forward.privacy import checks
 from dp_forward.privacy.rounding import nudge_up
 from dp_forward.privacy.spectral import spectral_norm_upper
 
-__all__ = ["Factor"]
-
 _EPS = float(np.finfo(np.float64).eps)
 _WORST_CONDITION = 1e12
 

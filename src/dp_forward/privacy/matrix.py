@@ -30,8 +30,6 @@ from dp_forward.privacy.gaussian import GaussianNoise, settle
 from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 
-__all__ = ["MatrixGaussian"]
-
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class MatrixGaussian(GaussianNoise):

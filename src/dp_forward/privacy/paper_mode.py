@@ -21,8 +21,6 @@ from dp_forward.privacy.mechanism import Budget
 from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.units import TEXT, TOKEN, Unit
 
-__all__ = ["PaperReading"]
-
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class PaperReading:

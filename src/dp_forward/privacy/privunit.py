@@ -43,8 +43,6 @@ from dp_forward.privacy.rounding import nudge_up, shown_up
 from dp_forward.privacy.solve import last_safe
 from dp_forward.privacy.units import TEXT, Unit
 
-__all__ = ["PrivUnit"]
-
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _FURTHEST = 35.0
 _ROUNDING = 1e-13

@@ -22,7 +22,7 @@ from typing import Final, Literal
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 
-__all__ = ["RECORD", "TEXT", "Unit", "format_unit", "parse_unit", "phrase", "refuse_where_rows_mix"]
+__all__ = ["format_unit", "refuse_where_rows_mix"]
 
 _REMEDY = "Use text, token, phrase:c (c tokens, such as phrase:5), label or record."
 

@@ -39,7 +39,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.data.tokens import FixedLength, tokens_for
+from dp_forward.data import FixedLength
+from dp_forward.data.tokens import tokens_for
 from dp_forward.errors import InvalidInput
 from dp_forward.optional_packages import name_extra
 from dp_forward.privacy import NoiseSpec

@@ -37,7 +37,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.data.tokens import FastTokenizer, FixedLength, tokenizer_facts, tokens_for
+from dp_forward.data import FixedLength
+from dp_forward.data.tokens import FastTokenizer, tokenizer_facts, tokens_for
 from dp_forward.errors import InvalidInput
 from dp_forward.split.cut import Cut, parse_cut
 from dp_forward.split.half_files import ONNX, TOKENIZER

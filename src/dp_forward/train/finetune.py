@@ -25,8 +25,7 @@ from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.writer import release_corpus
 from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput
-from dp_forward.noise import Sanitizer
-from dp_forward.noise.released.released_label import release_labels
+from dp_forward.noise import Sanitizer, release_labels
 from dp_forward.privacy import KaryResponse, Mechanism, RandomizedResponse
 from dp_forward.progress import Progress, counter, is_first_process
 from dp_forward.split import Split

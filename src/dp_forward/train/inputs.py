@@ -7,10 +7,9 @@ from pathlib import Path
 
 import torch
 
-from dp_forward.data import EncodedTexts, FixedLength, Record, read_records, read_texts
+from dp_forward.data import EncodedTexts, FixedLength, Record, Task, find_task, read_records, read_texts
 from dp_forward.data.encoded_texts import encode_records
 from dp_forward.data.public_text import has_labels, read_public_records
-from dp_forward.data.tasks import Task, find_task
 from dp_forward.data.tokens import check_vocabulary, tokens_for
 from dp_forward.errors import InvalidInput
 from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister, compare_texts

@@ -29,7 +29,7 @@ from dp_forward.train.plan_base import (
 from dp_forward.train.regimes import Regime
 
 if TYPE_CHECKING:  # loads torch, which `--help` does without
-    from dp_forward.data.tasks import Task
+    from dp_forward.data import Task
 
 __all__ = ["Plan", "ReleasesPlan"]
 
@@ -171,8 +171,8 @@ class Plan(TaskSettings):
 
     def __post_init__(self) -> None:
         # Not above: both packages load torch, which `--help` does without.
+        from dp_forward.data import find_task
         from dp_forward.data.sources import absolute_source
-        from dp_forward.data.tasks import find_task
         from dp_forward.data.tokens import check_prompt
         from dp_forward.split.cut import parse_cut
 

@@ -25,7 +25,7 @@ from dp_forward.privacy import checks
 from dp_forward.storage.digests import settings_digest
 
 if TYPE_CHECKING:  # loads torch, which `--help` does without
-    from dp_forward.data.tasks import Task
+    from dp_forward.data import Task
 
 __all__ = ["PlanBase", "TaskSettings", "kind_of", "read_settings", "setting_of"]
 
@@ -186,8 +186,9 @@ class TaskSettings(PlanBase):
     )
 
     def __post_init__(self) -> None:
+        from dp_forward.data import TASKS
         from dp_forward.data.own_data import name_task
-        from dp_forward.data.tasks import TASKS, task_name
+        from dp_forward.data.tasks import task_name
 
         # One spelling of a task: what a front has seen is noted, and compared, by name.
         name = task_name(self.task)

@@ -23,7 +23,7 @@ from torch import Tensor
 from dp_forward.attacks.attack_result import AttackResult
 from dp_forward.attacks.inversion.recall import Inversion, counted_tokens
 from dp_forward.attacks.observations import each_batch
-from dp_forward.data.encoded_texts import EncodedTexts
+from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.progress import Count
 

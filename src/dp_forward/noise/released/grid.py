@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import checks
-from dp_forward.privacy.bounds import NormBound
+from dp_forward.privacy import NormBound, checks
 
 __all__ = ["Grid", "quantise"]
 

@@ -31,11 +31,15 @@ from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise.released.coins import choices, coins
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET, keystream
 from dp_forward.noise.released.exact_normal import Entropy
-from dp_forward.privacy import Guarantee, KaryResponse, Mechanism, RandomizedResponse, ResponseWithPrior
-from dp_forward.privacy.deployment import Deployment
+from dp_forward.privacy import (
+    Deployment,
+    Guarantee,
+    KaryResponse,
+    Mechanism,
+    RandomizedResponse,
+    ResponseWithPrior,
+)
 from dp_forward.privacy.response import checked_labels
-
-__all__ = ["release_labels"]
 
 BY_RELEASE = object()
 """Whoever makes a release says so with this."""

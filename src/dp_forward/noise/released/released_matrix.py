@@ -57,13 +57,19 @@ from dp_forward.noise.released.released_label import (
     seal,
 )
 from dp_forward.noise.released.released_privunit import draw_privunit, privunit_step
-from dp_forward.privacy import AnalyticGaussian, Guarantee, KaryResponse, MatrixGaussian, Mechanism, PrivUnit
-from dp_forward.privacy.bounds import NormBound
+from dp_forward.privacy import (
+    AnalyticGaussian,
+    Guarantee,
+    KaryResponse,
+    MatrixGaussian,
+    Mechanism,
+    NormBound,
+    PrivUnit,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Released", "dequantise", "release", "release_batch", "serialise"]
 
 _BLOCK = 1 << 16
 """Entries that are drawn at once: few enough for the cache of a core."""

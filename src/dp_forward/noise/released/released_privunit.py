@@ -53,8 +53,7 @@ from dp_forward.errors import InvalidInput
 from dp_forward.noise.released.coins import coins, words
 from dp_forward.noise.released.exact_normal import NDTRI_ERROR, Entropy
 from dp_forward.noise.released.quantiles import LEAST_PRECISION, quantile, twice_tail
-from dp_forward.privacy import PrivUnit
-from dp_forward.privacy.bounds import normalise_rows
+from dp_forward.privacy import PrivUnit, normalise_rows
 
 PER_UNIT = 8
 """Cells per unit of V: rounding adds 1/768 of the variance."""

@@ -25,8 +25,16 @@ from torch import Tensor, nn
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.bounding import apply_bound
 from dp_forward.noise.simulated.simulated_draws import Generators, add_shaped, draw_privunit, draw_response
-from dp_forward.privacy import MVG, Deployment, Guarantee, KaryResponse, MatrixGaussian, Mechanism, PrivUnit
-from dp_forward.privacy.bounds import NormBound
+from dp_forward.privacy import (
+    MVG,
+    Deployment,
+    Guarantee,
+    KaryResponse,
+    MatrixGaussian,
+    Mechanism,
+    NormBound,
+    PrivUnit,
+)
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.gaussian import GaussianNoise
 

@@ -16,10 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from dp_forward.errors import InvalidInput
 from dp_forward.noise.bounding import SHRINK, axes_of
-from dp_forward.privacy import KaryResponse, NormBound
-from dp_forward.privacy.factor import Factor
-from dp_forward.privacy.matrix import MatrixGaussian
-from dp_forward.privacy.privunit import PrivUnit
+from dp_forward.privacy import Factor, KaryResponse, MatrixGaussian, NormBound, PrivUnit
 
 _AHEAD = 4096
 """Signals drawn at once: a step on a GPU waits for launches, and they depend on no text."""

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerUnavailable, refuse_if
 from dp_forward.ledger import Cap, Ledger, Release, State, Summary
-from dp_forward.noise.released.released_matrix import Released, dequantise, release
+from dp_forward.noise import Released, dequantise, release
 from dp_forward.optional_packages import name_extra
 from dp_forward.privacy import Budget
 from dp_forward.privacy.charge import Charge

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
-from dp_forward.noise.released.released_matrix import Released, serialise
+from dp_forward.noise import Released, serialise
 from dp_forward.privacy.rounding import brief, shown_up
 from dp_forward.split.cut import parse_cut
 

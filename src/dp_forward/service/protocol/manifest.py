@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from dp_forward.errors import DpForwardError, InvalidInput
-from dp_forward.noise.released.released_matrix import release
+from dp_forward.noise import release
 from dp_forward.privacy import KaryResponse, Mechanism, NoiseSpec
 from dp_forward.privacy.charge import Charge
 from dp_forward.release_spec import ReleaseSpec

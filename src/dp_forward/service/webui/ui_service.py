@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dp_forward.errors import BudgetExhausted, InvalidInput
 from dp_forward.ledger import State, Summary
-from dp_forward.noise.released.released_matrix import release_batch
+from dp_forward.noise import release_batch
 from dp_forward.privacy import Deployment, KaryResponse, Notion, PrivUnit
 from dp_forward.privacy.rounding import brief, percent_up, shown_down, shown_up
 from dp_forward.service.client.client import Client

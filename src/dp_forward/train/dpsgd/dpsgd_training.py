@@ -28,9 +28,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from dp_forward.data import FixedLength
-from dp_forward.data.encoded_texts import EncodedTexts
-from dp_forward.data.tasks import Task
+from dp_forward.data import EncodedTexts, FixedLength, Task
 from dp_forward.data.tokens import check_vocabulary
 from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.ledger.text_register import TextRegister

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dp_forward.data.encoded_texts import EncodedTexts
+from dp_forward.data import EncodedTexts
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import checks
 from dp_forward.train.dpsgd.accounting import ignore_warning, sampling
