@@ -50,11 +50,14 @@ def differences_section(setup: ModelSetup, title: str) -> str:
             "kept with probability 0.9; the loss is not said to know",
             f"{same}; the loss is corrected forward",
         ),
-        "QQP": ("363,846 pairs, test 40,320", "a subset: 19,055 pairs, balanced, test 20,212"),
-        "`rows`, `sublayers`": ("all 67,349 texts of SST-2", "20,000 of them"),
+        "QQP": (
+            "363,846 pairs, test 40,320",
+            "a subset: 19,055 pairs, balanced, test 20,212 (GLUE's split was not at hand)",
+        ),
+        "`rows`, `sublayers`": ("all 67,349 texts of SST-2", "20,000 of them, for lack of time on a GPU"),
         "DP-SGD": ("Opacus, the batch, epochs and rate above", f"{same}; the tables of tokens are frozen"),
         "membership": (
-            "some tokens of non-members dropped or replaced",
+            "some tokens of non-members dropped or replaced (text); about half changed (authors' code)",
             "non-members lose 20 % of their words",
         ),
         "inversion, attribute": (
@@ -62,7 +65,10 @@ def differences_section(setup: ModelSetup, title: str) -> str:
             "300 texts; 16,214 of IMDb, all of SST-2 with a genre",
         ),
         "what is attacked for a genre": ("the output embedding", "what crosses at each position"),
-        "tokens of an inversion": ("counted unordered", "counted at their place"),
+        "tokens of an inversion": (
+            "spoken of as unordered (text); counted at their place (authors' code)",
+            "counted at their place",
+        ),
         "token level (Figure 5)": ("accuracy on three tasks", "SST-2 only, for lack of time on a GPU"),
         "d' of 512 and 768 (Table 3)": ("printed", f"not possible: {title} has {setup.columns} columns")
         if setup.columns < 512

@@ -234,7 +234,10 @@ def _progress(tables: Mapping[str, Table], found: Found) -> str:
     counts = [table.counts(found) for table in tables.values()]
     whole, run = (sum(count[place] for count in counts) for place in (0, 1))
     full = sum(cells == done for cells, done in counts)
-    return f"{run} of {whole} measured cells are run, {full} of {len(counts)} tables in full."
+    return (
+        f"{run} of {whole} measured cells are run, {full} of {len(counts)} of our tables in full; what "
+        "their settings lack of the paper's is listed below."
+    )
 
 
 def _listed(tables: Mapping[str, Table], found: Found) -> dict[str, tuple[str, str]]:
@@ -251,8 +254,8 @@ def _not_run(tables: Mapping[str, Table], inputs: PageInputs) -> str:
         plain = f"{_COMMAND} positions"
         example = _command(tables["positions"], inputs).replace(plain, f"{plain} --model {_PAPERS_MODEL}")
         lines.append(
-            f"BERT-base, the paper's model: not run (its weights need a network). `{example}` makes its "
-            "table."
+            f"BERT-base, the paper's model: not run (its weights need a network). `{example}` makes this "
+            "table, and `--model` with `--weights FOLDER` any other."
         )
     for table in tables.values():
         cells, run = table.counts(inputs.found)

@@ -1,1 +1,1 @@
-"""Every table of the paper as cells: what the paper did, what is proved of it, and what stands beside."""
+"""The paper's tables as cells, as far as they can be run here, and what is proved of them."""

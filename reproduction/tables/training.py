@@ -191,8 +191,9 @@ def noisy_queries(setup: ModelSetup) -> Table:
         "training \\ noise at",
         tuple(cells),
         (
-            "Whether a model that never met the noise in training can be asked through it. The noise is the "
-            "paper's for its central epsilon (S = C). All models have our recipe, in place of the paper's.",
+            "Whether a model that never met the noise in training can be asked through it. The noise is "
+            "that of S = C (the authors' experiments) for the paper's central epsilon. All models have our "
+            "recipe, in place of the paper's.",
             "DP-SGD protects the training records and DP-Forward trained `end-to-end` the queries: the rows "
             "promise different things.",
         ),
@@ -258,7 +259,7 @@ def pretraining(setup: ModelSetup) -> Table:
         "pretraining",
         "Noisy pre-training: accuracy by where fine-tuning starts",
         "gain of noise-aware pre-training at four epsilons (SST-2)",
-        "start \\ the paper's epsilon",
+        "start \\ epsilon",
         (*theirs, *sorted(cells, key=lambda cell: cell.row.startswith("gain"))),
         (
             PAPER.says,
@@ -280,7 +281,7 @@ def pretraining(setup: ModelSetup) -> Table:
             "reaches is higher. Fine-tuning and queries have all of the noise.",
         ),
         Chart(
-            "the paper's epsilon",
+            "epsilon",
             "accuracy",
             {
                 "the paper's recipe": tuple(dict.fromkeys(c.row for c in theirs if PROOF not in c.row)),

@@ -70,10 +70,11 @@ class PaperReading:
     def statement(self) -> str:
         """Both numbers, in words."""
         worth, over = self.real.epsilon, "" if self.releases == 1 else f" over {self.releases} releases"
+        each = "" if self.releases == 1 else " for each release"
         c, two_c = self.whose_sensitivity
         return (
-            f"{c} calls sigma {shown_up(self.sigma)} epsilon {self.paper_epsilon:.4g}. By {two_c} it is "
-            f"worth {worth:.4g} at delta {shown_up(self.delta)}{over}: {self.real}"
+            f"{c} calls sigma {shown_up(self.sigma)} epsilon {self.paper_epsilon:.4g}{each}. By {two_c} "
+            f"it is worth {worth:.4g} at delta {shown_up(self.delta)}{over}: {self.real}"
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -168,7 +168,9 @@ def _estimated(
         statement = "The authors' estimate was not asked for."
         return CentralBound("estimate", None, delta, NOBODY, statement)
     estimate = paper_estimate(delta, mu=mu, users=users, epochs=epochs)
-    statement = f"The authors' estimate (subsampled Gaussian, at this S) is {estimate:.4g}, without a theorem"
+    statement = (
+        f"The authors' formula (subsampled Gaussian), at this S, gives {estimate:.4g}, without a theorem"
+    )
     statement += "." if label_epsilon is None else ", and it leaves the labels out."
     return CentralBound("estimate", estimate, delta, NOBODY, statement)
 
