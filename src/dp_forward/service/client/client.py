@@ -174,12 +174,7 @@ class Client:
         return Preview(tokens, self._hidden(tokens), values, noisy)
 
     def ask_many(
-        self,
-        texts: Iterable[Text],
-        *,
-        progress: Count | None = None,
-        at_once: int = 8,
-        resend: bool = False,
+        self, texts: Iterable[Text], *, progress: Count | None = None, at_once: int = 8, resend: bool = False
     ) -> Iterator[Answer]:
         """An answer for each text, in order; ``progress`` is called with how many there are so far.
 

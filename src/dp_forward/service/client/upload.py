@@ -99,12 +99,7 @@ def push_corpus(
 
 
 def check_collector(
-    user: UserSide,
-    labels: Labels,
-    *,
-    bits: int,
-    server: str,
-    **connection: Unpack[Connection],
+    user: UserSide, labels: Labels, *, bits: int, server: str, **connection: Unpack[Connection]
 ) -> CollectionSpec:
     """Ask a server whether it would take a release of this front, before anything is drawn or charged.
 

@@ -36,10 +36,7 @@ WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
 
 
 def export_corpus(
-    place: Place,
-    out: str | os.PathLike[str],
-    *,
-    progress: Count | None = None,
+    place: Place, out: str | os.PathLike[str], *, progress: Count | None = None
 ) -> ReleasedCorpus:
     """All records of a collection that are complete, as a corpus in ``out``, which must be new or empty.
 

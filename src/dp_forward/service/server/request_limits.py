@@ -81,11 +81,7 @@ def busy(what: str = "Too many requests wait. Send the same bytes again.") -> Re
 
 
 def check_head(
-    request: Request,
-    check_length: Callable[[int], None],
-    *,
-    what: str = "A frame",
-    kind: str = _OCTETS,
+    request: Request, check_length: Callable[[int], None], *, what: str = "A frame", kind: str = _OCTETS
 ) -> None:
     """All that can be refused before a byte of the body is read; ``check_length`` raises `Refused`."""
     head = request.headers

@@ -45,13 +45,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dp_forward.errors import (
-    BudgetExhausted,
-    DpForwardError,
-    InvalidInput,
-    LedgerCorrupt,
-    LedgerUnavailable,
-)
+from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.service.client.transport import ServerRefused, ServerUnavailable
 from dp_forward.service.protocol.policy import ProtocolMismatch
 from dp_forward.service.server.request_limits import Refused, json_response, parse_object, read_body, refusal
