@@ -84,14 +84,12 @@ class AnswerCache:
         query = "SELECT label, probabilities FROM answers WHERE key = ? AND server = ?"
         with self._database.transaction(write=False) as connection:
             row = connection.execute(query, (key, server)).fetchone()
-        try:
-            if row is None:
-                return None
-            kept = json.loads(row[1])
+        with contextlib.suppress(ValueError, TypeError):  # none, or damaged; asking again costs nothing
+            label, told = row
+            kept = json.loads(told)
             probabilities, reply = (kept, None) if isinstance(kept, dict) else kept
-            return Said(row[0], dict(probabilities), reply)
-        except (ValueError, TypeError):  # damaged; asking again costs nothing
-            return None
+            return Said(label, dict(probabilities), reply)
+        return None
 
     def __len__(self) -> int:
         with self._database.transaction(write=False) as connection:
@@ -99,7 +97,6 @@ class AnswerCache:
 
     def _refuse(self, problem: Problem) -> LedgerUnavailable:
         remnant = problem.detail if problem.kind == "exists" else self._path.name
-        return LedgerUnavailable(
-            f"The answers beside the ledger could not be read or written ({problem.detail or problem.kind}). "
-            f"Check the disk, or remove {remnant}: asking again costs nothing."
-        )
+        why = f"could not be read or written ({problem.detail or problem.kind})"
+        remedy = f"Check the disk, or remove {remnant}: asking again costs nothing."
+        return LedgerUnavailable(f"The answers beside the ledger {why}. {remedy}")

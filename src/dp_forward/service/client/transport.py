@@ -151,8 +151,8 @@ class Transport:
         self.address = str(url).rstrip("/")
         headers = {"user-agent": "dp-forward", "accept-encoding": "identity", "accept": "application/json"}
         if token is not None:
-            if not token or not token.isascii() or not token.isprintable() or " " in token:
-                raise InvalidInput("token", "be printable ASCII without blanks", "another", "Check the file.")
+            wrong = not token or not token.isascii() or not token.isprintable() or " " in token
+            refuse_if(wrong, "token", "be printable ASCII without blanks", "another", "Check the file.")
             headers["authorization"] = f"Bearer {token}"
         if proxy is not None:
             _check_proxy(proxy, url.host)
@@ -179,8 +179,8 @@ class Transport:
         """
         from dp_forward.service.client.network import NoReply
 
-        problem, wait, made, attempts = "the transport was closed", 0.0, 0, max(1, self._retry.attempts)
-        slow = 0
+        problem, wait, made, slow = "the transport was closed", 0.0, 0, 0
+        attempts = max(1, self._retry.attempts)
         while made < attempts:
             if wait > _TOLD_SECONDS:
                 self._tell(problem, wait)

@@ -91,7 +91,7 @@ class CollectionSpec:
 
     @property
     def label_count(self) -> int | None:
-        """How many labels there are; None where none are collected. For `parse_record`."""
+        """How many labels there are; None where none are collected."""
         return None if self.labels in ("none", "folded") else len(self.manifest.release.labels)
 
     @property
@@ -121,8 +121,9 @@ class CollectionSpec:
     def from_dict(cls, settings: object) -> Self:
         """From what a collector sent, as JSON reads it; anything but a sound form is a `WireError`."""
         if not isinstance(settings, Mapping) or set(settings) != _KEYS:
-            keys = ", ".join(sorted(_KEYS))
-            raise WireError("collection", f"A collection has the keys {keys} and no others")
+            raise WireError(
+                "collection", f"A collection has the keys {', '.join(sorted(_KEYS))} and no others"
+            )
         if type(settings["version"]) is not int or settings["version"] != _VERSION:
             raise WireError("version", f"Version {_VERSION} of collections is spoken here, not the server's")
         manifest = Manifest.from_dict(settings["manifest"])
@@ -178,8 +179,7 @@ def parse_record(data: bytes, *, labels: int | None) -> Record:
     """The record in these bytes; ``labels`` is how many there are, None where none are collected.
 
     Edges:
-        Every defect is a `WireError`: those of a frame, "time" for one that tells it, "label" for a label out
-        of range, or one where none is wanted.
+        The codes of a `WireError` are those of a frame, and "label".
     """
     if not isinstance(data, bytes):
         raise WireError("type", f"A record comes as bytes, not as {type(data).__name__}")

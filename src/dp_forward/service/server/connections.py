@@ -40,9 +40,8 @@ class Connections:
     ) -> None:
         self._most, self._per_address = most, per_address
         self.idle_seconds, self.tls = idle_seconds, tls
-        self._open: dict[LimitedConnection, str | None] = {}
-        self._of = Counter[str | None]()
-        self._silent: dict[LimitedConnection, None] = {}
+        self._open, self._of = dict[LimitedConnection, str | None](), Counter[str | None]()
+        self._silent = dict[LimitedConnection, None]()
 
     @property
     def crowded(self) -> bool:
@@ -106,7 +105,6 @@ class LimitedConnection(H11Protocol):
         await self._inner(scope, receive, watch)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count it, and begin TLS where there is any."""
         self.transport = transport
         if not self._all.add(self, _address(transport)):
             transport.abort()

@@ -98,14 +98,15 @@ class ReplayCache:
         """Remember that these bytes are being answered; the answer is kept unless it fails."""
         self._known.pop(request, None)
         self._known[request] = (digest, pending)
-        pending.add_done_callback(lambda done: self._forget_failure(request, done))
+
+        def forget_failure(done: asyncio.Future[bytes]) -> None:
+            failed = done.cancelled() or done.exception() is not None
+            if failed and self._known.get(request, (b"", None))[1] is done:
+                del self._known[request]
+
+        pending.add_done_callback(forget_failure)
         if len(self._known) > self._most:
             self._known.popitem(last=False)
-
-    def _forget_failure(self, request: bytes, done: asyncio.Future[bytes]) -> None:
-        failed = done.cancelled() or done.exception() is not None
-        if failed and self._known.get(request, (b"", None))[1] is done:
-            del self._known[request]
 
 
 class Handler:
@@ -140,7 +141,7 @@ class Handler:
         longest = len(json.dumps(spec.labels)) + 32 * (2 + len(spec.labels)) + max(map(len, spec.labels)) * 6
         longest += 6 * max(map(len, self._replies_to.values()), default=0)
         self._replays = ReplayCache(min(settings.remembered, 1 + (settings.remembered_mib << 20) // longest))
-        self.batcher: Batcher[Noisy, NDArray[np.float64]] = Batcher(
+        self.batcher = Batcher[Noisy, NDArray[np.float64]](
             BackRunner(provider, self.manifest),
             max_batch=settings.max_batch,
             max_wait_ms=settings.max_wait_ms,
@@ -166,9 +167,9 @@ class Handler:
         return answer
 
     async def _answer(self, data: bytes, user: str | None) -> tuple[str, bytes]:
-        if len(data) != self.manifest.frame_bytes:
-            rule = f"A frame for this server has {self.manifest.frame_bytes} bytes, not {len(data)}"
-            raise WireError("length", rule)
+        size = self.manifest.frame_bytes
+        if len(data) != size:
+            raise WireError("length", f"A frame for this server has {size} bytes, not {len(data)}")
         frame = parse_frame(data)
         offer = self.manifest.offer_for(frame.header, refusal="This is not what the manifest asks for")
         age = time.time() - frame.header.time
@@ -187,7 +188,7 @@ class Handler:
         self._noise_checks[offer.epsilon](frame.values, frame.header.request, user)
         computed = self.batcher.submit((frame.values, offer.step))
         pending = asyncio.create_task(self._write(frame.header.request, computed, user, digest, offer))
-        # A failure that nobody fetches (the client has gone) is not worth a warning.
+        # As in `Batcher.submit`.
         pending.add_done_callback(lambda end: end.cancelled() or end.exception())
         self._replays.begin(frame.header.request, digest=digest, pending=pending)
         # Shielded: whoever hangs up must not take the answer from the one who retries.
@@ -212,13 +213,10 @@ class Handler:
             found = found ** (offer.epsilon / self.manifest.offers[0].epsilon)
             found /= found.sum()
         labels = self.manifest.release.labels
-        answer = {
-            "label": labels[int(found.argmax())],
-            "probabilities": dict(zip(labels, found.tolist(), strict=True)),
-            "request": request.hex(),
-        }
-        if answer["label"] in self._replies_to:
-            answer["reply"] = self._replies_to[str(answer["label"])]
+        label, probabilities = labels[int(found.argmax())], dict(zip(labels, found.tolist(), strict=True))
+        answer = {"label": label, "probabilities": probabilities, "request": request.hex()}
+        if label in self._replies_to:
+            answer["reply"] = self._replies_to[label]
         data = json.dumps(answer, allow_nan=False).encode()
         if self.shared_replays is None:
             return data

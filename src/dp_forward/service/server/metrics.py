@@ -1,7 +1,4 @@
-"""Counters of a server as a Prometheus page (prometheus_client).
-
-Nothing here can hold a payload, a token or a request id: only numbers, and codes of this package's own.
-"""
+"""Counters of a server as a Prometheus page: only numbers, and codes of this package's own."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -54,7 +51,6 @@ class Metrics(Collector):
         return {outcome: times for outcome, times in counts.items() if outcome not in self._hidden}
 
     def collect(self) -> Iterator[Metric]:
-        """The counters; for the registry."""
         for name, what, counts, label in (
             ("dpf_requests", "Requests by outcome.", self.outcomes, "outcome"),
             ("dpf_records", "Training records by outcome.", self.records, "outcome"),

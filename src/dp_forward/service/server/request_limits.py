@@ -1,7 +1,5 @@
 """How a server reads what it is posted, and how it refuses: one way for frames, records and batches.
 
-A refusal is a code for machines, one line for people, and an HTTP status.
-
 Guarantees:
     Nothing is read before the token, the kind and the announced length are right; then no more than allowed,
     and not for longer. Nothing of a body is logged, shown or kept. A refusal never holds a value of a
@@ -51,14 +49,10 @@ _STATUS: Final = {
 """Code -> status; whatever is not here is a malformed or mismatched frame: 400."""
 
 
-json_response: Final = JSONResponse
-"""A response of one JSON object, with its status and headers."""
-
-
 class Refused(DpForwardError):
-    """A request that gets no answer; ``retry_after`` (seconds) is set where the same bytes may succeed.
+    """A request that gets no answer: a code for machines, a line for people, and an HTTP status.
 
-    The response that says so is sent after ``delay`` seconds.
+    ``retry_after`` (seconds) is set where the same bytes may succeed; ``delay`` is that of the response.
     """
 
     exit_code = 4
@@ -67,8 +61,7 @@ class Refused(DpForwardError):
         self, code: str, message: str, *, retry_after: int | None = None, delay: float = 0.0
     ) -> None:
         super().__init__(message)
-        self.delay = delay
-        self.code, self.message, self.retry_after = code, message, retry_after
+        self.code, self.message, self.retry_after, self.delay = code, message, retry_after, delay
 
     @property
     def status(self) -> int:
@@ -76,7 +69,6 @@ class Refused(DpForwardError):
 
 
 def busy(what: str = "Too many requests wait. Send the same bytes again.") -> Refused:
-    """The refusal for load."""
     return Refused("busy", what, retry_after=1)
 
 
@@ -143,14 +135,12 @@ async def read_body(
 
 def refusal(refused: Refused, *, close: bool = False) -> Response:
     """The response that says no."""
-    headers = {}
-    if refused.retry_after is not None:
-        headers["retry-after"] = str(refused.retry_after)
+    headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
     if refused.code == "token":
         headers["www-authenticate"] = "Bearer"
     if close or refused.code == "token":
         headers["connection"] = "close"
-    response = json_response({"error": refused.code, "message": refused.message}, refused.status, headers)
+    response = JSONResponse({"error": refused.code, "message": refused.message}, refused.status, headers)
     return DelayedResponse(response, refused.delay) if refused.delay else response
 
 
@@ -174,7 +164,7 @@ def json_route(path: str, page: Mapping[str, Any], guard: Callable[[Request], ob
 
     async def get(request: Request) -> Response:
         guard(request)
-        return json_response(page)
+        return JSONResponse(page)
 
     return Route(path, get)
 
@@ -198,7 +188,7 @@ def error_handlers(outcomes: Counter[str], *, who: str) -> dict[Any, Any]:
     async def http(request: Request, error: HTTPException) -> Response:
         code = {404: "not_found", 405: "method"}.get(error.status_code, "request")
         outcomes[code] += 1
-        return json_response({"error": code, "message": "There is nothing here."}, error.status_code)
+        return JSONResponse({"error": code, "message": "There is nothing here."}, error.status_code)
 
     async def failed(request: Request, error: Exception) -> Response:
         outcomes["internal"] += 1

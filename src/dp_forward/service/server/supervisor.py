@@ -79,11 +79,7 @@ class Supervisor:
         self._wake, self._alive = os.pipe(), os.pipe()
 
     def run(self, say: Callable[[str], object] = print_line) -> None:
-        """Serve; ``say`` gets the line of a worker once all of them listen for the first time.
-
-        Edges:
-            The error of the first worker is raised where it does not come up.
-        """
+        """Serve; ``say`` gets a worker's line once all listen. The error of a first one that fails is raised."""
         with self._handled_signals():
             try:
                 self._start_worker(self._coming)
@@ -125,7 +121,6 @@ class Supervisor:
             say(json.dumps(first.said))
 
     def _replace(self, worker: _Worker) -> None:
-        """See to it that a worker that ended is missed by nobody."""
         error = DpForwardError(worker.said.get("error", "A worker ended before it listened."))
         error.exit_code = worker.said.get("code", 1)
         if worker.generation == self._coming:

@@ -53,13 +53,8 @@ def run_server(
     listening = listening or bind_socket(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
     tls, shown = settings.tls_cert is not None, f"[{host}]" if ":" in host else host
-    line = {
-        "address": f"{'https' if tls else 'http'}://{shown}:{port}",
-        "host": host,
-        "port": port,
-        "tls": tls,
-        "token": settings.token is not None or settings.store is not None,
-    }
+    address, token = f"{'https' if tls else 'http'}://{shown}:{port}", settings.token or settings.store
+    line = {"address": address, "host": host, "port": port, "tls": tls, "token": token is not None}
 
     def announce() -> None:
         _log.info("the server listens")
@@ -84,9 +79,8 @@ def run_server(
 def bind_socket(host: str, port: int) -> socket.socket:
     """A socket that is bound before anything is printed, so that port 0 is known by then."""
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, proto, _, address = found[0]
         listening = socket.socket(family, kind, proto)
     except OSError:
         raise InvalidInput("host", "be an address of this machine", host, "Use 127.0.0.1.") from None

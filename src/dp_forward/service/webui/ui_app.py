@@ -41,14 +41,14 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.service.client.transport import ServerRefused, ServerUnavailable
 from dp_forward.service.protocol.policy import ProtocolMismatch
-from dp_forward.service.server.request_limits import Refused, json_response, parse_object, read_body, refusal
+from dp_forward.service.server.request_limits import Refused, parse_object, read_body, refusal
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
 from dp_forward.service.webui.ui_service import UiService
@@ -195,12 +195,12 @@ def _call(
             question = parse_object(await read_body(request, MOST_BYTES, seconds=10.0), keys)
             if question is None:
                 raise Refused("body", "This is not a question of this page. Reload it.")
-            return json_response(await asyncio.to_thread(work, question))
+            return JSONResponse(await asyncio.to_thread(work, question))
         except DpForwardError as error:
             code, status, message = _explain(error)
         except Exception:
             code, status, message = "internal", 500, "Something failed on this machine. Ask again."
-        return json_response({"error": code, "message": message}, status)
+        return JSONResponse({"error": code, "message": message}, status)
 
     return post
 
@@ -230,4 +230,4 @@ def _explain(error: DpForwardError) -> tuple[str, int, str]:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return json_response({"error": "not_found", "message": "There is nothing here."}, status)
+    return JSONResponse({"error": "not_found", "message": "There is nothing here."}, status)
