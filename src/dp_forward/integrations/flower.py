@@ -65,12 +65,7 @@ Ask = Callable[[Fields], Mapping[int, Mapping[str, Any]]]
 
 
 def learn(
-    ask: Ask,
-    projection: Path,
-    out: Path,
-    *,
-    epsilon: float | None = None,
-    delta: float | None = None,
+    ask: Ask, projection: Path, out: Path, *, epsilon: float | None = None, delta: float | None = None
 ) -> dict[str, Any]:
     """Ask all nodes for releases, learn from them, and evaluate what was learnt on the nodes.
 
@@ -88,8 +83,8 @@ def learn(
     side = load_user_side(projection / "front")
     spec, noise = collection_of(side), float(epsilon or side.spec.required_noise().epsilon)
     replies = ask({"ask": "release", "collection": json.dumps(spec.as_dict())})
-    sent = {str(node): reply["records"] for node, reply in replies.items() if reply.get("records")}
-    bodies = {node: data for node, data in sent.items() if isinstance(data, bytes)}
+    sent = {str(node): reply.get("records") for node, reply in replies.items()}
+    bodies = {node: data for node, data in sent.items() if data and isinstance(data, bytes)}
     report, left_out = _learn_from(bodies, spec, projection, out, delta)
     left_out.update(str(reply["refused"])[:20] for reply in replies.values() if "refused" in reply)
     learnt = load_user_side(out / "front").front

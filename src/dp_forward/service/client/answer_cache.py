@@ -57,8 +57,7 @@ class AnswerCache:
             raise LedgerUnavailable(told) from None
         self._path = path.with_name(path.name + ".answers")
         self._database = Database.open_or_create(self._path, [_TABLE], refuse=self._refuse)
-        self.close = self._database.close
-        """Give the file back."""
+        self.close = self._database.close  # give the file back
         len(self)  # refuses a damaged file now, before a text is read
 
     def key(self, tokens: Mapping[str, NDArray[np.int64]], public: Mapping[str, Any]) -> bytes:

@@ -48,20 +48,9 @@ from dp_forward.optional_packages import name_extra
 from dp_forward.privacy import Budget
 from dp_forward.privacy.charge import Charge
 from dp_forward.progress import Count
+from dp_forward.service.client import question as asking
 from dp_forward.service.client.answer_cache import AnswerCache
-from dp_forward.service.client.question import (
-    KEPT,
-    Answer,
-    Preview,
-    Question,
-    Said,
-    Text,
-    Tokens,
-    check_answer,
-    check_clock,
-    check_text,
-    refresh_frame,
-)
+from dp_forward.service.client.question import Answer, Preview, Question, Said, Text, Tokens
 from dp_forward.service.client.transport import Call, Connection, Reply, Transport
 from dp_forward.service.protocol.frame import frame_of, parse_frame
 from dp_forward.service.protocol.manifest import Offer
@@ -256,7 +245,7 @@ class Client:
         if self._manifest is not None:
             return self._manifest
         reply = self._transport.send(Call("GET", "/v1/manifest", kept="Nothing was charged."))
-        check_clock(reply.date)
+        asking.check_clock(reply.date)
         self._clock = _clock()
         return reply.json()
 
@@ -270,8 +259,8 @@ class Client:
         if answer is not None:
             return answer
         stored, entry, charge = self._pay(tokens, key, self._agree(policy))
-        request, frame = refresh_frame(stored, int(time.time()))
-        call = Call("POST", "/v1/answer", body=frame, kept=KEPT)
+        request, frame = asking.refresh_frame(stored, int(time.time()))
+        call = Call("POST", "/v1/answer", body=frame, kept=asking.KEPT)
         return Question(call, request, key, entry, charge, truncated)
 
     def _recall(self, key: bytes, *, truncated: bool) -> Answer | None:
@@ -283,7 +272,7 @@ class Client:
 
     def _finish(self, question: Question, reply: Reply) -> Answer:
         """Check and store the server's reply to a question."""
-        found = check_answer(reply.json(), self.policy.release.labels, question.request)
+        found = asking.check_answer(reply.json(), self.policy.release.labels, question.request)
         state = question.entry.state
         try:
             if state is not State.DELIVERED:
@@ -305,7 +294,7 @@ class Client:
 
     def _read(self, text: Text, policy: Policy, name: str) -> tuple[Tokens, bytes, bool]:
         """Read a text: its tokens, the ledger's key for them, and whether it was cut."""
-        check_text(text, name)
+        asking.check_text(text, name)
         fixed, spec, failed = self._user.tokens, self.policy.release, False
         parts = [[part] for part in ((text,) if isinstance(text, str) else text)]
         with self._lock():  # a fast tokenizer must not be used by two threads at once

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Connection", "RetryPolicy", "Transport"]
 
-_HEAD_BYTES: Final = 1 << 17
-"""Read of an answer besides its body: what httpcore takes for one head, and some."""
-_TOLD_SECONDS: Final = 2.0
-"""A pause that is longer is told."""
+_HEAD_BYTES: Final = 1 << 17  # read of an answer besides its body: what httpcore takes for one head, and some
+_TOLD_SECONDS: Final = 2.0  # a pause that is longer is told
 
 
 class ServerRefused(DpForwardError):

@@ -34,7 +34,7 @@ from typing import Any, Final, Unpack
 from dp_forward.corpus.corpus_spec import Labels
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.corpus.writer import ledger_of, private_folder
-from dp_forward.errors import InvalidInput, LedgerUnavailable
+from dp_forward.errors import InvalidInput, LedgerUnavailable, refuse_if
 from dp_forward.ledger import Ledger, State
 from dp_forward.progress import Count
 from dp_forward.service.client.transport import Call, Connection, Transport, send_records
@@ -48,8 +48,7 @@ from dp_forward.storage.json_files import write_json
 
 __all__ = ["UploadResult", "check_collector", "pack_release", "push_corpus"]
 
-_BODY_BYTES: Final = 1 << 20
-"""Of one request: slow lines take a whole one within the time that servers allow."""
+_BODY_BYTES: Final = 1 << 20  # of one request: slow lines take a whole one within the time that servers allow
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,21 @@ def push_corpus(
         corpus = _charged_corpus(Path(out).absolute(), ledger)
         manifest = Manifest(release=replace(corpus.release, cut=cut))
         own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, collector.address)
-        return _push(collector, corpus, own, log, again=again, progress=progress or (lambda done: None))
+        spec = _agreed_spec(collector, own)
+        done = 0 if again else log.here()[0]
+        log.begin(done, spec.shuffler_least)  # before the first byte leaves
+        pushed, at_once = 0, max(1, min(spec.body_records, _BODY_BYTES // own.record_bytes))
+        if done and progress is not None:
+            progress(done)
+        while done < len(corpus):
+            span = range(done, min(done + at_once, len(corpus)))
+            body = _body(corpus, own, log.secret, span)
+            pushed += send_records(collector, "/v1/records", body, len(span))
+            done = span.stop
+            log.advance(done)  # a crash before that costs the sending of one body, and nothing else
+            if progress is not None:
+                progress(done)
+    return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere(), log.here()[1])
 
 
 def check_collector(
@@ -139,21 +152,20 @@ def record_id(secret: bytes, number: int) -> bytes:
 
 def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> ReleasedCorpus:
     """The corpus, whole, and exactly as the ledger knows it."""
-    if not private_folder(place).is_dir():
-        without = "one without its private folder"
-        raise InvalidInput("out", "be a release of your own", without, "Push from where it was made.")
+    found, remedy = "one without its private folder", "Push from where it was made."
+    refuse_if(not private_folder(place).is_dir(), "out", "be a release of your own", found, remedy)
     corpus = ReleasedCorpus.open(place, raw=True)
     key = b""
     with contextlib.suppress(ValueError):
         key = bytes.fromhex(corpus.key)
     with Ledger.open(ledger or ledger_of(place)) as book:
-        found = book.find(key) if len(key) == hashlib.sha256().digest_size else None
-        if found is None:
+        entry = book.find(key) if len(key) == hashlib.sha256().digest_size else None
+        if entry is None:
             rule = "be the one that this release was charged in"
             raise InvalidInput("ledger", rule, "another", "Name it with --ledger.")
-        if found.state is State.RESERVED:
+        if entry.state is State.RESERVED:
             raise InvalidInput("out", "be complete", "a release that was not finished", "Resume it first.")
-        if book.payload(found.id) != (place / MANIFEST).read_bytes():
+        if book.payload(entry.id) != (place / MANIFEST).read_bytes():
             raise InvalidInput(MANIFEST, "be as it was released", "changed", "Bring it back.")
     return corpus
 
@@ -171,9 +183,8 @@ def _agreed_spec(collector: Transport, own: CollectionSpec) -> CollectionSpec:
             # Once more on what was read, so that no two spellings of a value can differ.
             if {**spec.as_dict(), "shuffler": None} == mine:
                 return spec
-    raise ProtocolMismatch(
-        "What the server collects is not said as in this version of dp-forward. Nothing was sent."
-    )
+    told = "What the server collects is not said as in this version of dp-forward. Nothing was sent."
+    raise ProtocolMismatch(told)
 
 
 def _compare(name: str, mine: Any, theirs: Any) -> None:
@@ -187,30 +198,6 @@ def _compare(name: str, mine: Any, theirs: Any) -> None:
             f"The collector wants another release: {name} {there} where the corpus has {here}. "
             "Nothing was sent."
         )
-
-
-def _push(
-    collector: Transport,
-    corpus: ReleasedCorpus,
-    own: CollectionSpec,
-    log: "_UploadLog",
-    *,
-    again: bool,
-    progress: Count,
-) -> UploadResult:
-    spec = _agreed_spec(collector, own)
-    done = 0 if again else log.here()[0]
-    log.begin(done, spec.shuffler_least)  # before the first byte leaves
-    pushed, at_once = 0, max(1, min(spec.body_records, _BODY_BYTES // own.record_bytes))
-    if done:
-        progress(done)
-    while done < len(corpus):
-        span = range(done, min(done + at_once, len(corpus)))
-        pushed += send_records(collector, "/v1/records", _body(corpus, own, log.secret, span), len(span))
-        done = span.stop
-        log.advance(done)  # a crash before that costs the sending of one body, and nothing else
-        progress(done)
-    return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere(), log.here()[1])
 
 
 def _body(corpus: ReleasedCorpus, own: CollectionSpec, secret: bytes, span: range) -> bytes:
@@ -242,8 +229,7 @@ class _UploadLog:
         self.secret = read_secret(secret, remedy=remedy)
 
     def here(self) -> tuple[int, int | None]:
-        """How many records, from the first, are on the server's disk, and the smallest batch that it promised
-        at any time of sending."""
+        """How many records are on the server's disk, and the smallest batch that it ever promised."""
         return self._entry(self._read()[0])
 
     def elsewhere(self) -> bool:
@@ -260,7 +246,6 @@ class _UploadLog:
             servers[self.server] = {"records": records, "least": least}
 
     def advance(self, records: int) -> None:
-        """Store how far this server has come."""
         with self._update() as servers:
             servers[self.server] = {"records": records, "least": self._entry(servers)[1]}
 
@@ -296,6 +281,5 @@ def _writable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LedgerUnavailable(
-            f"Nothing can be written to the private folder: {error.strerror}. Nothing is lost: push again."
-        ) from None
+        told = f"Nothing can be written to the private folder: {error.strerror}. Nothing is lost: push again."
+        raise LedgerUnavailable(told) from None

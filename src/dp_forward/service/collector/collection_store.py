@@ -55,8 +55,7 @@ class Collection:
 
     def __init__(self, place: Place, spec: CollectionSpec, store: Store) -> None:
         self.place, self._spec, self._store = place, spec, store
-        self.close = store.close
-        """Close the store; closing twice is harmless."""
+        self.close = store.close  # close the store; closing twice is harmless
         self.snapshot = store.snapshot
         """One moment of the collection, on a connection of its own; what is added meanwhile is not seen."""
 

@@ -39,10 +39,8 @@ from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.users import Guard, Users
 
-_AT_ONCE: Final = 16
-"""So many bodies are checked and stored at a time; each may take 8 MiB."""
-_MOST_READ: Final = 128 << 20
-"""So many bytes of bodies that are not whole yet are held."""
+_AT_ONCE: Final = 16  # so many bodies are checked and stored at a time; each may take 8 MiB
+_MOST_READ: Final = 128 << 20  # so many bytes of bodies that are not whole yet are held
 _BATCH: Final = re.compile(r"[0-9a-f]{32}")
 _SEAL_BYTES: Final = 200
 

@@ -36,8 +36,7 @@ RECORD_LABEL_BYTES: Final = 4
 ID_BYTES: Final = 16
 
 _LABEL: Final = struct.Struct("<i")
-ID_AT: Final = slice(96, 96 + ID_BYTES)
-"""Where the id lies in a header."""
+ID_AT: Final = slice(96, 96 + ID_BYTES)  # where the id lies in a header
 _VERSION: Final = 1
 _KEYS: Final = {"version", "manifest", "labels", "shuffler"}
 _MOST_HIDING: Final = 1 << 30

@@ -54,10 +54,8 @@ class Batcher(Generic[T, R]):
         self._queue: SimpleQueue[_Waiting[T, R] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="dpf-back", daemon=True)
         self._thread.start()
-        self.waiting = self._queue.qsize
-        """How many requests wait, those that are being computed not counted."""
-        self.stopping = False
-        """Whether new requests are refused."""
+        self.waiting = self._queue.qsize  # how many requests wait, those that are being computed not counted
+        self.stopping = False  # whether new requests are refused
 
     @property
     def full(self) -> bool:

@@ -27,8 +27,7 @@ import h11
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_FOR_HEALTH: Final = 32
-"""Connections beyond the limit, on which only health is answered."""
+_FOR_HEALTH: Final = 32  # connections beyond the limit, on which only health is answered
 _PAUSE_SECONDS: Final = 1.0
 
 

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from prometheus_client import Gauge, Histogram
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.service.protocol.frame import WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest, Offer
 from dp_forward.service.server.batching import Batcher
@@ -55,27 +55,24 @@ class BackRunner:
         self._device = torch.device("cpu") if weight is None else weight.device
         # A back that cannot answer is refused at the start, not at the first request.
         blank = np.zeros((manifest.release.matrix_rows, manifest.release.width), dtype=np.int8)
-        found = self._logits([(blank, manifest.step)])
-        if found is None or tuple(found.shape) != (1, len(self._labels)):
-            shape = "none" if found is None else tuple(found.shape[1:])
-            rule = f"answer with one number for each of the {len(self._labels)} labels"
-            raise InvalidInput("back", rule, shape, "Serve the back of a classifier.")
+        found = getattr(self._output([(blank, manifest.step)]), "logits", None)
+        shape, labels = (
+            tuple(found.shape[1:]) if isinstance(found, torch.Tensor) else "none",
+            len(self._labels),
+        )
+        rule = f"answer with one number for each of the {labels} labels"
+        refuse_if(shape != (labels,), "back", rule, shape, "Serve the back of a classifier.")
 
     def __call__(self, batch: Sequence[Noisy]) -> list[NDArray[np.float64]]:
         """Probabilities of each request, in the order of the labels."""
-        logits = self._logits(batch)
-        if logits is None:
-            raise RuntimeError("no logits")
-        return list(torch.softmax(logits.double(), dim=-1).cpu().numpy())
+        return list(torch.softmax(self._output(batch).logits.double(), dim=-1).cpu().numpy())
 
-    def _logits(self, batch: Sequence[Noisy]) -> torch.Tensor | None:
+    def _output(self, batch: Sequence[Noisy]) -> Any:
         noisy = np.empty((len(batch), *batch[0][0].shape), dtype=np.float32)
         for place, (values, step) in zip(noisy, batch, strict=True):
             np.multiply(values, np.float32(step), out=place)
         with torch.inference_mode():
-            output = self._back(torch.from_numpy(noisy).to(self._device))
-        found = getattr(output, "logits", None)
-        return found if isinstance(found, torch.Tensor) else None
+            return self._back(torch.from_numpy(noisy).to(self._device))
 
 
 class ReplayCache:

@@ -34,11 +34,9 @@ class Metrics(Collector):
         """Requests by code: "ok", "resent" (a retry that got its answer again), or why it was refused."""
         self.records: Counter[str] = Counter()
         """Training records by outcome: "stored", or "known" (sent before)."""
-        self.classes: Counter[str] = Counter()
-        """Answers and bodies of records by class of user."""
+        self.classes: Counter[str] = Counter()  # answers and bodies of records by class of user
         self._counters: list[tuple[str, str, Callable[[], float]]] = []
-        self.registry = CollectorRegistry()
-        """What else the page shows registers itself here."""
+        self.registry = CollectorRegistry()  # what else the page shows registers itself here
         self.registry.register(self)
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 

@@ -69,17 +69,14 @@ from dp_forward.service.server.request_limits import Refused
 _log = logging.getLogger("dp_forward.service")
 
 MOST_FALSE_REFUSALS: Final = 1e-9
-_FOR_TESTS: Final = 4e-10
-"""What the tests may use up; the rest is left for clamping."""
+_FOR_TESTS: Final = 4e-10  # what the tests may use up; the rest is left for clamping
 _SAFE: Final = 1e-6
 """How far a quantile is moved outwards, relatively: far beyond its error, far below what matters."""
 _RARE: Final = 1e-11
 _SMALLEST: Final = 1e-290
-_RUN_RATE: Final = 1e-15
-"""How rarely a run begins at a given honest release: 1e-9 among a million."""
+_RUN_RATE: Final = 1e-15  # how rarely a run begins at a given honest release: 1e-9 among a million
 _LONGEST_RUN: Final = 1000
-_MOST_RUNS: Final = 10_000
-"""Of so many users at a time a run is remembered."""
+_MOST_RUNS: Final = 10_000  # of so many users at a time a run is remembered
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,7 @@ class ReplayStore:
         self._of = of.encode()
         self._store = open_store(place, _TABLES, refuse=_refuse, name="replays", durable=False)
         self._seconds, self._cleaned = seconds, 0.0
-        self.close = self._store.close
-        """Close the store; closing twice is harmless."""
+        self.close = self._store.close  # close the store; closing twice is harmless
 
     def read(self, request: bytes, digest: bytes) -> bytes | None:
         """The answer to these bytes; None for a new id; `Refused` for other bytes."""

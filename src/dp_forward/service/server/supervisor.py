@@ -43,8 +43,7 @@ _log = logging.getLogger("dp_forward.service")
 
 _PAUSE_S, _LONGEST_PAUSE_S, _TRIES = 0.5, 30.0, 5
 _DRAIN_S: Final = 1.0
-_KILL_AFTER_S: Final = 10.0
-"""After the time that a server has to stop; then a worker is killed."""
+_KILL_AFTER_S: Final = 10.0  # after the time that a server has to stop; then a worker is killed
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 Work = Callable[[socket.socket, Callable[[str], object], Callable[[uvicorn.Server], None]], None]
@@ -79,7 +78,7 @@ class Supervisor:
         self._wake, self._alive = os.pipe(), os.pipe()
 
     def run(self, say: Callable[[str], object] = print_line) -> None:
-        """Serve; ``say`` gets a worker's line once all listen. The error of a first one that fails is raised."""
+        """Serve; ``say`` gets a worker's line once all listen. The error of a first that fails is raised."""
         with self._handled_signals():
             try:
                 self._start_worker(self._coming)

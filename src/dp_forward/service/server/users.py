@@ -90,8 +90,7 @@ class UserStore:
             return InvalidInput("store", rule, problem.kind, "Name another.")
 
         self._database = open_store(place, _SCHEMA, refuse=refuse, name="users")
-        self.close = self._database.close
-        """Close the store; closing twice is harmless."""
+        self.close = self._database.close  # close the store; closing twice is harmless
         self._pruned = 0
 
     def add(self, name: str, *, per_day: int | None = None, group: str = "user") -> str:

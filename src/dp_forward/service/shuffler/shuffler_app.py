@@ -53,10 +53,8 @@ _log = logging.getLogger("dp_forward.service")
 
 RETRY: Final = transport.RetryPolicy(longest=10.0, timeout=30.0)
 """For the transport to a collector."""
-_RETRY_SECONDS: Final = 15.0
-"""Between two rounds of attempts, when a round has failed."""
-_LOOK_SECONDS: Final = 5.0
-"""Between two looks at a store that other processes may have left a batch in."""
+_RETRY_SECONDS: Final = 15.0  # between two rounds of attempts, when a round has failed
+_LOOK_SECONDS: Final = 5.0  # between two looks at a store that other processes may have left a batch in
 
 
 def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> int:
@@ -103,8 +101,7 @@ class Forwarder:
     def __init__(self, store: ShufflerStore, collector: Transport, *, at_once: int) -> None:
         self._store, self._collector, self._at_once = store, collector, at_once
         self._due = threading.Event()
-        self.wake = self._due.set
-        """Records have come: see whether a batch is due."""
+        self.wake = self._due.set  # records have come: see whether a batch is due
         self._thread = threading.Thread(target=self._run, name="dpf-forward", daemon=True)
         self.batches = self.records = self.failures = 0
         """Batches sealed since the start, records in them, and rounds of attempts that failed."""

@@ -4,8 +4,6 @@ They return plain dictionaries for JSON. Every number that people read as a prom
 never flatters.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 import time
@@ -120,15 +118,10 @@ class UiService:
         if answer.charge == 0:
             what = "answered from this disk" if answer.stored else "stored release sent again"
             self._free.append({"time": time.time() * 1e3, "charge": "0", "what": what})
+        names = ("label", "reply", "probabilities", "charge", "resent", "stored", "truncated")
         return {
-            "label": answer.label,
-            "reply": answer.reply,
-            "probabilities": answer.probabilities,
-            "charge": answer.charge,
+            **{name: getattr(answer, name) for name in names},
             "shown_charge": brief(shown_up(answer.charge)),
-            "resent": answer.resent,
-            "stored": answer.stored,
-            "truncated": answer.truncated,
             "budget": _budget(self._client.summary()),
             "history": self._history(),
             "picture": None if values is None else _picture(values),
