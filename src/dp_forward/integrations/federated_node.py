@@ -167,18 +167,10 @@ def _release(node: Node, wanted: object) -> bytes:
     with suppress(ValueError, RecursionError):
         theirs = json.loads(wanted) if isinstance(wanted, str) else None
     if theirs != own:
-        raise Mismatch(
-            "The server collects something else, such as other noise, than this node's front makes."
-        )
-    release_corpus(
-        node.user,
-        node.records,
-        node.releases,
-        bits=node.collection.manifest.release.bits,
-        budget=node.cap.epsilon,
-        register=node.register,
-        resume=True,
-    )
+        raise Mismatch("The server collects something else, such as other noise, than this node makes.")
+    bits, budget = node.collection.manifest.release.bits, node.cap.epsilon
+    own_texts: dict[str, Any] = {"budget": budget, "register": node.register}
+    release_corpus(node.user, node.records, node.releases, bits=bits, resume=True, **own_texts)
     return pack_release(node.releases, node.collection, server=_SERVER, ledger=ledger_of(node.releases))
 
 
@@ -192,13 +184,11 @@ def _evaluate(node: Node, scores: object, epsilon: object) -> bytes:
         raise InvalidInput("held_out", "be labelled records", "none", "Give this node some, to evaluate on.")
     response, ledger = RandomizedResponse(epsilon, 2), ledger_of(node.releases)
     ledger.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    asked, path = (
-        f"{epsilon!r} {held.fingerprint()}\n".encode() + scores,
-        ledger.with_name("evaluation.secret"),
-    )
+    path = ledger.with_name("evaluation.secret")
     with suppress(FileExistsError):
         make_secret(path)
     secret = read_secret(path, remedy="Bring it back: it knows what was charged.")
+    asked = f"{epsilon!r} {held.fingerprint()}\n".encode() + scores
     key = hmac.digest(secret, b"dp-forward/evaluation/1\0" + asked, "sha256")
     charge, name = response.charge(), "evaluation: k-ary-response per record"
     with TextRegister(node.register) as known, Ledger.open_or_create(ledger, cap=node.cap) as book:

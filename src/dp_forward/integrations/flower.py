@@ -16,8 +16,7 @@ them there is the local promise alone. The central epsilon is for whoever sees o
 shuffle: RUN, which holds the releases in an order of its own and no name of a node.
 
 Guarantees:
-    What leaves a node is what `federated_node` promises, whatever this server does. RUN holds the releases in
-    an order of its own and no name of a node. Nothing that came is unpickled.
+    What leaves a node is what `federated_node` promises, whatever this server does. Nothing is unpickled.
 Edges:
     The central epsilon counts other nodes as honest: nodes that the server runs itself hide nobody.
     A reply that is not sound leaves its node out. A server that was killed asks again, at no cost; one whose

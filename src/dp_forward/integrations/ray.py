@@ -4,16 +4,14 @@
     corpus = release(dataset, "run/projection/front", "releases")
 
 The texts are read and tokenised in parallel into the private folder of the release, so memory does not grow
-with their number. Then `corpus.writer` charges the release, as it always does, and takes the draws of one
-piece after another from a `corpus.draw_store.DrawStore`, which the actors fill. What lies in `out` is the
-same corpus as without Ray.
+with their number. Then `corpus.writer` charges the release and takes the draws, piece after piece, from a
+`corpus.draw_store.DrawStore`, which the actors fill. What lies in `out` is the same corpus as without Ray.
 
 Guarantees:
     A record is charged and drawn once, whatever Ray runs again. An actor charges its records in the store and
-    commits their draws there before it says that they are done; the draws themselves never travel through
-    Ray. A task that is retried finds them. A killed worker or driver loses nothing that was committed, and
-    the same call with ``resume=True`` continues.
-    The ledger is charged before the first task that draws begins.
+    commits their draws there before it says that they are done, so a task that is retried finds them; the
+    draws never travel through Ray. A killed worker or driver loses nothing that was committed, and the same
+    call with ``resume=True`` continues. The ledger is charged before the first task that draws begins.
 Edges:
     The order of the data set is the order of the records, and must be the same when a release is resumed; it
     is compared before anything is drawn. Where another engine, or another kind of store, resumes, it is
@@ -291,14 +289,14 @@ class _Drawing:
             texts = EncodedTexts(piece, pads_left=self._user.tokens.causal)
             texts = texts.subset([record - records[0] for record in todo])
             noisy, labels = self._drawer.reading(texts).draw(range(len(todo)))
-            size, label = len(noisy) // len(todo), len(labels) // len(todo)
-            self._store.add(
-                [
-                    (record, noisy[at * size : (at + 1) * size], labels[at * label : (at + 1) * label])
-                    for at, record in enumerate(todo)
-                ]
-            )
+            parts = (_split(noisy, len(todo)), _split(labels, len(todo)))
+            self._store.add(list(zip(todo, *parts, strict=True)))
         return {"first": np.array(records[:1])}
+
+
+def _split(data: bytes, parts: int) -> list[bytes]:
+    size = len(data) // parts
+    return [data[at * size : (at + 1) * size] for at in range(parts)]
 
 
 def _read_rows(batch: _Columns, task: Task, split: str) -> Iterator[dict[str, list[Any]]]:

@@ -36,6 +36,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Self, Unpack
 
@@ -59,8 +60,7 @@ from dp_forward.split.artifacts import AskingSide, front_of, load_asking_side
 
 __all__ = ["Client"]
 
-_CLOCK_SECONDS: Final = 60.0
-"""A clock that moved by more than this was set, or the machine slept: the server is asked for its time."""
+_CLOCK_SECONDS: Final = 60.0  # a clock that moved by more was set, or the machine slept
 
 
 class Client:
@@ -342,16 +342,8 @@ class Client:
     def _answer(self, found: Said, charge: Charge | None = None, **flags: bool) -> Answer:
         summary = self._ledger.summary()
         paid = 0.0 if charge is None else charge.epsilon(summary.delta)
-        return Answer(
-            label=found.label,
-            probabilities=found.probabilities,
-            reply=found.reply,
-            charge=paid,
-            charged=summary.charged,
-            spent=summary.spent,
-            remaining=summary.usable,
-            **flags,
-        )
+        rest: dict[str, Any] = {"charge": paid, "charged": summary.charged, "spent": summary.spent, **flags}
+        return Answer(**asdict(found), remaining=summary.usable, **rest)
 
     def _lock(self) -> threading.Lock:
         """The lock of this process; one that was held at a fork is never given back in the child."""

@@ -19,15 +19,13 @@ from dp_forward.service.protocol.frame import HEADER_BYTES, MOST_AHEAD_S, MOST_B
 
 __all__ = ["Preview"]
 
-KEPT: Final = "The release is kept, and is resent free."
-"""What is said of a text that was charged and has no answer."""
+KEPT: Final = "The release is kept, and is resent free."  # said where a charged text has no answer
 
 Text = str | tuple[str, str]
 """What is asked about: one text, or a pair of them in one release."""
 Tokens = Mapping[str, NDArray[np.int64]]
 
-_FRESH_SECONDS: Final = 6 * 3600
-"""Servers refuse frames with an old time, so a stored release gets a new header after this long."""
+_FRESH_SECONDS: Final = 6 * 3600  # a stored release gets a new header after this: servers refuse old times
 
 
 @dataclass(frozen=True, kw_only=True)

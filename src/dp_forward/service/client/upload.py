@@ -4,16 +4,15 @@
     OUT.private/push.secret    32 random bytes: they make the ids of the records
     OUT.private/push.json      which servers were sent to, and how many records each has acknowledged
 
-Nothing is drawn here. A record's bytes are a function of the corpus, its number and the secret, so an
-interrupted upload is started again, and the server knows what it has. The id of record i is the first 16
+Nothing is drawn or charged here. A record's bytes are a function of the corpus, its number and the secret, so
+an interrupted upload is started again, and the server knows what it has. The id of record i is the first 16
 bytes of HMAC-SHA256(secret, "dp-forward/push/1", 0, i): without the secret it tells nothing, not even i.
 
 Guarantees:
     Before a record is read, the corpus is compared with the ledger: only a release that was charged and is
     complete, with the very manifest that the ledger stored, is pushed. Before a record is sent, what the
-    server collects is compared with the corpus, field by field: `ProtocolMismatch` where they differ. Every
-    time that a record is sent, it is the same integers under the same id: it stays one record, and one
-    release. It costs nothing: the release was charged when it was made.
+    server collects is compared with the corpus, field by field: `ProtocolMismatch` where they differ. A
+    record that is sent again is the same integers under the same id: one record, and one release.
 Edges:
     A server that forgot what it had (another disk) looks like one that has it all: use ``again``.
     The records go in the order of the corpus; the server sees that, and from where they come. Only a
@@ -116,10 +115,7 @@ def check_collector(
 ) -> CollectionSpec:
     """Ask a server whether it would take a release of this front, before anything is drawn or charged.
 
-    ``labels`` is what is sent of them; ``connection`` as of `Client`.
-
-    Edges:
-        As `push_corpus`: `ProtocolMismatch` where it collects something else.
+    ``labels`` is what is sent of them; ``connection`` as of `Client`. Errors are those of `push_corpus`.
     """
     user.spec.required_noise()
     own = CollectionSpec(manifest=Manifest(release=replace(user.spec, bits=bits)), labels=labels)
@@ -194,14 +190,11 @@ def _compare(name: str, mine: Any, theirs: Any) -> None:
     elif theirs != mine or isinstance(theirs, bool) != isinstance(mine, bool):  # True equals 1
         there = "other keys" if isinstance(theirs, dict) else shown(theirs)
         here = "others" if isinstance(mine, dict) else shown(mine)
-        raise ProtocolMismatch(
-            f"The collector wants another release: {name} {there} where the corpus has {here}. "
-            "Nothing was sent."
-        )
+        told = f"The collector wants another release: {name} {there} where the corpus has {here}"
+        raise ProtocolMismatch(f"{told}. Nothing was sent.")
 
 
 def _body(corpus: ReleasedCorpus, own: CollectionSpec, secret: bytes, span: range) -> bytes:
-    """The records of a span, one after another; the same bytes whenever it is called."""
     batch = corpus.__getitems__(span)
     values, body = batch["values"].numpy().astype(corpus.release.integers, copy=False), bytearray()
     labels = batch["labels"].tolist() if "labels" in batch else [None] * len(span)
@@ -214,8 +207,8 @@ def _body(corpus: ReleasedCorpus, own: CollectionSpec, secret: bytes, span: rang
 class _UploadLog:
     """Upload log in the private folder: the secret of the ids, and how far each server has come.
 
-    The secret is made before the first record leaves. Without it every record would go out under a second id,
-    so where there is a log and no secret, nothing is sent. Uploads side by side take turns at the log.
+    Without the secret every record would go out under a second id, so where there is a log and no secret,
+    nothing is sent. Uploads side by side take turns at the log.
     """
 
     def __init__(self, corpus: ReleasedCorpus, server: str) -> None:

@@ -56,8 +56,7 @@ class Collection:
     def __init__(self, place: Place, spec: CollectionSpec, store: Store) -> None:
         self.place, self._spec, self._store = place, spec, store
         self.close = store.close  # close the store; closing twice is harmless
-        self.snapshot = store.snapshot
-        """One moment of the collection, on a connection of its own; what is added meanwhile is not seen."""
+        self.snapshot = store.snapshot  # one moment of the collection, on a connection of its own
 
     @classmethod
     def open(cls, place: Place) -> Self:

@@ -5,17 +5,13 @@
     POST /v1/batches/{32 hex}/records  the same into a batch, by a shuffler with a token of its own
     POST /v1/batches/{32 hex}/seal     {"records": N} -> {"sealed": true} where exactly N are stored
 
-Every record is checked for its format, its spec, its label and the spread of its noise. One bad record
-refuses the whole body.
+Every record is checked for its format, its spec, its label and the spread of its noise (`noise_check`). One
+bad record refuses the whole body.
 
 Guarantees:
     A body is stored whole or not at all, and 200 means that it is on disk. Nothing is read without the token,
     and no more than 8 MiB. All bodies on their way hold 128 MiB at most: the one that has taken longest gives
-    way ("slow"). Nothing of a payload is logged, shown in a refusal or kept
-    of a body that is refused.
-Edges:
-    A client that forgot its noise is refused, as far as the spread of so few numbers can tell
-    (`check_noise`). A client that lies harms nobody but himself.
+    way ("slow"). Nothing of a payload is logged, shown in a refusal or kept of a body that is refused.
 """
 
 import asyncio

@@ -243,9 +243,7 @@ class Manifest:
             raise WireError("version", f"Version {VERSION} of the protocol is spoken here, not the server's")
         noise, labels, epsilons = settings["noise"], settings["labels"], settings["epsilons"]
         if not isinstance(noise, Mapping) or set(noise) != set(_NOISE_TYPES):
-            raise WireError(
-                "manifest", "The noise of a manifest has all keys of a choice of noise, and no others"
-            )
+            raise WireError("manifest", "The noise has the keys of a choice of noise, all of them")
         listed = isinstance(labels, list) and isinstance(epsilons, list) and len(epsilons) < _MOST_OFFERS
         numbers = listed and all(type(n) in (int, float) and abs(n) <= MOST_ENTRIES for n in epsilons)
         scalars = all(  # JSON's scalars, each of its own kind and of a sane size

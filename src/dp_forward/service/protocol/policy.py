@@ -112,10 +112,8 @@ class Policy:
         budgets = {name: (getattr(self.noise, name), getattr(wanted, name)) for name in ("epsilon", "delta")}
         for name, (mine, theirs) in budgets.items():
             if not theirs <= mine:  # also a NaN
-                wanted_less = (
-                    f"The server wants less noise: {name} {shown(theirs)} where the front allows {mine}"
-                )
-                raise _mismatch(wanted_less)
+                told = f"The server wants less noise: {name} {shown(theirs)} where the front allows {mine}"
+                raise _mismatch(told)
         name, (mine, theirs) = next((n, pair) for n, pair in budgets.items() if pair[0] != pair[1])
         raise ProtocolMismatch(
             f"The server wants more noise: {name} {shown(theirs)} where the front says {mine}. "

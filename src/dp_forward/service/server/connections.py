@@ -8,9 +8,8 @@ Guarantees:
     A connection is silent for at most ``idle_seconds`` at a time, however it drips; the TLS handshake counts.
     At most ``connections`` are open, and a few more on which only health is answered; where one comes too
     many, the one that has been silent for the longest is closed. At most ``connections_per_address`` come
-    from one address (IPv4, or a /64 of IPv6).
-    After a refusal for load (`LoadShedding`) a connection is not read for a second: asking again at once
-    costs the server nothing.
+    from one address (IPv4, or a /64 of IPv6). After a refusal for load (`LoadShedding`) a connection is not
+    read for a second: asking again at once costs nothing.
 Edges:
     Each process counts for itself. Loopback has no limit per address: a proxy there speaks for everybody.
 """

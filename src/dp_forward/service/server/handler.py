@@ -49,19 +49,15 @@ class BackRunner:
     """The back as a function from integers to probabilities; runs in the batcher's thread."""
 
     def __init__(self, provider: ProviderSide, manifest: Manifest) -> None:
-        self._back = provider.back.eval()
-        self._labels = manifest.release.labels
+        self._back, labels = provider.back.eval(), manifest.release.labels
         weight = next(self._back.parameters(), None)
         self._device = torch.device("cpu") if weight is None else weight.device
         # A back that cannot answer is refused at the start, not at the first request.
         blank = np.zeros((manifest.release.matrix_rows, manifest.release.width), dtype=np.int8)
         found = getattr(self._output([(blank, manifest.step)]), "logits", None)
-        shape, labels = (
-            tuple(found.shape[1:]) if isinstance(found, torch.Tensor) else "none",
-            len(self._labels),
-        )
-        rule = f"answer with one number for each of the {labels} labels"
-        refuse_if(shape != (labels,), "back", rule, shape, "Serve the back of a classifier.")
+        shape = tuple(found.shape[1:]) if isinstance(found, torch.Tensor) else "none"
+        rule = f"answer with one number for each of the {len(labels)} labels"
+        refuse_if(shape != (len(labels),), "back", rule, shape, "Serve the back of a classifier.")
 
     def __call__(self, batch: Sequence[Noisy]) -> list[NDArray[np.float64]]:
         """Probabilities of each request, in the order of the labels."""

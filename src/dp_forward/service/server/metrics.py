@@ -30,11 +30,11 @@ class Metrics(Collector):
 
     def __init__(self, *, hidden: Iterable[str] = ()) -> None:
         self._hidden = frozenset(hidden)
-        self.outcomes: Counter[str] = Counter()
-        """Requests by code: "ok", "resent" (a retry that got its answer again), or why it was refused."""
-        self.records: Counter[str] = Counter()
-        """Training records by outcome: "stored", or "known" (sent before)."""
-        self.classes: Counter[str] = Counter()  # answers and bodies of records by class of user
+        self.outcomes = Counter[
+            str
+        ]()  # "ok", "resent" (a retry that got its answer again), or a refusal's code
+        self.records = Counter[str]()  # training records: "stored", or "known" (sent before)
+        self.classes = Counter[str]()  # answers and bodies of records by class of user
         self._counters: list[tuple[str, str, Callable[[], float]]] = []
         self.registry = CollectorRegistry()  # what else the page shows registers itself here
         self.registry.register(self)

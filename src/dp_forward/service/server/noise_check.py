@@ -94,17 +94,13 @@ class NoiseCheck:
 
     rows: int
     width: int
-    per_deviation: float
-    """One integer step in units of the noise's deviation: step / sigma."""
+    per_deviation: float  # step / sigma
     whole: Limits
     each_row: Limits | None
     column_means: Limits | None
-    clamped: float
-    """The probability that clamping matters."""
-    frames: int | None
-    """The bounded matrix itself, sent without noise, is refused the so-manieth time in a row; None: never."""
-    bare: float
-    """Without noise no matrix is longer."""
+    clamped: float  # the probability that clamping matters
+    frames: int | None  # the bounded matrix itself is refused the so-manieth time in a row; None: never
+    bare: float  # without noise no matrix is longer
     runs: dict[str | None, set[bytes]] = field(default_factory=dict, compare=False, repr=False)
     """The last ids of each user, all of them as short as without noise; a retry counts once."""
 

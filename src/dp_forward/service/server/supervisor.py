@@ -6,8 +6,7 @@ workers of the new state are started, and once all of them listen, the old ones 
 Guarantees:
     No connection is lost between two workers: the socket stays open, and what one has not accepted, another
     does. A worker that stops answers what it has, with ``Connection: close``, before it ends. Where new
-    workers do not come up, the old ones stay, and the reason is logged. Workers end with a supervisor that
-    is killed.
+    workers do not come up, the old ones stay, and it is logged why. Workers end with a killed supervisor.
 Edges:
     A worker that dies takes its connections along; a client sends the same bytes again. It is started again
     after a pause that grows to 30 s, and reads its files anew. Where none listens and five in a row do not
@@ -55,8 +54,7 @@ class _Worker:
     pid: int
     pipe: int
     generation: int
-    said: dict[str, Any] = field(default_factory=dict)
-    """Its line when it listens, or its error."""
+    said: dict[str, Any] = field(default_factory=dict)  # its line when it listens, or its error
 
     def read(self) -> None:
         if not self.said:

@@ -154,10 +154,7 @@ class UserStore:
         }
 
     def charge(self, wanted: Sequence[Charge]) -> list[Charge]:
-        """Count, in one transaction, each whole or not at all: the items that are new, if the caps allow.
-
-        A charge that is not ``taken`` is taken back.
-        """
+        """Count what is new, each charge whole or not at all; one that is not ``taken`` is taken back."""
         with self._database.transaction(write=True) as connection:
             if wanted and wanted[-1].day > self._pruned:
                 self._pruned = wanted[-1].day
@@ -215,8 +212,7 @@ class Users:
     """
 
     def __init__(self, place: Place | None, audit: AuditLog) -> None:
-        self.audit, self.classes = audit, Counter[str]()
-        """Answers and bodies of records by class of user."""
+        self.audit, self.classes = audit, Counter[str]()  # answers and bodies of records by class of user
         self.known = place is not None
         self._tokens, self._names = dict[bytes, tuple[User, float]](), dict[str, User]()
         self._read, self._stopping = 0.0, threading.Event()
@@ -241,10 +237,7 @@ class Users:
 
     @asynccontextmanager
     async def counted(self, name: str | None, items: Sequence[bytes]) -> AsyncIterator[None]:
-        """Count these digests for the block, and no longer if it fails; `Refused` ("quota") past the cap.
-
-        A user who was revoked since the request began is refused.
-        """
+        """Count these digests for the block, and no longer if it fails; `Refused` ("quota") past the cap."""
         user, charge, now = self._names.get(name or ""), None, time.time()
         if user is None and name is not None:
             raise Refused("token", "This token was revoked.")

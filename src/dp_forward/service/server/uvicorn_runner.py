@@ -25,11 +25,9 @@ from dp_forward.service.server.settings import ServerSettings
 __all__ = ["bind_socket", "log_to_stderr", "run_server"]
 
 _log = logging.getLogger("dp_forward.service")
-_OTHER_FILES: Final = 128
-"""Open files that are no connections: the listening socket, stores, libraries, and those kept for health."""
+_OTHER_FILES: Final = 128  # the listening socket, stores, libraries, and connections kept for health
 
-print_line = partial(print, flush=True)
-"""Writes a line to stdout at once: whoever started this process waits for it."""
+print_line = partial(print, flush=True)  # whoever started this process waits for it
 
 
 def run_server(

@@ -44,9 +44,8 @@ Edges:
     Until its batch is made, a record lies here under the id that its sender knows, and the write-ahead log
     and the layout of the pages show roughly when it came. Whoever reads this disk at that time, or digs up
     blocks that the file system or a flash drive has kept, learns that: it is the trusted party's own disk.
-    The same id with other bytes is refused while the record waits. Once it was shuffled, it is taken for a
-    retry, and dropped.
-    The digests stay, 32 bytes for each record that ever came.
+    The same id with other bytes is refused while the record waits; once it was shuffled, it is taken for a
+    retry, and dropped. The digests stay, 32 bytes for each record that ever came.
 """
 
 import hmac

@@ -154,7 +154,6 @@ def run_ui(
         ready,
         log_level="critical",
         lifespan="off",
-        proxy_headers=False,
         limits=settings,
         timeout_graceful_shutdown=10,
     )

@@ -51,10 +51,7 @@ class Reconstructor(Protocol):
         """How far it is, from 0 to 1; None if it failed."""
 
     def __call__(self, preview: Preview) -> list[dict[str, Any]]:
-        """What is read without noise and, if there is a release, from it.
-
-        Each holds the ``words``, right or wrong, and the share of the text that was found (``recall``).
-        """
+        """The ``words`` that are read, and their ``recall``: without noise and, if there is one, of a release."""
 
 
 class UiService:
@@ -141,8 +138,8 @@ class UiService:
     def compare(self, text: Text, other: Text, epsilon: float) -> dict[str, Any]:
         """How often the best test tells which of two texts was released; charges and sends nothing.
 
-        ``exact`` is of the noise itself, ``right`` was counted just now in releases that were drawn here and
-        dropped, ``ceiling`` is proved for any two texts. Only where one row crosses.
+        ``exact`` is of the noise itself, ``right`` was counted in releases that were drawn here and dropped,
+        ``ceiling`` is proved for any two texts. Only where one row crosses.
         """
         policy = self._client.policy.with_epsilon(self._offered(epsilon))
         if policy.release.cut != "output":
