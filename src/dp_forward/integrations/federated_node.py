@@ -169,8 +169,8 @@ def _release(node: Node, wanted: object) -> bytes:
     if theirs != own:
         raise Mismatch("The server collects something else, such as other noise, than this node makes.")
     bits, budget = node.collection.manifest.release.bits, node.cap.epsilon
-    own_texts: dict[str, Any] = {"budget": budget, "register": node.register}
-    release_corpus(node.user, node.records, node.releases, bits=bits, resume=True, **own_texts)
+    how: dict[str, Any] = {"budget": budget, "register": node.register}
+    release_corpus(node.user, node.records, node.releases, bits=bits, resume=True, **how)
     return pack_release(node.releases, node.collection, server=_SERVER, ledger=ledger_of(node.releases))
 
 

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -91,14 +91,9 @@ def make_base_app(
 
     middleware = [Middleware(LoadShedding, busy=busy, outcomes=metrics.outcomes)]
     if settings.allow_origins:
-        cors = Middleware(
-            _Cors,
-            allow_origins=settings.allow_origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
-            expose_headers=["retry-after"],
-        )
-        middleware.insert(0, cors)
+        sent, shown = ["authorization", "content-type"], ["retry-after"]
+        how: Any = {"allow_methods": ["GET", "POST"], "allow_headers": sent, "expose_headers": shown}
+        middleware.insert(0, Middleware(_Cors, allow_origins=settings.allow_origins, **how))
     healthy = limits.json_route("/healthz", {"status": "ok"}, lambda request: None)
     own = [healthy, Route("/readyz", show_readiness)]
     app = Starlette(

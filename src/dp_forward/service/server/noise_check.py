@@ -93,7 +93,6 @@ class NoiseCheck:
     """The test for one shape and one mechanism; made once, run for every frame."""
 
     rows: int
-    width: int
     per_deviation: float  # step / sigma
     whole: Limits
     each_row: Limits | None
@@ -133,7 +132,7 @@ class NoiseCheck:
         rate = clamped + _short_rate(mechanism, rows * width, many or 0, bare + of_all + beyond)
         run = math.ceil(math.log(_RUN_RATE) / math.log(rate)) if 0 < rate < 1 else _LONGEST_RUN + 1
         frames = 1 if tells else max(2, run) if run <= _LONGEST_RUN else None
-        check = cls(rows, width, unit, whole, row, mean, clamped, frames, bare)
+        check = cls(rows, unit, whole, row, mean, clamped, frames, bare)
         if not check.false_refusals < MOST_FALSE_REFUSALS:
             rule = f"hold {rows} x {width} entries without clamping"
             raise InvalidInput("bits", rule, bits, "Use bits=16 for so many.")

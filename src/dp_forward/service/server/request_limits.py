@@ -130,22 +130,21 @@ def refusal(refused: Refused, *, close: bool = False) -> Response:
         headers["www-authenticate"] = "Bearer"
     if close or refused.code == "token":
         headers["connection"] = "close"
-    response = JSONResponse({"error": refused.code, "message": refused.message}, refused.status, headers)
-    return DelayedResponse(response, refused.delay) if refused.delay else response
+    response = DelayedResponse({"error": refused.code, "message": refused.message}, refused.status, headers)
+    response.delay = refused.delay
+    return response
 
 
-class DelayedResponse(Response):
-    """A response that is sent after so many seconds."""
+class DelayedResponse(JSONResponse):
+    """A response that is sent after ``delay`` seconds; meanwhile its connection gives way to others."""
 
-    def __init__(self, response: Response, seconds: float) -> None:
-        super().__init__(response.body, response.status_code)
-        self.raw_headers, self._seconds = response.raw_headers, seconds
+    delay = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Wait, then send; meanwhile the connection gives way to others where there is no room."""
-        if (connection := scope.get("state", {}).get("connection")) is not None:
-            connection.give_way()
-        await asyncio.sleep(self._seconds)
+        if self.delay:
+            if (connection := scope.get("state", {}).get("connection")) is not None:
+                connection.give_way()
+            await asyncio.sleep(self.delay)
         await super().__call__(scope, receive, send)
 
 

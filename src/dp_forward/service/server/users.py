@@ -143,15 +143,12 @@ class UserStore:
         names = ("name", "class", "per_day", "used", "tokens")
         return [dict(zip(names, row, strict=True)) for row in rows]
 
-    def tokens(self) -> dict[bytes, tuple[User, float]]:
-        """Digest -> user and end, of all tokens."""
+    def tokens(self) -> dict[bytes, tuple[User, int | None]]:
+        """Digest -> user and end (None: never), of all tokens."""
         query = "SELECT digest, until, name, class, per_day FROM tokens JOIN users USING (name)"
         with self._database.transaction(write=False) as connection:
             rows = connection.execute(query).fetchall()
-        return {
-            bytes(digest): (User(*user), float("inf") if until is None else until)
-            for digest, until, *user in rows
-        }
+        return {bytes(digest): (User(*user), until) for digest, until, *user in rows}
 
     def charge(self, wanted: Sequence[Charge]) -> list[Charge]:
         """Count what is new, each charge whole or not at all; one that is not ``taken`` is taken back."""
@@ -214,7 +211,7 @@ class Users:
     def __init__(self, place: Place | None, audit: AuditLog) -> None:
         self.audit, self.classes = audit, Counter[str]()  # answers and bodies of records by class of user
         self.known = place is not None
-        self._tokens, self._names = dict[bytes, tuple[User, float]](), dict[str, User]()
+        self._tokens, self._names = dict[bytes, tuple[User, int | None]](), dict[str, User]()
         self._read, self._stopping = 0.0, threading.Event()
         self._stores = [] if place is None else [UserStore(place), UserStore(place)]
         if self._stores:
@@ -230,10 +227,10 @@ class Users:
 
     def by_token(self, token: str) -> User | None:
         """Whose token this is."""
-        user, until = self._tokens.get(_digest(token), (None, 0.0))
+        user, until = self._tokens.get(_digest(token), (None, 0))
         if user is not None and time.monotonic() - self._read > _STALE_S:
             raise Refused("disk", "The store of users cannot be used (unavailable).", retry_after=5)
-        return user if time.time() < until else None
+        return user if until is None or time.time() < until else None
 
     @asynccontextmanager
     async def counted(self, name: str | None, items: Sequence[bytes]) -> AsyncIterator[None]:

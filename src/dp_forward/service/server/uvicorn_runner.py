@@ -128,12 +128,8 @@ def run_until_signal(
         found = getattr(error, "reason", None) or error.strerror or "no PEM"
         remedy = "Give a certificate and its key in PEM."
         raise InvalidInput("tls", "be a certificate and its key", found, remedy) from None
-    connections = Connections(
-        _allow_files(limits.connections),
-        per_address=limits.connections_per_address,
-        idle_seconds=limits.idle_seconds,
-        tls=config.ssl,
-    )
+    most, each, idle = _allow_files(limits.connections), limits.connections_per_address, limits.idle_seconds
+    connections = Connections(most, per_address=each, idle_seconds=idle, tls=config.ssl)
     config.ssl = None  # a connection begins TLS once it was counted
     config.http_protocol_class = partial(LimitedConnection, connections=connections)  # type: ignore[assignment]
     # uvicorn raises a signal again once it has stopped; having stopped in order is a success.
@@ -169,8 +165,8 @@ class _LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {"time": when, "level": record.levelname.lower()}
-        line["event"] = record.getMessage().partition("\n")[0]
+        event = record.getMessage().partition("\n")[0]
+        line: dict[str, Any] = {"time": when, "level": record.levelname.lower(), "event": event}
         if record.exc_info and record.exc_info[0] is not None:
             frame = traceback.extract_tb(record.exc_info[2])[-1:]
             place = "".join(f" in {Path(at.filename).name}:{at.lineno}" for at in frame)

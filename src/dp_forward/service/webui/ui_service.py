@@ -51,7 +51,7 @@ class Reconstructor(Protocol):
         """How far it is, from 0 to 1; None if it failed."""
 
     def __call__(self, preview: Preview) -> list[dict[str, Any]]:
-        """The ``words`` that are read, and their ``recall``: without noise and, if there is one, of a release."""
+        """The ``words`` that are read, and their ``recall``: without noise and, if there is, of a release."""
 
 
 class UiService:
