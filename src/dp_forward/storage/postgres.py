@@ -178,10 +178,10 @@ class PostgresDatabase(ForkSafe):
         try:
             self._connected().execute(how)
         except psycopg.Error:
-            if not old or not self._connected().closed:
-                self.disconnect()
-                raise
+            lost = old and self._connected().closed
             self.disconnect()
+            if not lost:
+                raise
             self._connected().execute(how)
         return self._connected()
 

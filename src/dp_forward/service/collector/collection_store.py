@@ -90,9 +90,9 @@ class Collection:
             except OSError as error:
                 rule, why = "be a folder that can be written", error.strerror
                 raise InvalidInput("collect", rule, why, "Choose another folder.") from None
-        found, wanted = cls.open(place), spec.as_dict()
+        found = cls.open(place)
         there = found.spec.as_dict()
-        other = [name for name in wanted if there[name] != wanted[name]]
+        other = [name for name, wanted in spec.as_dict().items() if there[name] != wanted]
         if other:
             found.close()
             rule = "be new, or collect the same"

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, Labels, labels_as_dict, labels_from_dict
-from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
+from dp_forward.errors import DpForwardError, refuse_if
 from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.frame import HEADER_BYTES, Frame, WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
@@ -64,14 +64,12 @@ class CollectionSpec:
         given = str(1 + len(self.manifest.epsilons))
         refuse_if(self.manifest.epsilons, "manifest", "ask for one noise", given, "Use CollectionSpec.of.")
         self.corpus_spec(1, 1).guarantee()  # refuses labels that do not fit, and what cannot be promised
-        if self.record_bytes > MOST_BODY_BYTES:
-            rule = f"take at most {MOST_BODY_BYTES} bytes"
-            raise InvalidInput("record", rule, self.record_bytes, "Cut where less crosses, or use 8 bits.")
+        size, rule = self.record_bytes, f"take at most {MOST_BODY_BYTES} bytes"
+        refuse_if(size > MOST_BODY_BYTES, "record", rule, size, "Cut where less crosses, or use 8 bits.")
         if self.shuffler_least is not None:
-            remedy, least = "One record alone is not hidden.", self.shuffler_least
-            if count("shuffler_least", least, at_least=2, remedy=remedy) > _MOST_HIDING:
-                rule = f"be at most {_MOST_HIDING}"
-                raise InvalidInput("shuffler_least", rule, "more", "Nobody waits so long.")
+            remedy, rule = "One record alone is not hidden.", f"be at most {_MOST_HIDING}"
+            least = count("shuffler_least", self.shuffler_least, at_least=2, remedy=remedy)
+            refuse_if(least > _MOST_HIDING, "shuffler_least", rule, "more", "Nobody waits so long.")
         if (self.least_users, self.records_per_user) != (None, None):
             count("records_per_user", self.records_per_user, remedy="One is the clearest promise.")
             users = count("least_users", self.least_users, at_least=2, remedy="One user alone is not hidden.")
@@ -121,7 +119,7 @@ class CollectionSpec:
         """From what a collector sent, as JSON reads it; anything but a sound form is a `WireError`."""
         if not isinstance(settings, Mapping) or set(settings) != _KEYS:
             raise WireError(
-                "collection", f"A collection has the keys {', '.join(sorted(_KEYS))} and no others"
+                "collection", f"A collection has all of the keys {', '.join(sorted(_KEYS))} alone"
             )
         if type(settings["version"]) is not int or settings["version"] != _VERSION:
             raise WireError("version", f"Version {_VERSION} of collections is spoken here, not the server's")
