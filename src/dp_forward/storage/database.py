@@ -267,8 +267,8 @@ class Database(ForkSafe):
             with _began(connection, "BEGIN IMMEDIATE" if write else "BEGIN"):
                 yield connection
             if write:
-                # The last one to close does so too. What was committed is safe in the log, so its failure is
-                # no failure of the transaction.
+                # Now and then the log is moved into the main file, as by the last one to close. What was
+                # committed is safe in the log, so a failure of that is no failure of the transaction.
                 self._commits += 1
                 if self._commits % self._checkpoint_every == 0:
                     with contextlib.suppress(sqlite3.OperationalError):

@@ -118,9 +118,8 @@ class CollectionSpec:
     def from_dict(cls, settings: object) -> Self:
         """From what a collector sent, as JSON reads it; anything but a sound form is a `WireError`."""
         if not isinstance(settings, Mapping) or set(settings) != _KEYS:
-            raise WireError(
-                "collection", f"A collection has all of the keys {', '.join(sorted(_KEYS))} alone"
-            )
+            keys = ", ".join(sorted(_KEYS))
+            raise WireError("collection", f"A collection has the keys {keys} and no others")
         if type(settings["version"]) is not int or settings["version"] != _VERSION:
             raise WireError("version", f"Version {_VERSION} of collections is spoken here, not the server's")
         manifest = Manifest.from_dict(settings["manifest"])
