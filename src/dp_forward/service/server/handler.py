@@ -55,9 +55,9 @@ class BackRunner:
         # A back that cannot answer is refused at the start, not at the first request.
         blank = np.zeros((manifest.release.matrix_rows, manifest.release.width), dtype=np.int8)
         found = getattr(self._output([(blank, manifest.step)]), "logits", None)
-        shape = tuple(found.shape[1:]) if isinstance(found, torch.Tensor) else "none"
-        rule = f"answer with one number for each of the {len(labels)} labels"
-        refuse_if(shape != (len(labels),), "back", rule, shape, "Serve the back of a classifier.")
+        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else ()
+        rule, gives = f"answer with one number for each of the {len(labels)} labels", shape[1:] or "none"
+        refuse_if(shape != (1, len(labels)), "back", rule, gives, "Serve the back of a classifier.")
 
     def __call__(self, batch: Sequence[Noisy]) -> list[NDArray[np.float64]]:
         """Probabilities of each request, in the order of the labels."""

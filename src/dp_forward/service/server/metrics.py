@@ -30,9 +30,7 @@ class Metrics(Collector):
 
     def __init__(self, *, hidden: Iterable[str] = ()) -> None:
         self._hidden = frozenset(hidden)
-        self.outcomes = Counter[
-            str
-        ]()  # "ok", "resent" (a retry that got its answer again), or a refusal's code
+        self.outcomes = Counter[str]()  # requests: "ok", "resent" (a retry), or why it was refused
         self.records = Counter[str]()  # training records: "stored", or "known" (sent before)
         self.classes = Counter[str]()  # answers and bodies of records by class of user
         self._counters: list[tuple[str, str, Callable[[], float]]] = []

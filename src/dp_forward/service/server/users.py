@@ -234,7 +234,10 @@ class Users:
 
     @asynccontextmanager
     async def counted(self, name: str | None, items: Sequence[bytes]) -> AsyncIterator[None]:
-        """Count these digests for the block, and no longer if it fails; `Refused` ("quota") past the cap."""
+        """Count these digests for the block, and no longer if it fails.
+
+        `Refused` past the cap ("quota"), and for a user who was revoked since the request began.
+        """
         user, charge, now = self._names.get(name or ""), None, time.time()
         if user is None and name is not None:
             raise Refused("token", "This token was revoked.")
