@@ -168,7 +168,8 @@ class Client:
         Edges:
             Up to ``at_once`` requests are on their way, and as many texts charged ahead of the answer that is
             waited for (with 1, none is). The first error ends it, at its place; what was answered before is
-            stored, and what was charged ahead stays paid: asked again, it costs nothing. A fork is refused.
+            stored, and what was charged ahead stays paid: asked again, it costs nothing, so whoever was
+            interrupted starts anew. A fork of the process that asks is refused.
         """
         refuse_if(at_once < 1, "at_once", "be at least 1", at_once, "Leave it out.")
         transport, process = Transport(self._transport.address, **self._connection), os.getpid()
