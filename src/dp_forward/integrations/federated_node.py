@@ -22,8 +22,6 @@ Edges:
 Paper: not in it.
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import logging
@@ -33,7 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -95,7 +93,7 @@ class Node:
     @classmethod
     def read(
         cls, folder: Path, user: UserSide, *, records: Path, held_out: Path | None = None, **rest: Any
-    ) -> Node:
+    ) -> Self:
         """A node whose records lie in files with the columns ``text`` and ``label``.
 
         Args:
@@ -169,18 +167,10 @@ def _release(node: Node, wanted: object) -> bytes:
     with suppress(ValueError, RecursionError):
         theirs = json.loads(wanted) if isinstance(wanted, str) else None
     if theirs != own:
-        raise Mismatch(
-            "The server collects something else, such as other noise, than this node's front makes."
-        )
-    release_corpus(
-        node.user,
-        node.records,
-        node.releases,
-        bits=node.collection.manifest.release.bits,
-        budget=node.cap.epsilon,
-        register=node.register,
-        resume=True,
-    )
+        raise Mismatch("The server collects something else, such as other noise, than this node makes.")
+    bits, budget = node.collection.manifest.release.bits, node.cap.epsilon
+    how: dict[str, Any] = {"budget": budget, "register": node.register}
+    release_corpus(node.user, node.records, node.releases, bits=bits, resume=True, **how)
     return pack_release(node.releases, node.collection, server=_SERVER, ledger=ledger_of(node.releases))
 
 
@@ -194,9 +184,12 @@ def _evaluate(node: Node, scores: object, epsilon: object) -> bytes:
         raise InvalidInput("held_out", "be labelled records", "none", "Give this node some, to evaluate on.")
     response, ledger = RandomizedResponse(epsilon, 2), ledger_of(node.releases)
     ledger.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = _key_of(
-        ledger.with_name("evaluation.secret"), f"{epsilon!r} {held.fingerprint()}\n".encode() + scores
-    )
+    path = ledger.with_name("evaluation.secret")
+    with suppress(FileExistsError):
+        make_secret(path)
+    secret = read_secret(path, remedy="Bring it back: it knows what was charged.")
+    asked = f"{epsilon!r} {held.fingerprint()}\n".encode() + scores
+    key = hmac.digest(secret, b"dp-forward/evaluation/1\0" + asked, "sha256")
     charge, name = response.charge(), "evaluation: k-ary-response per record"
     with TextRegister(node.register) as known, Ledger.open_or_create(ledger, cap=node.cap) as book:
         new, bounds = book.find(key) is None, {"ledger": str(ledger), "budget": node.cap.epsilon}
@@ -213,14 +206,6 @@ def _evaluate(node: Node, scores: object, epsilon: object) -> bytes:
         right = release_labels((decided == held.labels).astype(np.int64), response)
         write_file(node.folder / "scores.safetensors", scores)
         return book.ready(entry.id, right.to_bytes())
-
-
-def _key_of(path: Path, request: bytes) -> bytes:
-    """The key of a request in a ledger, which tells nothing without the secret in ``path``."""
-    with suppress(FileExistsError):
-        make_secret(path)
-    secret = read_secret(path, remedy="Bring it back: it knows what was charged.")
-    return hmac.digest(secret, b"dp-forward/evaluation/1\0" + request, "sha256")
 
 
 def _refine(user: UserSide, scores: bytes) -> ReadoutFront:

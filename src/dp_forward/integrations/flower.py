@@ -16,8 +16,7 @@ them there is the local promise alone. The central epsilon is for whoever sees o
 shuffle: RUN, which holds the releases in an order of its own and no name of a node.
 
 Guarantees:
-    What leaves a node is what `federated_node` promises, whatever this server does. RUN holds the releases in
-    an order of its own and no name of a node. Nothing that came is unpickled.
+    What leaves a node is what `federated_node` promises, whatever this server does. Nothing is unpickled.
 Edges:
     The central epsilon counts other nodes as honest: nodes that the server runs itself hide nobody.
     A reply that is not sound leaves its node out. A server that was killed asks again, at no cost; one whose
@@ -65,12 +64,7 @@ Ask = Callable[[Fields], Mapping[int, Mapping[str, Any]]]
 
 
 def learn(
-    ask: Ask,
-    projection: Path,
-    out: Path,
-    *,
-    epsilon: float | None = None,
-    delta: float | None = None,
+    ask: Ask, projection: Path, out: Path, *, epsilon: float | None = None, delta: float | None = None
 ) -> dict[str, Any]:
     """Ask all nodes for releases, learn from them, and evaluate what was learnt on the nodes.
 
@@ -88,8 +82,8 @@ def learn(
     side = load_user_side(projection / "front")
     spec, noise = collection_of(side), float(epsilon or side.spec.required_noise().epsilon)
     replies = ask({"ask": "release", "collection": json.dumps(spec.as_dict())})
-    sent = {str(node): reply["records"] for node, reply in replies.items() if reply.get("records")}
-    bodies = {node: data for node, data in sent.items() if isinstance(data, bytes)}
+    sent = {str(node): reply.get("records") for node, reply in replies.items()}
+    bodies = {node: data for node, data in sent.items() if data and isinstance(data, bytes)}
     report, left_out = _learn_from(bodies, spec, projection, out, delta)
     left_out.update(str(reply["refused"])[:20] for reply in replies.values() if "refused" in reply)
     learnt = load_user_side(out / "front").front

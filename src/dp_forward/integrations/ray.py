@@ -4,16 +4,14 @@
     corpus = release(dataset, "run/projection/front", "releases")
 
 The texts are read and tokenised in parallel into the private folder of the release, so memory does not grow
-with their number. Then `corpus.writer` charges the release, as it always does, and takes the draws of one
-piece after another from a `corpus.draw_store.DrawStore`, which the actors fill. What lies in `out` is the
-same corpus as without Ray.
+with their number. Then `corpus.writer` charges the release and takes the draws, piece after piece, from a
+`corpus.draw_store.DrawStore`, which the actors fill. What lies in `out` is the same corpus as without Ray.
 
 Guarantees:
     A record is charged and drawn once, whatever Ray runs again. An actor charges its records in the store and
-    commits their draws there before it says that they are done; the draws themselves never travel through
-    Ray. A task that is retried finds them. A killed worker or driver loses nothing that was committed, and
-    the same call with ``resume=True`` continues.
-    The ledger is charged before the first task that draws begins.
+    commits their draws there before it says that they are done, so a task that is retried finds them; the
+    draws never travel through Ray. A killed worker or driver loses nothing that was committed, and the same
+    call with ``resume=True`` continues. The ledger is charged before the first task that draws begins.
 Edges:
     The order of the data set is the order of the records, and must be the same when a release is resumed; it
     is compared before anything is drawn. Where another engine, or another kind of store, resumes, it is
@@ -27,6 +25,7 @@ Edges:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
@@ -78,9 +77,9 @@ def connect(address: str | None = None) -> None:
         import ray.data
     if ray.is_initialized():
         return
-    if str(address).startswith("ray://"):
-        rule, remedy = "name a cluster that this machine belongs to", "Run this there, with HOST:PORT."
-        raise InvalidInput("ray_address", rule, "a Ray Client address", remedy)
+    rule, remedy = "name a cluster that this machine belongs to", "Run this there, with HOST:PORT."
+    far = str(address).startswith("ray://")
+    refuse_if(far, "ray_address", rule, "a Ray Client address", remedy)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = address or os.environ.get("RAY_ADDRESS")
     started: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
@@ -131,13 +130,8 @@ def release(
         own=True,
     )
     chosen = dataset.select_columns([text, label] if label else [text])
-    more: dict[str, Any] = {
-        "store": store,
-        "workers": workers,
-        "device": device,
-        "progress": counter(progress, "reading"),
-    }
-    with prepare(chosen, task, user, out, **more) as (texts, engine):
+    where: dict[str, Any] = {"store": store, "workers": workers, "device": device}
+    with prepare(chosen, task, user, out, progress=counter(progress, "reading"), **where) as (texts, engine):
         shown = counter(progress, "releasing", len(texts))
         return release_corpus(user, texts, out, engine=engine, progress=shown, **settings)
 
@@ -183,20 +177,22 @@ def prepare(
         workers: how many actors draw.
         progress: called with the number of records that were read.
     """
+    import ray
+
     private = private_folder(out)
     place = private if store is None else store
-    _refuse_far_workers(place)
+    machines = sum(bool(node["Alive"]) for node in ray.nodes())
+    rule, remedy = "be the URL of a Postgres database on a cluster of machines", "Name one: postgresql://..."
+    refuse_if(machines > 1 and not is_url(place), "ray_store", rule, f"a file, for {machines}", remedy)
     private.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = private / "texts"
     with lock_folder(private):  # one driver at a time; what a killed one left behind is read anew
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         try:
+            how: dict[str, Any] = {"task": task, "tokens": user.tokens}
             encoded = _small_blocks(dataset).map_batches(
-                _encode,
-                batch_size=_BATCH,
-                batch_format="pyarrow",
-                fn_kwargs={"task": task, "tokens": user.tokens},
+                _encode, batch_size=_BATCH, batch_format="pyarrow", fn_kwargs=how
             )
             shapes = _write_columns(_batches(encoded), folder, progress)
             texts = EncodedTexts(_map_columns(folder, shapes), pads_left=user.tokens.causal)
@@ -220,7 +216,6 @@ class _RayEngine:
 
     @property
     def name(self) -> str:
-        """Ray, and the kind of its store."""
         return f"ray over {'postgres' if is_url(self.place) else 'sqlite'}"
 
     @contextlib.contextmanager
@@ -262,7 +257,6 @@ class _StoredDraws:
         self._done: set[int] = set()
 
     def draw(self, records: range) -> tuple[bytes, bytes]:
-        """The draws of the next piece."""
         if self.kept < records.start:
             self._store.empty(range(self.kept, records.start))
             self.kept = records.start
@@ -295,33 +289,23 @@ class _Drawing:
             texts = EncodedTexts(piece, pads_left=self._user.tokens.causal)
             texts = texts.subset([record - records[0] for record in todo])
             noisy, labels = self._drawer.reading(texts).draw(range(len(todo)))
-            size, label = len(noisy) // len(todo), len(labels) // len(todo)
-            self._store.add(
-                [
-                    (record, noisy[at * size : (at + 1) * size], labels[at * label : (at + 1) * label])
-                    for at, record in enumerate(todo)
-                ]
-            )
+            parts = (_split(noisy, len(todo)), _split(labels, len(todo)))
+            self._store.add(list(zip(todo, *parts, strict=True)))
         return {"first": np.array(records[:1])}
+
+
+def _split(data: bytes, parts: int) -> list[bytes]:
+    size = len(data) // parts
+    return [data[at * size : (at + 1) * size] for at in range(parts)]
 
 
 def _read_rows(batch: _Columns, task: Task, split: str) -> Iterator[dict[str, list[Any]]]:
     """The checked records of one file, a few at a time."""
-    names = ("text", "second", "label")
-    some: list[Any] = []
-    for record in check_rows(task, split, open_source(task, split, str(batch["place"][0]))):
-        some.append(record)
-        if len(some) == _BATCH:
-            yield _record_columns(some, names)
-            some = []
-    if some:
-        yield _record_columns(some, names)
-
-
-def _record_columns(records: list[Any], names: Iterable[str]) -> dict[str, list[Any]]:
-    """As columns; one that no record has is left out."""
-    columns = dict(zip(names, map(list, zip(*records, strict=True)), strict=True))
-    return {name: values for name, values in columns.items() if any(value is not None for value in values)}
+    records = check_rows(task, split, open_source(task, split, str(batch["place"][0])))
+    while some := list(itertools.islice(records, _BATCH)):
+        columns = zip(("text", "second", "label"), map(list, zip(*some, strict=True)), strict=True)
+        # A column that no record has is left out.
+        yield {name: values for name, values in columns if any(value is not None for value in values)}
 
 
 def _encode(table: Any, task: Task, tokens: FixedLength) -> _Columns:
@@ -338,16 +322,13 @@ def _load(piece: _Columns, folder: Path, shapes: _Shapes) -> _Columns:
 
 def _write_columns(batches: Iterable[_Columns], folder: Path, progress: Count | None) -> _Shapes:
     """Put columns into files, one each; returns their types and shapes."""
-    kinds: _Shapes = {}
-    done = 0
+    kinds, files, done = _Shapes(), dict[str, Any](), 0
     with contextlib.ExitStack() as stack:
-        files: dict[str, Any] = {}
         for batch in batches:
             for name in batch if not done else ():
                 files[name] = stack.enter_context(open(folder / name, "wb"))
-            if batch.keys() != files.keys():
-                rule = "have a label each, or none at all"
-                raise InvalidInput("records", rule, "both kinds", "Fill in the labels.")
+            mixed, rule = batch.keys() != files.keys(), "have a label each, or none at all"
+            refuse_if(mixed, "records", rule, "both kinds", "Fill in the labels.")
             for name, column in batch.items():
                 files[name].write(np.ascontiguousarray(column).data)
                 kinds[name] = column.dtype.str, column.shape[1:]
@@ -372,8 +353,17 @@ def _small_blocks(dataset: Dataset) -> Dataset:
 
 
 def _batches(dataset: Dataset) -> Iterator[_Columns]:
-    with _plain_errors():
+    """Its rows; an error of ours is raised as itself, and of any other of a task the type alone is told."""
+    import ray.exceptions
+
+    try:
         yield from dataset.iter_batches(batch_size=None, batch_format="numpy")
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", error)
+        if isinstance(cause, DpForwardError):
+            raise cause from None
+        rule, remedy = "be readable, and the workers run", "Ray's own log says more. Nothing is lost: resume."
+        raise InvalidInput("dataset", rule, type(cause).__name__, remedy) from None
 
 
 def _on_this_machine() -> dict[str, Any]:
@@ -382,27 +372,3 @@ def _on_this_machine() -> dict[str, Any]:
 
     here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
     return {"num_cpus": 0, "label_selector": here, "compute": ray.data.TaskPoolStrategy(size=1)}
-
-
-def _refuse_far_workers(place: Place) -> None:
-    """Workers on several machines need a store that all of them reach."""
-    import ray
-
-    machines = sum(bool(node["Alive"]) for node in ray.nodes())
-    rule, remedy = "be the URL of a Postgres database on a cluster of machines", "Name one: postgresql://..."
-    refuse_if(machines > 1 and not is_url(place), "ray_store", rule, f"a file, for {machines}", remedy)
-
-
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Raise an error of ours as itself; of any other that a task raised, tell the type alone."""
-    import ray.exceptions
-
-    try:
-        yield
-    except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", error)
-        if isinstance(cause, DpForwardError):
-            raise cause from None
-        rule, remedy = "be readable, and the workers run", "Ray's own log says more. Nothing is lost: resume."
-        raise InvalidInput("dataset", rule, type(cause).__name__, remedy) from None

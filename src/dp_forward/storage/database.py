@@ -18,7 +18,6 @@ Four traps of SQLite decide how this module is written:
 import contextlib
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any, Final, Literal, Self
 
 from dp_forward.errors import DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.storage.files import draft_of
-from dp_forward.storage.forks import survive_forks
+from dp_forward.storage.forks import ForkSafe
 
 __all__ = ["Database", "Problem", "create_database", "refuse_one_user"]
 
@@ -46,15 +45,8 @@ _BEFORE_WRITING: Final = (
     "wal_autocheckpoint = 0",  # see `Database.transaction`
 )
 _NOT_DAMAGE: Final = {
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_INTERRUPT,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PROTOCOL,
-    sqlite3.SQLITE_NOLFS,
-    sqlite3.SQLITE_AUTH,
+    getattr(sqlite3, f"SQLITE_{name}")
+    for name in ("PERM", "NOMEM", "READONLY", "INTERRUPT", "IOERR", "CANTOPEN", "PROTOCOL", "NOLFS", "AUTH")
 }
 
 Kind = Literal["busy", "full", "unavailable", "damaged", "exists", "missing", "gone", "forked", "closed"]
@@ -141,19 +133,28 @@ def create_database(path: Path, statements: Iterable[Statement], *, refuse: Refu
             try:
                 with contextlib.closing(_connect(draft, 0)) as connection:
                     with _began(connection, "BEGIN IMMEDIATE"):
-                        for one in statements:
-                            connection.execute(*([one] if isinstance(one, str) else one))
+                        fill(connection, statements)
                     _settle(connection, refuse)
             finally:
                 for place in _beside(draft):
                     place.unlink(missing_ok=True)
     except FileExistsError:
-        problem = Problem("exists", path.name)
+        raise refuse(Problem("exists", path.name)) from None
     except OSError as error:
-        problem = Problem("unavailable", error.strerror or "an error of the disk")
-    else:
-        return
-    raise refuse(problem)
+        raise refuse(Problem("unavailable", error.strerror or "an error of the disk")) from None
+
+
+def fill(connection: Any, statements: Iterable[Statement]) -> None:
+    for one in statements:
+        connection.execute(*([one] if isinstance(one, str) else one))
+
+
+def check_form(connection: Any, form: tuple[str, int] | None, refuse: Refuse) -> None:
+    """Compare the column ``format`` of a table with a number."""
+    if form is not None:
+        found = connection.execute(f"SELECT format FROM {form[0]}").fetchall()  # noqa: S608
+        if found != [(form[1],)]:
+            raise refuse(Problem("damaged", "another format"))
 
 
 def _beside(path: Path) -> list[Path]:
@@ -195,7 +196,7 @@ def _began(connection: sqlite3.Connection, how: str) -> Iterator[None]:
         raise
 
 
-class Database:
+class Database(ForkSafe):
     """One SQLite file, as one connection that threads take in turns.
 
     ``check`` looks at an opened file before anything is written to it and raises where it is not what the
@@ -213,6 +214,8 @@ class Database:
         the next transaction is refused ("gone"), for what its owner remembers of it may be wrong.
     """
 
+    _connection: sqlite3.Connection | None
+
     def __init__(
         self,
         path: Path,
@@ -227,15 +230,10 @@ class Database:
         durable: bool = True,
     ) -> None:
         self.path = path.resolve()
-        self.lock = threading.RLock()
-        self.snapshot_lock = threading.RLock()
         self._refuse, self._check, self._form = refuse, check, form
         self._busy_seconds = 0.0 if exclusive else busy_seconds
         self._exclusive, self._forget, self._durable = exclusive, forget, durable
-        self._checkpoint_every = checkpoint_every
-        self._connection: sqlite3.Connection | None = None
-        self._process = self._commits = 0
-        self._closed = False
+        self._checkpoint_every, self._commits = checkpoint_every, 0
         if not self.path.exists():
             raise refuse(Problem("missing"))
         status = self.path.stat()
@@ -243,7 +241,7 @@ class Database:
             raise refuse(Problem("damaged", "an empty file"))
         self._identity = (status.st_dev, status.st_ino)
         self._left: dict[str, tuple[int, int]] | None = None
-        survive_forks(self)
+        super().__init__()
         if exclusive:
             with self.lock, _translated(refuse):
                 self._connected()
@@ -269,9 +267,8 @@ class Database:
             with _began(connection, "BEGIN IMMEDIATE" if write else "BEGIN"):
                 yield connection
             if write:
-                # Now and then, move the log into the main file; the last one to close does so too. It is
-                # housekeeping: what was committed is safe in the log, so its failure is no failure of the
-                # transaction.
+                # Now and then the log is moved into the main file, as by the last one to close. What was
+                # committed is safe in the log, so a failure of that is no failure of the transaction.
                 self._commits += 1
                 if self._commits % self._checkpoint_every == 0:
                     with contextlib.suppress(sqlite3.OperationalError):
@@ -291,7 +288,7 @@ class Database:
                     yield own
 
     def try_lock(self) -> contextlib.AbstractContextManager[bool]:
-        """Whether this process may do what one at a time does: an exclusive file has one process."""
+        """Whether this process may do what one at a time does."""
         return contextlib.nullcontext(self._exclusive)
 
     def empty_log(self) -> None:
@@ -299,12 +296,6 @@ class Database:
         with self.lock, _translated(self._refuse):
             if self._connected().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
                 raise self._refuse(Problem("busy"))
-
-    def close(self) -> None:
-        """Give the file back. Closing twice is harmless."""
-        with self.lock:
-            self._closed = True
-            self.disconnect()
 
     def delete(self) -> None:
         """Delete an exclusive database with its log, and close it; nobody else can open it in between."""
@@ -317,10 +308,9 @@ class Database:
             self.close()
 
     def disconnect(self) -> None:
-        """Close the connection; the next transaction opens another."""
+        """Close the connection, and remember the state of the file."""
         if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+            super().disconnect()
             self._left = self._state()
 
     def _open(self) -> sqlite3.Connection:
@@ -331,10 +321,7 @@ class Database:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             if self._check is not None:
                 self._check(connection)
-            if self._form is not None:
-                found = connection.execute(f"SELECT format FROM {self._form[0]}").fetchall()  # noqa: S608
-                if found != [(self._form[1],)]:
-                    raise self._refuse(Problem("damaged", "another format"))
+            check_form(connection, self._form, self._refuse)
             _settle(connection, self._refuse)
             if self._forget:
                 connection.execute("PRAGMA secure_delete = ON")

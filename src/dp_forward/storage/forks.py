@@ -3,25 +3,36 @@
 import os
 import threading
 import weakref
-from typing import Protocol
+from typing import Any
 
 
-class _Connected(Protocol):
-    lock: threading.RLock
-    snapshot_lock: threading.RLock
+class ForkSafe:
+    """One connection that threads take in turns; it is closed before a fork, once its transactions ended."""
 
-    def disconnect(self) -> None: ...
+    _connection: Any
+
+    def __init__(self) -> None:
+        self.lock, self.snapshot_lock = threading.RLock(), threading.RLock()
+        self._connection, self._process, self._closed = None, 0, False
+        with _open_lock:
+            _open.add(self)
+
+    def close(self) -> None:
+        """Give the connection back. Closing twice is harmless."""
+        with self.lock:
+            self._closed = True
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connection; the next transaction opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
-_open: weakref.WeakSet[_Connected] = weakref.WeakSet()
+_open: weakref.WeakSet[ForkSafe] = weakref.WeakSet()
 _open_lock = threading.Lock()
-_held: list[_Connected] = []
-
-
-def survive_forks(database: _Connected) -> None:
-    """Close the connection of this database before every fork, once its transactions have ended."""
-    with _open_lock:
-        _open.add(database)
+_held: list[ForkSafe] = []
 
 
 def _before_fork() -> None:

@@ -1,8 +1,7 @@
 """Stores in Postgres (psycopg 3), with the surface of `Database`.
 
-A store is a schema of its own in the database that a URL names. It is made with its tables in one
-transaction. Passwords may come from PGPASSWORD, a pgpass file or a service file, as in every client of
-Postgres.
+A store is a schema of its own in the database that a URL names, made with its tables in one transaction.
+Passwords may come from PGPASSWORD, a pgpass file or a service file.
 
 Guarantees:
     A write transaction is alone in its store, whatever process or machine it runs on: it holds an advisory
@@ -25,14 +24,13 @@ import hashlib
 import itertools
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dp_forward.errors import InvalidInput
-from dp_forward.storage.database import Kind, Problem, Refuse, Statement
-from dp_forward.storage.forks import survive_forks
+from dp_forward.storage.database import Kind, Problem, Refuse, Statement, check_form, fill
+from dp_forward.storage.forks import ForkSafe
 
 if TYPE_CHECKING:
     import psycopg
@@ -94,7 +92,7 @@ class _Connection:
         return rows.execute(_translate(sql), parameters)
 
 
-class PostgresDatabase:
+class PostgresDatabase(ForkSafe):
     """The store ``name`` in a database; without ``statements`` it must be there.
 
     Threads take its connection in turns. For the options see `Database`.
@@ -102,6 +100,8 @@ class PostgresDatabase:
     Edges:
         `InvalidInput` where the database cannot be used at the start; later through ``refuse``.
     """
+
+    _connection: psycopg.Connection[Any] | None
 
     def __init__(
         self,
@@ -117,14 +117,10 @@ class PostgresDatabase:
     ) -> None:
         self._url, self._schema = url, f"dpf_{name}"
         self._refuse: Refuse = _refuse_at_start
-        self._set = _SETTINGS.format(
-            schema=self._schema, busy=busy_seconds, commit="on" if durable else "off"
-        )
+        commit = "on" if durable else "off"
+        self._set = _SETTINGS.format(schema=self._schema, busy=busy_seconds, commit=commit)
         self._key = int.from_bytes(hashlib.sha256(self._schema.encode()).digest()[:7], "big") << 1
-        self._connection: psycopg.Connection[Any] | None = None
-        self._process, self._closed = 0, False
-        self.lock, self.snapshot_lock = threading.RLock(), threading.RLock()
-        survive_forks(self)
+        super().__init__()
         try:
             with self.transaction(write=True) as connection:
                 absent = connection.execute("SELECT to_regnamespace(?) IS NULL", (self._schema,)).fetchone()
@@ -132,12 +128,8 @@ class PostgresDatabase:
                     if statements is None:
                         raise refuse(Problem("missing"))
                     connection.execute(f"CREATE SCHEMA {self._schema}")
-                    for one in statements:
-                        connection.execute(*([one] if isinstance(one, str) else one))
-                if form is not None:
-                    found = connection.execute(f"SELECT format FROM {form[0]}").fetchall()  # noqa: S608
-                    if found != [(form[1],)]:
-                        raise refuse(Problem("damaged", "another format"))
+                    fill(connection, statements)
+                check_form(connection, form, refuse)
         except BaseException:
             self.close()
             raise
@@ -178,18 +170,6 @@ class PostgresDatabase:
     def empty_log(self) -> None:
         """Do nothing: the write-ahead log is the server's; see the module."""
 
-    def close(self) -> None:
-        """Give the connection back. Closing twice is harmless."""
-        with self.lock:
-            self._closed = True
-            self.disconnect()
-
-    def disconnect(self) -> None:
-        """Close the connection; the next transaction opens another."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
     def _begun(self, how: str) -> psycopg.Connection[Any]:
         """A connection with a transaction begun; an old one that was lost meanwhile is replaced."""
         import psycopg
@@ -198,10 +178,10 @@ class PostgresDatabase:
         try:
             self._connected().execute(how)
         except psycopg.Error:
-            if not old or not self._connected().closed:
-                self.disconnect()
-                raise
+            lost = old and self._connected().closed
             self.disconnect()
+            if not lost:
+                raise
             self._connected().execute(how)
         return self._connected()
 

@@ -38,10 +38,8 @@ def open_store(
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        problem = Problem("unavailable", error.strerror or "an error of the disk")
-    else:
-        return Database.open_or_create(path, statements, refuse=refuse, **options)
-    raise refuse(problem)
+        raise refuse(Problem("unavailable", error.strerror or "an error of the disk")) from None
+    return Database.open_or_create(path, statements, refuse=refuse, **options)
 
 
 def is_url(place: Place) -> bool:

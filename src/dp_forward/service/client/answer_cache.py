@@ -57,8 +57,7 @@ class AnswerCache:
             raise LedgerUnavailable(told) from None
         self._path = path.with_name(path.name + ".answers")
         self._database = Database.open_or_create(self._path, [_TABLE], refuse=self._refuse)
-        self.close = self._database.close
-        """Give the file back."""
+        self.close = self._database.close  # give the file back
         len(self)  # refuses a damaged file now, before a text is read
 
     def key(self, tokens: Mapping[str, NDArray[np.int64]], public: Mapping[str, Any]) -> bytes:
@@ -84,14 +83,12 @@ class AnswerCache:
         query = "SELECT label, probabilities FROM answers WHERE key = ? AND server = ?"
         with self._database.transaction(write=False) as connection:
             row = connection.execute(query, (key, server)).fetchone()
-        try:
-            if row is None:
-                return None
-            kept = json.loads(row[1])
+        with contextlib.suppress(ValueError, TypeError):  # none, or damaged; asking again costs nothing
+            label, told = row
+            kept = json.loads(told)
             probabilities, reply = (kept, None) if isinstance(kept, dict) else kept
-            return Said(row[0], dict(probabilities), reply)
-        except (ValueError, TypeError):  # damaged; asking again costs nothing
-            return None
+            return Said(label, dict(probabilities), reply)
+        return None
 
     def __len__(self) -> int:
         with self._database.transaction(write=False) as connection:
@@ -99,7 +96,6 @@ class AnswerCache:
 
     def _refuse(self, problem: Problem) -> LedgerUnavailable:
         remnant = problem.detail if problem.kind == "exists" else self._path.name
-        return LedgerUnavailable(
-            f"The answers beside the ledger could not be read or written ({problem.detail or problem.kind}). "
-            f"Check the disk, or remove {remnant}: asking again costs nothing."
-        )
+        why = f"could not be read or written ({problem.detail or problem.kind})"
+        remedy = f"Check the disk, or remove {remnant}: asking again costs nothing."
+        return LedgerUnavailable(f"The answers beside the ledger {why}. {remedy}")

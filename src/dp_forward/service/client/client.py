@@ -12,18 +12,16 @@ The order of one question, each step on disk before the next:
 6. the answer is checked, the release noted as `delivered`, and the answer stored.
 
 Guarantees:
-    No byte that depends on a text is sent before its charge is on disk. All integers that are ever
-    sent for one key are the stored ones: at most one draw of a text leaves, whatever is retried, killed or
-    run side by side. A retry sends identical bytes; a question that is asked again hours later has a new
-    header, since servers refuse an old time.
+    No byte that depends on a text is sent before its charge is on disk. All integers that are ever sent for
+    one key are the stored ones: at most one draw of a text leaves, whatever is retried, killed or run side by
+    side. A retry sends identical bytes; hours later a question has a new header, as servers refuse old times.
     Within a process a text is drawn for once. A draw that a crash took before it was stored, or that came
     second to another process's, was seen by nobody; which one is kept does not depend on what was drawn.
     No error or repr holds a text, a token, a hidden value or the server's token.
 Edges:
     A client may be used on both sides of a fork: no connection to a server is shared between processes.
-    Texts are read, charged and drawn one after the other, in their order, also by `ask_many`. No library
-    promises that a batch of texts rounds as each of them does alone, and what is released must not depend on
-    what else was asked.
+    Texts are read, charged and drawn one after the other, also by `ask_many`: no library promises that a
+    batch rounds as each text does alone, and what is released must not depend on what else was asked.
     A text that is longer than n tokens is cut: the server cannot tell, the user is told (`Answer.truncated`).
     Whoever gets a release again (``resend``, or because no answer came) learns that the text is the same.
     Epsilon does not bound that: it bounds what is learnt about the text.
@@ -38,6 +36,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Self, Unpack
 
@@ -50,20 +49,9 @@ from dp_forward.optional_packages import name_extra
 from dp_forward.privacy import Budget
 from dp_forward.privacy.charge import Charge
 from dp_forward.progress import Count
+from dp_forward.service.client import question as asking
 from dp_forward.service.client.answer_cache import AnswerCache
-from dp_forward.service.client.question import (
-    KEPT,
-    Answer,
-    Preview,
-    Question,
-    Said,
-    Text,
-    Tokens,
-    check_answer,
-    check_clock,
-    check_text,
-    refresh_frame,
-)
+from dp_forward.service.client.question import Answer, Preview, Question, Said, Text, Tokens
 from dp_forward.service.client.transport import Call, Connection, Reply, Transport
 from dp_forward.service.protocol.frame import frame_of, parse_frame
 from dp_forward.service.protocol.manifest import Offer
@@ -72,8 +60,7 @@ from dp_forward.split.artifacts import AskingSide, front_of, load_asking_side
 
 __all__ = ["Client"]
 
-_CLOCK_SECONDS: Final = 60.0
-"""A clock that moved by more than this was set, or the machine slept: the server is asked for its time."""
+_CLOCK_SECONDS: Final = 60.0  # a clock that moved by more was set, or the machine slept
 
 
 class Client:
@@ -174,22 +161,15 @@ class Client:
         return Preview(tokens, self._hidden(tokens), values, noisy)
 
     def ask_many(
-        self,
-        texts: Iterable[Text],
-        *,
-        progress: Count | None = None,
-        at_once: int = 8,
-        resend: bool = False,
+        self, texts: Iterable[Text], *, progress: Count | None = None, at_once: int = 8, resend: bool = False
     ) -> Iterator[Answer]:
         """An answer for each text, in order; ``progress`` is called with how many there are so far.
 
-        Up to ``at_once`` requests are on their way at a time, over kept-alive connections.
-
         Edges:
-            Up to ``at_once`` texts are charged ahead of the answer that is waited for (with 1, none is).
-            A text whose answer is stored is not sent (see `ask`), so whoever was interrupted starts anew. The
-            first error ends it, at its place; what was answered before is stored, and what was charged ahead
-            stays paid: asked again, it costs nothing. A fork of the process that asks is refused.
+            Up to ``at_once`` requests are on their way, and as many texts charged ahead of the answer that is
+            waited for (with 1, none is). The first error ends it, at its place; what was answered before is
+            stored, and what was charged ahead stays paid: asked again, it costs nothing, so whoever was
+            interrupted starts anew. A fork of the process that asks is refused.
         """
         refuse_if(at_once < 1, "at_once", "be at least 1", at_once, "Leave it out.")
         transport, process = Transport(self._transport.address, **self._connection), os.getpid()
@@ -266,7 +246,7 @@ class Client:
         if self._manifest is not None:
             return self._manifest
         reply = self._transport.send(Call("GET", "/v1/manifest", kept="Nothing was charged."))
-        check_clock(reply.date)
+        asking.check_clock(reply.date)
         self._clock = _clock()
         return reply.json()
 
@@ -280,8 +260,8 @@ class Client:
         if answer is not None:
             return answer
         stored, entry, charge = self._pay(tokens, key, self._agree(policy))
-        request, frame = refresh_frame(stored, int(time.time()))
-        call = Call("POST", "/v1/answer", body=frame, kept=KEPT)
+        request, frame = asking.refresh_frame(stored, int(time.time()))
+        call = Call("POST", "/v1/answer", body=frame, kept=asking.KEPT)
         return Question(call, request, key, entry, charge, truncated)
 
     def _recall(self, key: bytes, *, truncated: bool) -> Answer | None:
@@ -293,8 +273,8 @@ class Client:
 
     def _finish(self, question: Question, reply: Reply) -> Answer:
         """Check and store the server's reply to a question."""
-        found = check_answer(reply.json(), self.policy.release.labels, question.request)
-        state, flags = question.entry.state, {"stored": False, "truncated": question.truncated}
+        found = asking.check_answer(reply.json(), self.policy.release.labels, question.request)
+        state = question.entry.state
         try:
             if state is not State.DELIVERED:
                 self._ledger.delivered(question.entry.id)
@@ -304,7 +284,8 @@ class Client:
                 "The release was sent, and its answer cannot be stored: see that the disk has room and that "
                 "the ledger's folder may be written to. It is paid for: asking again costs nothing."
             ) from None
-        return self._answer(found, question.charge, resent=state is not State.RESERVED, **flags)
+        flags = {"resent": state is not State.RESERVED, "truncated": question.truncated}
+        return self._answer(found, question.charge, stored=False, **flags)
 
     def _send(self, question: Question) -> Answer:
         return self._finish(question, self._transport.send(question.call))
@@ -314,7 +295,7 @@ class Client:
 
     def _read(self, text: Text, policy: Policy, name: str) -> tuple[Tokens, bytes, bool]:
         """Read a text: its tokens, the ledger's key for them, and whether it was cut."""
-        check_text(text, name)
+        asking.check_text(text, name)
         fixed, spec, failed = self._user.tokens, self.policy.release, False
         parts = [[part] for part in ((text,) if isinstance(text, str) else text)]
         with self._lock():  # a fast tokenizer must not be used by two threads at once
@@ -362,16 +343,8 @@ class Client:
     def _answer(self, found: Said, charge: Charge | None = None, **flags: bool) -> Answer:
         summary = self._ledger.summary()
         paid = 0.0 if charge is None else charge.epsilon(summary.delta)
-        return Answer(
-            label=found.label,
-            probabilities=found.probabilities,
-            reply=found.reply,
-            charge=paid,
-            charged=summary.charged,
-            spent=summary.spent,
-            remaining=summary.usable,
-            **flags,
-        )
+        rest: dict[str, Any] = {"charge": paid, "charged": summary.charged, "spent": summary.spent, **flags}
+        return Answer(**asdict(found), remaining=summary.usable, **rest)
 
     def _lock(self) -> threading.Lock:
         """The lock of this process; one that was held at a fork is never given back in the child."""
@@ -389,8 +362,8 @@ def _open_ledger(path: Path, policy: Policy, budget: float | None, per_day: floa
         remedy = "Say how much may be spent in all: budget=50. Only pure noise goes by the day alone."
         raise InvalidInput("budget", "be given for a new ledger", "none", remedy)
     else:
-        wanted = None if budget is None else Budget(budget, policy.noise.delta or 0.0)
-        cap = None if wanted is None else Cap.like(own.charge, wanted)
+        delta = policy.noise.delta or 0.0
+        cap = None if budget is None else Cap.like(own.charge, Budget(budget, delta))
         ledger = Ledger.open_or_create(path, cap=cap, per_day=per_day)
     stated = None if ledger.cap is None else ledger.cap.epsilon
     kept = (("budget", "cap", budget, stated), ("budget_per_day", "cap per day", per_day, ledger.per_day))

@@ -31,8 +31,7 @@ from dp_forward.errors import InvalidInput
 __all__ = ["NoReply"]
 
 _T = TypeVar("_T")
-_CONNECT_SECONDS: Final = 10.0
-"""For one address of a server, at most."""
+_CONNECT_SECONDS: Final = 10.0  # for one address of a server, at most
 
 
 class NoReply(Exception):

@@ -19,15 +19,13 @@ from dp_forward.service.protocol.frame import HEADER_BYTES, MOST_AHEAD_S, MOST_B
 
 __all__ = ["Preview"]
 
-KEPT: Final = "The release is kept, and is resent free."
-"""What is said of a text that was charged and has no answer."""
+KEPT: Final = "The release is kept, and is resent free."  # said where a charged text has no answer
 
 Text = str | tuple[str, str]
 """What is asked about: one text, or a pair of them in one release."""
 Tokens = Mapping[str, NDArray[np.int64]]
 
-_FRESH_SECONDS: Final = 6 * 3600
-"""Servers refuse frames with an old time, so a stored release gets a new header after this long."""
+_FRESH_SECONDS: Final = 6 * 3600  # a stored release gets a new header after this: servers refuse old times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +35,8 @@ class Answer:
     ``charge`` is the epsilon that was charged for it now, alone: 0 where the text was paid for before.
     ``resent`` says that no new release was made, ``stored`` that the answer was stored here, and nothing was
     sent. ``truncated`` says that the text was longer than the front reads. ``reply`` is what the provider
-    says to this label, where it serves a route. ``charged`` and ``spent`` are
-    those of the ledger's `Summary`, ``remaining`` its `Summary.usable`.
+    says to this label, where it serves a route. ``charged`` and ``spent`` are those of the ledger's
+    `Summary`, ``remaining`` its `Summary.usable`.
     """
 
     label: str
@@ -74,21 +72,20 @@ class Preview:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Question:
-    """A text that is paid for: the call that asks about it, and what becomes of the reply."""
+    """A text that is paid for: the call that asks about it, and its ``entry`` from before the draw."""
 
     call: Call
     request: bytes
     key: bytes
     entry: Release
-    """In the ledger, from before the draw."""
     charge: Charge | None
     truncated: bool
 
 
 def check_text(text: object, name: str) -> None:
     parts = text if isinstance(text, tuple) else (text,)
-    if len(parts) != (2 if isinstance(text, tuple) else 1):
-        raise InvalidInput(name, "be a string or a pair of them", f"{len(parts)} parts", "Give two texts.")
+    pair = not isinstance(text, tuple) or len(text) == 2
+    refuse_if(not pair, name, "be a string or a pair of them", f"{len(parts)} parts", "Give two texts.")
     for part in parts:
         refuse_if(not isinstance(part, str), name, "be a string", type(part).__name__, "Decode it first.")
         refuse_if(not part.strip(), name, "hold something to read", "nothing", "Leave it out.")
@@ -96,8 +93,7 @@ def check_text(text: object, name: str) -> None:
 
 def refresh_frame(frame: bytes, now: int) -> tuple[bytes, bytes]:
     """The request id and the bytes to send: the stored ones, or, where their time is hours ago or (by a wrong
-    clock) ahead, the same integers under a new id and time. Those are the same release: nothing is drawn, and
-    nothing is learnt from it that was not before.
+    clock) ahead, the same integers, and so the same release, under a new id and time.
     """
     header = parse_frame(frame).header
     if 0 <= now - header.time <= _FRESH_SECONDS:

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Connection", "RetryPolicy", "Transport"]
 
-_HEAD_BYTES: Final = 1 << 17
-"""Read of an answer besides its body: what httpcore takes for one head, and some."""
-_TOLD_SECONDS: Final = 2.0
-"""A pause that is longer is told."""
+_HEAD_BYTES: Final = 1 << 17  # read of an answer besides its body: what httpcore takes for one head, and some
+_TOLD_SECONDS: Final = 2.0  # a pause that is longer is told
 
 
 class ServerRefused(DpForwardError):
@@ -151,8 +149,8 @@ class Transport:
         self.address = str(url).rstrip("/")
         headers = {"user-agent": "dp-forward", "accept-encoding": "identity", "accept": "application/json"}
         if token is not None:
-            if not token or not token.isascii() or not token.isprintable() or " " in token:
-                raise InvalidInput("token", "be printable ASCII without blanks", "another", "Check the file.")
+            wrong = not token or not token.isascii() or not token.isprintable() or " " in token
+            refuse_if(wrong, "token", "be printable ASCII without blanks", "another", "Check the file.")
             headers["authorization"] = f"Bearer {token}"
         if proxy is not None:
             _check_proxy(proxy, url.host)
@@ -179,8 +177,8 @@ class Transport:
         """
         from dp_forward.service.client.network import NoReply
 
-        problem, wait, made, attempts = "the transport was closed", 0.0, 0, max(1, self._retry.attempts)
-        slow = 0
+        problem, wait, made, slow = "the transport was closed", 0.0, 0, 0
+        attempts = max(1, self._retry.attempts)
         while made < attempts:
             if wait > _TOLD_SECONDS:
                 self._tell(problem, wait)

@@ -4,16 +4,15 @@
     OUT.private/push.secret    32 random bytes: they make the ids of the records
     OUT.private/push.json      which servers were sent to, and how many records each has acknowledged
 
-Nothing is drawn here. A record's bytes are a function of the corpus, its number and the secret, so an
-interrupted upload is started again, and the server knows what it has. The id of record i is the first 16
+Nothing is drawn or charged here. A record's bytes are a function of the corpus, its number and the secret, so
+an interrupted upload is started again, and the server knows what it has. The id of record i is the first 16
 bytes of HMAC-SHA256(secret, "dp-forward/push/1", 0, i): without the secret it tells nothing, not even i.
 
 Guarantees:
     Before a record is read, the corpus is compared with the ledger: only a release that was charged and is
     complete, with the very manifest that the ledger stored, is pushed. Before a record is sent, what the
-    server collects is compared with the corpus, field by field: `ProtocolMismatch` where they differ. Every
-    time that a record is sent, it is the same integers under the same id: it stays one record, and one
-    release. It costs nothing: the release was charged when it was made.
+    server collects is compared with the corpus, field by field: `ProtocolMismatch` where they differ. A
+    record that is sent again is the same integers under the same id: one record, and one release.
 Edges:
     A server that forgot what it had (another disk) looks like one that has it all: use ``again``.
     The records go in the order of the corpus; the server sees that, and from where they come. Only a
@@ -34,7 +33,7 @@ from typing import Any, Final, Unpack
 from dp_forward.corpus.corpus_spec import Labels
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.corpus.writer import ledger_of, private_folder
-from dp_forward.errors import InvalidInput, LedgerUnavailable
+from dp_forward.errors import InvalidInput, LedgerUnavailable, refuse_if
 from dp_forward.ledger import Ledger, State
 from dp_forward.progress import Count
 from dp_forward.service.client.transport import Call, Connection, Transport, send_records
@@ -48,8 +47,7 @@ from dp_forward.storage.json_files import write_json
 
 __all__ = ["UploadResult", "check_collector", "pack_release", "push_corpus"]
 
-_BODY_BYTES: Final = 1 << 20
-"""Of one request: slow lines take a whole one within the time that servers allow."""
+_BODY_BYTES: Final = 1 << 20  # of one request: slow lines take a whole one within the time that servers allow
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +93,29 @@ def push_corpus(
         corpus = _charged_corpus(Path(out).absolute(), ledger)
         manifest = Manifest(release=replace(corpus.release, cut=cut))
         own, log = CollectionSpec.of(manifest, corpus.spec.labels), _UploadLog(corpus, collector.address)
-        return _push(collector, corpus, own, log, again=again, progress=progress or (lambda done: None))
+        spec = _agreed_spec(collector, own)
+        done = 0 if again else log.here()[0]
+        log.begin(done, spec.shuffler_least)  # before the first byte leaves
+        pushed, at_once = 0, max(1, min(spec.body_records, _BODY_BYTES // own.record_bytes))
+        if done and progress is not None:
+            progress(done)
+        while done < len(corpus):
+            span = range(done, min(done + at_once, len(corpus)))
+            body = _body(corpus, own, log.secret, span)
+            pushed += send_records(collector, "/v1/records", body, len(span))
+            done = span.stop
+            log.advance(done)  # a crash before that costs the sending of one body, and nothing else
+            if progress is not None:
+                progress(done)
+    return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere(), log.here()[1])
 
 
 def check_collector(
-    user: UserSide,
-    labels: Labels,
-    *,
-    bits: int,
-    server: str,
-    **connection: Unpack[Connection],
+    user: UserSide, labels: Labels, *, bits: int, server: str, **connection: Unpack[Connection]
 ) -> CollectionSpec:
     """Ask a server whether it would take a release of this front, before anything is drawn or charged.
 
-    ``labels`` is what is sent of them; ``connection`` as of `Client`.
-
-    Edges:
-        As `push_corpus`: `ProtocolMismatch` where it collects something else.
+    ``labels`` is what is sent of them; ``connection`` as of `Client`. Errors are those of `push_corpus`.
     """
     user.spec.required_noise()
     own = CollectionSpec(manifest=Manifest(release=replace(user.spec, bits=bits)), labels=labels)
@@ -144,21 +148,20 @@ def record_id(secret: bytes, number: int) -> bytes:
 
 def _charged_corpus(place: Path, ledger: str | os.PathLike[str] | None) -> ReleasedCorpus:
     """The corpus, whole, and exactly as the ledger knows it."""
-    if not private_folder(place).is_dir():
-        without = "one without its private folder"
-        raise InvalidInput("out", "be a release of your own", without, "Push from where it was made.")
+    found, remedy = "one without its private folder", "Push from where it was made."
+    refuse_if(not private_folder(place).is_dir(), "out", "be a release of your own", found, remedy)
     corpus = ReleasedCorpus.open(place, raw=True)
     key = b""
     with contextlib.suppress(ValueError):
         key = bytes.fromhex(corpus.key)
     with Ledger.open(ledger or ledger_of(place)) as book:
-        found = book.find(key) if len(key) == hashlib.sha256().digest_size else None
-        if found is None:
+        entry = book.find(key) if len(key) == hashlib.sha256().digest_size else None
+        if entry is None:
             rule = "be the one that this release was charged in"
             raise InvalidInput("ledger", rule, "another", "Name it with --ledger.")
-        if found.state is State.RESERVED:
+        if entry.state is State.RESERVED:
             raise InvalidInput("out", "be complete", "a release that was not finished", "Resume it first.")
-        if book.payload(found.id) != (place / MANIFEST).read_bytes():
+        if book.payload(entry.id) != (place / MANIFEST).read_bytes():
             raise InvalidInput(MANIFEST, "be as it was released", "changed", "Bring it back.")
     return corpus
 
@@ -176,9 +179,8 @@ def _agreed_spec(collector: Transport, own: CollectionSpec) -> CollectionSpec:
             # Once more on what was read, so that no two spellings of a value can differ.
             if {**spec.as_dict(), "shuffler": None} == mine:
                 return spec
-    raise ProtocolMismatch(
-        "What the server collects is not said as in this version of dp-forward. Nothing was sent."
-    )
+    told = "What the server collects is not said as in this version of dp-forward. Nothing was sent."
+    raise ProtocolMismatch(told)
 
 
 def _compare(name: str, mine: Any, theirs: Any) -> None:
@@ -188,38 +190,11 @@ def _compare(name: str, mine: Any, theirs: Any) -> None:
     elif theirs != mine or isinstance(theirs, bool) != isinstance(mine, bool):  # True equals 1
         there = "other keys" if isinstance(theirs, dict) else shown(theirs)
         here = "others" if isinstance(mine, dict) else shown(mine)
-        raise ProtocolMismatch(
-            f"The collector wants another release: {name} {there} where the corpus has {here}. "
-            "Nothing was sent."
-        )
-
-
-def _push(
-    collector: Transport,
-    corpus: ReleasedCorpus,
-    own: CollectionSpec,
-    log: "_UploadLog",
-    *,
-    again: bool,
-    progress: Count,
-) -> UploadResult:
-    spec = _agreed_spec(collector, own)
-    done = 0 if again else log.here()[0]
-    log.begin(done, spec.shuffler_least)  # before the first byte leaves
-    pushed, at_once = 0, max(1, min(spec.body_records, _BODY_BYTES // own.record_bytes))
-    if done:
-        progress(done)
-    while done < len(corpus):
-        span = range(done, min(done + at_once, len(corpus)))
-        pushed += send_records(collector, "/v1/records", _body(corpus, own, log.secret, span), len(span))
-        done = span.stop
-        log.advance(done)  # a crash before that costs the sending of one body, and nothing else
-        progress(done)
-    return UploadResult(log.server, pushed, len(corpus) - pushed, spec, log.elsewhere(), log.here()[1])
+        told = f"The collector wants another release: {name} {there} where the corpus has {here}"
+        raise ProtocolMismatch(f"{told}. Nothing was sent.")
 
 
 def _body(corpus: ReleasedCorpus, own: CollectionSpec, secret: bytes, span: range) -> bytes:
-    """The records of a span, one after another; the same bytes whenever it is called."""
     batch = corpus.__getitems__(span)
     values, body = batch["values"].numpy().astype(corpus.release.integers, copy=False), bytearray()
     labels = batch["labels"].tolist() if "labels" in batch else [None] * len(span)
@@ -232,8 +207,8 @@ def _body(corpus: ReleasedCorpus, own: CollectionSpec, secret: bytes, span: rang
 class _UploadLog:
     """Upload log in the private folder: the secret of the ids, and how far each server has come.
 
-    The secret is made before the first record leaves. Without it every record would go out under a second id,
-    so where there is a log and no secret, nothing is sent. Uploads side by side take turns at the log.
+    Without the secret every record would go out under a second id, so where there is a log and no secret,
+    nothing is sent. Uploads side by side take turns at the log.
     """
 
     def __init__(self, corpus: ReleasedCorpus, server: str) -> None:
@@ -247,8 +222,7 @@ class _UploadLog:
         self.secret = read_secret(secret, remedy=remedy)
 
     def here(self) -> tuple[int, int | None]:
-        """How many records, from the first, are on the server's disk, and the smallest batch that it promised
-        at any time of sending."""
+        """How many records are on the server's disk, and the smallest batch that it ever promised."""
         return self._entry(self._read()[0])
 
     def elsewhere(self) -> bool:
@@ -265,7 +239,6 @@ class _UploadLog:
             servers[self.server] = {"records": records, "least": least}
 
     def advance(self, records: int) -> None:
-        """Store how far this server has come."""
         with self._update() as servers:
             servers[self.server] = {"records": records, "least": self._entry(servers)[1]}
 
@@ -301,6 +274,5 @@ def _writable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LedgerUnavailable(
-            f"Nothing can be written to the private folder: {error.strerror}. Nothing is lost: push again."
-        ) from None
+        told = f"Nothing can be written to the private folder: {error.strerror}. Nothing is lost: push again."
+        raise LedgerUnavailable(told) from None

@@ -10,13 +10,11 @@ Guarantees:
     returns, they are on disk. A record is identified by its id: the same record again is not stored a second
     time, another record under the same id is refused. A record belongs to one batch, or to none, for ever.
     A sealed batch takes no new records, and has exactly as many as it was sealed with.
-    Both files are readable by their owner only (mode 0600).
-    One writer at a time, within a process and between processes (over Postgres, between machines); readers do
-    not wait.
+    Both files are readable by their owner only (mode 0600). One writer at a time, also between processes and,
+    over Postgres, machines; readers do not wait.
 Edges:
-    A full disk refuses
-    (code "full"), and nothing of that call is stored. The rows lie in the order of arrival: who may read this
-    folder learns what the provider learnt anyway. An export forgets the order.
+    A full disk refuses (code "full"), and nothing of that call is stored. The rows lie in the order of
+    arrival: who may read this folder learns what the provider learnt anyway. An export forgets the order.
 """
 
 import json
@@ -57,10 +55,8 @@ class Collection:
 
     def __init__(self, place: Place, spec: CollectionSpec, store: Store) -> None:
         self.place, self._spec, self._store = place, spec, store
-        self.close = store.close
-        """Close the store; closing twice is harmless."""
-        self.snapshot = store.snapshot
-        """One moment of the collection, on a connection of its own; what is added meanwhile is not seen."""
+        self.close = store.close  # close the store; closing twice is harmless
+        self.snapshot = store.snapshot  # one moment of the collection, on a connection of its own
 
     @classmethod
     def open(cls, place: Place) -> Self:
@@ -94,9 +90,9 @@ class Collection:
             except OSError as error:
                 rule, why = "be a folder that can be written", error.strerror
                 raise InvalidInput("collect", rule, why, "Choose another folder.") from None
-        found, wanted = cls.open(place), spec.as_dict()
+        found = cls.open(place)
         there = found.spec.as_dict()
-        other = [name for name in wanted if there[name] != wanted[name]]
+        other = [name for name, wanted in spec.as_dict().items() if there[name] != wanted]
         if other:
             found.close()
             rule = "be new, or collect the same"
@@ -116,11 +112,9 @@ class Collection:
             batch, "batch" for new records of a sealed one, "full" or "disk" where it cannot be written.
             The records are taken as they are: a `RecordReader` of this spec has checked them.
         """
-        stored = 0
         with self._store.transaction(write=True) as connection:
             sealed = batch is not None and _sealed(connection, batch) is not None
-            for record in records:
-                stored += _add(connection, record, batch, sealed=sealed)
+            stored = sum([_add(connection, record, batch, sealed=sealed) for record in records])
         return stored, len(records) - stored
 
     def seal(self, batch: bytes, records: int) -> None:

@@ -5,17 +5,13 @@
     POST /v1/batches/{32 hex}/records  the same into a batch, by a shuffler with a token of its own
     POST /v1/batches/{32 hex}/seal     {"records": N} -> {"sealed": true} where exactly N are stored
 
-Every record is checked for its format, its spec, its label and the spread of its noise. One bad record
-refuses the whole body.
+Every record is checked for its format, its spec, its label and the spread of its noise (`noise_check`). One
+bad record refuses the whole body.
 
 Guarantees:
     A body is stored whole or not at all, and 200 means that it is on disk. Nothing is read without the token,
     and no more than 8 MiB. All bodies on their way hold 128 MiB at most: the one that has taken longest gives
-    way ("slow"). Nothing of a payload is logged, shown in a refusal or kept
-    of a body that is refused.
-Edges:
-    A client that forgot its noise is refused, as far as the spread of so few numbers can tell
-    (`check_noise`). A client that lies harms nobody but himself.
+    way ("slow"). Nothing of a payload is logged, shown in a refusal or kept of a body that is refused.
 """
 
 import asyncio
@@ -25,7 +21,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dp_forward.errors import InvalidInput
@@ -39,10 +35,8 @@ from dp_forward.service.server.request_limits import Refused
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.users import Guard, Users
 
-_AT_ONCE: Final = 16
-"""So many bodies are checked and stored at a time; each may take 8 MiB."""
-_MOST_READ: Final = 128 << 20
-"""So many bytes of bodies that are not whole yet are held."""
+_AT_ONCE: Final = 16  # so many bodies are checked and stored at a time; each may take 8 MiB
+_MOST_READ: Final = 128 << 20  # so many bytes of bodies that are not whole yet are held
 _BATCH: Final = re.compile(r"[0-9a-f]{32}")
 _SEAL_BYTES: Final = 200
 
@@ -55,11 +49,9 @@ class RecordReader:
     """Reads the records of one spec; threads may share one."""
 
     def __init__(self, spec: CollectionSpec) -> None:
-        self._spec = spec
-        manifest = spec.manifest
-        self._check_noise = noise_check(
-            manifest.mechanism(), shape=manifest.release.shape, step=manifest.step, bits=manifest.release.bits
-        )
+        self._spec, asked, release = spec, spec.manifest.offers[0], spec.manifest.release
+        shape, bits = release.shape, release.bits
+        self._check_noise = noise_check(asked.mechanism, shape=shape, step=asked.step, bits=bits)
         warn_if_blind([self._check_noise])
 
     @property
@@ -111,19 +103,16 @@ class RecordIntake:
                 request, most, seconds=self._seconds, what="A body of records", budget=self._reading
             )
             records = await self.in_thread(lambda: self.reader.body(data, request.state.user))
-            async with self._counted(request, records):
+            counted: AbstractAsyncContextManager[None] = nullcontext()
+            if self._users is not None:  # a record counts as a request does
+                counted = self._users.counted(request.state.user, [record.digest for record in records])
+            async with counted:
                 stored, known = await self.in_thread(lambda: store(request, records))
             self._metrics.records["stored"] += stored
             self._metrics.records["known"] += known
             return {"stored": stored, "known": known}
 
         return self.post_route(path, guard, take, outcome="records")
-
-    def _counted(self, request: Request, records: list[Record]) -> AbstractAsyncContextManager[None]:
-        """A record counts as a request does."""
-        if self._users is None:
-            return nullcontext()
-        return self._users.counted(request.state.user, [record.digest for record in records])
 
     def post_route(
         self, path: str, guard: Guard, work: Callable[[Request], Awaitable[dict[str, Any]]], *, outcome: str
@@ -135,12 +124,11 @@ class RecordIntake:
                 request.state.user = guard(request)
                 self._check_room()
                 found = await work(request)
-            except Refused as refused:
-                # Nothing more is read from a client that was refused, so its connection is of no use.
+            except Refused as refused:  # nothing more is read from this client
                 self._metrics.outcomes[refused.code] += 1
                 return limits.refusal(refused, close=True)
             self._metrics.outcomes[outcome] += 1
-            return limits.json_response(found)
+            return JSONResponse(found)
 
         return Route(path, post, methods=["POST"])
 
@@ -173,10 +161,8 @@ def collector_routes(
         Where a shuffler is expected, records that come past it are refused: one of them in a corpus would
         take the central promise from all others.
     """
-    intake, guard = (
-        RecordIntake(collection.spec, settings, metrics, users),
-        Guard(settings.token, users=users),
-    )
+    intake = RecordIntake(collection.spec, settings, metrics, users)
+    guard = Guard(settings.token, users=users)
     if shuffler_token is None:
         store = intake.records_route(guard, lambda request, records: collection.add(records))
         return [limits.json_route("/v1/collection", collection.spec.as_dict(), guard), store]
@@ -195,7 +181,10 @@ def collector_routes(
     async def seal(request: Request) -> dict[str, Any]:
         limits.check_head(request, _check_seal_length, what="A seal", kind="application/json")
         data = await limits.read_body(request, _SEAL_BYTES, seconds=settings.body_seconds, what="A seal")
-        await intake.in_thread(lambda: collection.seal(_batch(request), _sealed_with(data)))
+        records = (limits.parse_object(data, {"records"}) or {}).get("records")
+        if type(records) is not int or not 1 <= records < 1 << 40:
+            raise Refused("seal", 'A seal is {"records": N}, with N of 1 or more.')
+        await intake.in_thread(lambda: collection.seal(_batch(request), records))
         return {"sealed": True}
 
     return [
@@ -216,10 +205,3 @@ def _batch(request: Request) -> bytes:
 def _check_seal_length(length: int) -> None:
     if length > _SEAL_BYTES:
         raise Refused("too_long", f"A seal has at most {_SEAL_BYTES} bytes.")
-
-
-def _sealed_with(data: bytes) -> int:
-    records = (limits.parse_object(data, {"records"}) or {}).get("records")
-    if type(records) is not int or not 1 <= records < 1 << 40:
-        raise Refused("seal", 'A seal is {"records": N}, with N of 1 or more.')
-    return records

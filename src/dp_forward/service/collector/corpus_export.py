@@ -36,10 +36,7 @@ WHERE batch IS NULL OR batch IN (SELECT batch FROM batches) ORDER BY request"""
 
 
 def export_corpus(
-    place: Place,
-    out: str | os.PathLike[str],
-    *,
-    progress: Count | None = None,
+    place: Place, out: str | os.PathLike[str], *, progress: Count | None = None
 ) -> ReleasedCorpus:
     """All records of a collection that are complete, as a corpus in ``out``, which must be new or empty.
 
@@ -51,23 +48,19 @@ def export_corpus(
         raise InvalidInput("out", "be new or empty", target.name, "Choose another folder.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with Collection.open(place) as collection, collection.snapshot() as moment, draft_of(target) as draft:
+        spec, found = collection.spec, counts(moment)
+        waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
+        refuse_if(not found["records"], "collection", "hold complete records", waiting, "Collect more first.")
+        corpus = spec.corpus_spec(found["records"], shard_size(spec.manifest.release))
+        # The corpus is known by a digest of all that is in it, as it is public to its owner anyway.
+        digest = hashlib.sha256(b"dp-forward/collected/1\0")
+        for row in moment.execute(f"SELECT digest {_COMPLETE}"):
+            digest.update(row[0])
         draft.mkdir()
-        _write(draft, collection.spec, moment, progress)
+        rows, batches = _rows(moment, corpus), _batches(moment, spec)
+        write_collected(draft, corpus, rows, digest.hexdigest(), batches, progress=progress)
         ReleasedCorpus.open(draft, verify=False)
     return ReleasedCorpus.open(target)
-
-
-def _write(folder: Path, spec: CollectionSpec, moment: Connection, progress: Count | None) -> None:
-    found = counts(moment)
-    waiting = f"none, and {found['waiting']} that wait for their batch to be sealed"
-    refuse_if(not found["records"], "collection", "hold complete records", waiting, "Collect more first.")
-    corpus = spec.corpus_spec(found["records"], shard_size(spec.manifest.release))
-    # The corpus is known by a digest of all that is in it, as it is public to its owner anyway.
-    digest = hashlib.sha256(b"dp-forward/collected/1\0")
-    for row in moment.execute(f"SELECT digest {_COMPLETE}"):
-        digest.update(row[0])
-    batches = _batches(moment, spec)
-    write_collected(folder, corpus, _rows(moment, corpus), digest.hexdigest(), batches, progress=progress)
 
 
 def write_collected(

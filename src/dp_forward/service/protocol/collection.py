@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from dp_forward.corpus.corpus_spec import CorpusSpec, Labels, labels_as_dict, labels_from_dict
-from dp_forward.errors import DpForwardError, InvalidInput, refuse_if
+from dp_forward.errors import DpForwardError, refuse_if
 from dp_forward.privacy.checks import count
 from dp_forward.service.protocol.frame import HEADER_BYTES, Frame, WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest
@@ -36,8 +36,7 @@ RECORD_LABEL_BYTES: Final = 4
 ID_BYTES: Final = 16
 
 _LABEL: Final = struct.Struct("<i")
-ID_AT: Final = slice(96, 96 + ID_BYTES)
-"""Where the id lies in a header."""
+ID_AT: Final = slice(96, 96 + ID_BYTES)  # where the id lies in a header
 _VERSION: Final = 1
 _KEYS: Final = {"version", "manifest", "labels", "shuffler"}
 _MOST_HIDING: Final = 1 << 30
@@ -65,14 +64,12 @@ class CollectionSpec:
         given = str(1 + len(self.manifest.epsilons))
         refuse_if(self.manifest.epsilons, "manifest", "ask for one noise", given, "Use CollectionSpec.of.")
         self.corpus_spec(1, 1).guarantee()  # refuses labels that do not fit, and what cannot be promised
-        if self.record_bytes > MOST_BODY_BYTES:
-            rule = f"take at most {MOST_BODY_BYTES} bytes"
-            raise InvalidInput("record", rule, self.record_bytes, "Cut where less crosses, or use 8 bits.")
+        size, rule = self.record_bytes, f"take at most {MOST_BODY_BYTES} bytes"
+        refuse_if(size > MOST_BODY_BYTES, "record", rule, size, "Cut where less crosses, or use 8 bits.")
         if self.shuffler_least is not None:
-            remedy, least = "One record alone is not hidden.", self.shuffler_least
-            if count("shuffler_least", least, at_least=2, remedy=remedy) > _MOST_HIDING:
-                rule = f"be at most {_MOST_HIDING}"
-                raise InvalidInput("shuffler_least", rule, "more", "Nobody waits so long.")
+            remedy, rule = "One record alone is not hidden.", f"be at most {_MOST_HIDING}"
+            least = count("shuffler_least", self.shuffler_least, at_least=2, remedy=remedy)
+            refuse_if(least > _MOST_HIDING, "shuffler_least", rule, "more", "Nobody waits so long.")
         if (self.least_users, self.records_per_user) != (None, None):
             count("records_per_user", self.records_per_user, remedy="One is the clearest promise.")
             users = count("least_users", self.least_users, at_least=2, remedy="One user alone is not hidden.")
@@ -91,7 +88,7 @@ class CollectionSpec:
 
     @property
     def label_count(self) -> int | None:
-        """How many labels there are; None where none are collected. For `parse_record`."""
+        """How many labels there are; None where none are collected."""
         return None if self.labels in ("none", "folded") else len(self.manifest.release.labels)
 
     @property
@@ -178,8 +175,7 @@ def parse_record(data: bytes, *, labels: int | None) -> Record:
     """The record in these bytes; ``labels`` is how many there are, None where none are collected.
 
     Edges:
-        Every defect is a `WireError`: those of a frame, "time" for one that tells it, "label" for a label out
-        of range, or one where none is wanted.
+        The codes of a `WireError` are those of a frame, and "label".
     """
     if not isinstance(data, bytes):
         raise WireError("type", f"A record comes as bytes, not as {type(data).__name__}")

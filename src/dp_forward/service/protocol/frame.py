@@ -33,13 +33,10 @@ MAGIC: Final = b"DPFW"
 VERSION: Final = 1
 MOST_ENTRIES: Final = 1 << 24
 LEAST_STEP: Final = 2.0**-120
-LARGEST_STEP: Final = 2.0**100
-"""Between these, every integer times the step is an ordinary float32."""
-LATEST: Final = 1 << 40
-"""Unix seconds lie below this: any clock fits, and no arithmetic on them overflows."""
+LARGEST_STEP: Final = 2.0**100  # between these, every integer times the step is an ordinary float32
+LATEST: Final = 1 << 40  # unix seconds lie below this: any clock fits, and no arithmetic on them overflows
 MOST_BEHIND_S: Final = 24 * 3600
-MOST_AHEAD_S: Final = 300
-"""How far the time of a frame may lie behind and ahead of the server's."""
+MOST_AHEAD_S: Final = 300  # how far the time of a frame may lie behind and ahead of the server's
 MECHANISMS: Final = {"privunit": 1, "matrix-gaussian": 2, "gaussian": 3, "k-ary-response": 4}
 """The mechanisms that can be released, with their numbers on the wire."""
 

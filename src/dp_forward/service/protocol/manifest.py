@@ -73,8 +73,7 @@ class Manifest:
     """What one server answers to; see the module.
 
     ``release`` is what the back was trained for, with the digest of the one front that it belongs to;
-    ``epsilons`` are smaller ones that it answers too, less accurately: how private a text shall be is for its
-    owner to say.
+    ``epsilons`` are smaller ones that it answers too, less accurately.
     """
 
     release: ReleaseSpec
@@ -166,8 +165,7 @@ class Manifest:
             The manifest's side of epsilon, delta and step is calibrated from its choice of noise, never read.
         Edges:
             The rule for the budget is equality with one of the manifest's offers, not "at most": integers of
-            another step mean something else. Numbers are equal within 1e-9 of their size. That the numbers
-            agree proves no noise.
+            another step mean something else. Numbers are equal within 1e-9. That they agree proves no noise.
         """
 
         def check(name: str, equal: bool, here: object, there: object) -> None:
@@ -207,10 +205,8 @@ class Manifest:
     ) -> Self:
         """What a party's folder asks for; ``bits`` is 8 where the noise leaves room for it, else 16.
 
-        ``epsilons`` are by default a half and a quarter of its own, where such noise can be released.
-
-        Edges:
-            `InvalidInput` for an undefended model, or for noise that cannot be released.
+        ``epsilons`` are by default a half and a quarter of its own, where such noise can be released. An
+        undefended model is refused.
         """
         side.spec.required_noise()
         spec = replace(side.spec, front=front_digest, bits=bits or 16)
@@ -247,8 +243,7 @@ class Manifest:
             raise WireError("version", f"Version {VERSION} of the protocol is spoken here, not the server's")
         noise, labels, epsilons = settings["noise"], settings["labels"], settings["epsilons"]
         if not isinstance(noise, Mapping) or set(noise) != set(_NOISE_TYPES):
-            rule = "The noise of a manifest has the keys of a choice of noise, all of them"
-            raise WireError("manifest", rule)
+            raise WireError("manifest", "The noise has the keys of a choice of noise, all of them")
         listed = isinstance(labels, list) and isinstance(epsilons, list) and len(epsilons) < _MOST_OFFERS
         numbers = listed and all(type(n) in (int, float) and abs(n) <= MOST_ENTRIES for n in epsilons)
         scalars = all(  # JSON's scalars, each of its own kind and of a sane size

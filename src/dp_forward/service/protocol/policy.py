@@ -94,10 +94,7 @@ class Policy:
                     raise _refused(name, mine, value)
             with contextlib.suppress(DpForwardError):
                 return Manifest.from_dict(found)
-        raise ProtocolMismatch(
-            "The server's manifest is not one of this version of dp-forward. "
-            "Nothing was drawn, charged or sent."
-        )
+        raise _mismatch("The server's manifest is not one of this version of dp-forward")
 
     def read(self, found: object) -> Offer:
         """The terms of a release for the server that sent this manifest as JSON, or `ProtocolMismatch`."""
@@ -111,16 +108,12 @@ class Policy:
         offered = [offer.noise.epsilon for offer in manifest.offers]
         if min(offered) < self.noise.epsilon < max(offered):
             ours, theirs = shown(self.noise.epsilon), ", ".join(map(shown, offered))
-            raise ProtocolMismatch(
-                f"The server answers epsilon {theirs}, and not {ours}. Nothing was drawn, charged or sent."
-            )
+            raise _mismatch(f"The server answers epsilon {theirs}, and not {ours}")
         budgets = {name: (getattr(self.noise, name), getattr(wanted, name)) for name in ("epsilon", "delta")}
         for name, (mine, theirs) in budgets.items():
             if not theirs <= mine:  # also a NaN
-                raise ProtocolMismatch(
-                    f"The server wants less noise: {name} {shown(theirs)} where the front allows {mine}. "
-                    "Nothing was drawn, charged or sent."
-                )
+                told = f"The server wants less noise: {name} {shown(theirs)} where the front allows {mine}"
+                raise _mismatch(told)
         name, (mine, theirs) = next((n, pair) for n, pair in budgets.items() if pair[0] != pair[1])
         raise ProtocolMismatch(
             f"The server wants more noise: {name} {shown(theirs)} where the front says {mine}. "
@@ -128,11 +121,13 @@ class Policy:
         )
 
 
+def _mismatch(told: str, more: str = "") -> ProtocolMismatch:
+    return ProtocolMismatch(f"{told}. Nothing was drawn, charged or sent{more}.")
+
+
 def _refused(name: str, mine: object, theirs: object) -> ProtocolMismatch:
-    return ProtocolMismatch(
-        f"The server wants another release: {name} {shown(theirs)} where the front has {shown(mine)}. "
-        "Nothing was drawn, charged or sent; check that the server belongs to this front."
-    )
+    told = f"The server wants another release: {name} {shown(theirs)} where the front has {shown(mine)}"
+    return _mismatch(told, "; check that the server belongs to this front")
 
 
 def shown(value: object) -> str:

@@ -10,9 +10,7 @@ A refusal is ``{"error": code, "message": one line}`` (`request_limits`).
 
 Guarantees:
     Those of `request_limits`, `base_app` and `ServerSettings`; no more of a body is read than a frame has
-    bytes, and none of it while the queue is full.
-Edges:
-    When the server stops, requests are finished.
+    bytes, and none of it while the queue is full. When the server stops, requests are finished.
 """
 
 import contextlib
@@ -94,11 +92,9 @@ def _make(
 ) -> Starlette:
     metrics, guard = Metrics() if handler is None else handler.metrics, Guard(settings.token, users=users)
     metrics.classes = users.classes
-    routes: list[Route] = []
+    routes = [] if handler is None else _answer_routes(handler, settings, guard)
     if collection is not None:
         routes += collector_routes(collection, settings, metrics=metrics, shuffler_token=token, users=users)
-    if handler is not None:
-        routes += _answer_routes(handler, settings, guard)
 
     def unready() -> str | None:
         if handler is not None and not handler.batcher.running:
@@ -146,8 +142,7 @@ def _answer_routes(handler: Handler, settings: ServerSettings, guard: Guard) -> 
             user = guard(request)
             limits.check_head(request, check_length)
             data = await limits.read_body(request, exact, seconds=settings.body_seconds)
-        except Refused as refused:
-            # Nothing more is read from a client that was refused before its body ended.
+        except Refused as refused:  # nothing more is read from this client
             handler.metrics.outcomes[refused.code] += 1
             return limits.refusal(refused, close=True)
         if handler.batcher.full:  # before it costs a digest and a test

@@ -47,7 +47,7 @@ class AuditLog:
             _log.error("the audit log cannot be written: %s", error.strerror)
 
     def count(self, event: str, group: str = "") -> None:
-        """Count an event, of a class of users where there is one; see the module for when it is written."""
+        """Count an event, of a class of users where there is one."""
         with self._lock:
             self._counts[event, group] += 1
             if self._path is not None and not self._timer.is_alive():

@@ -16,13 +16,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -56,10 +56,8 @@ class LoadShedding:
 
 class _Cors(CORSMiddleware):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
-            await super().__call__(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
+        ours = scope["type"] == "http" and scope["path"].startswith("/v1/")
+        await (super().__call__ if ours else self.app)(scope, receive, send)
 
 
 def make_base_app(
@@ -74,9 +72,6 @@ def make_base_app(
 ) -> Starlette:
     """Make an app of these routes; ``unready`` runs in a thread and says why it cannot work, or None."""
 
-    async def show_health(request: Request) -> Response:
-        return limits.json_response({"status": "ok"})
-
     found: tuple[float, str | None] = (0.0, "starting")
 
     async def show_readiness(request: Request) -> Response:
@@ -84,7 +79,7 @@ def make_base_app(
         if found[0] < (now := time.monotonic()) - 1:  # at most once in a second, whoever asks
             found = (now, found[1])
             found = (now, await asyncio.to_thread(unready))
-        return limits.json_response({"status": found[1] or "ok"}, 200 if found[1] is None else 503)
+        return JSONResponse({"status": found[1] or "ok"}, 200 if found[1] is None else 503)
 
     @contextlib.asynccontextmanager
     async def log_outcomes(app: Starlette) -> AsyncIterator[None]:
@@ -96,15 +91,11 @@ def make_base_app(
 
     middleware = [Middleware(LoadShedding, busy=busy, outcomes=metrics.outcomes)]
     if settings.allow_origins:
-        cors = Middleware(
-            _Cors,
-            allow_origins=settings.allow_origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
-            expose_headers=["retry-after"],
-        )
-        middleware.insert(0, cors)
-    own = [Route("/healthz", show_health), Route("/readyz", show_readiness)]
+        sent, shown = ["authorization", "content-type"], ["retry-after"]
+        how: Any = {"allow_methods": ["GET", "POST"], "allow_headers": sent, "expose_headers": shown}
+        middleware.insert(0, Middleware(_Cors, allow_origins=settings.allow_origins, **how))
+    healthy = limits.json_route("/healthz", {"status": "ok"}, lambda request: None)
+    own = [healthy, Route("/readyz", show_readiness)]
     app = Starlette(
         routes=[*routes, *own, metrics.route(settings.metrics_token)],
         middleware=middleware,

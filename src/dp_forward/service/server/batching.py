@@ -8,8 +8,7 @@ Guarantees:
     At most ``queue`` requests wait; one more is refused with `Refused("busy")`, at once.
     Nobody waits longer for company than ``max_wait_ms`` after the first of its batch.
 Edges:
-    Whoever stops waiting does not stop the computation, unless the future itself is cancelled before its
-    batch begins.
+    Only a future that is cancelled before its batch begins stops its computation.
 """
 
 import asyncio
@@ -18,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
@@ -54,10 +54,8 @@ class Batcher(Generic[T, R]):
         self._queue: SimpleQueue[_Waiting[T, R] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="dpf-back", daemon=True)
         self._thread.start()
-        self.waiting = self._queue.qsize
-        """How many requests wait, those that are being computed not counted."""
-        self.stopping = False
-        """Whether new requests are refused."""
+        self.waiting = self._queue.qsize  # how many requests wait, those that are being computed not counted
+        self.stopping = False  # whether new requests are refused
 
     @property
     def full(self) -> bool:
@@ -98,15 +96,13 @@ class Batcher(Generic[T, R]):
         if first is None:
             return False
         batch, until = [first], first.since + self._max_wait
-        while len(batch) < self._max_batch:
-            try:
+        with suppress(Empty):
+            while len(batch) < self._max_batch:
                 one = self._queue.get(timeout=max(0.0, until - time.monotonic()))
-            except Empty:
-                break
-            if one is None:  # the last batch
-                self._queue.put(None)
-                break
-            batch.append(one)
+                if one is None:  # the last batch
+                    self._queue.put(None)
+                    break
+                batch.append(one)
         if batch := [one for one in batch if one.future.set_running_or_notify_cancel()]:
             self._answer(batch)
         return True

@@ -8,9 +8,8 @@ Guarantees:
     A connection is silent for at most ``idle_seconds`` at a time, however it drips; the TLS handshake counts.
     At most ``connections`` are open, and a few more on which only health is answered; where one comes too
     many, the one that has been silent for the longest is closed. At most ``connections_per_address`` come
-    from one address (IPv4, or a /64 of IPv6).
-    After a refusal for load (`LoadShedding`) a connection is not read for a second: asking again at once
-    costs the server nothing.
+    from one address (IPv4, or a /64 of IPv6). After a refusal for load (`LoadShedding`) a connection is not
+    read for a second: asking again at once costs nothing.
 Edges:
     Each process counts for itself. Loopback has no limit per address: a proxy there speaks for everybody.
 """
@@ -27,8 +26,7 @@ import h11
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_FOR_HEALTH: Final = 32
-"""Connections beyond the limit, on which only health is answered."""
+_FOR_HEALTH: Final = 32  # connections beyond the limit, on which only health is answered
 _PAUSE_SECONDS: Final = 1.0
 
 
@@ -40,9 +38,8 @@ class Connections:
     ) -> None:
         self._most, self._per_address = most, per_address
         self.idle_seconds, self.tls = idle_seconds, tls
-        self._open: dict[LimitedConnection, str | None] = {}
-        self._of = Counter[str | None]()
-        self._silent: dict[LimitedConnection, None] = {}
+        self._open, self._of = dict[LimitedConnection, str | None](), Counter[str | None]()
+        self._silent = dict[LimitedConnection, None]()
 
     @property
     def crowded(self) -> bool:
@@ -106,7 +103,6 @@ class LimitedConnection(H11Protocol):
         await self._inner(scope, receive, watch)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count it, and begin TLS where there is any."""
         self.transport = transport
         if not self._all.add(self, _address(transport)):
             transport.abort()

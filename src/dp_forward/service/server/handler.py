@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from prometheus_client import Gauge, Histogram
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.service.protocol.frame import WireError, parse_frame
 from dp_forward.service.protocol.manifest import Manifest, Offer
 from dp_forward.service.server.batching import Batcher
@@ -49,33 +49,26 @@ class BackRunner:
     """The back as a function from integers to probabilities; runs in the batcher's thread."""
 
     def __init__(self, provider: ProviderSide, manifest: Manifest) -> None:
-        self._back = provider.back.eval()
-        self._labels = manifest.release.labels
+        self._back, labels = provider.back.eval(), manifest.release.labels
         weight = next(self._back.parameters(), None)
         self._device = torch.device("cpu") if weight is None else weight.device
         # A back that cannot answer is refused at the start, not at the first request.
         blank = np.zeros((manifest.release.matrix_rows, manifest.release.width), dtype=np.int8)
-        found = self._logits([(blank, manifest.step)])
-        if found is None or tuple(found.shape) != (1, len(self._labels)):
-            shape = "none" if found is None else tuple(found.shape[1:])
-            rule = f"answer with one number for each of the {len(self._labels)} labels"
-            raise InvalidInput("back", rule, shape, "Serve the back of a classifier.")
+        found = getattr(self._output([(blank, manifest.step)]), "logits", None)
+        shape = tuple(found.shape) if isinstance(found, torch.Tensor) else ()
+        rule, gives = f"answer with one number for each of the {len(labels)} labels", shape[1:] or "none"
+        refuse_if(shape != (1, len(labels)), "back", rule, gives, "Serve the back of a classifier.")
 
     def __call__(self, batch: Sequence[Noisy]) -> list[NDArray[np.float64]]:
         """Probabilities of each request, in the order of the labels."""
-        logits = self._logits(batch)
-        if logits is None:
-            raise RuntimeError("no logits")
-        return list(torch.softmax(logits.double(), dim=-1).cpu().numpy())
+        return list(torch.softmax(self._output(batch).logits.double(), dim=-1).cpu().numpy())
 
-    def _logits(self, batch: Sequence[Noisy]) -> torch.Tensor | None:
+    def _output(self, batch: Sequence[Noisy]) -> Any:
         noisy = np.empty((len(batch), *batch[0][0].shape), dtype=np.float32)
         for place, (values, step) in zip(noisy, batch, strict=True):
             np.multiply(values, np.float32(step), out=place)
         with torch.inference_mode():
-            output = self._back(torch.from_numpy(noisy).to(self._device))
-        found = getattr(output, "logits", None)
-        return found if isinstance(found, torch.Tensor) else None
+            return self._back(torch.from_numpy(noisy).to(self._device))
 
 
 class ReplayCache:
@@ -98,14 +91,15 @@ class ReplayCache:
         """Remember that these bytes are being answered; the answer is kept unless it fails."""
         self._known.pop(request, None)
         self._known[request] = (digest, pending)
-        pending.add_done_callback(lambda done: self._forget_failure(request, done))
+
+        def forget_failure(done: asyncio.Future[bytes]) -> None:
+            failed = done.cancelled() or done.exception() is not None
+            if failed and self._known.get(request, (b"", None))[1] is done:
+                del self._known[request]
+
+        pending.add_done_callback(forget_failure)
         if len(self._known) > self._most:
             self._known.popitem(last=False)
-
-    def _forget_failure(self, request: bytes, done: asyncio.Future[bytes]) -> None:
-        failed = done.cancelled() or done.exception() is not None
-        if failed and self._known.get(request, (b"", None))[1] is done:
-            del self._known[request]
 
 
 class Handler:
@@ -140,7 +134,7 @@ class Handler:
         longest = len(json.dumps(spec.labels)) + 32 * (2 + len(spec.labels)) + max(map(len, spec.labels)) * 6
         longest += 6 * max(map(len, self._replies_to.values()), default=0)
         self._replays = ReplayCache(min(settings.remembered, 1 + (settings.remembered_mib << 20) // longest))
-        self.batcher: Batcher[Noisy, NDArray[np.float64]] = Batcher(
+        self.batcher = Batcher[Noisy, NDArray[np.float64]](
             BackRunner(provider, self.manifest),
             max_batch=settings.max_batch,
             max_wait_ms=settings.max_wait_ms,
@@ -166,9 +160,9 @@ class Handler:
         return answer
 
     async def _answer(self, data: bytes, user: str | None) -> tuple[str, bytes]:
-        if len(data) != self.manifest.frame_bytes:
-            rule = f"A frame for this server has {self.manifest.frame_bytes} bytes, not {len(data)}"
-            raise WireError("length", rule)
+        size = self.manifest.frame_bytes
+        if len(data) != size:
+            raise WireError("length", f"A frame for this server has {size} bytes, not {len(data)}")
         frame = parse_frame(data)
         offer = self.manifest.offer_for(frame.header, refusal="This is not what the manifest asks for")
         age = time.time() - frame.header.time
@@ -187,7 +181,7 @@ class Handler:
         self._noise_checks[offer.epsilon](frame.values, frame.header.request, user)
         computed = self.batcher.submit((frame.values, offer.step))
         pending = asyncio.create_task(self._write(frame.header.request, computed, user, digest, offer))
-        # A failure that nobody fetches (the client has gone) is not worth a warning.
+        # As in `Batcher.submit`.
         pending.add_done_callback(lambda end: end.cancelled() or end.exception())
         self._replays.begin(frame.header.request, digest=digest, pending=pending)
         # Shielded: whoever hangs up must not take the answer from the one who retries.
@@ -212,13 +206,10 @@ class Handler:
             found = found ** (offer.epsilon / self.manifest.offers[0].epsilon)
             found /= found.sum()
         labels = self.manifest.release.labels
-        answer = {
-            "label": labels[int(found.argmax())],
-            "probabilities": dict(zip(labels, found.tolist(), strict=True)),
-            "request": request.hex(),
-        }
-        if answer["label"] in self._replies_to:
-            answer["reply"] = self._replies_to[str(answer["label"])]
+        label, probabilities = labels[int(found.argmax())], dict(zip(labels, found.tolist(), strict=True))
+        answer = {"label": label, "probabilities": probabilities, "request": request.hex()}
+        if label in self._replies_to:
+            answer["reply"] = self._replies_to[label]
         data = json.dumps(answer, allow_nan=False).encode()
         if self.shared_replays is None:
             return data

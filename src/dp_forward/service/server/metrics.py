@@ -1,7 +1,4 @@
-"""Counters of a server as a Prometheus page (prometheus_client).
-
-Nothing here can hold a payload, a token or a request id: only numbers, and codes of this package's own.
-"""
+"""Counters of a server as a Prometheus page: only numbers, and codes of this package's own."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -33,15 +30,11 @@ class Metrics(Collector):
 
     def __init__(self, *, hidden: Iterable[str] = ()) -> None:
         self._hidden = frozenset(hidden)
-        self.outcomes: Counter[str] = Counter()
-        """Requests by code: "ok", "resent" (a retry that got its answer again), or why it was refused."""
-        self.records: Counter[str] = Counter()
-        """Training records by outcome: "stored", or "known" (sent before)."""
-        self.classes: Counter[str] = Counter()
-        """Answers and bodies of records by class of user."""
+        self.outcomes = Counter[str]()  # requests: "ok", "resent" (a retry), or why it was refused
+        self.records = Counter[str]()  # training records: "stored", or "known" (sent before)
+        self.classes = Counter[str]()  # answers and bodies of records by class of user
         self._counters: list[tuple[str, str, Callable[[], float]]] = []
-        self.registry = CollectorRegistry()
-        """What else the page shows registers itself here."""
+        self.registry = CollectorRegistry()  # what else the page shows registers itself here
         self.registry.register(self)
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -54,7 +47,6 @@ class Metrics(Collector):
         return {outcome: times for outcome, times in counts.items() if outcome not in self._hidden}
 
     def collect(self) -> Iterator[Metric]:
-        """The counters; for the registry."""
         for name, what, counts, label in (
             ("dpf_requests", "Requests by outcome.", self.outcomes, "outcome"),
             ("dpf_records", "Training records by outcome.", self.records, "outcome"),

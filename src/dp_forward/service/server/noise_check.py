@@ -69,17 +69,14 @@ from dp_forward.service.server.request_limits import Refused
 _log = logging.getLogger("dp_forward.service")
 
 MOST_FALSE_REFUSALS: Final = 1e-9
-_FOR_TESTS: Final = 4e-10
-"""What the tests may use up; the rest is left for clamping."""
+_FOR_TESTS: Final = 4e-10  # what the tests may use up; the rest is left for clamping
 _SAFE: Final = 1e-6
 """How far a quantile is moved outwards, relatively: far beyond its error, far below what matters."""
 _RARE: Final = 1e-11
 _SMALLEST: Final = 1e-290
-_RUN_RATE: Final = 1e-15
-"""How rarely a run begins at a given honest release: 1e-9 among a million."""
+_RUN_RATE: Final = 1e-15  # how rarely a run begins at a given honest release: 1e-9 among a million
 _LONGEST_RUN: Final = 1000
-_MOST_RUNS: Final = 10_000
-"""Of so many users at a time a run is remembered."""
+_MOST_RUNS: Final = 10_000  # of so many users at a time a run is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +93,13 @@ class NoiseCheck:
     """The test for one shape and one mechanism; made once, run for every frame."""
 
     rows: int
-    width: int
-    per_deviation: float
-    """One integer step in units of the noise's deviation: step / sigma."""
+    per_deviation: float  # step / sigma
     whole: Limits
     each_row: Limits | None
     column_means: Limits | None
-    clamped: float
-    """The probability that clamping matters."""
-    frames: int | None
-    """The bounded matrix itself, sent without noise, is refused the so-manieth time in a row; None: never."""
-    bare: float
-    """Without noise no matrix is longer."""
+    clamped: float  # the probability that clamping matters
+    frames: int | None  # the bounded matrix itself is refused the so-manieth time in a row; None: never
+    bare: float  # without noise no matrix is longer
     runs: dict[str | None, set[bytes]] = field(default_factory=dict, compare=False, repr=False)
     """The last ids of each user, all of them as short as without noise; a retry counts once."""
 
@@ -140,7 +132,7 @@ class NoiseCheck:
         rate = clamped + _short_rate(mechanism, rows * width, many or 0, bare + of_all + beyond)
         run = math.ceil(math.log(_RUN_RATE) / math.log(rate)) if 0 < rate < 1 else _LONGEST_RUN + 1
         frames = 1 if tells else max(2, run) if run <= _LONGEST_RUN else None
-        check = cls(rows, width, unit, whole, row, mean, clamped, frames, bare)
+        check = cls(rows, unit, whole, row, mean, clamped, frames, bare)
         if not check.false_refusals < MOST_FALSE_REFUSALS:
             rule = f"hold {rows} x {width} entries without clamping"
             raise InvalidInput("bits", rule, bits, "Use bits=16 for so many.")

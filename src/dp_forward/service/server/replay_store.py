@@ -30,22 +30,18 @@ _CLEAN_SECONDS: Final = 60.0
 
 
 class ReplayStore:
-    """The replay memory of the back ``of`` this digest, in a folder or database; threads may share one.
-
-    Entries live for ``seconds``.
-    """
+    """The replay memory of the back ``of`` this digest, with entries that live for ``seconds``."""
 
     def __init__(self, place: Place, *, seconds: int, of: str = "") -> None:
         self._of = of.encode()
         self._store = open_store(place, _TABLES, refuse=_refuse, name="replays", durable=False)
         self._seconds, self._cleaned = seconds, 0.0
-        self.close = self._store.close
-        """Close the store; closing twice is harmless."""
+        self.close = self._store.close  # close the store; closing twice is harmless
 
     def read(self, request: bytes, digest: bytes) -> bytes | None:
         """The answer to these bytes; None for a new id; `Refused` for other bytes."""
         with self._store.transaction(write=False) as connection:
-            return _find(connection, self._key(request), digest)
+            return self._find(connection, request, digest)
 
     def write(self, request: bytes, digest: bytes, answer: bytes) -> bytes:
         """Store the answer to these bytes: the one that stands, which may be another process's."""
@@ -56,18 +52,17 @@ class ReplayStore:
                 self._cleaned = now
             row = (self._key(request), digest, answer, int(now) + self._seconds)
             connection.execute("INSERT INTO replays VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
-            return _find(connection, self._key(request), digest) or answer
+            return self._find(connection, request, digest) or answer
 
     def _key(self, request: bytes) -> bytes:
         return hashlib.sha256(self._of + request).digest()
 
-
-def _find(connection: Connection, request: bytes, digest: bytes) -> bytes | None:
-    query = "SELECT digest, answer FROM replays WHERE request = ?"
-    known, answer = connection.execute(query, (request,)).fetchone() or (digest, None)
-    if known != digest:
-        raise Refused("replayed", "This request id came with other bytes. Draw a new id.")
-    return None if answer is None else bytes(answer)
+    def _find(self, connection: Connection, request: bytes, digest: bytes) -> bytes | None:
+        query = "SELECT digest, answer FROM replays WHERE request = ?"
+        known, answer = connection.execute(query, (self._key(request),)).fetchone() or (digest, None)
+        if known != digest:
+            raise Refused("replayed", "This request id came with other bytes. Draw a new id.")
+        return None if answer is None else bytes(answer)
 
 
 def _refuse(problem: Problem) -> DpForwardError:

@@ -1,7 +1,5 @@
 """How a server reads what it is posted, and how it refuses: one way for frames, records and batches.
 
-A refusal is a code for machines, one line for people, and an HTTP status.
-
 Guarantees:
     Nothing is read before the token, the kind and the announced length are right; then no more than allowed,
     and not for longer. Nothing of a body is logged, shown or kept. A refusal never holds a value of a
@@ -24,41 +22,27 @@ from dp_forward.errors import DpForwardError
 
 _OCTETS: Final = "application/octet-stream"
 _STATUS: Final = {
-    "token": 401,
-    "key": 401,
-    "host": 403,
-    "origin": 403,
-    "shuffler": 403,
-    "operator": 403,
+    **dict.fromkeys(("token", "key"), 401),
+    **dict.fromkeys(("host", "origin", "shuffler", "operator"), 403),
     "not_found": 404,
     "method": 405,
     "slow": 408,
-    "batch": 409,
-    "replayed": 409,
+    **dict.fromkeys(("batch", "replayed"), 409),
     "too_long": 413,
-    "content_type": 415,
-    "compressed": 415,
-    "no_noise": 422,
-    "too_much_noise": 422,
-    "busy": 429,
-    "quota": 429,
-    "back": 500,
-    "internal": 500,
-    "disk": 503,
-    "stopping": 503,
+    **dict.fromkeys(("content_type", "compressed"), 415),
+    **dict.fromkeys(("no_noise", "too_much_noise"), 422),
+    **dict.fromkeys(("busy", "quota"), 429),
+    **dict.fromkeys(("back", "internal"), 500),
+    **dict.fromkeys(("disk", "stopping"), 503),
     "full": 507,
 }
 """Code -> status; whatever is not here is a malformed or mismatched frame: 400."""
 
 
-json_response: Final = JSONResponse
-"""A response of one JSON object, with its status and headers."""
-
-
 class Refused(DpForwardError):
-    """A request that gets no answer; ``retry_after`` (seconds) is set where the same bytes may succeed.
+    """A request that gets no answer: a code for machines, a line for people, and an HTTP status.
 
-    The response that says so is sent after ``delay`` seconds.
+    ``retry_after`` (seconds) is set where the same bytes may succeed; ``delay`` is that of the response.
     """
 
     exit_code = 4
@@ -67,8 +51,7 @@ class Refused(DpForwardError):
         self, code: str, message: str, *, retry_after: int | None = None, delay: float = 0.0
     ) -> None:
         super().__init__(message)
-        self.delay = delay
-        self.code, self.message, self.retry_after = code, message, retry_after
+        self.code, self.message, self.retry_after, self.delay = code, message, retry_after, delay
 
     @property
     def status(self) -> int:
@@ -76,16 +59,11 @@ class Refused(DpForwardError):
 
 
 def busy(what: str = "Too many requests wait. Send the same bytes again.") -> Refused:
-    """The refusal for load."""
     return Refused("busy", what, retry_after=1)
 
 
 def check_head(
-    request: Request,
-    check_length: Callable[[int], None],
-    *,
-    what: str = "A frame",
-    kind: str = _OCTETS,
+    request: Request, check_length: Callable[[int], None], *, what: str = "A frame", kind: str = _OCTETS
 ) -> None:
     """All that can be refused before a byte of the body is read; ``check_length`` raises `Refused`."""
     head = request.headers
@@ -147,29 +125,26 @@ async def read_body(
 
 def refusal(refused: Refused, *, close: bool = False) -> Response:
     """The response that says no."""
-    headers = {}
-    if refused.retry_after is not None:
-        headers["retry-after"] = str(refused.retry_after)
+    headers = {} if refused.retry_after is None else {"retry-after": str(refused.retry_after)}
     if refused.code == "token":
         headers["www-authenticate"] = "Bearer"
     if close or refused.code == "token":
         headers["connection"] = "close"
-    response = json_response({"error": refused.code, "message": refused.message}, refused.status, headers)
-    return DelayedResponse(response, refused.delay) if refused.delay else response
+    response = DelayedResponse({"error": refused.code, "message": refused.message}, refused.status, headers)
+    response.delay = refused.delay
+    return response
 
 
-class DelayedResponse(Response):
-    """A response that is sent after so many seconds."""
+class DelayedResponse(JSONResponse):
+    """A response that is sent after ``delay`` seconds; meanwhile its connection gives way to others."""
 
-    def __init__(self, response: Response, seconds: float) -> None:
-        super().__init__(response.body, response.status_code)
-        self.raw_headers, self._seconds = response.raw_headers, seconds
+    delay = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Wait, then send; meanwhile the connection gives way to others where there is no room."""
-        if (connection := scope.get("state", {}).get("connection")) is not None:
-            connection.give_way()
-        await asyncio.sleep(self._seconds)
+        if self.delay:
+            if (connection := scope.get("state", {}).get("connection")) is not None:
+                connection.give_way()
+            await asyncio.sleep(self.delay)
         await super().__call__(scope, receive, send)
 
 
@@ -178,7 +153,7 @@ def json_route(path: str, page: Mapping[str, Any], guard: Callable[[Request], ob
 
     async def get(request: Request) -> Response:
         guard(request)
-        return json_response(page)
+        return JSONResponse(page)
 
     return Route(path, get)
 
@@ -202,7 +177,7 @@ def error_handlers(outcomes: Counter[str], *, who: str) -> dict[Any, Any]:
     async def http(request: Request, error: HTTPException) -> Response:
         code = {404: "not_found", 405: "method"}.get(error.status_code, "request")
         outcomes[code] += 1
-        return json_response({"error": code, "message": "There is nothing here."}, error.status_code)
+        return JSONResponse({"error": code, "message": "There is nothing here."}, error.status_code)
 
     async def failed(request: Request, error: Exception) -> Response:
         outcomes["internal"] += 1

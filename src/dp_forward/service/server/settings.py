@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import checks
 from dp_forward.service.protocol.access import check_token, is_loopback
 from dp_forward.service.protocol.frame import MOST_AHEAD_S, MOST_BEHIND_S
@@ -73,8 +73,8 @@ class ServerSettings:
         checks.nonnegative("max_wait_ms", self.max_wait_ms, remedy="A few milliseconds are enough.")
         for name in ("body_seconds", "idle_seconds"):
             checks.positive(name, getattr(self, name), remedy="It is a number of seconds.")
-        if not 0 <= checks.count("port", self.port, at_least=0, remedy="Use 0 for a free one.") < 1 << 16:
-            raise InvalidInput("port", "be below 65536", self.port, "Use 0 for a free one.")
+        port = checks.count("port", self.port, at_least=0, remedy="Use 0 for a free one.")
+        refuse_if(port >= 1 << 16, "port", "be below 65536", port, "Use 0 for a free one.")
         self._check_access()
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidInput("tls", "have a certificate and a key", "one of them", "Give both files.")

@@ -6,8 +6,7 @@ workers of the new state are started, and once all of them listen, the old ones 
 Guarantees:
     No connection is lost between two workers: the socket stays open, and what one has not accepted, another
     does. A worker that stops answers what it has, with ``Connection: close``, before it ends. Where new
-    workers do not come up, the old ones stay, and the reason is logged. Workers end with a supervisor that
-    is killed.
+    workers do not come up, the old ones stay, and it is logged why. Workers end with a killed supervisor.
 Edges:
     A worker that dies takes its connections along; a client sends the same bytes again. It is started again
     after a pause that grows to 30 s, and reads its files anew. Where none listens and five in a row do not
@@ -43,8 +42,7 @@ _log = logging.getLogger("dp_forward.service")
 
 _PAUSE_S, _LONGEST_PAUSE_S, _TRIES = 0.5, 30.0, 5
 _DRAIN_S: Final = 1.0
-_KILL_AFTER_S: Final = 10.0
-"""After the time that a server has to stop; then a worker is killed."""
+_KILL_AFTER_S: Final = 10.0  # after the time that a server has to stop; then a worker is killed
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 Work = Callable[[socket.socket, Callable[[str], object], Callable[[uvicorn.Server], None]], None]
@@ -56,8 +54,7 @@ class _Worker:
     pid: int
     pipe: int
     generation: int
-    said: dict[str, Any] = field(default_factory=dict)
-    """Its line when it listens, or its error."""
+    said: dict[str, Any] = field(default_factory=dict)  # its line when it listens, or its error
 
     def read(self) -> None:
         if not self.said:
@@ -79,11 +76,7 @@ class Supervisor:
         self._wake, self._alive = os.pipe(), os.pipe()
 
     def run(self, say: Callable[[str], object] = print_line) -> None:
-        """Serve; ``say`` gets the line of a worker once all of them listen for the first time.
-
-        Edges:
-            The error of the first worker is raised where it does not come up.
-        """
+        """Serve; ``say`` gets a worker's line once all listen. The error of a first that fails is raised."""
         with self._handled_signals():
             try:
                 self._start_worker(self._coming)
@@ -125,7 +118,6 @@ class Supervisor:
             say(json.dumps(first.said))
 
     def _replace(self, worker: _Worker) -> None:
-        """See to it that a worker that ended is missed by nobody."""
         error = DpForwardError(worker.said.get("error", "A worker ended before it listened."))
         error.exit_code = worker.said.get("code", 1)
         if worker.generation == self._coming:

@@ -30,7 +30,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -72,10 +72,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Requests or records of a user on a day, under their digests; ``taken`` if the quota allowed.
-
-    ``new`` are those of them that were counted for this user.
-    """
+    """Requests or records of a user on a day; ``new`` ones were counted, ``taken`` if the quota allowed."""
 
     user: User
     items: tuple[bytes, ...]
@@ -88,9 +85,12 @@ class UserStore:
     """The store of users, open; see the module. Threads may share one."""
 
     def __init__(self, place: Place) -> None:
-        self._database = open_store(place, _SCHEMA, refuse=_refuse_place, name="users")
-        self.close = self._database.close
-        """Close the store; closing twice is harmless."""
+        def refuse(problem: Problem) -> DpForwardError:
+            rule = "be a folder or a database that can be used"
+            return InvalidInput("store", rule, problem.kind, "Name another.")
+
+        self._database = open_store(place, _SCHEMA, refuse=refuse, name="users")
+        self.close = self._database.close  # close the store; closing twice is harmless
         self._pruned = 0
 
     def add(self, name: str, *, per_day: int | None = None, group: str = "user") -> str:
@@ -119,10 +119,11 @@ class UserStore:
     def rotate(self, name: str, *, grace: int = 0) -> str:
         """Another token; the old ones stop, after ``grace`` seconds or at the end they had before."""
         checked_count("grace", grace, at_least=0, remedy="It is a number of seconds.")
-        token, until = secrets.token_hex(32), int(time.time()) + grace
+        token, now = secrets.token_hex(32), int(time.time())
+        until = now + grace
         with self._database.transaction(write=True) as connection:
             _check_known(connection, name)
-            connection.execute("DELETE FROM tokens WHERE name = ? AND until <= ?", (name, int(time.time())))
+            connection.execute("DELETE FROM tokens WHERE name = ? AND until <= ?", (name, now))
             old = "UPDATE tokens SET until = ? WHERE name = ? AND (until IS NULL OR until > ?)"
             connection.execute(old, (until, name, until))
             connection.execute("INSERT INTO tokens VALUES (?, ?, NULL)", (_digest(token), name))
@@ -131,8 +132,8 @@ class UserStore:
     def list_users(self) -> list[dict[str, Any]]:
         """Name, class, cap, use of today (of a cap) and the number of working tokens of every user."""
         query = (
-            "SELECT name, class, per_day, "
-            "coalesce((SELECT used FROM usage WHERE usage.name = users.name AND day = ?), 0), "
+            "SELECT name, class, per_day, CASE WHEN per_day IS NOT NULL THEN "
+            "coalesce((SELECT used FROM usage WHERE usage.name = users.name AND day = ?), 0) END, "
             "(SELECT count(*) FROM tokens WHERE tokens.name = users.name AND (until IS NULL OR until > ?)) "
             "FROM users ORDER BY name"
         )
@@ -140,24 +141,17 @@ class UserStore:
         with self._database.transaction(write=False) as connection:
             rows = connection.execute(query, (now // _DAY_S, now)).fetchall()
         names = ("name", "class", "per_day", "used", "tokens")
-        found: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows]
-        return [{**one, "used": None if one["per_day"] is None else one["used"]} for one in found]
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
-    def tokens(self) -> dict[bytes, tuple[User, float]]:
-        """Digest -> user and end, of all tokens."""
+    def tokens(self) -> dict[bytes, tuple[User, int | None]]:
+        """Digest -> user and end (None: never), of all tokens."""
         query = "SELECT digest, until, name, class, per_day FROM tokens JOIN users USING (name)"
         with self._database.transaction(write=False) as connection:
             rows = connection.execute(query).fetchall()
-        return {
-            bytes(digest): (User(*user), float("inf") if until is None else until)
-            for digest, until, *user in rows
-        }
+        return {bytes(digest): (User(*user), until) for digest, until, *user in rows}
 
     def charge(self, wanted: Sequence[Charge]) -> list[Charge]:
-        """Count, in one transaction, each whole or not at all: the items that are new, if the caps allow.
-
-        A charge that is not ``taken`` is taken back.
-        """
+        """Count what is new, each charge whole or not at all; one that is not ``taken`` is taken back."""
         with self._database.transaction(write=True) as connection:
             if wanted and wanted[-1].day > self._pruned:
                 self._pruned = wanted[-1].day
@@ -208,37 +202,23 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
-def _refuse(problem: Problem) -> DpForwardError:
-    return Refused("disk", f"The store of users cannot be used ({problem.kind}).", retry_after=5)
-
-
-def _refuse_place(problem: Problem) -> DpForwardError:
-    return InvalidInput("store", "be a folder or a database that can be used", problem.kind, "Name another.")
-
-
 class Users:
     """The users of a store as one server knows them, and what it counts for ``audit``; without one, nobody.
 
-    Edges:
-        A thread reads the store twice a second, so no request waits for it. Two connections: one reads, one
-        counts.
+    A thread reads the store twice a second, so no request waits for it; another connection counts.
     """
 
     def __init__(self, place: Place | None, audit: AuditLog) -> None:
-        self.audit, self.classes = audit, Counter[str]()
-        """Answers and bodies of records by class of user."""
+        self.audit, self.classes = audit, Counter[str]()  # answers and bodies of records by class of user
         self.known = place is not None
-        self._tokens: dict[bytes, tuple[User, float]] = {}
-        self._names: dict[str, User] = {}
+        self._tokens, self._names = dict[bytes, tuple[User, int | None]](), dict[str, User]()
         self._read, self._stopping = 0.0, threading.Event()
-        self._stores: list[UserStore] = []
-        if place is not None:
-            self._stores = [UserStore(place), UserStore(place)]
+        self._stores = [] if place is None else [UserStore(place), UserStore(place)]
+        if self._stores:
             self._refresh()
             threading.Thread(target=self._follow, name="dpf-users", daemon=True).start()
-            self._charges: Batcher[Charge, Charge] = Batcher(
-                self._stores[1].charge, max_batch=256, max_wait_ms=0, queue=1 << 14
-            )
+            count = self._stores[1].charge
+            self._charges = Batcher[Charge, Charge](count, max_batch=256, max_wait_ms=0, queue=1 << 14)
 
     def check(self) -> None:
         """Read the store once more; its error where that fails."""
@@ -247,16 +227,16 @@ class Users:
 
     def by_token(self, token: str) -> User | None:
         """Whose token this is."""
-        user, until = self._tokens.get(_digest(token), (None, 0.0))
+        user, until = self._tokens.get(_digest(token), (None, 0))
         if user is not None and time.monotonic() - self._read > _STALE_S:
-            raise _refuse(Problem("unavailable"))
-        return user if time.time() < until else None
+            raise Refused("disk", "The store of users cannot be used (unavailable).", retry_after=5)
+        return user if until is None or time.time() < until else None
 
     @asynccontextmanager
     async def counted(self, name: str | None, items: Sequence[bytes]) -> AsyncIterator[None]:
-        """Count these digests for the block, and no longer if it fails; `Refused` ("quota") past the cap.
+        """Count these digests for the block, and no longer if it fails.
 
-        A user who was revoked since the request began is refused.
+        `Refused` past the cap ("quota"), and for a user who was revoked since the request began.
         """
         user, charge, now = self._names.get(name or ""), None, time.time()
         if user is None and name is not None:
@@ -335,11 +315,8 @@ class Guard:
 
     def _delay(self, host: str) -> float:
         """Seconds that the refusal of one more wrong token from this address waits."""
-        try:
-            address = ipaddress.ip_address(host)
-            host = host if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
-        except ValueError:
-            pass
+        with suppress(ValueError):  # of IPv6, the /64
+            host = str(ipaddress.IPv6Network((ipaddress.IPv6Address(host), 64), strict=False))
         now = time.monotonic()
         count, last = self._wrong.pop(host, (0, now))
         count = 1 if now - last > self._FORGET_S else count + 1

@@ -25,11 +25,9 @@ from dp_forward.service.server.settings import ServerSettings
 __all__ = ["bind_socket", "log_to_stderr", "run_server"]
 
 _log = logging.getLogger("dp_forward.service")
-_OTHER_FILES: Final = 128
-"""Open files that are no connections: the listening socket, stores, libraries, and those kept for health."""
+_OTHER_FILES: Final = 128  # the listening socket, stores, libraries, and connections kept for health
 
-print_line = partial(print, flush=True)
-"""Writes a line to stdout at once: whoever started this process waits for it."""
+print_line = partial(print, flush=True)  # whoever started this process waits for it
 
 
 def run_server(
@@ -53,13 +51,8 @@ def run_server(
     listening = listening or bind_socket(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
     tls, shown = settings.tls_cert is not None, f"[{host}]" if ":" in host else host
-    line = {
-        "address": f"{'https' if tls else 'http'}://{shown}:{port}",
-        "host": host,
-        "port": port,
-        "tls": tls,
-        "token": settings.token is not None or settings.store is not None,
-    }
+    address, token = f"{'https' if tls else 'http'}://{shown}:{port}", settings.token or settings.store
+    line = {"address": address, "host": host, "port": port, "tls": tls, "token": token is not None}
 
     def announce() -> None:
         _log.info("the server listens")
@@ -84,9 +77,8 @@ def run_server(
 def bind_socket(host: str, port: int) -> socket.socket:
     """A socket that is bound before anything is printed, so that port 0 is known by then."""
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, proto, _, address = found[0]
         listening = socket.socket(family, kind, proto)
     except OSError:
         raise InvalidInput("host", "be an address of this machine", host, "Use 127.0.0.1.") from None
@@ -136,12 +128,8 @@ def run_until_signal(
         found = getattr(error, "reason", None) or error.strerror or "no PEM"
         remedy = "Give a certificate and its key in PEM."
         raise InvalidInput("tls", "be a certificate and its key", found, remedy) from None
-    connections = Connections(
-        _allow_files(limits.connections),
-        per_address=limits.connections_per_address,
-        idle_seconds=limits.idle_seconds,
-        tls=config.ssl,
-    )
+    most, each, idle = _allow_files(limits.connections), limits.connections_per_address, limits.idle_seconds
+    connections = Connections(most, per_address=each, idle_seconds=idle, tls=config.ssl)
     config.ssl = None  # a connection begins TLS once it was counted
     config.http_protocol_class = partial(LimitedConnection, connections=connections)  # type: ignore[assignment]
     # uvicorn raises a signal again once it has stopped; having stopped in order is a success.
@@ -177,8 +165,8 @@ class _LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {"time": when, "level": record.levelname.lower()}
-        line["event"] = record.getMessage().partition("\n")[0]
+        event = record.getMessage().partition("\n")[0]
+        line: dict[str, Any] = {"time": when, "level": record.levelname.lower(), "event": event}
         if record.exc_info and record.exc_info[0] is not None:
             frame = traceback.extract_tb(record.exc_info[2])[-1:]
             place = "".join(f" in {Path(at.filename).name}:{at.lineno}" for at in frame)

@@ -11,8 +11,6 @@ Edges:
     A sender with one unsound record is left out whole.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections import Counter
 from collections.abc import Mapping

@@ -7,17 +7,16 @@ A batch goes in pieces of records in the order of their new ids; each is acknowl
 collector has it; then the batch is sealed and deleted here.
 
 Guarantees:
-    Those of `collector_routes` and of `ServerSettings`. Nothing about a sender is written or logged: no
-    address, no time, no id.
-    Nothing leaves before enough records of enough users wait (`ShufflerStore`), and then only as part of a
-    batch. No page tells how many wait: `/metrics` counts records once their batch is sealed.
+    Those of `collector_routes` and of `ServerSettings`. No address, time or id of a sender is written or
+    logged. Nothing leaves before enough records of enough users wait (`ShufflerStore`), and then only as part
+    of a batch. No page tells how many wait: `/metrics` counts records once their batch is sealed.
     What is sent again, after a failure of the network or of this process, is the same records under the same
     ids, which the collector knows: each is there once, and the batch counts only when all are.
 Edges:
     When a batch is made, and how large it is, can be seen by the collector and on the network. A collector
     that refuses or is away stops nothing but the sending: the batch stays, is tried again, and the records
-    that come meanwhile make the next one larger.
-    If it refuses to seal, all records are sent again, in case it was restored from an older copy.
+    that come meanwhile make the next one larger. If it refuses to seal, all records are sent again, in case
+    it was restored from an older copy.
     Where users are not known (one shared token, or none), whoever has the token can send all records of a
     batch but one, and so isolate that one. The promise then rests on trust in all who have it.
     When it stops, requests are finished and records that wait stay in the store.
@@ -53,10 +52,8 @@ _log = logging.getLogger("dp_forward.service")
 
 RETRY: Final = transport.RetryPolicy(longest=10.0, timeout=30.0)
 """For the transport to a collector."""
-_RETRY_SECONDS: Final = 15.0
-"""Between two rounds of attempts, when a round has failed."""
-_LOOK_SECONDS: Final = 5.0
-"""Between two looks at a store that other processes may have left a batch in."""
+_RETRY_SECONDS: Final = 15.0  # between two rounds of attempts, when a round has failed
+_LOOK_SECONDS: Final = 5.0  # between two looks at a store that other processes may have left a batch in
 
 
 def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> int:
@@ -81,12 +78,7 @@ def send_batch(store: ShufflerStore, collector: Transport, *, at_once: int) -> i
 
 
 def fetch_spec(collector: Transport) -> CollectionSpec:
-    """What the collector wants.
-
-    Edges:
-        `WireError` for a spec that makes no sense, `InvalidInput` for that of another shuffler,
-        `ServerUnavailable` where there is no answer for a while.
-    """
+    """What the collector wants; a spec that makes no sense, or is that of another shuffler, is refused."""
     try:
         found = collector.send(transport.Call("GET", "/v1/collection")).json()
     except ServerUnavailable:
@@ -103,11 +95,9 @@ class Forwarder:
     def __init__(self, store: ShufflerStore, collector: Transport, *, at_once: int) -> None:
         self._store, self._collector, self._at_once = store, collector, at_once
         self._due = threading.Event()
-        self.wake = self._due.set
-        """Records have come: see whether a batch is due."""
+        self.wake = self._due.set  # records have come: see whether a batch is due
         self._thread = threading.Thread(target=self._run, name="dpf-forward", daemon=True)
-        self.batches = self.records = self.failures = 0
-        """Batches sealed since the start, records in them, and rounds of attempts that failed."""
+        self.batches = self.records = self.failures = 0  # sealed, in them, and failed rounds of attempts
 
     def start(self) -> None:
         """Begin; a batch that an earlier process left is sent first."""

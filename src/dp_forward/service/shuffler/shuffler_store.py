@@ -44,9 +44,8 @@ Edges:
     Until its batch is made, a record lies here under the id that its sender knows, and the write-ahead log
     and the layout of the pages show roughly when it came. Whoever reads this disk at that time, or digs up
     blocks that the file system or a flash drive has kept, learns that: it is the trusted party's own disk.
-    The same id with other bytes is refused while the record waits. Once it was shuffled, it is taken for a
-    retry, and dropped.
-    The digests stay, 32 bytes for each record that ever came.
+    The same id with other bytes is refused while the record waits; once it was shuffled, it is taken for a
+    retry, and dropped. The digests stay, 32 bytes for each record that ever came.
 """
 
 import hmac
@@ -57,7 +56,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from dp_forward.errors import InvalidInput, LedgerUnavailable
+from dp_forward.errors import InvalidInput, LedgerUnavailable, refuse_if
 from dp_forward.service.protocol.collection import ID_BYTES, CollectionSpec, Record, with_new_id
 from dp_forward.service.protocol.frame import HEADER_BYTES
 from dp_forward.service.server.request_limits import Refused
@@ -95,11 +94,7 @@ class Batch:
 def fresh_ids(
     old: Sequence[bytes], draw: Callable[[int], bytes] = secrets.token_bytes
 ) -> list[tuple[bytes, bytes]]:
-    """Pairs of a new id and its old one, in the order of the new ones: a uniform order, see the module.
-
-    Edges:
-        Two equal ids are refused: they would be one record.
-    """
+    """Pairs of a new id and its old one, in the order of the new ones; two equal ids are refused."""
     drawn = sorted((draw(ID_BYTES), request) for request in old)
     if len({new for new, _ in drawn} | set(old)) != 2 * len(drawn):
         raise LedgerUnavailable("Two ids came out equal, which never happens by chance: check the machine.")
@@ -126,11 +121,9 @@ class ShufflerStore:
         least_users: int | None = None,
         records_per_user: int | None = None,
     ) -> None:
-        self._offered = replace(
-            spec, shuffler_least=least, least_users=least_users, records_per_user=records_per_user
-        )
-        self._header = spec.manifest.header(request=bytes(ID_BYTES)).pack()
-        """The header of every record of a batch, but for its id."""
+        of_users: dict[str, Any] = {"least_users": least_users, "records_per_user": records_per_user}
+        self._offered = replace(spec, shuffler_least=least, **of_users)
+        self._header = spec.manifest.header(request=bytes(ID_BYTES)).pack()  # of every record but for its id
         self._promises = (least, least_users or 0, records_per_user or _UNLIMITED)
         form = json.dumps(spec.as_dict(), sort_keys=True)
         row = (_FORMAT, secrets.token_bytes(32), form, *self._promises)
@@ -151,13 +144,11 @@ class ShufflerStore:
             raise
 
     def _load(self, connection: Connection, form: str) -> None:
-        secret, found, *before = connection.execute(
-            "SELECT secret, form, least, least_users, records_per_user FROM settings"
-        ).fetchone()
+        query = "SELECT secret, form, least, least_users, records_per_user FROM settings"
+        secret, found, *before = connection.execute(query).fetchone()
         self._secret: bytes = secret
-        if found != form:
-            rule, found = "be for this collection", "one for another collection"
-            raise InvalidInput("store", rule, found, "Use another place.")
+        other = "one for another collection"
+        refuse_if(found != form, "store", "be for this collection", other, "Use another place.")
         least, users, each = self._promises
         if _count(connection)[0] and (least < before[0] or users < before[1] or each > before[2]):
             told = f"at least {before[0]} records" + (f" of {before[1]} users" if before[1] else "")
@@ -239,22 +230,19 @@ class ShufflerStore:
         with self._store.transaction(write=True) as connection:
             if _batch(connection) is not None or not self._enough(connection):
                 return False
-            self._shuffle(connection)
+            old = [row[0] for row in connection.execute("SELECT request FROM waiting")]
+            for new, request in fresh_ids(old):
+                query = "SELECT content FROM waiting WHERE request = ?"
+                content = connection.execute(query, (request,)).fetchone()[0]
+                row = (new, with_new_id(self._header + content, new))
+                connection.execute("INSERT INTO outgoing VALUES (?, ?)", row)
+            for tag in sorted(self._tag(_DOMAIN + request) for request in old):
+                connection.execute("INSERT INTO shuffled VALUES (?)", (tag,))
+            connection.execute("DELETE FROM waiting")
+            batch = (secrets.token_bytes(ID_BYTES), len(old), b"")
+            connection.execute("INSERT INTO batch VALUES (1, ?, ?, ?)", batch)
         self._store.empty_log()
         return True
-
-    def _shuffle(self, connection: Connection) -> None:
-        old = [row[0] for row in connection.execute("SELECT request FROM waiting")]
-        for new, request in fresh_ids(old):
-            query = "SELECT content FROM waiting WHERE request = ?"
-            content = connection.execute(query, (request,)).fetchone()[0]
-            row = (new, with_new_id(self._header + content, new))
-            connection.execute("INSERT INTO outgoing VALUES (?, ?)", row)
-        for tag in sorted(self._tag(_DOMAIN + request) for request in old):
-            connection.execute("INSERT INTO shuffled VALUES (?)", (tag,))
-        connection.execute("DELETE FROM waiting")
-        batch = (secrets.token_bytes(ID_BYTES), len(old), b"")
-        connection.execute("INSERT INTO batch VALUES (1, ?, ?, ?)", batch)
 
     def piece(self, batch: Batch, *, most: int) -> list[bytes]:
         """The next records of a batch that are not acknowledged, ``most`` at once; empty at its end."""

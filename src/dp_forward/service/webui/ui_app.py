@@ -26,12 +26,11 @@ Guarantees:
     its message. A body of more than `MOST_BYTES` is not read to its end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Set
 from importlib.resources import files
 from typing import Any, Final
@@ -41,20 +40,14 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dp_forward.errors import (
-    BudgetExhausted,
-    DpForwardError,
-    InvalidInput,
-    LedgerCorrupt,
-    LedgerUnavailable,
-)
+from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.service.client.transport import ServerRefused, ServerUnavailable
 from dp_forward.service.protocol.policy import ProtocolMismatch
-from dp_forward.service.server.request_limits import Refused, json_response, parse_object, read_body, refusal
+from dp_forward.service.server.request_limits import Refused, error_handlers, parse_object, read_body, refusal
 from dp_forward.service.server.settings import ServerSettings
 from dp_forward.service.server.uvicorn_runner import bind_socket, print_line, run_until_signal
 from dp_forward.service.webui.ui_service import UiService
@@ -79,9 +72,6 @@ _STATIC: Final = {
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
-_LOOKED: Final = frozenset(("epsilon", "text"))
-_ASKED: Final = _LOOKED | {"resend"}
-_COMPARED: Final = _LOOKED | {"other"}
 _BODY_MESSAGES: Final = {
     "too_long": "This text is far too long. Ask about a shorter one.",
     "slow": "The question took too long to arrive.",
@@ -156,7 +146,6 @@ def run_ui(
     settings = ServerSettings(port=port, connections=64)  # refuses what is no port
     listening = bind_socket(_HOST, port)
     port, key = listening.getsockname()[1], secrets.token_urlsafe(16)
-
     address = {"address": f"http://{_HOST}:{port}/#key={key}", "port": port}
     run_until_signal(
         make_ui_app(service, key=key, port=port),
@@ -165,7 +154,6 @@ def run_ui(
         ready,
         log_level="critical",
         lifespan="off",
-        proxy_headers=False,
         limits=settings,
         timeout_graceful_shutdown=10,
     )
@@ -173,27 +161,24 @@ def run_ui(
 
 def make_ui_app(service: UiService, *, key: str, port: int) -> AccessControl:
     """Make the app behind its access control; ``port`` is the one it listens on."""
-    routes = [
-        Route("/api/state", _call(lambda body: service.state(), keys=frozenset()), methods=["POST"]),
-        Route("/api/ask", _call(lambda body: service.ask(**_question(body)), keys=_ASKED), methods=["POST"]),
-        Route("/api/look", _call(lambda body: service.preview(**_question(body))), methods=["POST"]),
-        Route(
-            "/api/compare",
-            _call(lambda body: service.compare(**_question(body)), keys=_COMPARED),
-            methods=["POST"],
-        ),
-    ]
+    looked = frozenset(("epsilon", "text"))
+    answers: dict[str, tuple[Callable[..., dict[str, Any]], Set[str]]] = {
+        "state": (service.state, frozenset()),
+        "ask": (service.ask, looked | {"resend"}),
+        "look": (service.preview, looked),
+        "compare": (service.compare, looked | {"other"}),
+    }
+    routes = [Route(f"/api/{name}", _call(*how), methods=["POST"]) for name, how in answers.items()]
     for path, (name, kind) in _STATIC.items():
         page = Response(files(__package__).joinpath(name).read_bytes(), headers={"content-type": kind})
         routes.append(Route(path, page, methods=["GET"]))
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
+    lost = error_handlers(Counter(), who="page")[HTTPException]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: lost})
     app.router.redirect_slashes = False
     return AccessControl(app, key=key, port=port)
 
 
-def _call(
-    work: Callable[[dict[str, Any]], dict[str, Any]], *, keys: Set[str] = _LOOKED
-) -> Callable[[Request], Awaitable[Response]]:
+def _call(work: Callable[..., dict[str, Any]], keys: Set[str]) -> Callable[[Request], Awaitable[Response]]:
     """Read a body, work in a thread, answer. Nothing is raised further: a traceback may hold a text."""
 
     async def post(request: Request) -> Response:
@@ -201,17 +186,19 @@ def _call(
             question = parse_object(await read_body(request, MOST_BYTES, seconds=10.0), keys)
             if question is None:
                 raise Refused("body", "This is not a question of this page. Reload it.")
-            return json_response(await asyncio.to_thread(work, question))
+            return JSONResponse(await asyncio.to_thread(lambda: work(**_question(question))))
         except DpForwardError as error:
             code, status, message = _explain(error)
         except Exception:
             code, status, message = "internal", 500, "Something failed on this machine. Ask again."
-        return json_response({"error": code, "message": message}, status)
+        return JSONResponse({"error": code, "message": message}, status)
 
     return post
 
 
 def _question(body: dict[str, Any]) -> dict[str, Any]:
+    if not body:
+        return body
     numbers = type(body["epsilon"]) in (int, float) and type(body.get("resend", False)) is bool
     texts: dict[str, Any] = {name: body[name] for name in ("text", "other") if name in body}
     for name, text in texts.items():
@@ -232,8 +219,3 @@ def _explain(error: DpForwardError) -> tuple[str, int, str]:
         if isinstance(error, kind):
             return code, status, f"{first} {error}".strip()
     return "input", 422, str(error)
-
-
-async def _not_found(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    return json_response({"error": "not_found", "message": "There is nothing here."}, status)

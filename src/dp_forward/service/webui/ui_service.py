@@ -4,8 +4,6 @@ They return plain dictionaries for JSON. Every number that people read as a prom
 never flatters.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 import time
@@ -53,10 +51,7 @@ class Reconstructor(Protocol):
         """How far it is, from 0 to 1; None if it failed."""
 
     def __call__(self, preview: Preview) -> list[dict[str, Any]]:
-        """What is read without noise and, if there is a release, from it.
-
-        Each holds the ``words``, right or wrong, and the share of the text that was found (``recall``).
-        """
+        """The ``words`` that are read, and their ``recall``: without noise and, if there is, of a release."""
 
 
 class UiService:
@@ -120,15 +115,10 @@ class UiService:
         if answer.charge == 0:
             what = "answered from this disk" if answer.stored else "stored release sent again"
             self._free.append({"time": time.time() * 1e3, "charge": "0", "what": what})
+        names = ("label", "reply", "probabilities", "charge", "resent", "stored", "truncated")
         return {
-            "label": answer.label,
-            "reply": answer.reply,
-            "probabilities": answer.probabilities,
-            "charge": answer.charge,
+            **{name: getattr(answer, name) for name in names},
             "shown_charge": brief(shown_up(answer.charge)),
-            "resent": answer.resent,
-            "stored": answer.stored,
-            "truncated": answer.truncated,
             "budget": _budget(self._client.summary()),
             "history": self._history(),
             "picture": None if values is None else _picture(values),
@@ -148,8 +138,8 @@ class UiService:
     def compare(self, text: Text, other: Text, epsilon: float) -> dict[str, Any]:
         """How often the best test tells which of two texts was released; charges and sends nothing.
 
-        ``exact`` is of the noise itself, ``right`` was counted just now in releases that were drawn here and
-        dropped, ``ceiling`` is proved for any two texts. Only where one row crosses.
+        ``exact`` is of the noise itself, ``right`` was counted in releases that were drawn here and dropped,
+        ``ceiling`` is proved for any two texts. Only where one row crosses.
         """
         policy = self._client.policy.with_epsilon(self._offered(epsilon))
         if policy.release.cut != "output":
