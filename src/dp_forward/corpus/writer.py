@@ -54,7 +54,7 @@ from dp_forward.corpus.draw_log import DrawLog, Shard
 from dp_forward.corpus.drawing import Engine, RecordDrawer, ReleaseDrawer
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
 from dp_forward.data import EncodedTexts
-from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
+from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, refuse_if
 from dp_forward.ledger import Cap, Ledger, Release, State
 from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister
 from dp_forward.noise import release, release_labels, serialise
@@ -173,11 +173,9 @@ def choose_labels(
         return "folded"
     if mechanism is None:
         return "public" if publish and texts.labels is not None else "none"
-    if not publish:
-        rule = "be left out where no labels are stored"
-        raise InvalidInput("label_mechanism", rule, "one", "Or publish randomized labels.")
-    if texts.labels is None:
-        raise InvalidInput("label_mechanism", "have labels to randomize", "none", "Check the task.")
+    rule = "be left out where no labels are stored"
+    refuse_if(not publish, "label_mechanism", rule, "one", "Or publish randomized labels.")
+    refuse_if(texts.labels is None, "label_mechanism", "have labels to randomize", "none", "Check the task.")
     return mechanism
 
 
@@ -185,9 +183,8 @@ def _make_spec(
     user: UserSide, texts: EncodedTexts, labels: Labels, bits: int, shard_records: int | None
 ) -> CorpusSpec:
     """The settings of the release, checked against the front and the texts."""
-    if texts.length != user.spec.rows:
-        rule = f"have the {user.spec.rows} rows of the front"
-        raise InvalidInput("texts", rule, texts.length, "Encode with user.tokens.")
+    rule = f"have the {user.spec.rows} rows of the front"
+    refuse_if(texts.length != user.spec.rows, "texts", rule, texts.length, "Encode with user.tokens.")
     known = texts.labels if labels != "none" else None
     if known is not None and not 0 <= known.min() <= known.max() < len(user.spec.labels):
         rule = f"fit the {len(user.spec.labels)} labels of the front"
@@ -259,9 +256,8 @@ def _open_ledger(place: Path, path: Path, spec: CorpusSpec, budget: float | None
 def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Release:
     """This release in the ledger, charged; only from here on may noise be drawn."""
     known = book.find(log.key)
-    if log.charged and known is None:
-        rule = "be the one that this release was charged in"
-        raise InvalidInput("ledger", rule, "another", "Name that one to resume.")
+    rule = "be the one that this release was charged in"
+    refuse_if(log.charged and known is None, "ledger", rule, "another", "Name that one to resume.")
     if log.charged and known is not None and known.state is State.RESERVED and not resume:
         rule = "be new, or resumed"
         raise InvalidInput("out", rule, "a release that was not finished", "Add resume=True to continue it.")

@@ -4,8 +4,6 @@ The texts are dropped as soon as they are tokenised. Token ids still tell the te
 on the user's side, like the front that reads it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +58,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     @classmethod
     def from_records(
         cls, records: Iterable[Record], fixed: FixedLength, *, progress: Count | None = None
-    ) -> EncodedTexts:
+    ) -> "EncodedTexts":
         """Tokenise record by record; at no time are more than 1024 texts held.
 
         ``progress`` is called with the number of records done so far, now and then.
@@ -76,12 +74,10 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         while some := list(islice(source, _CHUNK)):
             singles |= {record.second is None for record in some}
             unlabelled |= {record.label is None for record in some}
-            if len(singles) > 1:
-                rule = "be all pairs or all single texts"
-                raise InvalidInput("records", rule, "both", "Read one task at a time.")
-            if len(unlabelled) > 1:
-                rule = "have a label each, or none at all"
-                raise InvalidInput("records", rule, "both kinds", "Fill in the labels.")
+            rule = "be all pairs or all single texts"
+            refuse_if(len(singles) > 1, "records", rule, "both", "Read one task at a time.")
+            rule = "have a label each, or none at all"
+            refuse_if(len(unlabelled) > 1, "records", rule, "both kinds", "Fill in the labels.")
             part, longer = _encode(some, fixed)
             for name, column in part.items():
                 buffers.setdefault(name, bytearray()).extend(column.data.cast("B"))
@@ -168,7 +164,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         row, lengths = np.arange(self.length), lengths[:, None]
         return row >= self.length - lengths if self.pads_left else row < lengths
 
-    def with_labels(self, labels: ArrayLike) -> EncodedTexts:
+    def with_labels(self, labels: ArrayLike) -> "EncodedTexts":
         """The same texts with other labels, such as randomized ones."""
         array = np.array(labels)
         if array.shape != (len(self),) or array.dtype.kind not in "iu":
@@ -176,7 +172,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             raise InvalidInput("labels", rule, found, "Give one for every record.")
         return EncodedTexts({**self.columns, "labels": array.astype(np.int64)}, pads_left=self.pads_left)
 
-    def subset(self, indices: Sequence[int] | NDArray[Any]) -> EncodedTexts:
+    def subset(self, indices: Sequence[int] | NDArray[Any]) -> "EncodedTexts":
         """Some of the records, in the order given."""
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
         if chosen.size == 0:
@@ -185,7 +181,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             raise InvalidInput("indices", f"lie in 0 to {len(self) - 1}", "others", "Count from 0.")
         return EncodedTexts(self._take(chosen), pads_left=self.pads_left)
 
-    def split_off(self, part: float, *, seed: int) -> tuple[EncodedTexts, EncodedTexts]:
+    def split_off(self, part: float, *, seed: int) -> "tuple[EncodedTexts, EncodedTexts]":
         """``(rest, held_out)``: a fraction of the records, drawn by ``seed``.
 
         Both keep the order of the records, and are never empty.
@@ -205,9 +201,8 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         ids = self.columns["ids"][self._is_text(self.lengths)]
         words = ids[~np.isin(ids, [token for token in tokenizer.all_special_ids if token != unknown])]
         share = float((words == unknown).mean()) if unknown is not None and words.size else 0.0
-        if share > 0.5:
-            rule, found = "know most words of the public texts", f"{share:.0%} unknown"
-            raise InvalidInput("tokenizer", rule, found, "Take the model's own, or a model of the language.")
+        rule, found = "know most words of the public texts", f"{share:.0%} unknown"
+        refuse_if(share > 0.5, "tokenizer", rule, found, "Take the model's own, or a model of the language.")
 
     def fingerprint(self) -> str:
         """SHA-256 of ids, token types, lengths and labels: the same records in the same order, or not.

@@ -50,20 +50,15 @@ def name_task(source: str) -> tuple[str, str | None]:
         return task_name(source), None
     path = Path(source).expanduser().absolute()
     if is_path(source):
-        if path.suffix == ".toml":
-            raise InvalidInput(
-                "data", "be a file of records", path.name, "A plan is for dpf finetune --plan."
-            )
+        rule = "be a file of records"
+        refuse_if(path.suffix == ".toml", "data", rule, path.name, "A plan is for dpf finetune --plan.")
         if path.is_file() and not is_data_file(path):
             raise InvalidInput("data", "be CSV, TSV, JSONL, JSON or Parquet", path.name, "Convert it.")
-        if not path.exists():
-            rule = f"be a file, a folder, hf:NAME or one of {', '.join(TASKS)}"
-            remedy = suggest_task(source) or "Check the path."
-            raise InvalidInput("data", rule, repr(source[-80:]), remedy)
+        rule, found = f"be a file, a folder, hf:NAME or one of {', '.join(TASKS)}", repr(source[-80:])
+        refuse_if(not path.exists(), "data", rule, found, suggest_task(source) or "Check the path.")
     name = name_of_source(source)
-    if name in TASKS:
-        rule, remedy = "have another name than a built-in task", f"or --task {name}, if it is that."
-        raise InvalidInput("data", rule, source_name(source), f"Give it one: --task NAME; {remedy}")
+    rule, remedy = "have another name than a built-in task", f"or --task {name}, if it is that."
+    refuse_if(name in TASKS, "data", rule, source_name(source), f"Give it one: --task NAME; {remedy}")
     return name, absolute_source(source)
 
 
@@ -178,17 +173,14 @@ def _order_labels(
     for word, place in found:
         if word not in firsts:
             remedy = "Check which column holds the labels."
-            if len(firsts) == MOST_LABELS:
-                rule = f"have at most {MOST_LABELS} labels"
-                raise InvalidInput(name, rule, f"one more at {place}", remedy)
-            if len(word) > _LONGEST_LABEL or not word.isprintable():
-                rule = f"have printable labels of at most {_LONGEST_LABEL} letters"
-                raise InvalidInput(name, rule, f"another at {place}", remedy)
+            rule = f"have at most {MOST_LABELS} labels"
+            refuse_if(len(firsts) == MOST_LABELS, name, rule, f"one more at {place}", remedy)
+            rule, got = f"have printable labels of at most {_LONGEST_LABEL} letters", f"another at {place}"
+            refuse_if(len(word) > _LONGEST_LABEL or not word.isprintable(), name, rule, got, remedy)
             firsts[word] = place
         counts[word] += 1
-    if len(counts) < 2:
-        got = f"one label in all {counts.total()} records of {source}"
-        raise InvalidInput("data", "have two labels or more", got, "There is nothing to tell apart.")
+    got = f"one label in all {counts.total()} records of {source}"
+    refuse_if(len(counts) < 2, "data", "have two labels or more", got, "There is nothing to tell apart.")
     rare = [word for word, number in counts.items() if number < fewest]
     if rare:
         first = min(rare, key=lambda word: counts[word])

@@ -143,9 +143,8 @@ def pack_blocks(
         found += len(piece)
         if most is not None and found >= most:
             break
-    if not found:
-        rule = f"fill at least one block of {length} tokens that the tokenizer knows"
-        raise InvalidInput("corpus", rule, f"{len(rest)} tokens", "Use more text, or a smaller length.")
+    rule = f"fill at least one block of {length} tokens that the tokenizer knows"
+    refuse_if(not found, "corpus", rule, f"{len(rest)} tokens", "Use more text, or a smaller length.")
     return np.concatenate(blocks)[:most]
 
 

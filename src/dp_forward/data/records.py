@@ -18,7 +18,7 @@ import numpy as np
 from dp_forward.data.row_files import Row
 from dp_forward.data.sources import open_source, source_name
 from dp_forward.data.tasks import Task, split_name
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 
 __all__ = ["check_rows", "find_column"]
 
@@ -135,9 +135,8 @@ def _check_some(task: Task, split: str, rows: Iterator[Row], source: str) -> Ite
     for record in check_rows(task, split, rows):
         empty = False
         yield record
-    if empty:
-        found = f"none in {source_name(source)}"
-        raise InvalidInput("data", f"hold records of the split {split}", found, "Name another source.")
+    found = f"none in {source_name(source)}"
+    refuse_if(empty, "data", f"hold records of the split {split}", found, "Name another source.")
 
 
 def find_column(

@@ -70,9 +70,8 @@ def find_split_files(source: Path, split: str) -> tuple[list[Path], bool]:
     source = existing_path(source)
     if not source.is_dir():
         says = _split_in_name(source)
-        if says not in (None, split):
-            rule, found = f"hold the split {split}", f"{source.name}, whose name says {says}"
-            raise InvalidInput("data", rule, found, "Name a folder with one file for each split.")
+        rule, remedy = f"hold the split {split}", "Name a folder with one file for each split."
+        refuse_if(says not in (None, split), "data", rule, f"{source.name}, whose name says {says}", remedy)
         return [source], says is not None
     there = sorted(path for path in source.iterdir() if path.is_file() and is_data_file(path))
     named = [path for path in there if _split_in_name(path) == split]
@@ -107,9 +106,8 @@ def existing_path(source: str | Path) -> Path:
 
 def read_rows(path: Path, *, name: str = "data", header: bool = True) -> Iterator[Row]:
     """The rows of one file, in order, one at a time; errors call the file ``name``."""
-    if not is_data_file(path):
-        rule = f"end in one of {', '.join(_READERS)} (text ones also .gz)"
-        raise InvalidInput(name, rule, path.name, "Rename or convert it.")
+    rule = f"end in one of {', '.join(_READERS)} (text ones also .gz)"
+    refuse_if(not is_data_file(path), name, rule, path.name, "Rename or convert it.")
     if not header and suffix_of(path) not in (".tsv", ".csv"):
         raise InvalidInput("header", "go with CSV and TSV files", path.name, "Leave out header=False.")
     return _READERS[suffix_of(path)](_File(path, name, header))

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from dp_forward.data.row_files import Row, existing_path, find_split_files, read_rows
 from dp_forward.data.tasks import SPLITS, Task, find_task, task_name
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.storage.digests import bytes_digest
 
 __all__ = ["IN_MEMORY", "absolute_source", "open_source"]
@@ -45,9 +45,8 @@ def parse_data_option(option: str, *, own: bool = False) -> tuple[str, Path]:
     the name may be that of a user's own task.
     """
     name, equals, where = option.partition("=")
-    if not equals or not where:
-        remedy = "For example --data sst2=folder."
-        raise InvalidInput("data", "look like TASK=PATH", repr(option[:80]), remedy)
+    remedy = "For example --data sst2=folder."
+    refuse_if(not equals or not where, "data", "look like TASK=PATH", repr(option[:80]), remedy)
     task = task_name(name) if own else find_task(name).name
     return task, existing_path(where) if is_path(where) else Path(where)
 
@@ -69,23 +68,18 @@ def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
         files, whole = find_split_files(Path(source), split)
         of_files = chain.from_iterable(read_rows(file, header=task.header) for file in files)
         return of_files if whole else _select_split(task, split, of_files)
-    if source.startswith(IN_MEMORY):
-        found = "records that were in memory only"
-        raise InvalidInput("data", "be given again", found, f"Name a file of records: {option}")
-    if source == task.source and split not in task.splits:
-        rule = f"be one of {', '.join(task.splits)} for {task.name}"
-        raise InvalidInput("split", rule, split, "Split some of train off.")
+    rule, remedy = "be given again", f"Name a file of records: {option}"
+    refuse_if(source.startswith(IN_MEMORY), "data", rule, "records that were in memory only", remedy)
+    rule, remedy = f"be one of {', '.join(task.splits)} for {task.name}", "Split some of train off."
+    refuse_if(source == task.source and split not in task.splits, "split", rule, split, remedy)
     if source != "movie-reviews":
         otherwise = "check the spelling." if task.own else f"name your own files: {option}"
         features, rows = stream_hub(source, split=split, name="data", otherwise=otherwise)
         return name_labels(task, features, rows)
-    if task.name not in _IN_PACKAGE:
-        rule = f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only"
-        found = f"movie-reviews for {task.name}"
-        raise InvalidInput("data", rule, found, f"Name your own files: {option}")
-    if task.name == "imdb" and split != "train":
-        rule = "be train: movie-reviews holds no other of IMDb"
-        raise InvalidInput("split", rule, split, "Split some off.")
+    rule, remedy = f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only", f"Name your own files: {option}"
+    refuse_if(task.name not in _IN_PACKAGE, "data", rule, f"movie-reviews for {task.name}", remedy)
+    rule = "be train: movie-reviews holds no other of IMDb"
+    refuse_if(task.name == "imdb" and split != "train", "split", rule, split, "Split some off.")
     reviews = read_reviews(_IN_PACKAGE[task.name])
     return reviews if task.name == "imdb" else iter(split_sentences(reviews)[split])
 

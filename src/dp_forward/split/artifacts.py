@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from dp_forward.data import FixedLength
 from dp_forward.data.tokens import tokens_for
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.optional_packages import name_extra
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec, release_width
@@ -158,9 +158,8 @@ class ProviderSide:
         _refuse_other_half(self.spec, self.back)
         if not self.replies.keys() <= set(self.spec.labels):
             raise InvalidInput("replies", "be to labels of the back", "others", "Make the route again.")
-        if not all(map(self.spec.is_reply, self.replies.values())):
-            rule, remedy = "be printable texts of 1 to 8000 letters", "Shorten it, and make the route again."
-            raise InvalidInput("replies", rule, "another", remedy)
+        rule, remedy = "be printable texts of 1 to 8000 letters", "Shorten it, and make the route again."
+        refuse_if(not all(map(self.spec.is_reply, self.replies.values())), "replies", rule, "another", remedy)
 
 
 def _refuse_other_half(spec: ReleaseSpec, half: AnyFront | AnyBack | OnnxFront) -> None:
@@ -168,8 +167,7 @@ def _refuse_other_half(spec: ReleaseSpec, half: AnyFront | AnyBack | OnnxFront) 
     width = release_width(half.width, spec.noise, spec.labels)
     for name, own in {"cut": str(half.cut), "width": width}.items():
         found = getattr(spec, name)
-        if found != own:
-            raise InvalidInput("spec", f"have the {name} {own} of its half", found, "Use ReleaseSpec.of.")
+        refuse_if(found != own, "spec", f"have the {name} {own} of its half", found, "Use ReleaseSpec.of.")
 
 
 def load_front(folder: str | os.PathLike[str], *, digest: str | None = None) -> AnyFront:
@@ -275,17 +273,15 @@ def _check_user(place: Path, digest: str | None) -> tuple[dict[str, Any], str]:
     """The settings and the digest of a user's front whose files are those that it was saved with."""
     require_files(place, "front", _SPEC, otherwise=_NO_SPEC)
     settings, found = check_half(place, "front", digest)
-    if "tokenizer" not in settings:
-        rule, found = f"name its {TOKENIZER} in {SETTINGS}", "a front of an earlier version"
-        raise InvalidInput("front", rule, found, "Make it again: its digest does not cover its tokenizer.")
+    older, remedy = "a front of an earlier version", "Make it again: its digest does not cover its tokenizer."
+    refuse_if("tokenizer" not in settings, "front", f"name its {TOKENIZER} in {SETTINGS}", older, remedy)
     return settings, found
 
 
 def _spec_of(place: Path, front: AnyFront | OnnxFront, settings: dict[str, Any], digest: str) -> ReleaseSpec:
     spec = replace(_read_spec(place, front), front=digest)
-    if spec.rows != settings["rows"]:
-        rule = f"have {settings['rows']} rows in {_SPEC}, as in {SETTINGS}"
-        raise InvalidInput("front", rule, spec.rows, "Get it again.")
+    rule = f"have {settings['rows']} rows in {_SPEC}, as in {SETTINGS}"
+    refuse_if(spec.rows != settings["rows"], "front", rule, spec.rows, "Get it again.")
     return spec
 
 

@@ -14,8 +14,6 @@ A pair that fails is refused with the reason. Checked are
   skip connection around the cut shows here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

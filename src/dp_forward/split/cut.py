@@ -30,8 +30,6 @@ Paper: the (sub-)layers of an encoder at which noise may be added, and the token
 appendix (`embeddings`, `encoder.1.qkv`).
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

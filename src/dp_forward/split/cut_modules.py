@@ -4,8 +4,6 @@ They hold Hugging Face's own submodules and say only in which order they run. No
 between calls, so both halves can be compiled, exported and run from several threads.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Sequence

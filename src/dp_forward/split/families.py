@@ -6,12 +6,10 @@ inside. `split_model` does the rest with Hugging Face's own classes. To add a fa
 docs/how-to/add-a-family.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 __all__ = ["FAMILIES"]
 
@@ -406,9 +404,8 @@ def head_of(model: Any) -> Head:
     heads: dict[str, Head] = {family.bare: "bare", family.classifier: "classifier"}
     if family.masked_lm:
         heads[family.masked_lm] = "masked_lm"
-    if name not in heads:
-        rule = f"have a supported head ({', '.join(heads)})"
-        raise InvalidInput("model", rule, name, f"Load it as {family.classifier}.")
+    rule = f"have a supported head ({', '.join(heads)})"
+    refuse_if(name not in heads, "model", rule, name, f"Load it as {family.classifier}.")
     return heads[name]
 
 

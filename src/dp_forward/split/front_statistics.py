@@ -13,15 +13,13 @@ Guarantees:
     What `find_shipped` gives was made with exactly these weights and this pooling; anything else is None.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -31,7 +29,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.split.halves import Front
 from dp_forward.storage.files import draft_of
 
@@ -99,7 +97,7 @@ class FrontStatistics:
             save_file(tensors, draft, metadata={**about, "texts": str(self.texts)})
 
     @classmethod
-    def load(cls, path: Path) -> FrontStatistics:
+    def load(cls, path: Path) -> Self:
         """Read what `save` wrote; the directions are made orthonormal again."""
         try:
             with safe_open(path, framework="numpy") as file:
@@ -127,9 +125,8 @@ class FrontStatistics:
 
 def require_enough_texts(count: int, front: Front) -> None:
     """Refuse fewer public texts than the statistics of a front need."""
-    if count < 2 * front.width:
-        rule = f"hold {2 * front.width} texts or more"
-        raise InvalidInput("public", rule, count, "Any public text will do: name more of it.")
+    rule = f"hold {2 * front.width} texts or more"
+    refuse_if(count < 2 * front.width, "public", rule, count, "Any public text will do: name more of it.")
 
 
 def statistics_of_rows(rows: Iterator[Tensor], front: Front, *, source: str) -> FrontStatistics:

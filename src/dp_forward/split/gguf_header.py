@@ -12,8 +12,6 @@ Edges:
     An error names the rule, and never a string of the file.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -21,7 +19,7 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 """Decoders with rotary positions: they have no table whose size the metadata alone decides."""
@@ -163,5 +161,4 @@ def _check_model(facts: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> N
 
 
 def _require(held: bool, rule: str, found: object) -> None:
-    if not held:
-        raise InvalidInput("model", rule, found, "Get the GGUF file again, from whoever made it.")
+    refuse_if(not held, "model", rule, found, "Get the GGUF file again, from whoever made it.")

@@ -12,8 +12,6 @@ noisy answer.
 Paper: the dimension reduction of the embedding matrix.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any, Final, NamedTuple, Self
 
@@ -278,9 +276,9 @@ class ReadoutFront(_LongerFront):
         self.project = nn.Linear(front.width, width)
         self.decide = None if labels is None else nn.Linear(width, labels)
 
-    def with_scores(self, weights: Tensor, biases: Tensor) -> ReadoutFront:
+    def with_scores(self, weights: Tensor, biases: Tensor) -> Self:
         """The same front and projection (not copies), and behind them these scores [K, width], [K]."""
-        made = ReadoutFront(self.front, self.project.out_features, len(biases))
+        made = type(self)(self.front, self.project.out_features, len(biases))
         made.project = self.project
         assert made.decide is not None
         with torch.no_grad():
@@ -309,7 +307,7 @@ class AnswerBack(nn.Module):
         return self
 
     @classmethod
-    def of(cls, transition: Tensor) -> AnswerBack:
+    def of(cls, transition: Tensor) -> Self:
         """The back for answers by this channel [K, K], row: decision, column: answer.
 
         Its probabilities are those of the decision given the answer, all labels being alike beforehand.

@@ -5,8 +5,6 @@ and returns what the model returned, so Trainer, accelerate, peft and `pipeline`
 simulated; a provider never runs this object, only the back.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +17,7 @@ from torch.nn import functional
 
 from dp_forward.data import FixedLength
 from dp_forward.data.tokens import tokens_for
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Guarantee, NoiseSpec
 from dp_forward.privacy.checks import count
@@ -91,9 +89,8 @@ class PrivateModel(nn.Module):
         if self.spec is None:
             return hidden
         missing = self.spec.matrix_rows - hidden.shape[1]
-        if missing < 0:
-            rule, remedy = f"have at most {self.spec.rows} tokens", "Tokenise with truncation=True."
-            raise InvalidInput("input_ids", rule, hidden.shape[1], remedy)
+        rule, remedy = f"have at most {self.spec.rows} tokens", "Tokenise with truncation=True."
+        refuse_if(missing < 0, "input_ids", rule, hidden.shape[1], remedy)
         return functional.pad(hidden, (0, 0, missing, 0) if self.front.pads_left else (0, 0, 0, missing))
 
     @property
@@ -119,7 +116,7 @@ class PrivateModel(nn.Module):
     @classmethod
     def from_pretrained(
         cls, folder: str | os.PathLike[str], *, draws: int = 1, seed: int | None = None
-    ) -> PrivateModel:
+    ) -> "PrivateModel":
         """What `save_pretrained`, or any run, wrote; the noise is calibrated anew."""
         root = Path(folder)
         user, provider = load_user_side(root / "front"), load_provider_side(root / "back")

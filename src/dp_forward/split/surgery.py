@@ -6,15 +6,13 @@ what belongs to the other side is never copied, and everything that stays is Hug
 caller's model is only read.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
 from torch import nn
 
 from dp_forward.data.tokens import check_prompt
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.checks import count
 from dp_forward.split.cut import Cut
 from dp_forward.split.cut_modules import BlockHead, BlockTail, Passage, Pick, PooledBase, QkvHead, Repeats
@@ -57,10 +55,9 @@ def split_model(
         if not family_of(model).causal:
             raise InvalidInput("prompt", "go with a decoder", type(model).__name__, "Leave it out.")
     info = check_cut(model, cut, pooling=pooling)
-    if head == "masked_lm" and not allow_vocabulary_head:
-        rule = "have a head without a vocabulary, or the back would hold one row per token"
-        remedy = "Pass allow_vocabulary_head=True if the provider may hold that table."
-        raise InvalidInput("model", rule, type(model).__name__, remedy)
+    rule = "have a head without a vocabulary, or the back would hold one row per token"
+    remedy = "Pass allow_vocabulary_head=True if the provider may hold that table."
+    refuse_if(head == "masked_lm" and not allow_vocabulary_head, "model", rule, type(model).__name__, remedy)
     front = Front(_front_model(model, info), info, model)
     front.prompt = prompt
     back = Back(_back_model(model, info.cut), info, model)
@@ -80,9 +77,8 @@ def keep_blocks(model: Any, blocks: int) -> None:
     family, base = family_of(model), base_of(model)
     known = len(blocks_of(model))
     count("blocks", blocks, remedy=f"The model has {known}.")
-    if blocks > known or family.shared_blocks:
-        rule = f"be at most {known}" if not family.shared_blocks else "be left out for shared blocks"
-        raise InvalidInput("blocks", rule, blocks, "See dpf cuts MODEL.")
+    rule = f"be at most {known}" if not family.shared_blocks else "be left out for shared blocks"
+    refuse_if(blocks > known or family.shared_blocks, "blocks", rule, blocks, "See dpf cuts MODEL.")
     path, _, name = family.blocks.rpartition(".")
     setattr(base.get_submodule(path), name, nn.ModuleList(blocks_of(model)[:blocks]))
     types = getattr(base.config, "layer_types", None)

@@ -31,7 +31,7 @@ from safetensors.numpy import save_file
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.data import EncodedTexts, FixedLength
 from dp_forward.data.own_data import task_from_labels
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.privacy import KaryResponse, NoiseSpec
@@ -79,10 +79,8 @@ def label_phrases(
         A description of an unknown label is refused.
     """
     for label in described:
-        if label not in labels:
-            rule = f"name one of {', '.join(labels[:20])}"
-            remedy = 'For example --describe refund="money back".'
-            raise InvalidInput("describe", rule, repr(label[:40]), remedy)
+        rule, found = f"name one of {', '.join(labels[:20])}", repr(label[:40])
+        refuse_if(label not in labels, "describe", rule, found, 'For example --describe refund="money back".')
     words = {label: label.replace("_", " ").replace("-", " ").strip() for label in labels}
     own = {label: (said,) if any(map(str.isalpha, said)) else () for label, said in words.items()}
     phrases = {label: tuple(described.get(label) or own[label]) for label in labels}

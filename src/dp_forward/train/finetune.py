@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.writer import release_corpus
 from dp_forward.data import EncodedTexts
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.noise import Sanitizer, release_labels
 from dp_forward.privacy import KaryResponse, Mechanism, RandomizedResponse
 from dp_forward.progress import Progress, counter, is_first_process
@@ -84,9 +84,8 @@ def finetune(
     """
     plan = effective_plan(plan)
     for name, value in {"ledger": ledger, "budget": budget}.items():
-        if value is not None and not plan.regime.protects_training:
-            remedy = "No training record is released there."
-            raise InvalidInput(name, f"be left out in {plan.regime}", value, remedy)
+        rule, remedy = f"be left out in {plan.regime}", "No training record is released there."
+        refuse_if(value is not None and not plan.regime.protects_training, name, rule, value, remedy)
     refuse_learnt_releases(plan)
     with (
         tempfile.TemporaryDirectory() as temporary,

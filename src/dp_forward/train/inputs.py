@@ -11,7 +11,7 @@ from dp_forward.data import EncodedTexts, FixedLength, Record, Task, find_task, 
 from dp_forward.data.encoded_texts import encode_records
 from dp_forward.data.public_text import has_labels, read_public_records
 from dp_forward.data.tokens import check_vocabulary, tokens_for
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister, compare_texts
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
@@ -49,10 +49,9 @@ class Inputs:
             # A front that depends on fixed public texts does not depend on the private ones, also where a
             # short phrase is in both by accident. Where many are, the "public" texts are the private ones.
             common, total = self.overlap[0], len(self.train)
-            if common > 0.1 * total:
-                found = f"{common} of {total} private texts in it"
-                remedy = "They would train the front as they are: name other public data."
-                raise InvalidInput("public", "have other texts than the task", found, remedy)
+            found = f"{common} of {total} private texts in it"
+            remedy = "They would train the front as they are: name other public data."
+            refuse_if(common > 0.1 * total, "public", "have other texts than the task", found, remedy)
         for labels in [texts.labels for texts in (self.train, self.evaluation) if texts is not None]:
             if labels is None:
                 rule = "have labels in the splits that are used"

@@ -277,9 +277,8 @@ class PrivateClassifier:
         return f"{type(self).__name__}({shown}) -> {promised}"
 
     def __getstate__(self) -> dict[str, Any]:
-        if self.__sklearn_is_fitted__():
-            rule = "be stored by save()"
-            raise InvalidInput("classifier", rule, "pickle", "Use save(folder), load(folder).")
+        remedy = "Use save(folder), load(folder)."
+        refuse_if(self.__sklearn_is_fitted__(), "classifier", "be stored by save()", "pickle", remedy)
         return dict(self.__dict__)
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -28,7 +28,7 @@ from dp_forward.corpus.corpus_spec import LabelMechanism
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.corpus.shuffle_guarantee import central_promise, hides_whole_texts
 from dp_forward.data.own_data import task_from_labels
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import Deployment, NoiseSpec
 from dp_forward.progress import Progress, counter, is_first_process
 from dp_forward.split.artifacts import save_provider_side, save_sides
@@ -220,9 +220,8 @@ def _read_labels(path: Path, records: int) -> tuple[tuple[str, ...], NDArray[np.
     except (OSError, UnicodeDecodeError):
         rule = "be a text file that can be read"
         raise InvalidInput("other-labels", rule, path.name, "One label in each line.") from None
-    if len(words) != records:
-        rule = f"have a line for each of the {records} records"
-        raise InvalidInput("other-labels", rule, len(words), "They are in the order of the corpus.")
+    rule = f"have a line for each of the {records} records"
+    refuse_if(len(words) != records, "other-labels", rule, len(words), "They are in the order of the corpus.")
     task = task_from_labels(words)
     return task.labels, np.array([task.label_of(word) for word in words], dtype=np.int64)
 
@@ -230,9 +229,8 @@ def _read_labels(path: Path, records: int) -> tuple[tuple[str, ...], NDArray[np.
 def held_out_records(records: int, *, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which records train and which are held out: by the seed alone, each record in one of the two."""
     held = int(np.ceil(share * records))
-    if held >= records:
-        rule = f"leave some of the {records} records to train on"
-        raise InvalidInput("held_out", rule, share, "Use 0, or collect more.")
+    rule = f"leave some of the {records} records to train on"
+    refuse_if(held >= records, "held_out", rule, share, "Use 0, or collect more.")
     order = np.random.default_rng((seed, _HELD_OUT_STREAM)).permutation(records)
     return np.sort(order[held:]), np.sort(order[:held])
 

@@ -196,10 +196,9 @@ class NoisyMaskedLM(PrivateModel):
 
     def guarantee(self, **details: Any) -> Guarantee:
         """As everywhere, but softened noise promises nothing."""
-        if self._least_noise < 1:
-            rule = "be 1 for a guarantee, which needs all of the noise"
-            remedy = "Cut the finished checkpoint and join it with a Sanitizer."
-            raise InvalidInput("least_noise", rule, self._least_noise, remedy)
+        rule = "be 1 for a guarantee, which needs all of the noise"
+        remedy = "Cut the finished checkpoint and join it with a Sanitizer."
+        refuse_if(self._least_noise < 1, "least_noise", rule, self._least_noise, remedy)
         return super().guarantee(**details)
 
 

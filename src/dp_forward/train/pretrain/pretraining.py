@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader
 
 from dp_forward.data.fingerprints import note_prints
 from dp_forward.data.public_text import pack_blocks, read_public_records
-from dp_forward.errors import InvalidInput, refuse_if
+from dp_forward.errors import refuse_if
 from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise import Sanitizer
 from dp_forward.progress import Progress, is_first_process
@@ -112,9 +112,8 @@ class _Job:
         pair = masked_lm.split_tied(self.start.model, self.plan.cut)
         noisy = join(pair, self._noise(1))
         most = pair.front.max_rows
-        if most is not None and self.plan.length > most:
-            rule = f"fit the model's {most} positions"
-            raise InvalidInput("length", rule, self.plan.length, "Use a smaller one.")
+        rule, remedy = f"fit the model's {most} positions", "Use a smaller one."
+        refuse_if(most is not None and self.plan.length > most, "length", rule, self.plan.length, remedy)
         # One pass over any block: noise that does not fit the cut shows now, not after an hour.
         ids = torch.full((1, self.plan.length), self.masking.mask)
         with torch.no_grad():
