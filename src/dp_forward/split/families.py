@@ -84,6 +84,13 @@ class Family:
     """A row sees only earlier rows; texts are padded on the left and the last row is read."""
 
 
+def _named(row: Family, model_type: str, stem: str, **changes: Any) -> Family:
+    """The row of a relative, the names of whose classes begin with ``stem``."""
+    names = {"bare": f"{stem}Model", "classifier": f"{stem}ForSequenceClassification"}
+    masked_lm = f"{stem}ForMaskedLM" if row.masked_lm else ""
+    return replace(row, model_type=model_type, masked_lm=masked_lm, **names, **changes)
+
+
 _BERT = Family(
     model_type="bert",
     bare="BertModel",
@@ -125,48 +132,24 @@ _LLAMA = Family(
     wiring=_LLAMA_WIRING,
 )
 
-_GEMMA2 = replace(
-    _LLAMA,
-    model_type="gemma2",
-    bare="Gemma2Model",
-    classifier="Gemma2ForSequenceClassification",
-    # A second norm ends each branch. The table scales by sqrt(width), in the front alone.
-    wiring=replace(
-        _LLAMA_WIRING,
-        projection=("post_attention_layernorm",),
-        ffn=("mlp", "post_feedforward_layernorm"),
-        ffn_norm="pre_feedforward_layernorm",
-    ),
+# A second norm ends each branch. The table scales by sqrt(width), in the front alone.
+_GEMMA2_WIRING = replace(
+    _LLAMA_WIRING,
+    projection=("post_attention_layernorm",),
+    ffn=("mlp", "post_feedforward_layernorm"),
+    ffn_norm="pre_feedforward_layernorm",
 )
 
 _ROWS = (
     _BERT,
-    replace(
+    _named(_BERT, "roberta", "Roberta", readout="first", positions_after_pad=True),
+    _named(_BERT, "xlm-roberta", "XLMRoberta", readout="first", positions_after_pad=True),
+    _named(
         _BERT,
-        model_type="roberta",
-        bare="RobertaModel",
-        classifier="RobertaForSequenceClassification",
-        masked_lm="RobertaForMaskedLM",
-        readout="first",
-        positions_after_pad=True,
-    ),
-    replace(
-        _BERT,
-        model_type="xlm-roberta",
-        bare="XLMRobertaModel",
-        classifier="XLMRobertaForSequenceClassification",
-        masked_lm="XLMRobertaForMaskedLM",
-        readout="first",
-        positions_after_pad=True,
-    ),
-    Family(
-        model_type="mpnet",
-        bare="MPNetModel",
-        classifier="MPNetForSequenceClassification",
-        masked_lm="MPNetForMaskedLM",
+        "mpnet",
+        "MPNet",
         # Its relative positions follow from the shape; each half has the small table that weighs them.
-        blocks="encoder.layer",
-        entry=("embeddings",),
+        readout="first",
         inputs=_TEXT_WITHOUT_TYPES,
         positions_after_pad=True,
         wiring=Wiring(
@@ -180,22 +163,13 @@ _ROWS = (
             gives_tuple=True,
         ),
     ),
-    replace(
+    _named(_BERT, "electra", "Electra", entry=("embeddings", "embeddings_project"), readout="first"),
+    _named(
         _BERT,
-        model_type="electra",
-        bare="ElectraModel",
-        classifier="ElectraForSequenceClassification",
-        masked_lm="ElectraForMaskedLM",
-        entry=("embeddings", "embeddings_project"),
-        readout="first",
-    ),
-    Family(
-        model_type="distilbert",
-        bare="DistilBertModel",
-        classifier="DistilBertForSequenceClassification",
-        masked_lm="DistilBertForMaskedLM",
+        "distilbert",
+        "DistilBert",
         blocks="transformer.layer",
-        entry=("embeddings",),
+        readout="first",
         inputs=_TEXT_WITHOUT_TYPES,
         wiring=Wiring(
             style="post",
@@ -206,14 +180,12 @@ _ROWS = (
             ffn_norm="output_layer_norm",
         ),
     ),
-    Family(
-        model_type="albert",
-        bare="AlbertModel",
-        classifier="AlbertForSequenceClassification",
-        masked_lm="AlbertForMaskedLM",
+    _named(
+        _BERT,
+        "albert",
+        "Albert",
         blocks="encoder.albert_layer_groups",
         entry=("embeddings", "encoder.embedding_hidden_mapping_in"),
-        readout="pooler",
         shared_blocks=True,
         wiring=Wiring(
             style="post",
@@ -227,13 +199,11 @@ _ROWS = (
             ffn_norm="albert_layers.0.full_layer_layer_norm",
         ),
     ),
-    Family(
-        model_type="modernbert",
-        bare="ModernBertModel",
-        classifier="ModernBertForSequenceClassification",
-        masked_lm="ModernBertForMaskedLM",
+    _named(
+        _BERT,
+        "modernbert",
+        "ModernBert",
         blocks="layers",
-        entry=("embeddings",),
         final=("final_norm",),
         readout="config",
         inputs=_TEXT_WITHOUT_TYPES,
@@ -267,16 +237,15 @@ _ROWS = (
             ffn_norm="layernorm_after",
         ),
     ),
-    Family(
-        model_type="gpt2",
-        bare="GPT2Model",
-        classifier="GPT2ForSequenceClassification",
+    _named(
+        _LLAMA,
+        "gpt2",
+        "GPT2",
         blocks="h",
         entry=("wte", "wpe", "drop"),
         final=("ln_f",),
+        inputs=_TEXT,
         fold_qkv="drop",
-        readout="last",
-        causal=True,
         wiring=Wiring(
             style="pre",
             attention="attn",
@@ -287,31 +256,19 @@ _ROWS = (
         ),
     ),
     _LLAMA,
-    replace(_LLAMA, model_type="qwen2", bare="Qwen2Model", classifier="Qwen2ForSequenceClassification"),
-    replace(_LLAMA, model_type="qwen3", bare="Qwen3Model", classifier="Qwen3ForSequenceClassification"),
-    replace(_LLAMA, model_type="mistral", bare="MistralModel", classifier="MistralForSequenceClassification"),
-    replace(_LLAMA, model_type="gemma", bare="GemmaModel", classifier="GemmaForSequenceClassification"),
-    _GEMMA2,
-    replace(
-        _GEMMA2,
-        model_type="gemma3_text",
-        bare="Gemma3TextModel",
-        classifier="Gemma3TextForSequenceClassification",
+    _named(_LLAMA, "qwen2", "Qwen2"),
+    _named(_LLAMA, "qwen3", "Qwen3"),
+    _named(_LLAMA, "mistral", "Mistral"),
+    _named(_LLAMA, "gemma", "Gemma"),
+    _named(_LLAMA, "gemma2", "Gemma2", wiring=_GEMMA2_WIRING),
+    _named(_LLAMA, "gemma3_text", "Gemma3Text", wiring=_GEMMA2_WIRING),
+    _named(
+        _LLAMA, "phi", "Phi", entry=("embed_tokens", "embed_dropout"), final=("final_layernorm",), wiring=None
     ),
-    replace(
+    _named(
         _LLAMA,
-        model_type="phi",
-        bare="PhiModel",
-        classifier="PhiForSequenceClassification",
-        entry=("embed_tokens", "embed_dropout"),
-        final=("final_layernorm",),
-        wiring=None,
-    ),
-    replace(
-        _LLAMA,
-        model_type="phi3",
-        bare="Phi3Model",
-        classifier="Phi3ForSequenceClassification",
+        "phi3",
+        "Phi3",
         wiring=replace(
             _LLAMA_WIRING,
             qkv=("qkv_proj",),
@@ -319,39 +276,33 @@ _ROWS = (
             ffn=("mlp", "resid_mlp_dropout"),
         ),
     ),
-    replace(
+    _named(
         _LLAMA,
-        model_type="opt",
-        bare="OPTModel",
-        classifier="OPTForSequenceClassification",
+        "opt",
+        "OPT",
         blocks="decoder.layers",
         entry=("decoder.embed_tokens", "decoder.embed_positions", "decoder.project_in"),
         final=("decoder.final_layer_norm", "decoder.project_out"),
-        wiring=Wiring(
-            style="pre",
-            attention="self_attn",
-            qkv=("q_proj", "k_proj", "v_proj"),
+        wiring=replace(
+            _LLAMA_WIRING,
             attention_norm="self_attn_layer_norm",
             ffn=("fc1", "activation_fn", "fc2"),
             ffn_norm="final_layer_norm",
             only_where=("do_layer_norm_before", True),
         ),
     ),
-    replace(
+    _named(
         _LLAMA,
-        model_type="gpt_neox",
-        bare="GPTNeoXModel",
-        classifier="GPTNeoXForSequenceClassification",
+        "gpt_neox",
+        "GPTNeoX",
         entry=("embed_in", "emb_dropout"),
         final=("final_layer_norm",),
-        wiring=Wiring(
-            style="pre",
+        wiring=replace(
+            _LLAMA_WIRING,
             attention="attention",
             qkv=("query_key_value",),
             projection=("post_attention_dropout",),
-            attention_norm="input_layernorm",
             ffn=("mlp", "post_mlp_dropout"),
-            ffn_norm="post_attention_layernorm",
             only_where=("use_parallel_residual", False),
         ),
     ),
