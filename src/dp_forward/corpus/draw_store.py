@@ -37,11 +37,9 @@ _SCHEMA: Final = (
 
 
 class DrawStore:
-    """The open store of the release ``name``; a context manager.
+    """The open store of the release ``name`` (letters and digits) at a folder or Postgres URL.
 
-    Args:
-        place: a folder, or the URL of a Postgres database.
-        name: letters and digits; a release has one of its own.
+    A context manager.
     """
 
     def __init__(self, place: Place, name: str) -> None:
@@ -57,7 +55,8 @@ class DrawStore:
             for some in _parts(rows):
                 connection.execute(_insert("charges", some), [value for row in some for value in row])
                 numbers = [row[0] for row in some]
-                query = f"SELECT record FROM draws WHERE record IN ({_marks(numbers)})"  # noqa: S608
+                marks = ", ".join("?" * len(numbers))
+                query = f"SELECT record FROM draws WHERE record IN ({marks})"  # noqa: S608
                 drawn |= {int(record) for (record,) in connection.execute(query, numbers)}
         return [record for record in records if record not in drawn]
 
@@ -84,11 +83,9 @@ class DrawStore:
 
     def counts(self) -> tuple[int, int]:
         """How many records are charged, and how many of them drawn."""
+        query = "SELECT (SELECT count(*) FROM charges), (SELECT count(*) FROM draws)"
         with self._store.transaction(write=False) as connection:
-            charges, draws = (
-                connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
-                for table in ("charges", "draws")
-            )
+            charges, draws = connection.execute(query).fetchone()
         return int(charges), int(draws)
 
     def close(self) -> None:
@@ -104,10 +101,6 @@ class DrawStore:
 
 def _parts(rows: Sequence[Any]) -> list[Sequence[Any]]:
     return [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
 
 
 def _insert(table: str, rows: Sequence[Any]) -> str:

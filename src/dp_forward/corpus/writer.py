@@ -19,12 +19,9 @@ ledger was asked for, which then bounds what is charged in it alone.
 * `ready` holds the bytes of the manifest, once every shard is on disk under its name.
 * `delivered` is noted when the manifest is on disk too.
 
-A release that is resumed, or asked again when it is complete, costs nothing and gives the same bytes. Another
-one (other folder, front, noise, bits) is charged again, and refused beyond the cap, which is by default
-exactly one release.
-
-A restart draws no second release of a record (`draw_log` has the argument): a shard's bytes are a function of
-the committed draws, its name appears when they are all there, and it is never written again.
+A release that is resumed, or asked again when it is complete, costs nothing and gives the same bytes
+(`draw_log` has the argument). Another one (other folder, front, noise, bits) is charged again, and refused
+beyond the cap, which is by default exactly one release.
 
 Guarantees:
     The steps above hold at every instant at which the process may be killed. `OUT` never holds two draws of a
@@ -33,8 +30,7 @@ Guarantees:
 Edges:
     A ledger adds corpora as if they shared their records. What each text has spent in all ledgers is known to
     the owner's register (`ledger.text_register`), which is asked and charged before the ledger is.
-    If OUT is lost, the release is lost: its budget is spent. A record's place in the corpus is its place in
-    the shards.
+    If OUT is lost, the release is lost: its budget is spent.
 Paper: the frozen-front regime; one stored release per record serves any number of epochs.
 """
 
@@ -59,6 +55,7 @@ from dp_forward.ledger import Cap, Ledger, Release, State
 from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister
 from dp_forward.noise import release, release_labels, serialise
 from dp_forward.privacy import Budget
+from dp_forward.progress import Count
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.digests import bytes_digest, file_digest
@@ -91,7 +88,7 @@ def release_corpus(
     budget: float | None = None,
     register: Path | None = None,
     resume: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Count | None = None,
     say: Callable[[str], None] | None = None,
     device: str | torch.device = "cpu",
     engine: Engine | None = None,
@@ -206,8 +203,7 @@ def _make_spec(
 def _begin(place: Path, path: Path, spec: CorpusSpec, identity: bytes, other: DrawLog | None) -> DrawLog:
     """The log of a release that begins now; ``other``, which lies in its place, is of another one."""
     if other is not None and other.charged:
-        settings = spec.as_dict()
-        differ = [name for name in settings if other.settings.get(name) != settings[name]]
+        differ = [name for name, value in spec.as_dict().items() if other.settings.get(name) != value]
         found = f"one of other {', '.join(differ)}" if differ else "one of another corpus or engine"
         raise InvalidInput("out", "be new or hold this same release", found, "Choose another folder.")
     if other is not None:
@@ -242,9 +238,8 @@ def _open_ledger(place: Path, path: Path, spec: CorpusSpec, budget: float | None
     if path.exists() and budget is None:
         return Ledger.open(path)
     charge, delta = spec.charge(), spec.guarantee().delta
-    cap = alone = Cap.of(charge, delta)
-    if budget is not None:
-        cap = Cap.like(charge, Budget(budget, delta))
+    alone = Cap.of(charge, delta)
+    cap = alone if budget is None else Cap.like(charge, Budget(budget, delta))
     if not path.exists() and not charge <= cap.shares:  # no ledger is made that could never hold this release
         raise BudgetExhausted(
             f"The cap of epsilon {cap.epsilon} (delta {cap.delta}) would be passed: this release costs "
@@ -268,7 +263,7 @@ def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Relea
 
 
 def _write_shards(
-    place: Path, spec: CorpusSpec, log: DrawLog, source: RecordDrawer, progress: Callable[[int], None]
+    place: Path, spec: CorpusSpec, log: DrawLog, source: RecordDrawer, progress: Count
 ) -> list[Shard]:
     """Every shard on disk: finished ones checked, the others drawn and written."""
     place.mkdir(parents=True, exist_ok=True)

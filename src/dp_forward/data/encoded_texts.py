@@ -37,8 +37,8 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     ``types`` [N, n] uint8 and ``labels`` [N] int64. ``prints`` [N, 17] uint64 are their fingerprints. Where
     ``pads_left``, padding comes first. ``cut`` is how many texts were longer than a row.
 
-    `__getitems__` gives a whole batch at once, so a loader needs the identity as ``collate_fn`` (`collate`).
-    A Hugging Face Trainer needs ``data_collator=collate`` and ``remove_unused_columns=False``.
+    `__getitems__` gives a whole batch: a loader needs ``collate_fn=collate``, a Hugging Face Trainer
+    ``data_collator=collate`` and ``remove_unused_columns=False``.
 
     Guarantees:
         Every item has the same ``length`` rows. ``repr`` shows numbers of records and rows only.
@@ -138,8 +138,8 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     def batch(self, indices: Sequence[int] | NDArray[Any], *, trim: bool = False) -> dict[str, Tensor]:
         """Ids, attention mask, token types (if the tokenizer gives any) and labels (if any) of some records.
 
-        ``trim=True`` cuts the rows that are padding in every record of the batch, to save time where nothing
-        is released; the number of rows then depends on the texts, so a trimmed batch must never be released.
+        ``trim=True`` cuts the rows that are padding in every record of the batch, to save time. Their number
+        then depends on the texts, so a trimmed batch must never be released.
         """
         part = self._take(indices)
         kept = int(part["lengths"].max(initial=1)) if trim else self.length
@@ -207,8 +207,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     def fingerprint(self) -> str:
         """SHA-256 of ids, token types, lengths and labels: the same records in the same order, or not.
 
-        It is a plain function of the texts, so it can confirm a guess at them. It belongs in files on the
-        user's side, and not into anything that is released.
+        It can confirm a guess at the texts: it belongs in files on the user's side, and into no release.
         """
         digest = hashlib.sha256(f"texts-1:{len(self)}x{self.length}:{self.pads_left}".encode())
         for name, kind in (("ids", "<i4"), ("lengths", "<i4"), ("types", "u1"), ("labels", "<i8")):
@@ -262,14 +261,14 @@ def _long(array: NDArray[Any]) -> Tensor:
 def _encode(records: list[Record], fixed: FixedLength) -> tuple[dict[str, NDArray[Any]], int]:
     seconds = [record.second for record in records if record.second is not None]
     labels = [record.label for record in records if record.label is not None]
-    encoded, cut = fixed.encode_and_count([record.text for record in records], seconds or None)
+    encoded, cut = fixed.encode_arrays([record.text for record in records], seconds or None)
     columns: dict[str, NDArray[Any]] = {
-        "ids": encoded["input_ids"].numpy().astype(np.int32),
-        "lengths": encoded["attention_mask"].sum(dim=1).numpy().astype(np.int32),
+        "ids": encoded["input_ids"].astype(np.int32),
+        "lengths": encoded["attention_mask"].sum(axis=1).astype(np.int32),
         "prints": fingerprint_records(records),
     }
     if "token_type_ids" in encoded:
-        columns["types"] = encoded["token_type_ids"].numpy().astype(np.uint8)
+        columns["types"] = encoded["token_type_ids"].astype(np.uint8)
     if labels:
         columns["labels"] = np.array(labels, dtype=np.int64)
     return columns, cut

@@ -80,8 +80,8 @@ def task_of(settings: Mapping[str, Any]) -> Task:
     """The task that the settings of a plan describe; what they leave open is read from the data.
 
     Settings: ``task`` (a name) and ``data`` (name -> source), and for a user's own task ``text_column``,
-    ``label_column``, ``header``, ``labels``, ``validation_share`` and ``seed``; with ``unlabelled``, labels
-    may lack. Where all are given, nothing is read.
+    ``label_column``, ``header``, ``labels``, ``validation_share``, ``seed``, and ``unlabelled``: labels may
+    lack.
     """
     name = task_name(str(settings["task"]))
     source = (settings.get("data") or {}).get(name)
@@ -89,7 +89,6 @@ def task_of(settings: Mapping[str, Any]) -> Task:
         return TASKS[name] if source is None else replace(TASKS[name], source=str(source))
     if source is None:
         find_task(name)  # refuses it
-    header = settings.get("header")
     draft = Task(
         name=name,
         text_fields=tuple(settings.get("text_column") or ()),
@@ -98,7 +97,7 @@ def task_of(settings: Mapping[str, Any]) -> Task:
         source=str(source),
         own=True,
         unlabelled=tuple(SPLITS) if settings.get("unlabelled") else (),
-        header=True if header is None else header,
+        header=settings.get("header") is not False,
         validation_share=settings.get("validation_share") or 0.0,
         split_seed=int(settings.get("seed") or 0),
     )
@@ -219,10 +218,8 @@ def encode_texts(
         task: whose labels are meant; by default `task_from_labels`.
     """
     texts, labels = columns_of(texts, labels)
-    if task is None:
-        if labels is None:
-            raise InvalidInput("labels", "be given", None, "Or say the task.")
-        task = task_from_labels(labels)
+    refuse_if(task is None and labels is None, "labels", "be given", None, "Or say the task.")
+    task = task or task_from_labels(labels or ())
     return task, EncodedTexts.from_records(_records(task, texts, labels), tokens)
 
 

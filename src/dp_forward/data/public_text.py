@@ -50,9 +50,7 @@ def cut_into_sentences(
 ) -> Iterator[Record]:
     """Cut every record into sentence-like pieces that inherit its label, for a front that will read them.
 
-    For public text only: one review becomes many pieces, so a release per piece would protect a piece, and
-    not the review that they all come from.
-
+    For public text only: a release per piece would protect a piece, and not the review that it comes from.
     ``treebank`` writes "does n't" for "doesn't", for a front that will meet texts written so: a tokenizer
     makes other tokens of the two, and negations decide a sentiment.
 

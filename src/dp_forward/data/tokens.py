@@ -1,10 +1,8 @@
-"""Texts to token ids of one fixed, public length.
+"""Texts, and pairs of texts, to token ids of one fixed, public length.
 
 The number of rows that cross is part of what a provider sees, so it must not tell one text from another:
 every text becomes ``length`` rows, cut or padded. PAD rows are zeroed in the front, and the attention mask,
 token types and true length never leave it.
-
-A pair of texts goes into one such sequence; which row belongs to which text (token types) stays in the front.
 
 A decoder may be given a *prompt*: a public template around every text, such as
 ``{text} All in all, the movie was``. A text that is too long is cut; the template never is.
@@ -80,25 +78,18 @@ class FixedLength:
             A pair that is too long loses tokens from the end of the longer text first ("longest_first").
             A tokenizer without a separator (GPT-2) puts the second text right after the first.
         """
-        return self.encode_and_count(texts, seconds)[0]
-
-    def encode_and_count(
-        self, texts: Sequence[str], seconds: Sequence[str] | None = None
-    ) -> tuple[dict[str, Tensor], int]:
-        """As `encode`, and how many of the texts were too long and are cut.
-
-        Edges:
-            A tokenizer without the fast library does not say it: those that fill every row are counted.
-        """
         import torch
 
-        arrays, cut = self.encode_arrays(texts, seconds)
-        return {name: torch.from_numpy(values) for name, values in arrays.items()}, cut
+        return {name: torch.from_numpy(ids) for name, ids in self.encode_arrays(texts, seconds)[0].items()}
 
     def encode_arrays(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None
     ) -> tuple[dict[str, NDArray[np.int64]], int]:
-        """As `encode_and_count`, without torch."""
+        """As `encode`, without torch; and how many of the texts were too long and are cut.
+
+        Edges:
+            A tokenizer without the fast library does not say it: those that fill every row are counted.
+        """
         if seconds is not None:
             rule = "be as many as the texts"
             refuse_if(len(seconds) != len(texts), "seconds", rule, len(seconds), f"There are {len(texts)}.")

@@ -9,9 +9,9 @@ a ledger that was created for a unit, in its first row, below an empty name. Nam
 before units were stored have no second line. Their unit is taken from the names under which this software
 wrote its own charges ("ask: privunit per text"), and is otherwise unknown.
 
-The row ``opened`` states the terms: the shares of the cap in the columns of a charge (its totals are 0), the
-epsilon and delta that they promise, and the budget of a day. In files of schema version 2 it states no
-shares; a row ``restated`` at the end of the chain does, once such a file is upgraded (`terms`).
+The row ``opened`` states the terms: the shares of the cap in the columns of a charge, the epsilon and delta
+that they promise, and the budget of a day. In files of schema version 2 it states no shares; a row
+``restated`` at the end of the chain does, once such a file is upgraded (`terms`).
 
 Guarantees:
     The digest of a row covers its unit and its terms. No file is changed or refused for rows from before
@@ -265,10 +265,9 @@ def upgrade_tables(connection: sqlite3.Connection) -> None:
 def _refusal(path: Path, problem: Problem) -> DpForwardError:
     """The error of a ledger for a problem of its file."""
     detail = problem.detail
+    there, remedy = path.with_name(detail or path.name), "Open it, or choose another name."
     known: dict[str, DpForwardError] = {
-        "exists": InvalidInput(
-            "ledger", "not exist yet", path.with_name(detail or path.name), "Open it, or choose another name."
-        ),
+        "exists": InvalidInput("ledger", "not exist yet", there, remedy),
         "missing": InvalidInput("ledger", "exist", path, "Create it first, with a cap."),
         "closed": InvalidInput("ledger", "be open", "a closed one", "Open it again."),
         "gone": LedgerCorrupt(f"The ledger file {detail} while in use."),

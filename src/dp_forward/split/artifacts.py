@@ -9,11 +9,10 @@
                 replies.json                                 of a route: what is said to a label, public
     DIR/split.json                                           cut and the digests of both
 
-A half (`save_split`, `load_front`, `load_back`) is rebuilt from its settings (the model's Hugging Face class
-and settings, the cut, the width of the maps) by the same surgery that made it, and its weights are then
-filled in; nothing is unpickled, no code is loaded. A side (`save_sides`, `load_user_side`,
-`load_provider_side`) is a half with its tokenizer and ``release.json``, which holds the *choice* of noise,
-never a sigma: whoever loads it calibrates anew.
+A half (`save_split`, `load_front`, `load_back`) is rebuilt from its settings by the same surgery that made
+it, and its weights are then filled in; nothing is unpickled, no code is loaded. A side (`save_sides`,
+`load_user_side`, `load_provider_side`) is a half with its tokenizer and ``release.json``, which holds the
+*choice* of noise, never a sigma: whoever loads it calibrates anew.
 
 Guarantees:
     The digest is SHA-256 over the bytes of the weights and settings of a half. The settings of a user's front
@@ -121,7 +120,6 @@ class UserSide(AskingSide):
     front: AnyFront
 
     def hidden(self, tokens: Tokens) -> NDArray[Any]:
-        """As every `AskingSide`."""
         import torch
 
         self.front.train(False)
@@ -137,7 +135,6 @@ class OnnxSide(AskingSide):
     front: OnnxFront
 
     def hidden(self, tokens: Tokens) -> NDArray[Any]:
-        """As every `AskingSide`."""
         return self.front.hidden(tokens)
 
 
@@ -207,7 +204,7 @@ def save_sides(
 
 def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]) -> str:
     """Write ``front/`` alone, and its ONNX where the front is one that asks; returns its digest."""
-    root, place = Path(folder), Path(folder) / "front"
+    place = Path(folder) / "front"
     files = place / TOKENIZER
     before = read_settings(place / SETTINGS).get("onnx") if (place / SETTINGS).is_file() else None
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -216,7 +213,7 @@ def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: s
         backend.no_padding()
     shutil.rmtree(files, ignore_errors=True)
     tokenizer.save_pretrained(files)
-    digest = save_half("front", front, root, rows=spec.rows, tokenizer=digests_below(files))
+    digest = save_half("front", front, Path(folder), rows=spec.rows, tokenizer=digests_below(files))
     write_json(place / _SPEC, spec.as_dict(), sort_keys=True)
     if spec.noise is None or spec.folded or spec.noise.protects.tokens is not None:
         return digest
@@ -293,10 +290,8 @@ def _user_side(place: Path, settings: dict[str, Any], digest: str) -> UserSide:
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place / TOKENIZER)
     except (OSError, ValueError):
-        rule, remedy = f"hold a {TOKENIZER}", "Hand it over again."
-        raise InvalidInput("front", rule, "none that loads", remedy) from None
-    tokens = tokens_for(front, tokenizer, spec.rows)
-    return UserSide(front, tokens, spec)
+        raise InvalidInput("front", f"hold a {TOKENIZER}", "none that loads", "Hand it over again.") from None
+    return UserSide(front, tokens_for(front, tokenizer, spec.rows), spec)
 
 
 def front_of(folder: str | os.PathLike[str]) -> Path:

@@ -3,15 +3,13 @@
 A pair that fails is refused with the reason. Checked are
 
 * *one input*: `torch.export` of the back shows exactly one user input;
-* *no vocabulary*: no parameter of the back is as large as the vocabulary (unless a masked-LM head was
-  allowed);
+* *no vocabulary*: no parameter of the back is as large as the vocabulary (but of an allowed masked-LM head);
 * *one shape*: texts of different length, padding and token types give hidden matrices of one shape;
 * *no shared memory*: no parameter or buffer of the back lies in the front's memory;
 * *no side channel*: for one fixed hidden matrix the back's output is the same, bit for bit, whichever text
   the front has read before, of whatever length, padding and token types, and has no gradient to the front;
-* *equality*: without noise, back(front(x)) is the whole model's output exactly (where no residual is
-  dropped; up to rounding for a causal classifier at `output`, whose head Hugging Face runs on all rows). A
-  skip connection around the cut shows here.
+* *equality*: without noise, back(front(x)) is the whole model's output as exactly as `CutInfo.exact` says
+  (where no residual is dropped). A skip connection around the cut shows here.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
-"""The small modules that stand where a model was cut.
+"""The small modules that stand where a model was cut: Hugging Face's own submodules, in another order.
 
-They hold Hugging Face's own submodules and say only in which order they run. Nothing here keeps state
-between calls, so both halves can be compiled, exported and run from several threads.
+Nothing here keeps state between calls, so both halves can be compiled, exported and run from several threads.
 """
 
 import inspect
@@ -24,9 +23,8 @@ class Passage(nn.Module):
     """Stands where a module of the front stood; the rows pass unchanged.
 
     Guarantees: no parameter, and nothing in the state dict.
-    Edges: a table that is asked with indices only (positions) contributes an exact zero. `probe` is a
-    path at which Hugging Face looks up `weight.dtype`; an empty buffer stands there and follows
-    `.to(dtype)`.
+    Edges: a table that is asked with indices only (positions) contributes an exact zero. At `probe` Hugging
+    Face looks up `weight.dtype`: an empty buffer stands there and follows `.to(dtype)`.
     """
 
     def __init__(self, *, probe: str = "", dtype: torch.dtype | None = None) -> None:
@@ -93,9 +91,8 @@ class Columns(nn.Module):
 class TwoLanes(nn.Module):
     """An attention module that adds the residual by itself, run so that the residual is exactly zero.
 
-    The rows travel in a left lane of columns and the output of attention in a right lane that starts as
-    zero, so the module's own `rows + attention` leaves the right lane as attention alone: 0 + y is y in
-    floating point.
+    The rows travel in a left lane of columns and the output of attention in a right lane that starts as zero:
+    the module's own sum leaves there attention alone, as 0 + y is y in floating point.
     """
 
     def __init__(

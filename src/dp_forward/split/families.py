@@ -1,9 +1,8 @@
 """The table of model families: names of modules, and nothing else.
 
-No modelling code is copied. A row says where a Hugging Face base model keeps its blocks, which modules
-stand before the first block (they go to the front) and after the last one, and how a block is wired
-inside. `split_model` does the rest with Hugging Face's own classes. To add a family, see
-docs/how-to/add-a-family.md.
+A row says where a Hugging Face base model keeps its blocks, which modules stand before the first block (they
+go to the front) and after the last one, and how a block is wired inside. `split_model` does the rest with
+Hugging Face's own classes. To add a family, see docs/how-to/add-a-family.md.
 """
 
 from dataclasses import dataclass, replace
@@ -86,7 +85,7 @@ class Family:
 
 def _named(row: Family, model_type: str, stem: str, **changes: Any) -> Family:
     """The row of a relative, the names of whose classes begin with ``stem``."""
-    names = {"bare": f"{stem}Model", "classifier": f"{stem}ForSequenceClassification"}
+    names: dict[str, Any] = {"bare": f"{stem}Model", "classifier": f"{stem}ForSequenceClassification"}
     masked_lm = f"{stem}ForMaskedLM" if row.masked_lm else ""
     return replace(row, model_type=model_type, masked_lm=masked_lm, **names, **changes)
 

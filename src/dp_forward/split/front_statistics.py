@@ -1,8 +1,7 @@
 r"""Public statistics of a front at `output`: the mean and the leading directions of its rows on public text.
 
-They are made from public, unlabelled text, and decide the projection in which records are released: few
-directions carry most of what a front says, and noise is added to those alone. Any text will do that is
-written as people write; it need not be of the task's kind.
+They are made from public, unlabelled text of any kind, and decide the projection in which records are
+released: few directions carry most of what a front says, and noise is added to those alone.
 
 The covariance is kept as its leading directions and one variance for all others,
 ``U diag(v) U^T + rho (I - U U^T)``: a few dozen kilobytes. Statistics belong to the weights of one encoder,
@@ -14,7 +13,6 @@ Guarantees:
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -72,14 +70,6 @@ class FrontStatistics:
         """The covariance [d, d] that these say."""
         inside = self.directions.T @ (self.directions * (self.variances - self.remainder)[:, None])
         return np.asarray(inside + self.remainder * np.eye(len(self.mean)))
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the numbers, and of what they were made from."""
-        digest = hashlib.sha256(json.dumps([self.encoder, self.pooling, self.source, self.texts]).encode())
-        for part in (self.mean, self.directions, self.variances, np.array([self.remainder])):
-            digest.update(np.ascontiguousarray(part, dtype="<f8").tobytes())
-        return digest.hexdigest()
 
     def save(self, path: Path) -> None:
         """Write one safetensors file; each direction as 8-bit numbers, which is near enough."""
@@ -157,18 +147,16 @@ def statistics_of_rows(rows: Iterator[Tensor], front: Front, *, source: str) -> 
     )
 
 
-def random_statistics(front: Front, *, seed: int = 0) -> FrontStatistics:
+def random_statistics(front: Front) -> FrontStatistics:
     """What stands in where there is no public text: random directions around zero, all alike."""
-    stream = np.random.default_rng(seed)
     kept = min(MOST_DIRECTIONS, front.width - 1)
-    directions = np.linalg.qr(stream.standard_normal((front.width, kept)))[0].T
     return FrontStatistics(
         encoder=encoder_digest(front),
         pooling=front.pooling,
         source=NO_TEXT,
         texts=0,
         mean=np.zeros(front.width),
-        directions=directions,
+        directions=np.linalg.qr(np.random.default_rng(0).standard_normal((front.width, kept)))[0].T,
         variances=np.full(kept, 1 / front.width),
         remainder=1 / front.width,
     )
@@ -179,8 +167,7 @@ def find_shipped(front: Front) -> FrontStatistics | None:
     digest = encoder_digest(front)
     with resources.as_file(resources.files("dp_forward.split") / "statistics") as folder:
         every = [FrontStatistics.load(path) for path in sorted(folder.glob("*.safetensors"))]
-    known = (one for one in every if (one.encoder, one.pooling) == (digest, front.pooling))
-    return next(known, None)
+    return next((one for one in every if (one.encoder, one.pooling) == (digest, front.pooling)), None)
 
 
 def encoder_digest(front: Front) -> str:

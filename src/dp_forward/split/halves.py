@@ -1,13 +1,11 @@
 """The two halves of a model: `Front` runs with the user, `Back` with the provider.
 
 Dimension maps may stand between them: M1 (d to d') at the end of the front (`NarrowFront`), M2 (d' to d) at
-the start of the back (`NarrowBack`). Fewer numbers cross, and a learned M1 puts what matters into few
-directions, where a direction-preserving mechanism keeps it. M1 has no bias, so the zeroed rows of padding
-stay zero; row by row, so a front that computes each row from its own token still does.
+the start of the back (`NarrowBack`). A learned M1 puts what matters into few directions, where a
+direction-preserving mechanism keeps it. It has no bias and maps row by row, so rows of padding stay zero.
 
-At `output` a front may also end in a public projection, and then in K scores that were learnt from
-releases (`ReadoutFront`). The back of such scores (`AnswerBack`) says how likely each label is, given one
-noisy answer.
+At `output` a front may also end in a public projection, and then in K scores that were learnt from releases
+(`ReadoutFront`); their back (`AnswerBack`) says how likely each label is, given one noisy answer.
 
 Paper: the dimension reduction of the embedding matrix.
 """
@@ -48,10 +46,7 @@ def note_seen_texts(settings: dict[str, Any], commitment: str) -> None:
 
 
 class _Half(nn.Module):
-    """What both halves know of themselves: enough to build a model of the same shape and cut it again.
-
-    ``plain`` is the half without what may stand between it and the cut: itself, here.
-    """
+    """What both halves know of themselves: enough to build a model of the same shape and cut it again."""
 
     def __init__(self, model: nn.Module, info: CutInfo, whole: Any) -> None:
         super().__init__()
@@ -72,14 +67,12 @@ class _Half(nn.Module):
 
     @property
     def plain(self) -> Self:
+        """The half without what may stand between it and the cut: itself, here."""
         return self
 
     @property
     def seen_texts(self) -> list[str]:
-        """Commitments of registers to the texts that it was trained on raw (`ledger.text_register`).
-
-        They are part of the model's settings, so every copy and checkpoint has them, and its digest does.
-        """
+        """Commitments to the texts that it was trained on raw (`ledger.text_register`), in its digest."""
         return [str(name) for name in self.settings.get(SEEN_TEXTS, ())]
 
     def extra_repr(self) -> str:
@@ -118,12 +111,8 @@ class Front(_Half):
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
     ) -> Tensor:
-        given = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "pixel_values": pixel_values,
-        }
+        texts = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        given = {**texts, "pixel_values": pixel_values}
         inputs: dict[str, Any] = {
             name: given[name] for name in self._family.inputs if given[name] is not None
         }
@@ -164,10 +153,11 @@ class Front(_Half):
             raise InvalidInput(main, rule, rows, "Tokenise to a smaller fixed length.")
 
     def _read(self, output: Any, mask: Tensor | None) -> Tensor:
+        rows: Tensor = (
+            output.pooler_output[:, None] if self._readout == "pooler" else output.last_hidden_state
+        )
         if self._readout == "pooler":
-            pooled: Tensor = output.pooler_output
-            return pooled[:, None]
-        rows: Tensor = output.last_hidden_state
+            return rows
         if self._readout == "first":
             return rows[:, :1]
         if self._readout == "last":
@@ -186,8 +176,7 @@ class Back(_Half):
     Hugging Face builds its own (full or causal) mask and rotary positions from the shape. Holds no token
     table, no embeddings and no block before the cut.
     Edges: at `output` of a bare model the one row comes back as `pooler_output`, and nothing else does. A
-    causal classifier reads the last row; Hugging Face warns once that it cannot see padding, which is the
-    point.
+    causal classifier reads the last row; Hugging Face warns once that it cannot see padding; it shall not.
     """
 
     def __init__(self, model: nn.Module, info: CutInfo, whole: Any) -> None:
@@ -202,10 +191,8 @@ class Back(_Half):
             raise InvalidInput("hidden", rule, tuple(hidden.shape), "Use the front of the same cut.")
         if labels is not None and self._bare:
             raise InvalidInput("labels", "be None for a bare model", "a tensor", "Load it with a head.")
-        inputs = {self._family.back_input: hidden}
-        if labels is not None:
-            inputs["labels"] = labels
-        return self.model(**inputs)
+        known = {} if labels is None else {"labels": labels}
+        return self.model(**{self._family.back_input: hidden}, **known)
 
 
 def _mean_row(rows: Tensor, mask: Tensor | None) -> Tensor:
@@ -225,7 +212,6 @@ class _LongerFront(nn.Module):
 
     @property
     def plain(self) -> Front:
-        """The front without the maps."""
         return self.front
 
 
@@ -238,7 +224,6 @@ class NarrowFront(_LongerFront):
         nn.init.orthogonal_(self.narrow.weight)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The narrowed hidden matrix [batch, rows, d']."""
         return self.narrow(self.front(*args, **kwargs))  # type: ignore[no-any-return]
 
 
@@ -254,11 +239,9 @@ class NarrowBack(nn.Module):
 
     @property
     def plain(self) -> Back:
-        """The back without M2."""
         return self.back
 
     def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
-        """As the back, from the narrow hidden matrix."""
         return self.back(self.widen(hidden), labels=labels)
 
 
@@ -287,7 +270,6 @@ class ReadoutFront(_LongerFront):
         return made
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Directions or scores; see the class."""
         row = functional.normalize(self.front(*args, **kwargs), dim=-1)
         direction: Tensor = functional.normalize(self.project(row), dim=-1)
         return direction if self.decide is None else self.decide(direction)
@@ -319,11 +301,9 @@ class AnswerBack(nn.Module):
         return back
 
     def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
-        """Logits, as a Hugging Face classifier gives them."""
         logits = self.answer(hidden[:, 0])
         loss = None if labels is None else functional.cross_entropy(logits, labels)
-        output: Any = SequenceClassifierOutput
-        return output(loss=loss, logits=logits)
+        return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
 
 
 AnyFront = Front | NarrowFront | ReadoutFront

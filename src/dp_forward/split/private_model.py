@@ -38,9 +38,8 @@ class PrivateModel(nn.Module):
         What the back reads went through the sanitizer, in training and in evaluation alike (but for public
         text: `train.pretrain`).
     Edges:
-        ``draws`` noisy matrices per text are used in training (labels are repeated to fit), one in
-        evaluation. Where the number of rows that cross is known (``spec``), a shorter batch is filled up with
-        the zero rows of padding, and a longer one refused.
+        ``draws`` noisy matrices per text are used in training, one in evaluation. Where the number of rows
+        that cross is known (``spec``), a shorter batch is padded with zero rows, and a longer one refused.
     """
 
     def __init__(
@@ -67,12 +66,7 @@ class PrivateModel(nn.Module):
         labels: Tensor | None = None,
     ) -> Any:
         """What the whole model would return, computed through the noise."""
-        hidden = self.front(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            pixel_values=pixel_values,
-        )
+        hidden = self.front(input_ids, attention_mask, token_type_ids, pixel_values)
         hidden, draws = self._all_rows(hidden), self.draws if self.training else 1
         if self.sanitizer is not None:
             hidden = self._noisy(hidden, draws)
@@ -82,8 +76,7 @@ class PrivateModel(nn.Module):
 
     def _noisy(self, hidden: Tensor, draws: int) -> Tensor:
         assert self.sanitizer is not None
-        noisy: Tensor = self.sanitizer(hidden, draws=draws)
-        return noisy
+        return self.sanitizer(hidden, draws=draws)  # type: ignore[no-any-return]
 
     def _all_rows(self, hidden: Tensor) -> Tensor:
         if self.spec is None:
@@ -102,16 +95,15 @@ class PrivateModel(nn.Module):
     def tokenizer(self) -> Any:
         """Of a model that was made by name or read from a folder; it cuts to the rows that cross."""
         if self.tokens is None:
-            raise InvalidInput(
-                "model", "be made by dpf.private", "joined halves", "Take the model's tokenizer."
-            )
+            remedy = "Take the model's tokenizer."
+            raise InvalidInput("model", "be made by dpf.private", "joined halves", remedy)
         return self.tokens.tokenizer
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write what `dpf serve FOLDER/back` and `dpf ask FOLDER/front` take."""
-        tokenizer, spec = self.tokenizer, self.spec
-        assert spec is not None
-        save_sides(Split(self.front, self.back), spec, tokenizer, folder)
+        tokenizer = self.tokenizer
+        assert self.spec is not None
+        save_sides(Split(self.front, self.back), self.spec, tokenizer, folder)
 
     @classmethod
     def from_pretrained(
@@ -163,16 +155,15 @@ def private(
         Training it on raw texts protects later queries, and no training text.
     """
     names = tuple(map(str, labels))
-    whole = load_model(model, labels=len(names))
-    whole.to(torch.float32)  # type: ignore[arg-type]
+    whole = load_model(model, labels=len(names)).float()  # type: ignore[no-untyped-call]
     pair = split_model(whole, cut, width=width)
     front, tokenizer = pair.front, load_tokenizer(model)
     tokenizer.model_max_length = rows
     tokens = tokens_for(front, tokenizer, rows)
-    settings = {"rows": rows, "columns": front.width, **noise}
-    choice = NoiseSpec(mechanism=mechanism, epsilon=epsilon, delta=delta, **settings)
-    spec = ReleaseSpec.of(front, noise=choice, rows=rows, labels=names)
-    return _assemble(pair, spec, tokens, draws, seed)
+    choice = NoiseSpec(
+        mechanism=mechanism, epsilon=epsilon, delta=delta, **{"rows": rows, "columns": front.width, **noise}
+    )
+    return _assemble(pair, ReleaseSpec.of(front, noise=choice, rows=rows, labels=names), tokens, draws, seed)
 
 
 def _assemble(

@@ -1,9 +1,8 @@
 """Cutting a model in two, physically.
 
-Both halves are copies made by `copy.deepcopy` with a memo in which the modules of the other half are
-already answered: by a `Passage` where rows go by, by a shorter list of blocks, or by part of a block. So
-what belongs to the other side is never copied, and everything that stays is Hugging Face's own class. The
-caller's model is only read.
+Both halves are made by `copy.deepcopy` with a memo in which the modules of the other half are already
+answered: by a `Passage` where rows go by, by a shorter list of blocks, or by part of a block. So what belongs
+to the other side is never copied, and everything that stays is Hugging Face's own class.
 """
 
 import copy
@@ -143,11 +142,8 @@ def _back_model(model: Any, cut: Cut) -> Any:
 
 
 def _picker(block: nn.Module, base: Any, memo: Memo) -> Pick:
-    """Copies of single modules of a block that is cut through.
-
-    They have a memo of their own, because where a block is shared (ALBERT) the copy that runs whole must
-    not be taken apart; only the settings stay one object for the whole half.
-    """
+    # A memo of its own: where a block is shared (ALBERT), the copy that runs whole must not be taken apart.
+    # Only the settings stay one object for the whole half.
     own: Memo = {id(base.config): copy.deepcopy(base.config, memo)}
     return lambda path: copy.deepcopy(block.get_submodule(path), own)
 
@@ -160,10 +156,7 @@ def _inside(model: Any) -> Wiring:
 
 
 def _answer(base: Any, path: str, answer: nn.Module, memo: Memo) -> None:
-    """Let the copy have `answer` where the model has the module at `path`.
-
-    Edges: a model may lack it (ELECTRA and OPT project only where widths differ).
-    """
+    """Let the copy have `answer` at `path`, which a model may lack (ELECTRA projects where widths differ)."""
     part = dict(base.named_modules(remove_duplicate=False)).get(path)
     if part is not None:
         memo[id(part)] = answer

@@ -115,8 +115,8 @@ def project_records(
             hints = closed_form.Hints(rows.astype(np.float64), public.labels, labelled=True)
     if hints is None:
         phrases = label_phrases(labels, plan.describe)
-        hints = answer_words(front, tokens.tokenizer, phrases, statistics.mean)
-        hints = hints or _read_descriptions(front, tokens, phrases)
+        words = answer_words(front, tokens.tokenizer, phrases, statistics.mean)
+        hints = words or _read_descriptions(front, tokens, phrases)
     most = len(statistics.variances)
     width = plan.width or closed_form.choose_width(records, noise_of(noise), labels=len(labels), most=most)
     projection = closed_form.make_projection(statistics, min(width, most), len(labels), hints)
@@ -156,10 +156,8 @@ def prepare_projection(
         texts.check_known(tokens.tokenizer)
         with TextRegister() as known:
             known.declare("public", texts.all_prints)
-    source = PurePath(public or "").name
-    return project_records(
-        plan, pair.front, tokens, records=records, public=texts, source=source, progress=progress
-    )
+    made: dict[str, Any] = {"records": records, "public": texts, "source": PurePath(public or "").name}
+    return project_records(plan, pair.front, tokens, **made, progress=progress)
 
 
 def _read_descriptions(
@@ -169,10 +167,10 @@ def _read_descriptions(
     if not phrases:
         return None
     texts = [phrase for said in phrases.values() for phrase in said]
-    numbers = [number for number, said in enumerate(phrases.values()) for _ in said]
+    numbers = np.repeat(np.arange(len(phrases)), [len(said) for said in phrases.values()])
     encoded = (tokens.encode(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH))
     rows = [row[:, 0].double().cpu().numpy() for row in rows_of(front, encoded, pick_device())]
-    return closed_form.Hints(np.concatenate(rows), np.array(numbers))
+    return closed_form.Hints(np.concatenate(rows), numbers)
 
 
 def answer_words(
@@ -273,9 +271,8 @@ class Projected:
             labels, numbers = tuple(other[0]), other[1]
             means, counts = _mean_releases(corpus, numbers, len(labels))
             centres = np.stack([self.code.unfold(mean)[1] for mean in means])
-            learnt = closed_form.fit_public_labels(
-                centres, counts, self.code.variances(variance)[1], self.projection
-            )
+            noise = self.code.variances(variance)[1]
+            learnt = closed_form.fit_public_labels(centres, counts, noise, self.projection)
         answer = query.build()
         assert isinstance(answer, KaryResponse)
         front = self.front.with_scores(torch.from_numpy(learnt.weights), torch.from_numpy(learnt.biases))
@@ -365,14 +362,12 @@ def outlook(projected: Projected, records: int) -> tuple[dict[str, Any], list[st
         f"{enough}",
     ]
     if projection.hint is None:
-        sentences.append(
-            "No label has words: --describe LABEL=PHRASE says what one means, and costs nothing."
-        )
+        sentences += ["No label has words: --describe LABEL=PHRASE says what one means, and costs nothing."]
     if projection.source == NO_TEXT:
-        sentences.append(
+        sentences += [
             "There is no public text for this model: the directions are random, which costs several points. "
             "Name any public text with --public FILE."
-        )
+        ]
     return found, sentences
 
 
@@ -403,6 +398,5 @@ def compare_noise(
         near = mean + math.sqrt(noise) * rng.standard_normal(code.columns) if noise else mean
         return closed_form.fit(near, noise, code, projected.projection).decide(held)
 
-    clean = float((decide(0.0) == truth).mean())
     noisy = [float(answer.transition()[decide(variance), truth].mean()) for _ in range(draws)]
-    return {"without_noise": clean, "gaussian": float(np.mean(noisy))}
+    return {"without_noise": float((decide(0.0) == truth).mean()), "gaussian": float(np.mean(noisy))}

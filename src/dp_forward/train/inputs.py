@@ -76,10 +76,10 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
 
 
 def enter_texts(plan: Plan, inputs: Inputs, register: Path | None) -> list[str]:
-    """Ask the register about the texts of a run, and enter what it will use as it is, before it does.
+    """Ask the register about the texts of a run, and enter what it will use raw; what a report says of it.
 
     The front carries the commitments to what it will have seen raw. Where this register does not know those
-    that it has, the names of tasks in the report of its run are compared. Returns what a report says of it.
+    that it has, the names of tasks in the report of its run are compared.
     """
     front, train, said, rule = inputs.pair.front.plain, inputs.train, list[str](), ""
     if plan.regime.protects_training:
@@ -157,10 +157,7 @@ def describe_data(inputs: Inputs) -> list[str]:
 def read_splits(
     plan: Plan | DpSgdPlan, tokens: FixedLength, *, progress: Progress | None = None
 ) -> tuple[EncodedTexts, EncodedTexts | None]:
-    """The texts of a plan's task: those to train on, and those to measure on.
-
-    The tokenizer must know most words of the latter, which are public.
-    """
+    """The texts of a plan's task: to train on, and (public, in words that are known) to measure on."""
     task = plan.find_task()
 
     def read(split: str, limit: int | None) -> EncodedTexts:

@@ -2,8 +2,7 @@
 
 `fit` is `finetune` in the regimes that protect records: one folded release per record, text and label under
 one epsilon, charged in a ledger before it is drawn, and a decision in closed form. `predict` decides on this
-machine: nothing is noised, charged or sent. Who asks a provider instead (`dpf ask`) is answered through
-noise.
+machine: nothing is noised, charged or sent.
 
 Guarantees:
     What `fit` learns depends on the records through their releases alone; `guarantee` says what that promises

@@ -52,8 +52,7 @@ class Generators:
 
     def uniform(self, size: int, device: torch.device) -> Tensor:
         """Independent uniforms in (0, 1], in float64."""
-        numbers = torch.rand(size, generator=self.on(device), device=device, dtype=torch.float64)
-        return 1 - numbers
+        return 1 - torch.rand(size, generator=self.on(device), device=device, dtype=torch.float64)
 
     def signals(self, mechanism: PrivUnit, size: int, device: torch.device) -> tuple[Tensor, float]:
         """``sigma / norm * s`` for so many releases, drawn ahead and each used once; and sigma."""

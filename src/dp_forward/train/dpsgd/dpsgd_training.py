@@ -1,7 +1,5 @@
 """DP-SGD with Opacus, the baseline: the same task and report as `finetune`, another promise.
 
-`DpSgdOutcome.statement` says in words what it hides from whom, and what it does not.
-
     plan = DpSgdPlan(task="sst2", epsilon=8.0, mode="ghost")
     report = run_dpsgd(plan, folder=Path("base"))        # base/model is an ordinary checkpoint
 
