@@ -78,9 +78,8 @@ class DrawLog:
         return cls(path)
 
     def _load(self, connection: sqlite3.Connection) -> None:
-        self.name, self._secret, settings, self.key, charged = connection.execute(
-            "SELECT name, secret, settings, tag, charged FROM plan"
-        ).fetchone()
+        plan = connection.execute("SELECT name, secret, settings, tag, charged FROM plan").fetchone()
+        self.name, self._secret, settings, self.key, charged = plan
         self.settings: dict[str, Any] = json.loads(settings)  # the public settings of the release
         self.charged = bool(charged)  # whether the ledger was charged: from then on draws may exist
         found = connection.execute("SELECT number, records, bytes, sha256 FROM shards ORDER BY number")

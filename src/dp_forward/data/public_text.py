@@ -94,7 +94,7 @@ def read_public_records(
         records = _records(rows, task, name=name)
         return (record._replace(text=record.text.replace("<br />", " ")) for record in records)
     if place.startswith("hf:"):
-        features, rows = stream_hub(place, split="train", name=name, otherwise="check the spelling.")
+        features, rows = stream_hub(place, split="train", name=name, advice="check the spelling.")
         return _records(rows, task, name=name, features=features)
     return chain.from_iterable(_read_file(file, task, name) for file in _find_files(Path(place), name))
 

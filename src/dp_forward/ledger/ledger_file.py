@@ -24,7 +24,7 @@ import os
 import re
 import sqlite3
 import struct
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -217,9 +217,8 @@ def create_ledger_file(path: Path, first: Event) -> None:
 
 def open_ledger_file(path: Path) -> Database:
     """Open an existing ledger; a file with other tables is refused and left unchanged."""
-    return Database(
-        path, refuse=lambda problem: _refusal(path, problem), check=_check_tables, busy_seconds=BUSY_SECONDS
-    )
+    refuse = partial(_refusal, path)
+    return Database(path, refuse=refuse, check=_check_tables, busy_seconds=BUSY_SECONDS)
 
 
 def _check_tables(connection: sqlite3.Connection) -> None:

@@ -63,7 +63,7 @@ def check_split(pair: Split, model: PreTrainedModel, *, rows: int = 8) -> LeakRe
             part.eval()
         with torch.no_grad():
             hidden = pair.front(**inputs)
-        problems = list(_problems(pair, model, inputs, hidden))
+        problems = list(_leaks(pair, model, inputs, hidden))
         exported = torch.export.export(pair.back, (hidden,), strict=False)
         count = len(exported.graph_signature.user_inputs)
         if count != 1:
@@ -79,9 +79,7 @@ def check_split(pair: Split, model: PreTrainedModel, *, rows: int = 8) -> LeakRe
     return LeakReport(count, difference, tuple(problems))
 
 
-def _problems(
-    pair: Split, model: PreTrainedModel, inputs: dict[str, Tensor], hidden: Tensor
-) -> Iterator[str]:
+def _leaks(pair: Split, model: PreTrainedModel, inputs: dict[str, Tensor], hidden: Tensor) -> Iterator[str]:
     vocabulary = getattr(model.config, "vocab_size", None)
     if vocabulary and not pair.back.vocabulary_head:
         for name, parameter in pair.back.named_parameters():

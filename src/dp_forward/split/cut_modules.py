@@ -95,11 +95,9 @@ class TwoLanes(nn.Module):
     the module's own sum leaves there attention alone, as 0 + y is y in floating point.
     """
 
-    def __init__(
-        self, attention: nn.Module, wiring: Wiring, *, left: int, right: int, whole_rows: bool
-    ) -> None:
+    def __init__(self, attention: nn.Module, wiring: Wiring, *, left: int, right: int, whole: bool) -> None:
         super().__init__()
-        if whole_rows:
+        if whole:
             for name in wiring.qkv:
                 projection = attention.get_submodule(name)
                 setattr(attention, name, nn.Sequential(Columns(0, left), projection))
@@ -133,7 +131,7 @@ class AttentionBranch(nn.Module):
         if wiring.residual_inside:
             right = projected_width(attention.get_submodule(wiring.merge))
             left = stop if given else right
-            attention = TwoLanes(attention, wiring, left=left, right=right, whole_rows=not given)
+            attention = TwoLanes(attention, wiring, left=left, right=right, whole=not given)
         self.attention = attention
         self.projection = nn.Sequential(*(pick(path) for path in wiring.projection))
 

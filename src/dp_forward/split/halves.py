@@ -113,9 +113,7 @@ class Front(_Half):
     ) -> Tensor:
         texts = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         given = {**texts, "pixel_values": pixel_values}
-        inputs: dict[str, Any] = {
-            name: given[name] for name in self._family.inputs if given[name] is not None
-        }
+        inputs: dict[str, Any] = {key: given[key] for key in self._family.inputs if given[key] is not None}
         self._check(inputs)
         if self._family.positions_after_pad:
             # By place alone. Hugging Face counts the tokens that are not PAD: the same for a text padded on
@@ -153,11 +151,9 @@ class Front(_Half):
             raise InvalidInput(main, rule, rows, "Tokenise to a smaller fixed length.")
 
     def _read(self, output: Any, mask: Tensor | None) -> Tensor:
-        rows: Tensor = (
-            output.pooler_output[:, None] if self._readout == "pooler" else output.last_hidden_state
-        )
         if self._readout == "pooler":
-            return rows
+            return output.pooler_output[:, None]  # type: ignore[no-any-return]
+        rows: Tensor = output.last_hidden_state
         if self._readout == "first":
             return rows[:, :1]
         if self._readout == "last":

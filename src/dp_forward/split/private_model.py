@@ -5,7 +5,6 @@ and returns what the model returned, so Trainer, accelerate, peft and `pipeline`
 simulated; a provider never runs this object, only the back.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from dp_forward.privacy import Guarantee, NoiseSpec
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.split.artifacts import load_provider_side, load_user_side, save_sides
+from dp_forward.split.artifacts import Folder, load_provider_side, load_user_side, save_sides
 from dp_forward.split.halves import Split
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.split.surgery import split_model
@@ -99,22 +98,20 @@ class PrivateModel(nn.Module):
             raise InvalidInput("model", "be made by dpf.private", "joined halves", remedy)
         return self.tokens.tokenizer
 
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+    def save_pretrained(self, folder: Folder) -> None:
         """Write what `dpf serve FOLDER/back` and `dpf ask FOLDER/front` take."""
         tokenizer = self.tokenizer
         assert self.spec is not None
         save_sides(Split(self.front, self.back), self.spec, tokenizer, folder)
 
     @classmethod
-    def from_pretrained(
-        cls, folder: str | os.PathLike[str], *, draws: int = 1, seed: int | None = None
-    ) -> "PrivateModel":
+    def from_pretrained(cls, folder: Folder, *, draws: int = 1, seed: int | None = None) -> "PrivateModel":
         """What `save_pretrained`, or any run, wrote; the noise is calibrated anew."""
         root = Path(folder)
         user, provider = load_user_side(root / "front"), load_provider_side(root / "back")
         if user.spec != replace(provider.spec, front=user.digest):
             raise InvalidInput("folder", "have one kind of release", "two in its halves", "Get it again.")
-        return _assemble(Split(user.front, provider.back), provider.spec, user.tokens, draws, seed)
+        return _build(Split(user.front, provider.back), provider.spec, user.tokens, draws, seed)
 
     def guarantee(self, **details: Any) -> Guarantee:
         """What a query through this front and mechanism promises."""
@@ -160,15 +157,12 @@ def private(
     front, tokenizer = pair.front, load_tokenizer(model)
     tokenizer.model_max_length = rows
     tokens = tokens_for(front, tokenizer, rows)
-    choice = NoiseSpec(
-        mechanism=mechanism, epsilon=epsilon, delta=delta, **{"rows": rows, "columns": front.width, **noise}
-    )
-    return _assemble(pair, ReleaseSpec.of(front, noise=choice, rows=rows, labels=names), tokens, draws, seed)
+    noise = {"rows": rows, "columns": front.width, **noise}
+    choice = NoiseSpec(mechanism=mechanism, epsilon=epsilon, delta=delta, **noise)
+    return _build(pair, ReleaseSpec.of(front, noise=choice, rows=rows, labels=names), tokens, draws, seed)
 
 
-def _assemble(
-    pair: Split, spec: ReleaseSpec, tokens: FixedLength, draws: int, seed: int | None
-) -> PrivateModel:
+def _build(pair: Split, spec: ReleaseSpec, tokens: FixedLength, draws: int, seed: int | None) -> PrivateModel:
     """The module of these halves; its settings name the labels."""
     spec.refuse_mixed_rows(row_local=pair.front.row_local)
     sanitizer = None if spec.noise is None else Sanitizer(spec.mechanism(), seed=seed)

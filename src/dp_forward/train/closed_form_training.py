@@ -52,6 +52,7 @@ from dp_forward.split.front_statistics import (
 from dp_forward.split.halves import AnswerBack, AnyFront, Front, ReadoutFront
 from dp_forward.storage.files import draft_of
 from dp_forward.train import closed_form
+from dp_forward.train.closed_form import Floats, Labels
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import length_batches
 from dp_forward.train.inputs import cut_model, public_texts, read_splits
@@ -67,23 +68,19 @@ _READ_AT_ONCE: Final = 4096
 _STEP: Final = 0.1  # of an answer word from the public mean, whose norm is near 1
 _TENSORS: Final = ("origin", "matrix", "covariance", "hint", "trust")
 
-Floats = NDArray[np.float64]
 
-
-def label_phrases(
-    labels: Sequence[str], described: Mapping[str, Sequence[str]]
-) -> dict[str, tuple[str, ...]]:
+def label_phrases(labels: Sequence[str], given: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """What is said of each label: the given phrases, else its own words; empty where some label has no words.
 
     Edges:
         A description of an unknown label is refused.
     """
-    for label in described:
+    for label in given:
         rule, found = f"name one of {', '.join(labels[:20])}", repr(label[:40])
         refuse_if(label not in labels, "describe", rule, found, 'For example --describe refund="money back".')
     words = {label: label.replace("_", " ").replace("-", " ").strip() for label in labels}
     own = {label: (said,) if any(map(str.isalpha, said)) else () for label, said in words.items()}
-    phrases = {label: tuple(described.get(label) or own[label]) for label in labels}
+    phrases = {label: tuple(given.get(label) or own[label]) for label in labels}
     return phrases if all(phrases.values()) else {}
 
 
@@ -252,11 +249,7 @@ class Projected:
         return closed_form.expected_signal(variance, self.code, described=self.projection.hint is not None)
 
     def refine(
-        self,
-        corpus: ReleasedCorpus,
-        *,
-        query: NoiseSpec,
-        other: tuple[Sequence[str], NDArray[np.int64]] | None = None,
+        self, corpus: ReleasedCorpus, *, query: NoiseSpec, other: tuple[Sequence[str], Labels] | None = None
     ) -> Refined:
         """Learn the decision from the releases, and end the front in it; ``query`` is how it is answered.
 
@@ -311,9 +304,7 @@ def noise_of(noise: NoiseSpec) -> float:
     return sigma
 
 
-def _mean_releases(
-    corpus: ReleasedCorpus, groups: NDArray[np.int64], kinds: int
-) -> tuple[Floats, NDArray[np.int64]]:
+def _mean_releases(corpus: ReleasedCorpus, groups: Labels, kinds: int) -> tuple[Floats, Labels]:
     """The mean of the releases of each group of records, [kinds, columns], and its size; one pass."""
     total, counts = np.zeros((kinds, corpus.release.width)), np.bincount(groups, minlength=kinds)
     for start in range(0, len(corpus), _READ_AT_ONCE):
@@ -394,7 +385,7 @@ def compare_noise(
     gaussian = replace(projected.spec.required_noise(), mechanism="matrix-gaussian", delta=gaussian_delta)
     variance, rng = noise_of(gaussian) ** 2 / len(train), np.random.default_rng(plan.seed)
 
-    def decide(noise: float) -> NDArray[np.int64]:
+    def decide(noise: float) -> Labels:
         near = mean + math.sqrt(noise) * rng.standard_normal(code.columns) if noise else mean
         return closed_form.fit(near, noise, code, projected.projection).decide(held)
 

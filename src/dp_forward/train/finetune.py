@@ -88,11 +88,10 @@ def finetune(
         rule, remedy = f"be left out in {plan.regime}", "No training record is released there."
         refuse_if(value is not None and not plan.regime.protects_training, name, rule, value, remedy)
     refuse_learnt_releases(plan)
+    resume = resume and folder is not None
     with (
         tempfile.TemporaryDirectory() as temporary,
-        RunFolder.opened(
-            folder or Path(temporary) / "run", plan, resume=resume and folder is not None
-        ) as place,
+        RunFolder.opened(folder or Path(temporary) / "run", plan, resume=resume) as place,
     ):
         if place.complete:
             return Run.load(place.path)
@@ -146,9 +145,7 @@ class _Training:
         self.mechanism = None if plan.noise is None else plan.noise.build()
         kinds = len(self.inputs.task.labels)
         self.labels = label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=kinds)
-        self.train_stage = partial(
-            train_stage, self.place, checkpoints=self.checkpoints, progress=self.progress
-        )
+        self.train = partial(train_stage, self.place, checkpoints=self.checkpoints, progress=self.progress)
 
     def run(self) -> dict[str, Any]:
         """Run the stages of the regime; what each of them logged."""
@@ -165,7 +162,7 @@ class _Training:
             stages = self._train_both("public", self.inputs.public, LabelLoss(), settings)
         corpus, back = self._release(self._saved_front()), self.pair.back
         loss = LabelLoss(corpus.label_transition)
-        stages["task"] = self.train_stage(
+        stages["task"] = self.train(
             "task",
             FitSettings.of(plan),
             make_module=lambda step: ReleaseReader(back, loss),
@@ -197,7 +194,7 @@ class _Training:
             rate, clean = settings.learning_rate * (1 / 3), 0.2 * settings.epochs
             settings = replace(settings, learning_rate=rate, clean_epochs=clean)
         noise = None if plan.training_noise is None else plan.training_noise.build()
-        make = partial(self._noisy_model, noise, loss=loss)
+        make = partial(self._noisy, noise, loss=loss)
         return {**stages, stage: self._train_pair(stage, self.pair, texts, settings, make)}
 
     def _train_pair(
@@ -205,7 +202,7 @@ class _Training:
     ) -> dict[str, Any]:
         """Front and back together, where the regime lets the front see the texts."""
         halves: dict[str, nn.Module] = {"front": pair.front, "back": pair.back}
-        return self.train_stage(
+        return self.train(
             stage, settings, make_module=make, train=texts, evaluation=self.curve_texts, halves=halves
         )
 
@@ -308,16 +305,14 @@ class _Training:
         )
 
     def _measure(self, texts: EncodedTexts) -> tuple[evaluation.Accuracy, float]:
-        model, draws = self._noisy_model(self.mechanism, _EVALUATION_STREAM), self.plan.evaluation_draws
+        model, draws = self._noisy(self.mechanism, _EVALUATION_STREAM), self.plan.evaluation_draws
         measure = partial(evaluation.accuracy_over_draws, model.to(pick_device()), texts)
         noisy = measure(draws=draws, progress=counter(self.progress, "evaluating", len(texts)))
         model.clean = True
         progress = counter(self.progress, "evaluating without noise", len(texts))
         return noisy, measure(draws=1, progress=progress).mean
 
-    def _noisy_model(
-        self, mechanism: Mechanism | None, step: int, loss: LabelLoss | None = None
-    ) -> NoisyModel:
+    def _noisy(self, mechanism: Mechanism | None, step: int, loss: LabelLoss | None = None) -> NoisyModel:
         plan = self.plan
         # Simulated noise: another stream after every resume, so that no noise is met twice.
         seed = plan.seed * 1_000_003 + step
@@ -352,7 +347,7 @@ class _Training:
         """Evaluation texts after one simulated draw, for the learning curve of the back."""
         device, texts, records = pick_device(), self.curve_texts, []
         assert texts is not None
-        model = self._noisy_model(self.mechanism, _CURVE_STREAM).to(device).eval()
+        model = self._noisy(self.mechanism, _CURVE_STREAM).to(device).eval()
         for start in range(0, len(texts), 64):
             batch = texts.batch(range(start, min(start + 64, len(texts))))
             labels = batch.pop("labels")

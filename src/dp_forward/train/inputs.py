@@ -130,7 +130,7 @@ def public_texts(plan: Plan, tokens: FixedLength, *, progress: Progress | None =
 
 def describe_data(inputs: Inputs) -> list[str]:
     """What a report says of the records: labels, what was measured on, what was cut, what is in both."""
-    task, said = inputs.task, []
+    task, train, said = inputs.task, inputs.train, []
     if task.own:
         labels = ", ".join(task.labels[:20]) + (", ..." if len(task.labels) > 20 else "")
         columns = " and ".join(f"`{name}`" for name in task.text_fields)
@@ -141,14 +141,12 @@ def describe_data(inputs: Inputs) -> list[str]:
             f"(one in {1 / task.validation_share:g} of each label, seed {task.split_seed}) and are thereby "
             "declared PUBLIC. They are not released or protected."
         )
-    if inputs.train.cut:
-        said.append(
-            f"{inputs.train.cut} of {len(inputs.train)} texts are cut to {inputs.tokens.length} tokens."
-        )
+    if train.cut:
+        said.append(f"{train.cut} of {len(train)} texts are cut to {inputs.tokens.length} tokens.")
     if inputs.public is not None:
         common, near = inputs.overlap
         said.append(
-            f"{common} of {len(inputs.train)} private texts are among the public ones, and {near} more share "
+            f"{common} of {len(train)} private texts are among the public ones, and {near} more share "
             "half of their runs of four words or more with them."
         )
     return said

@@ -52,6 +52,7 @@ from dp_forward.train.run import Run
 __all__ = ["PrivateClassifier"]
 
 _KEPT: Final = "classifier.json"
+_SAME: Final = ("model", "epsilon", "delta", "prompt", "blocks")  # settings that a plan has as they are
 _GIVEN: Final = f"{IN_MEMORY}public"
 _EACH_FIT: Final = (
     "Each fit, and each fold of a cross-validation, releases the records again: k folds cost k epsilon. Give "
@@ -153,21 +154,16 @@ class PrivateClassifier:
         public = None if self.public is None else _GIVEN
         if isinstance(self.public, str | os.PathLike):
             public = os.fspath(self.public)
-        return effective_plan(
-            Plan.for_labels(
-                task,
-                model=self.model,
-                regime=Regime(self.regime),
-                mechanism="matrix-gaussian" if self.delta else "privunit",
-                epsilon=self.epsilon,
-                delta=self.delta,
-                describe=phrases,
-                prompt=self.prompt,
-                blocks=self.blocks,
-                public=public,
-                seed=self.seed or 0,
-            )
+        plan = Plan.for_labels(
+            task,
+            regime=Regime(self.regime),
+            mechanism="matrix-gaussian" if self.delta else "privunit",
+            describe=phrases,
+            public=public,
+            seed=self.seed or 0,
+            **{name: getattr(self, name) for name in _SAME},
         )
+        return effective_plan(plan)
 
     def _inputs(self, plan: Plan, texts: list[Any], labels: list[Any] | None) -> Inputs:
         """The model cut in two, and the records and public texts as token ids."""
@@ -241,17 +237,13 @@ class PrivateClassifier:
         if (root / _KEPT).is_file():
             kept |= read_json(root / _KEPT, name="folder", remedy="Save it again.")
         made = cls(
-            plan.model,
-            epsilon=plan.epsilon or 0.0,
-            delta=plan.delta,
             regime=str(plan.regime),
             public=None if plan.public == _GIVEN else plan.public,
             descriptions=dict(plan.describe) or None,
-            prompt=plan.prompt,
-            blocks=plan.blocks,
             ledger=kept["ledger"],
             budget=kept["budget"],
             seed=plan.seed,
+            **{name: getattr(plan, name) for name in _SAME},
         )
         made.run_, made.classes_, made.outlook_ = run, _read_classes(run.spec.labels, kept["classes"]), ()
         made._folder = root

@@ -66,7 +66,7 @@ def fit(
     transformers.set_seed(settings.seed)
     started = time.perf_counter()
     per_epoch = math.ceil(len(train) / settings.batch)
-    watcher = _Watcher(module, stage=stage, clean_epochs=settings.clean_epochs, progress=progress)
+    watcher = _Watcher(module, stage=stage, clean=settings.clean_epochs, progress=progress)
     with tempfile.TemporaryDirectory() as temporary, quiet_transformers():
         place = folder or Path(temporary)
         switches = {"saves": folder is not None, "evaluates": evaluation is not None}
@@ -216,11 +216,8 @@ class _Trainer(transformers.Trainer):
 class _Watcher(transformers.TrainerCallback):
     """Ends the clean epochs, and reports progress."""
 
-    def __init__(
-        self, module: nn.Module, *, stage: str, clean_epochs: float, progress: Progress | None
-    ) -> None:
-        self._module, self._stage = module, stage
-        self._clean_epochs, self._progress = clean_epochs, progress
+    def __init__(self, module: nn.Module, *, stage: str, clean: float, progress: Progress | None) -> None:
+        self._module, self._stage, self._clean_epochs, self._progress = module, stage, clean, progress
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._clean_epochs:

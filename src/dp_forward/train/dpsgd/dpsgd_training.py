@@ -47,6 +47,8 @@ from dp_forward.train.run import RunFolder
 
 __all__ = ["run_dpsgd", "train_dpsgd"]
 
+History = list[dict[str, float]]
+Facts = Mapping[str, Any]
 _STAGE, _EPOCH_STAGE = "dp-sgd", "dpsgd-epoch-{:04d}"
 
 
@@ -59,7 +61,7 @@ class DpSgdOutcome:
 
     plan: DpSgdPlan
     records: int
-    history: list[dict[str, float]]
+    history: History
     epsilon: float
     noise_multiplier: float
     sample_rate: float
@@ -209,9 +211,7 @@ def _check_labels(name: str, records: EncodedTexts, model: Any) -> None:
         raise InvalidInput(f"{name} labels", rule, "another", "Load the model with num_labels of the task.")
 
 
-def _store_epoch(
-    place: RunFolder, run: Mapping[str, object], private: PrivateTraining, history: list[dict[str, float]]
-) -> None:
+def _store_epoch(place: RunFolder, run: Facts, private: PrivateTraining, history: History) -> None:
     """Store the end of an epoch; then the one before goes."""
     tensors = {f"weights.{name}": p for name, p in private.model.named_parameters() if p.requires_grad}
     for index, entry in private.optimizer.state_dict()["state"].items():
@@ -228,9 +228,7 @@ def _store_epoch(
     place.drop_stage(_EPOCH_STAGE.format(len(history) - 1))
 
 
-def _stored_epoch(
-    place: RunFolder, run: Mapping[str, object], epochs: int
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _stored_epoch(place: RunFolder, run: Facts, epochs: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts of the last stored epoch, or nothing; another run's, or a damaged one, is refused."""
     found, stages = "", (place.stage_result(_EPOCH_STAGE.format(number)) for number in range(epochs, 0, -1))
     try:
@@ -254,9 +252,7 @@ def _stored_epoch(
     return tensors, facts
 
 
-def _restore(
-    private: PrivateTraining, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
-) -> list[dict[str, float]]:
+def _restore(private: PrivateTraining, tensors: Mapping[str, Tensor], facts: Facts) -> History:
     """Put back weights, optimizer and what was spent; returns the learning curve so far."""
     state: dict[int, dict[str, Tensor]] = {}
     with torch.no_grad():

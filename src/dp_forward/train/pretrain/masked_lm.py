@@ -20,6 +20,7 @@ from dp_forward.split.families import FAMILIES
 from dp_forward.split.pretrained import model_folder, quiet_transformers
 from dp_forward.split.private_model import PrivateModel
 
+Ids = NDArray[np.int64]
 IGNORED = -100  # the label of a token that was not chosen: torch's cross entropy passes it over
 _RATE = 0.15
 
@@ -90,9 +91,7 @@ class Masking:
         self.special = np.unique(np.array(tokenizer.all_special_ids, np.int64))
         self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), self.special)
 
-    def __call__(
-        self, block: NDArray[np.int32], rng: np.random.Generator
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def __call__(self, block: NDArray[np.int32], rng: np.random.Generator) -> tuple[Ids, Ids]:
         """The block with some tokens hidden, and the labels: the true token where chosen, else `IGNORED`."""
         ids = block.astype(np.int64)
         candidates = np.flatnonzero(~np.isin(ids, self.special))
@@ -117,7 +116,7 @@ class MaskedBlocks(Dataset[dict[str, Tensor]]):
 
     def __init__(self, blocks: NDArray[np.int32], masking: Masking, *, seed: tuple[int, ...], items: int):
         self._blocks, self._masking, self._seed, self._items = blocks, masking, seed, items
-        self._order: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))
+        self._order: tuple[int, Ids] = (-1, np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return self._items

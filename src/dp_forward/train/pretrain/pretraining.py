@@ -156,9 +156,8 @@ class _Job:
             run is drawn anew.
         """
         plan, batch = self.plan, self.plan.batch * processes.process_count()
-        items = masked_lm.MaskedBlocks(
-            blocks, self.masking, seed=(plan.seed, *phase.encode()), items=steps * batch
-        )
+        seed = (plan.seed, *phase.encode())
+        items = masked_lm.MaskedBlocks(blocks, self.masking, seed=seed, items=steps * batch)
         rate = plan.head_learning_rate if phase == "head" else plan.learning_rate
         numbers: Precision = "bf16" if plan.bf16 else "fp32"
         settings = FitSettings(epochs=1.0, batch=batch, learning_rate=rate, seed=plan.seed, precision=numbers)
