@@ -19,7 +19,6 @@ Edges:
 import contextlib
 import json
 import operator
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -44,6 +43,7 @@ from dp_forward.progress import Count
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.storage.digests import file_digest, settings_digest
 from dp_forward.storage.json_files import read_json
+from dp_forward.storage.stores import Place
 
 __all__ = ["MANIFEST", "ReleasedCorpus", "manifest_bytes"]
 
@@ -153,12 +153,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
 
     @classmethod
     def open(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        raw: bool = False,
-        verify: bool = True,
-        progress: Count | None = None,
+        cls, folder: Place, *, raw: bool = False, verify: bool = True, progress: Count | None = None
     ) -> Self:
         """The corpus in a folder, checked.
 

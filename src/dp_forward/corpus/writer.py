@@ -36,7 +36,6 @@ Paper: the frozen-front regime; one stored release per record serves any number 
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -60,17 +59,18 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.digests import bytes_digest, file_digest
 from dp_forward.storage.files import write_file
+from dp_forward.storage.stores import Place
 
 __all__ = ["choose_labels", "ledger_of", "private_folder", "release_corpus", "write_shard"]
 
 
-def private_folder(out: str | os.PathLike[str]) -> Path:
+def private_folder(out: Place) -> Path:
     """Where the user's side of a release lies: beside ``out``, which can be handed over without it."""
     place = Path(out).absolute()
     return place.with_name(place.name + ".private")
 
 
-def ledger_of(out: str | os.PathLike[str]) -> Path:
+def ledger_of(out: Place) -> Path:
     """The ledger of a release into ``out`` where none was named."""
     return private_folder(out) / "ledger"
 
@@ -78,13 +78,13 @@ def ledger_of(out: str | os.PathLike[str]) -> Path:
 def release_corpus(
     user: UserSide,
     texts: EncodedTexts,
-    out: str | os.PathLike[str],
+    out: Place,
     *,
     label_mechanism: LabelMechanism | None = None,
     publish_labels: bool = True,
     bits: int = 8,
     shard_records: int | None = None,
-    ledger: str | os.PathLike[str] | None = None,
+    ledger: Place | None = None,
     budget: float | None = None,
     register: Path | None = None,
     resume: bool = False,

@@ -152,10 +152,8 @@ def find_column(
     if len(found) == 1 or (may_lack and not found):
         return "".join(found)
     shown = ", ".join(_USUAL[kind].replace("s?", "").split("|")[:3])
-    rule, remedy = (
-        f"have one column with a usual name of a {kind} ({shown}, ...)",
-        f"Rename the one of the {kind}s.",
-    )
+    rule = f"have one column with a usual name of a {kind} ({shown}, ...)"
+    remedy = f"Rename the one of the {kind}s."
     if named:
         remedy = f"Name it: {kind}_column=NAME; or header=False if the file has none."
     raise row.wrong(rule, columns_shown(row, known=known, head=head), remedy, name=name)

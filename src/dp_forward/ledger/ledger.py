@@ -1,7 +1,6 @@
 """Ledger of one user's privacy budget: every release is charged here before its bytes leave."""
 
 import contextlib
-import os
 import secrets
 import sqlite3
 import time
@@ -19,6 +18,7 @@ from dp_forward.privacy.cap import Cap
 from dp_forward.privacy.charge import Charge
 from dp_forward.privacy.units import format_unit
 from dp_forward.storage.database import Database
+from dp_forward.storage.stores import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,7 @@ class Ledger:
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        cap: Cap | None = None,
-        per_day: float | None = None,
-        unit: Unit | None = None,
+        cls, path: Place, *, cap: Cap | None = None, per_day: float | None = None, unit: Unit | None = None
     ) -> Self:
         """A new, empty ledger; refuses a path that exists. ``per_day`` is a second cap, for each day.
 
@@ -147,7 +142,7 @@ class Ledger:
         return cls(ledger_file.open_ledger_file(place))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: Place) -> Self:
         """An existing ledger, its chain and totals recomputed first (`verify` reads payloads too).
 
         Edges:
@@ -157,9 +152,7 @@ class Ledger:
         return cls(ledger_file.open_ledger_file(ledger_file.locate(path)))
 
     @classmethod
-    def open_or_create(
-        cls, path: str | os.PathLike[str], *, cap: Cap | None = None, per_day: float | None = None
-    ) -> Self:
+    def open_or_create(cls, path: Place, *, cap: Cap | None = None, per_day: float | None = None) -> Self:
         """The ledger at this path, made if there is none; other terms than asked are an error."""
         terms = Terms.of(cap, per_day)
         place = ledger_file.locate(path)

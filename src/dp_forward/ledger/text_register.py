@@ -37,14 +37,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from dp_forward.errors import (
-    BudgetExhausted,
-    DpForwardError,
-    InvalidInput,
-    LedgerCorrupt,
-    LedgerUnavailable,
-    refuse_if,
-)
+from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, LedgerCorrupt, LedgerUnavailable
 from dp_forward.privacy.charge import Charge
 from dp_forward.storage.database import Database, Problem
 
@@ -279,8 +272,9 @@ def _share_runs(prints: Prints, known: Prints) -> Mask:
 
 
 def _refuse_many(found: Mask, name: str, rule: str, what: str, *, most: float = 0.1) -> None:
-    remedy = "No release protects them: name other data, or a model that has not seen them."
-    refuse_if(found.sum() > most * len(found), name, rule, f"{found.sum()} of {len(found)} {what}", remedy)
+    if found.sum() > most * len(found):
+        remedy = "No release protects them: name other data, or a model that has not seen them."
+        raise InvalidInput(name, rule, f"{found.sum()} of {len(found)} {what}", remedy)
 
 
 def _refuse_beyond(before: Mask, spent: float, budget: float | None) -> None:

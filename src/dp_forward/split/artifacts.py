@@ -26,7 +26,6 @@ Edges:
 
 from __future__ import annotations
 
-import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -59,6 +58,7 @@ from dp_forward.split.half_files import (
 )
 from dp_forward.split.onnx_front import OnnxFront, Tokens, export_front, light_tokens
 from dp_forward.storage.json_files import read_json, write_json
+from dp_forward.storage.stores import Place
 
 if TYPE_CHECKING:
     from dp_forward.split.halves import AnyBack, AnyFront, Split
@@ -80,7 +80,6 @@ __all__ = [
     "save_user_side",
 ]
 
-Folder = str | os.PathLike[str]
 _SPEC, _REPLIES = "release.json", "replies.json"
 _NO_SPEC: Final = "Make it with dpf finetune."
 
@@ -168,31 +167,26 @@ def _refuse_other_half(spec: ReleaseSpec, half: AnyFront | AnyBack | OnnxFront) 
         refuse_if(found != own, "spec", f"have the {name} {own} of its half", found, "Use ReleaseSpec.of.")
 
 
-def load_front(folder: Folder, *, digest: str | None = None) -> AnyFront:
+def load_front(folder: Place, *, digest: str | None = None) -> AnyFront:
     """The user's half; ``digest`` pins it to a known one."""
     settings, _ = check_half(Path(folder), "front", digest)
     return cast("AnyFront", build_half(Path(folder), "front", settings))
 
 
-def load_back(folder: Folder, *, digest: str | None = None) -> AnyBack:
+def load_back(folder: Place, *, digest: str | None = None) -> AnyBack:
     """The provider's half; ``digest`` pins it to a known one."""
     settings, _ = check_half(Path(folder), "back", digest)
     return cast("AnyBack", build_half(Path(folder), "back", settings))
 
 
-def save_split(pair: Split, folder: Folder) -> dict[str, str]:
+def save_split(pair: Split, folder: Place) -> dict[str, str]:
     """Write both halves and ``split.json``; returns the digests by half."""
     front = save_half("front", pair.front, Path(folder))
     return {"front": front, "back": save_provider_side(pair.back, None, folder, front_digest=front)}
 
 
 def save_sides(
-    pair: Split,
-    spec: ReleaseSpec,
-    tokenizer: Any,
-    folder: Folder,
-    *,
-    replies: Mapping[str, str] | None = None,
+    pair: Split, spec: ReleaseSpec, tokenizer: Any, folder: Place, *, replies: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Write both sides into ``folder``; returns the digests of the halves. ``replies`` go with the back."""
     ProviderSide(pair.back, spec, "", replies or {})  # what it refuses is refused before anything is written
@@ -203,7 +197,7 @@ def save_sides(
     return {"front": front, "back": back}
 
 
-def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: Folder) -> str:
+def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: Place) -> str:
     """Write ``front/`` alone, and its ONNX where the front is one that asks; returns its digest."""
     place = Path(folder) / "front"
     files = place / TOKENIZER
@@ -223,7 +217,7 @@ def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: F
     return digest if made is None else write_settings(place, {**settings, "onnx": made})
 
 
-def save_provider_side(back: AnyBack, spec: ReleaseSpec | None, folder: Folder, *, front_digest: str) -> str:
+def save_provider_side(back: AnyBack, spec: ReleaseSpec | None, folder: Place, *, front_digest: str) -> str:
     """Write ``back/`` and ``split.json`` (with ``front_digest``) alone; returns the digest of the back."""
     root = Path(folder)
     digest = save_half("back", back, root)
@@ -234,12 +228,12 @@ def save_provider_side(back: AnyBack, spec: ReleaseSpec | None, folder: Folder, 
     return digest
 
 
-def load_user_side(folder: Folder, *, digest: str | None = None) -> UserSide:
+def load_user_side(folder: Place, *, digest: str | None = None) -> UserSide:
     """The front, its tokenizer and the spec of a release; ``digest`` pins the front to a known one."""
     return _user_side(Path(folder), *_check_user(Path(folder), digest))
 
 
-def load_asking_side(folder: Folder) -> AskingSide:
+def load_asking_side(folder: Place) -> AskingSide:
     """As `load_user_side`; without torch where the front has ONNX and onnxruntime is installed.
 
     Edges:
@@ -293,14 +287,14 @@ def _user_side(place: Path, settings: dict[str, Any], digest: str) -> UserSide:
     return UserSide(front, tokens_for(front, tokenizer, spec.rows), spec)
 
 
-def front_of(folder: Folder) -> Path:
+def front_of(folder: Place) -> Path:
     """The front of a run, where a whole run is named; otherwise the folder itself."""
     place = Path(folder)
     inside = place / "front"
     return inside if (inside / _SPEC).is_file() and not (place / _SPEC).is_file() else place
 
 
-def load_provider_side(folder: Folder, *, digest: str | None = None) -> ProviderSide:
+def load_provider_side(folder: Place, *, digest: str | None = None) -> ProviderSide:
     """The back and the spec of what it will be sent; ``digest`` pins the back to a known one."""
     place = Path(folder)
     require_files(place, "back", _SPEC, otherwise=_NO_SPEC)

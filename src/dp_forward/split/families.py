@@ -109,7 +109,7 @@ _BERT = Family(
     ),
 )
 
-_LLAMA_WIRING = Wiring(
+_PRE_NORM = Wiring(
     style="pre",
     attention="self_attn",
     qkv=("q_proj", "k_proj", "v_proj"),
@@ -128,12 +128,12 @@ _LLAMA = Family(
     readout="last",
     inputs=_TEXT_WITHOUT_TYPES,
     causal=True,
-    wiring=_LLAMA_WIRING,
+    wiring=_PRE_NORM,
 )
 
 # A second norm ends each branch. The table scales by sqrt(width), in the front alone.
 _GEMMA2_WIRING = replace(
-    _LLAMA_WIRING,
+    _PRE_NORM,
     projection=("post_attention_layernorm",),
     ffn=("mlp", "post_feedforward_layernorm"),
     ffn_norm="pre_feedforward_layernorm",
@@ -206,12 +206,11 @@ _ROWS = (
         final=("final_norm",),
         readout="config",
         inputs=_TEXT_WITHOUT_TYPES,
-        wiring=Wiring(
-            style="pre",
+        wiring=replace(
+            _PRE_NORM,
             attention="attn",
             qkv=("Wqkv",),
             attention_norm="attn_norm",
-            ffn=("mlp",),
             ffn_norm="mlp_norm",
             reads=("attention_type",),
         ),
@@ -226,10 +225,9 @@ _ROWS = (
         inputs=("pixel_values",),
         back_input="pixel_values",
         dtype_probe="patch_embeddings.projection",
-        wiring=Wiring(
-            style="pre",
+        wiring=replace(
+            _PRE_NORM,
             attention="attention",
-            qkv=("q_proj", "k_proj", "v_proj"),
             projection=("dropout",),
             attention_norm="layernorm_before",
             ffn=("mlp", "dropout"),
@@ -245,14 +243,7 @@ _ROWS = (
         final=("ln_f",),
         inputs=_TEXT,
         fold_qkv="drop",
-        wiring=Wiring(
-            style="pre",
-            attention="attn",
-            qkv=("c_attn",),
-            attention_norm="ln_1",
-            ffn=("mlp",),
-            ffn_norm="ln_2",
-        ),
+        wiring=replace(_PRE_NORM, attention="attn", qkv=("c_attn",), attention_norm="ln_1", ffn_norm="ln_2"),
     ),
     _LLAMA,
     _named(_LLAMA, "qwen2", "Qwen2"),
@@ -269,10 +260,7 @@ _ROWS = (
         "phi3",
         "Phi3",
         wiring=replace(
-            _LLAMA_WIRING,
-            qkv=("qkv_proj",),
-            projection=("resid_attn_dropout",),
-            ffn=("mlp", "resid_mlp_dropout"),
+            _PRE_NORM, qkv=("qkv_proj",), projection=("resid_attn_dropout",), ffn=("mlp", "resid_mlp_dropout")
         ),
     ),
     _named(
@@ -283,7 +271,7 @@ _ROWS = (
         entry=("decoder.embed_tokens", "decoder.embed_positions", "decoder.project_in"),
         final=("decoder.final_layer_norm", "decoder.project_out"),
         wiring=replace(
-            _LLAMA_WIRING,
+            _PRE_NORM,
             attention_norm="self_attn_layer_norm",
             ffn=("fc1", "activation_fn", "fc2"),
             ffn_norm="final_layer_norm",
@@ -297,7 +285,7 @@ _ROWS = (
         entry=("embed_in", "emb_dropout"),
         final=("final_layer_norm",),
         wiring=replace(
-            _LLAMA_WIRING,
+            _PRE_NORM,
             attention="attention",
             qkv=("query_key_value",),
             projection=("post_attention_dropout",),

@@ -34,8 +34,7 @@ from dp_forward.storage.files import draft_of
 __all__ = [
     "NO_TEXT",
     "FrontStatistics",
-    "find_shipped",
-    "random_statistics",
+    "fixed_statistics",
     "require_enough_texts",
     "rows_of",
     "statistics_of_rows",
@@ -145,6 +144,11 @@ def statistics_of_rows(rows: Iterator[Tensor], front: Front, *, source: str) -> 
         variances=np.maximum(variances, rest),
         remainder=rest,
     )
+
+
+def fixed_statistics(front: Front) -> FrontStatistics:
+    """The statistics where no public text is given: those that come with the package, or random ones."""
+    return find_shipped(front) or random_statistics(front)
 
 
 def random_statistics(front: Front) -> FrontStatistics:

@@ -180,18 +180,12 @@ def _export(front: AnyFront, fixed: FixedLength, folder: Path) -> bytes:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Not optimised: every weight is still one of the saved tensors. onnxruntime does it at the start.
-            program = torch.onnx.export(
-                front,
-                (),
-                kwargs=dict(fixed.encode([_ODD_TEXTS[1]])),
-                dynamo=True,
-                optimize=False,
-                verbose=False,
-            )
+            text = dict(fixed.encode([_ODD_TEXTS[1]]))
+            made = torch.onnx.export(front, (), kwargs=text, dynamo=True, optimize=False, verbose=False)
     finally:
         quiet.setLevel(level)
-    assert program is not None
-    model = ClearMetadataAndDocStringPass()(program.model).model
+    assert made is not None
+    model = ClearMetadataAndDocStringPass()(made.model).model
     with (folder / _WEIGHTS).open("rb") as weights:
         size = int.from_bytes(weights.read(8), "little")
         stored = json.loads(weights.read(size))
@@ -200,15 +194,8 @@ def _export(front: AnyFront, fixed: FixedLength, folder: Path) -> bytes:
         if tensor is None or known is None or known["dtype"] != "F32" or known["shape"] != list(tensor.shape):
             continue  # a buffer that is not saved: it stays in the graph
         start, end = (8 + size + offset for offset in known["data_offsets"])
-        value.const_value = onnx_ir.ExternalTensor(
-            _WEIGHTS,
-            start,
-            end - start,
-            tensor.dtype,
-            shape=onnx_ir.Shape(known["shape"]),
-            name=name,
-            base_dir=folder,
-        )
+        more: Any = {"shape": onnx_ir.Shape(known["shape"]), "name": name, "base_dir": folder}
+        value.const_value = onnx_ir.ExternalTensor(_WEIGHTS, start, end - start, tensor.dtype, **more)
     return bytes(onnx_ir.to_proto(model).SerializeToString())
 
 

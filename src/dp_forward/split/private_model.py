@@ -22,10 +22,11 @@ from dp_forward.privacy import Guarantee, NoiseSpec
 from dp_forward.privacy.checks import count
 from dp_forward.privacy.units import refuse_where_rows_mix
 from dp_forward.release_spec import ReleaseSpec
-from dp_forward.split.artifacts import Folder, load_provider_side, load_user_side, save_sides
+from dp_forward.split.artifacts import load_provider_side, load_user_side, save_sides
 from dp_forward.split.halves import Split
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.split.surgery import split_model
+from dp_forward.storage.stores import Place
 
 __all__ = ["PrivateModel", "join", "private"]
 
@@ -98,14 +99,14 @@ class PrivateModel(nn.Module):
             raise InvalidInput("model", "be made by dpf.private", "joined halves", remedy)
         return self.tokens.tokenizer
 
-    def save_pretrained(self, folder: Folder) -> None:
+    def save_pretrained(self, folder: Place) -> None:
         """Write what `dpf serve FOLDER/back` and `dpf ask FOLDER/front` take."""
         tokenizer = self.tokenizer
         assert self.spec is not None
         save_sides(Split(self.front, self.back), self.spec, tokenizer, folder)
 
     @classmethod
-    def from_pretrained(cls, folder: Folder, *, draws: int = 1, seed: int | None = None) -> "PrivateModel":
+    def from_pretrained(cls, folder: Place, *, draws: int = 1, seed: int | None = None) -> "PrivateModel":
         """What `save_pretrained`, or any run, wrote; the noise is calibrated anew."""
         root = Path(folder)
         user, provider = load_user_side(root / "front"), load_provider_side(root / "back")

@@ -42,13 +42,7 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, load_user_side, save_user_side
 from dp_forward.split.device import pick_device
-from dp_forward.split.front_statistics import (
-    NO_TEXT,
-    find_shipped,
-    random_statistics,
-    rows_of,
-    statistics_of_rows,
-)
+from dp_forward.split.front_statistics import NO_TEXT, fixed_statistics, rows_of, statistics_of_rows
 from dp_forward.split.halves import AnswerBack, AnyFront, Front, ReadoutFront
 from dp_forward.storage.files import draft_of
 from dp_forward.train import closed_form
@@ -103,7 +97,7 @@ def project_records(
     assert isinstance(front, Front)
     assert noise is not None
     if public is None:
-        statistics = find_shipped(front) or random_statistics(front)
+        statistics = fixed_statistics(front)
     else:
         rows = read_rows(front, public, counter(progress, "public text", len(public)))
         pieces = np.split(rows[:, None], range(_READ_AT_ONCE, len(rows), _READ_AT_ONCE))
