@@ -55,8 +55,7 @@ class ReleaseDrawer:
         Only what came out of `release_batch` and `release_labels` (or a public label) comes out. The hidden
         values stay in memory, and no gradient is kept.
     Edges:
-        The front is put into evaluation mode and moved to the device, where it stays.
-        Noise is drawn in ``threads``, by default as many as the machine has processors.
+        The front stays on the device, in evaluation mode. By default there is a thread for each processor.
     """
 
     def __init__(

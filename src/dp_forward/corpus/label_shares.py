@@ -95,8 +95,7 @@ class LabelShares:
 def estimate_shares(corpus: ReleasedCorpus) -> LabelShares:
     """The share of every label among the records of a ``corpus``; see the module.
 
-    Where labels are in the corpus, in whatever form, they are what is counted; else the answers of
-    K-ary response, if that is what the releases are.
+    What is counted are the labels in the corpus, in whatever form; else the answers of K-ary response.
     """
     spec, mechanism = corpus.spec, corpus.release.mechanism()
     kinds, of, notes = len(corpus.release.labels), "labels", [_INTERVALS, _FREE]

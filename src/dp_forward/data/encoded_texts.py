@@ -61,8 +61,6 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     ) -> "EncodedTexts":
         """Tokenise record by record; at no time are more than 1024 texts held.
 
-        ``progress`` is called with the number of records done so far, now and then.
-
         Edges:
             No record at all, or labels on some records only, is refused.
         """

@@ -80,8 +80,7 @@ def task_of(settings: Mapping[str, Any]) -> Task:
     """The task that the settings of a plan describe; what they leave open is read from the data.
 
     Settings: ``task`` (a name) and ``data`` (name -> source), and for a user's own task ``text_column``,
-    ``label_column``, ``header``, ``labels``, ``validation_share``, ``seed``, and ``unlabelled``: labels may
-    lack.
+    ``label_column``, ``header``, ``labels``, ``validation_share``, ``seed``, ``unlabelled`` (they may lack).
     """
     name = task_name(str(settings["task"]))
     source = (settings.get("data") or {}).get(name)
@@ -226,8 +225,7 @@ def encode_texts(
 def columns_of(texts: Any, labels: Any = None) -> tuple[list[Any], list[Any] | None]:
     """Texts and labels as lists: of lists, numpy arrays and pandas columns, or of a `datasets.Dataset`.
 
-    The columns of a data set are found by name; ``labels`` may be the name of one. Its declared labels become
-    words.
+    The columns of a data set are found by name, or ``labels`` names one. Its declared labels become words.
     """
     names = getattr(texts, "column_names", None)
     if isinstance(names, list):

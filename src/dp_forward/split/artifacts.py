@@ -43,19 +43,8 @@ from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.optional_packages import name_extra
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec, release_width
-from dp_forward.split.half_files import (
-    FORMAT,
-    SETTINGS,
-    TOKENIZER,
-    build_half,
-    check_half,
-    digests_below,
-    half_digest,
-    read_settings,
-    require_files,
-    save_half,
-    write_settings,
-)
+from dp_forward.split import half_files
+from dp_forward.split.half_files import FORMAT, SETTINGS, TOKENIZER, half_digest, require_files
 from dp_forward.split.onnx_front import OnnxFront, Tokens, export_front, light_tokens
 from dp_forward.storage.json_files import read_json, write_json
 from dp_forward.storage.stores import Place
@@ -89,8 +78,7 @@ class AskingSide(ABC):
     """All that a user needs to make a release of one text, with torch (`UserSide`) or ONNX (`OnnxSide`).
 
     Guarantees:
-        Its spec is of this front's cut and width, and promises nothing per token or phrase where the front
-        mixes rows.
+        Its spec is of this front's cut and width, and promises nothing per token where the front mixes rows.
     """
 
     front: Any
@@ -142,8 +130,7 @@ class OnnxSide(AskingSide):
 class ProviderSide:
     """All that a provider needs to answer one; ``digest`` is that of the back.
 
-    ``replies`` say more to some labels than their names do; they are public, and of a route
-    (`train.routing`).
+    ``replies`` say more to some labels than their names do; they are public, and of `train.routing`.
     """
 
     back: AnyBack
@@ -169,19 +156,19 @@ def _refuse_other_half(spec: ReleaseSpec, half: AnyFront | AnyBack | OnnxFront) 
 
 def load_front(folder: Place, *, digest: str | None = None) -> AnyFront:
     """The user's half; ``digest`` pins it to a known one."""
-    settings, _ = check_half(Path(folder), "front", digest)
-    return cast("AnyFront", build_half(Path(folder), "front", settings))
+    settings, _ = half_files.check_half(Path(folder), "front", digest)
+    return cast("AnyFront", half_files.build_half(Path(folder), "front", settings))
 
 
 def load_back(folder: Place, *, digest: str | None = None) -> AnyBack:
     """The provider's half; ``digest`` pins it to a known one."""
-    settings, _ = check_half(Path(folder), "back", digest)
-    return cast("AnyBack", build_half(Path(folder), "back", settings))
+    settings, _ = half_files.check_half(Path(folder), "back", digest)
+    return cast("AnyBack", half_files.build_half(Path(folder), "back", settings))
 
 
 def save_split(pair: Split, folder: Place) -> dict[str, str]:
     """Write both halves and ``split.json``; returns the digests by half."""
-    front = save_half("front", pair.front, Path(folder))
+    front = half_files.save_half("front", pair.front, Path(folder))
     return {"front": front, "back": save_provider_side(pair.back, None, folder, front_digest=front)}
 
 
@@ -201,26 +188,27 @@ def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: P
     """Write ``front/`` alone, and its ONNX where the front is one that asks; returns its digest."""
     place = Path(folder) / "front"
     files = place / TOKENIZER
-    before = read_settings(place / SETTINGS).get("onnx") if (place / SETTINGS).is_file() else None
+    before = half_files.read_settings(place / SETTINGS).get("onnx") if (place / SETTINGS).is_file() else None
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:  # what the last call left there; every call sets it anew
         backend.no_truncation()
         backend.no_padding()
     shutil.rmtree(files, ignore_errors=True)
     tokenizer.save_pretrained(files)
-    digest = save_half("front", front, Path(folder), rows=spec.rows, tokenizer=digests_below(files))
+    digests = half_files.digests_below(files)
+    digest = half_files.save_half("front", front, Path(folder), rows=spec.rows, tokenizer=digests)
     write_json(place / _SPEC, spec.as_dict(), sort_keys=True)
     if spec.noise is None or spec.folded or spec.noise.protects.tokens is not None:
         return digest
-    settings = read_settings(place / SETTINGS)
+    settings = half_files.read_settings(place / SETTINGS)
     made = export_front(front, tokenizer, place, settings, of=digest, known=before)
-    return digest if made is None else write_settings(place, {**settings, "onnx": made})
+    return digest if made is None else half_files.write_settings(place, {**settings, "onnx": made})
 
 
 def save_provider_side(back: AnyBack, spec: ReleaseSpec | None, folder: Place, *, front_digest: str) -> str:
     """Write ``back/`` and ``split.json`` (with ``front_digest``) alone; returns the digest of the back."""
     root = Path(folder)
-    digest = save_half("back", back, root)
+    digest = half_files.save_half("back", back, root)
     digests = {"digest_front": front_digest, "digest_back": digest}
     write_json(root / "split.json", {"format": FORMAT, "cut": str(back.cut), **digests}, sort_keys=True)
     if spec is not None:
@@ -234,11 +222,7 @@ def load_user_side(folder: Place, *, digest: str | None = None) -> UserSide:
 
 
 def load_asking_side(folder: Place) -> AskingSide:
-    """As `load_user_side`; without torch where the front has ONNX and onnxruntime is installed.
-
-    Edges:
-        A promise per token or phrase is kept with torch alone; see `onnx_front`.
-    """
+    """As `load_user_side`; without torch where the front has ONNX (`onnx_front`) and onnxruntime is there."""
     place = Path(folder)
     settings, digest = _check_user(place, None)
     if "onnx" in settings and all(map(find_spec, ("onnxruntime", "tokenizers"))):
@@ -262,7 +246,7 @@ def load_asking_side(folder: Place) -> AskingSide:
 def _check_user(place: Path, digest: str | None) -> tuple[dict[str, Any], str]:
     """The settings and the digest of a user's front whose files are those that it was saved with."""
     require_files(place, "front", _SPEC, otherwise=_NO_SPEC)
-    settings, found = check_half(place, "front", digest)
+    settings, found = half_files.check_half(place, "front", digest)
     older, remedy = "a front of an earlier version", "Make it again: its digest does not cover its tokenizer."
     refuse_if("tokenizer" not in settings, "front", f"name its {TOKENIZER} in {SETTINGS}", older, remedy)
     return settings, found
@@ -278,7 +262,7 @@ def _spec_of(place: Path, front: AnyFront | OnnxFront, settings: dict[str, Any],
 def _user_side(place: Path, settings: dict[str, Any], digest: str) -> UserSide:
     import transformers
 
-    front = cast("AnyFront", build_half(place, "front", settings))
+    front = cast("AnyFront", half_files.build_half(place, "front", settings))
     spec = _spec_of(place, front, settings, digest)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place / TOKENIZER)
@@ -305,7 +289,7 @@ def load_provider_side(folder: Place, *, digest: str | None = None) -> ProviderS
 
 
 def _read_spec(folder: Path, half: AnyFront | AnyBack | OnnxFront) -> ReleaseSpec:
-    settings = read_settings(folder / _SPEC)
+    settings = half_files.read_settings(folder / _SPEC)
     try:
         noise = None if settings["noise"] is None else NoiseSpec.from_dict(settings["noise"])
         width = release_width(half.width, noise, settings["labels"])

@@ -79,8 +79,7 @@ def parse_cut(text: str | Cut, *, among: Iterable[str] = ()) -> Cut:
     >>> parse_cut("encoder.3.ffn").block
     3
 
-    Edges: anything outside the grammar is refused, with the nearest words of `among`, or else of the
-    grammar.
+    Edges: anything outside the grammar is refused, with the nearest words of `among` or of the grammar.
     """
     if isinstance(text, Cut):
         return text

@@ -209,8 +209,7 @@ class QkvHead(_Part):
 class BlockTail(_Part):
     """A block from a point inside it to its output; the first thing the back runs.
 
-    Guarantees: where the residual is dropped (`attention`, `ffn`, `qkv`), the sums around it are taken
-    with zero.
+    Guarantees: where the residual is dropped (`attention`, `ffn`, `qkv`), it is zero in the sums around it.
     """
 
     def __init__(self, block: nn.Module, pick: Pick, wiring: Wiring, point: str) -> None:

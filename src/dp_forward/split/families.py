@@ -23,11 +23,10 @@ _TEXT_WITHOUT_TYPES = ("input_ids", "attention_mask")
 class Wiring:
     """The inside of a block of a ``style`` (post- or pre-norm), as paths below the block.
 
-    `attention` is called with the block's own arguments; `projection` and `ffn` are chains of modules
-    that take one tensor. `attention_norm` and `ffn_norm` stand after their residual sum in a post-norm
-    block and before their part in a pre-norm one. `qkv` and `merge` are paths below `attention`: the
-    projections into Q, K and V (one, where they are fused), and the output projection, named only where
-    `residual_inside` holds.
+    `attention` is called with the block's own arguments; `projection` and `ffn` are chains of modules that
+    take one tensor. The norms stand after their residual sum in a post-norm block, and before their part in a
+    pre-norm one. `qkv` and `merge` are paths below `attention`: the projections into Q, K and V (one, where
+    they are fused), and the output projection, named only where `residual_inside` holds.
     """
 
     style: Literal["post", "pre"]
@@ -335,8 +334,7 @@ def wiring_of(model: Any) -> Wiring | None:
 def head_of(model: Any) -> Head:
     """Which of the supported heads a model wears.
 
-    Edges: the class is matched by its exact name, so a subclass with a forward of its own is refused:
-    what it does between the halves is unknown.
+    Edges: the class is matched by its exact name, as what a subclass does between the halves is unknown.
     """
     family, name = family_of(model), type(model).__name__
     heads: dict[str, Head] = {family.bare: "bare", family.classifier: "classifier"}

@@ -51,8 +51,7 @@ Floats = NDArray[np.float64]
 class FrontStatistics:
     """Mean [d], orthonormal directions [r, d] by falling variance [r], and the variance of every other one.
 
-    Of rows that were normalised to norm 1. ``encoder`` is the digest of the weights, ``source`` says from
-    which text.
+    Of rows at norm 1. ``encoder`` is the digest of the weights, ``source`` says from which text.
     """
 
     encoder: str

@@ -244,8 +244,7 @@ class NarrowBack(nn.Module):
 class ReadoutFront(_LongerFront):
     """A front at `output`, a public projection to ``width`` columns, and with ``labels`` also K scores.
 
-    Guarantees: the direction of a text, [batch, 1, width] of norm 1; with ``labels``, [batch, 1, K], linear
-    in that direction.
+    Guarantees: the direction of a text, [batch, 1, width] of norm 1, or [batch, 1, K], linear in it.
     """
 
     def __init__(self, front: Front, width: int, labels: int | None = None) -> None:
@@ -331,11 +330,7 @@ class Split(NamedTuple):
 
 
 def add_width_maps(front: Front, back: Back, width: int) -> Split:
-    """Put maps to ``width`` columns between two halves; M2 starts as the transpose of M1.
-
-    Edges:
-        d' = 1 is refused: one number, normalised, is a sign and has no gradient.
-    """
+    """Put maps to ``width`` columns between two halves; M2 starts as the transpose of M1."""
     width = count("width", width, at_least=2, remedy="One number, normalised, is only a sign.")
     if width >= front.width:
         raise InvalidInput("width", f"be below the hidden width {front.width}", width, "Leave it out.")

@@ -174,9 +174,7 @@ def _build(pair: Split, spec: ReleaseSpec, tokens: FixedLength, draws: int, seed
 
 
 def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> PrivateModel:
-    """The two halves with the noise in between, as one module; without a ``sanitizer``, with none.
-
-    In training, ``draws`` noisy matrices of each text are used.
+    """The two halves with the noise in between, as one module; see `PrivateModel`.
 
     Edges:
         A promise per token or phrase is refused unless the front computes each row from its own token

@@ -69,9 +69,6 @@ def keep_blocks(model: Any, blocks: int) -> None:
     """Leave only the first ``blocks`` of a model, in place; its final norm stays.
 
     The next word is settled in the last blocks of a decoder, so an earlier one often says more of the text.
-
-    Edges:
-        A model that runs one block several times (ALBERT) is refused.
     """
     family, base = family_of(model), base_of(model)
     known = len(blocks_of(model))

@@ -64,11 +64,7 @@ _TENSORS: Final = ("origin", "matrix", "covariance", "hint", "trust")
 
 
 def label_phrases(labels: Sequence[str], given: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """What is said of each label: the given phrases, else its own words; empty where some label has no words.
-
-    Edges:
-        A description of an unknown label is refused.
-    """
+    """What is said of each label: the given phrases, else its own words; empty where one has no words."""
     for label in given:
         rule, found = f"name one of {', '.join(labels[:20])}", repr(label[:40])
         refuse_if(label not in labels, "describe", rule, found, 'For example --describe refund="money back".')
@@ -90,8 +86,7 @@ def project_records(
 ) -> Projected:
     """The front that releases ``records`` records of a plan, and what is known in its space.
 
-    From public text (labelled or not) of this ``source``, or the statistics that come with the package, or
-    neither.
+    From public text (labelled or not) of this ``source``, or without (`fixed_statistics`).
     """
     labels, noise, hints = plan.find_task().labels, plan.release_noise, None
     assert isinstance(front, Front)

@@ -107,8 +107,7 @@ class NoisyModel(nn.Module):
 class AuxiliaryHead(nn.Module):
     """A linear label head on the clean hidden matrix at the cut; used in training only.
 
-    It reads the mean row before the map M1; at `embeddings`, where a row knows one token, the sum of the
-    bounded rows.
+    It reads the mean row before M1, or the sum of the bounded rows at `embeddings`.
     """
 
     def __init__(self, pair: Split, labels: int) -> None:

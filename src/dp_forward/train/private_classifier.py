@@ -215,8 +215,7 @@ class PrivateClassifier:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the run, its releases and their ledger into a new folder.
 
-        Hand ``back`` to a provider (`dpf serve FOLDER/back`), ``front`` to users (`dpf ask FOLDER/front`),
-        and keep the rest.
+        Hand ``back`` to a provider (`dpf serve`) and ``front`` to users (`dpf ask`), and keep the rest.
         """
         root, run = Path(folder), self._fitted._folder
         refuse_if(root.exists() and any(root.iterdir()), "folder", "be new or empty", root, "Name another.")

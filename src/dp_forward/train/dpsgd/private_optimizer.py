@@ -55,8 +55,7 @@ def freeze_embeddings(model: Any) -> None:
 class PrivateTraining:
     """A model whose trainable weights are set, under DP-SGD.
 
-    ``draws`` is Opacus's sampler, the batches of one epoch as numbers of records; the ``history`` of its
-    ``accountant`` holds every noisy step.
+    ``draws`` are the batches of one epoch as numbers of records; the ``history`` of ``accountant`` its steps.
     """
 
     def __init__(

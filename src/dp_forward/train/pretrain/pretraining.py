@@ -152,8 +152,7 @@ class _Job:
         """Train for so many steps, from the last complete checkpoint of the phase; the losses by step.
 
         Guarantees:
-            The items of the steps are those that a run without a stop would have seen. The noise of a resumed
-            run is drawn anew.
+            The items are those that a run without a stop would have seen; the noise is drawn anew.
         """
         plan, batch = self.plan, self.plan.batch * processes.process_count()
         seed = (plan.seed, *phase.encode())
