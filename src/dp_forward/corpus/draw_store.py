@@ -1,17 +1,15 @@
 """Store of charges and draws by record, shared by the workers that draw a corpus; SQLite, or Postgres by URL.
 
-A worker charges its records here, draws those that have no draw yet, and stores what it drew. A task that an
-engine runs again, or runs twice, finds the rows of the first run.
+A worker charges its records here, draws those that have no draw yet, and stores what it drew.
 
 Guarantees:
     A record has at most one charge and one draw, whoever tries to add another: both are rows under the number
     of the record, and a row is never replaced. A draw without a charge is refused by the database. What
     `charge` and `add` have done is on disk when they return.
 Edges:
-    Of two workers that draw a record at the same time, one is stored; the other draw is dropped in the
-    memory it lies in, and nobody was given it. Which one is stored does not depend on what was drawn.
-    The charge of the whole release is in the ledger: disjoint records do not add up. The rows here say of
-    each record that it was charged, and how much.
+    Of two workers that draw a record at the same time, one is stored; the other draw is dropped, and nobody
+    was given it. Which one is stored does not depend on what was drawn.
+    The charge of the whole release is in the ledger: disjoint records do not add up.
 """
 
 from collections.abc import Sequence

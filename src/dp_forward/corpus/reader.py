@@ -10,8 +10,7 @@ Guarantees:
     `ReleasedCorpus.open` gives the corpus as it was released or refuses it: manifest, lengths, digests,
     shapes, and every record once, in its place. Nothing is unpickled.
 Edges:
-    Digests show accidents. Whoever writes a folder anew can write anything into it: what is read here is what
-    its maker says, and the guarantee protects the maker.
+    Digests show accidents. What is read here is what its maker says, and the guarantee protects the maker.
     Record i is record i of the corpus. Taking the order away is the work of a shuffler;
     `ReleasedCorpus.shuffled` says in which batches the records came through one.
 """

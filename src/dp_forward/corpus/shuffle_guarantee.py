@@ -36,11 +36,9 @@ Guarantees:
     the smallest set in which a record hides. ``upper`` is never above what the
     local proof gives: the pure epsilon, or for Gaussian noise that at the same delta.
 Edges:
-    The sizes are what the collector wrote down. They protect nobody from a collector that lies about them;
-    a user who trusts the shuffler alone has its word that no batch is smaller than its ``least``, which with
-    public labels says nothing about one label.
-    A record that a shuffler refuses is an outcome of the randomizer as well. It only makes the count of the
-    others too low here, which is the safe side.
+    The sizes are what the collector wrote down; a user who trusts the shuffler alone has its word that no
+    batch is smaller than its ``least``, which with public labels says nothing about one label.
+    A record that a shuffler refuses only makes the count of the others too low here, which is the safe side.
 
 Paper: Section 3.4 assumes that pairs are shuffled and does not say by whom; public labels are its SeqDP
 (Definition 3).

@@ -10,12 +10,12 @@ part, so for all events the two differ by what M(x_i) and M(x_i') differ: the wh
 records do not add up. Releases of the *same* corpus do, since every record is in each of them.
 
 So there is one ledger per corpus, and one reservation per release of it, charged what one record spends. The
-register charges it to each text: texts that were released before are refused beyond the budget, unless a
+register (`ledger.text_register`) charges it to each text first, and refuses texts beyond the budget, unless a
 ledger was asked for, which then bounds what is charged in it alone.
 
-* `reserve` comes before any noise is drawn, under a key that is a keyed digest (HMAC) of corpus, front,
-  noise, label mechanism and bits. Its secret is drawn when a release begins and lies in the private folder,
-  so the key is the same for that release resumed, new for any other, and tells nothing about a text.
+* `reserve` comes before any noise is drawn, under a keyed digest (HMAC) of corpus, front, noise, label
+  mechanism and bits. Its secret lies in the private folder, so the key is the same for that release resumed,
+  new for any other, and tells nothing about a text.
 * `ready` holds the bytes of the manifest, once every shard is on disk under its name.
 * `delivered` is noted when the manifest is on disk too.
 
@@ -28,8 +28,7 @@ Guarantees:
     record. No text, token, hidden value or true label (where labels are randomized) is written, logged or put
     into an error.
 Edges:
-    A ledger adds corpora as if they shared their records. What each text has spent in all ledgers is known to
-    the owner's register (`ledger.text_register`), which is asked and charged before the ledger is.
+    A ledger adds corpora as if they shared their records.
     If OUT is lost, the release is lost: its budget is spent.
 Paper: the frozen-front regime; one stored release per record serves any number of epochs.
 """

@@ -1,9 +1,8 @@
 """A user's own data: the task that a file, or columns in memory, describe.
 
-Columns are found by their usual names, without case, or given. Labels are any 2 to 1000 words or numbers;
-they are read from the training part in one pass, sorted (numbers by value), and are public with the task.
-A source without a `validation` or `test` part gives up a share of its training records for it
-(`records.split_by_label`), which is thereby declared public.
+Columns are found by their usual names, or given. Labels are any 2 to 1000 words or numbers; they are read
+from the training part in one pass, sorted (numbers by value), and are public with the task. A source without
+a `validation` or `test` part gives up a share of its training records, which is thereby declared public.
 
     task = task_of({"task": "tickets", "data": {"tickets": "tickets.csv"}})
     task, texts = encode_texts(["where is my parcel?", ...], ["delivery", ...], FixedLength(tokenizer, 64))

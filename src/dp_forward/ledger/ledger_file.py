@@ -5,9 +5,8 @@ their digest. ``head`` repeats the last row of the chain, so that a lost tail is
 every other change: they prevent accidents, and the hashes reveal what bypassed them.
 
 The unit that a charge protects is stored on the second line of the column ``mechanism``, below the name; for
-a ledger that was created for a unit, in its first row, below an empty name. Names have one line, so rows from
-before units were stored have no second line. Their unit is taken from the names under which this software
-wrote its own charges ("ask: privunit per text"), and is otherwise unknown.
+a ledger that was created for a unit, in its first row, below an empty name. Rows from before units were
+stored have no second line: their unit is taken from names such as "ask: privunit per text", or is unknown.
 
 The row ``opened`` states the terms: the shares of the cap in the columns of a charge, the epsilon and delta
 that they promise, and the budget of a day. In files of schema version 2 it states no shares; a row

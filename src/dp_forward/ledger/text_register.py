@@ -3,8 +3,7 @@
 One SQLite file on the owner's machine, never in a run: ``$DPF_HOME/register``, else
 ``$XDG_DATA_HOME/dp-forward/register``, else ``~/.local/share/dp-forward/register``. It holds no text and no
 plain digest of one: every fingerprint (`data.fingerprints`) goes through AES-256 under a secret of this file,
-and 8 bytes of the result are kept. An entry is a sorted array of these, so that a question about many texts
-is one search for each entry.
+and 8 bytes of the result are kept, in a sorted array for each entry.
 
 Why it charges by text. A ledger adds all that is charged in it, as if all were about the same records. Here
 each release is charged to the texts that are in it, and what counts is the largest total of any one text:
@@ -16,9 +15,8 @@ Guarantees:
     entry (`declare`) is a keyed digest: it tells nothing about the texts, and only their owner's register
     knows it. No error, log or repr holds a text or a fingerprint.
 Edges:
-    Texts are the same if their letters and digits are, case folded. Near-duplicates (half of the runs of four
-    words, or more) are counted for people, and not refused. A text that is in several records of one release
-    is charged once: the promise is about a record.
+    Near-duplicates (half of the runs of four words, or more) are counted for people, and not refused. A text
+    that is in several records of one release is charged once: the promise is about a record.
     The secret lies in the file: whoever has it can confirm a guess at a text. What was charged in a register
     that is lost or deleted is not added up any more.
 """

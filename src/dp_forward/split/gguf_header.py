@@ -1,8 +1,7 @@
 """The header of a GGUF file, checked before anything is built from it.
 
 GGUF is a magic word, counts, metadata (a key, a type, a value), then a name, a shape, a number format and an
-offset for each tensor. Transformers loads such a file and runs no code of it; but what a header says decides
-how much memory is asked for. So everything is bounded here first, by what the file really holds.
+offset for each tensor. A header decides how much memory is asked for, so everything is bounded first.
 
 Guarantees:
     After `check_gguf`, every string, list and tensor of the file lies inside it; the model is a decoder of

@@ -58,10 +58,8 @@ def _settings(side: str, half: AnyFront | AnyBack) -> dict[str, Any]:
     if isinstance(half, NarrowFront | NarrowBack):
         found["width"] = half.width
     # Only where there are any: the digest of a half covers these settings.
-    if plain.pooling is not None:
-        found["pooling"] = plain.pooling
-    if getattr(plain, "prompt", None) is not None:
-        found["prompt"] = plain.prompt
+    known = {"pooling": plain.pooling, "prompt": getattr(plain, "prompt", None)}
+    found |= {name: value for name, value in known.items() if value is not None}
     if isinstance(half, ReadoutFront):
         labels = None if half.decide is None else half.width
         found["readout"] = {"width": half.project.out_features, "labels": labels}

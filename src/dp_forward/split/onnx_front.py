@@ -1,9 +1,8 @@
 """The front as ONNX: a user asks without torch.
 
-``front.onnx`` lies beside ``model.safetensors`` and holds no weights: it points into that file by offset and
-length. It reads one text of the fixed public length. ``half.json`` names its SHA-256, so the digest of the
-front covers it, and ``max_difference``: how far its hidden matrix was from torch's on the texts that it was
-checked with.
+``front.onnx`` holds no weights: it points into the ``model.safetensors`` beside it. It reads one text of the
+fixed public length. ``half.json`` names its SHA-256, so the digest of the front covers it, and
+``max_difference``: how far its hidden matrix was from torch's on the texts that it was checked with.
 
 Guarantees:
     A release drawn from either front is the same mechanism: bound, integers and noise come after the hidden

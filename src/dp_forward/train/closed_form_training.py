@@ -4,9 +4,9 @@ r"""The default at `output`: one folded release per record, and a classifier in 
     label words ─► front ──────┴► projection ─► one release per record ─► mean ─► discriminant ─► RUN/front
                                   (RUN/projection, RUN/releases)
 
-A record is released once, text and label under one pure epsilon (`noise.folded_record`). The discriminant is
-a function of the releases, so it may be published: it ends the *refined front*, whose decision is answered by
-K-ary response at the same epsilon when somebody asks. `closed_form` has the formulas.
+A record is released once, text and label under one pure epsilon (`noise.folded_record`). The discriminant
+(`closed_form`) may be published, as a function of the releases: it ends the *refined front*, whose decision
+is answered by K-ary response at the same epsilon when somebody asks.
 
 Guarantees:
     The projection depends on public text, on the names and descriptions of the labels and on the number of

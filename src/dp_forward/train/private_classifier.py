@@ -13,8 +13,7 @@ Guarantees:
 Edges:
     Each `fit` releases its records again. By default the budget is one release, so a second `fit` is refused,
     and so is a clone (`cross_val_score`, `GridSearchCV`) unless somebody said a budget: k folds are charged
-    k epsilon. Other records do not add up with these; but a ledger that was named adds all that is charged in
-    it, as if all were about the same records.
+    k epsilon. A ledger that was named adds all that is charged in it, as if about the same records.
     `score` is a plain number about the records that it is given, and protects none of them.
     The noise comes from the operating system: no ``seed`` decides it, and no two fits are the same.
 """
