@@ -35,9 +35,9 @@ _SCHEMA: Final = (
 
 
 class DrawStore:
-    """The open store of the release ``name`` (letters and digits) at a folder or Postgres URL.
+    """The open store of the release ``name`` (letters and digits) at a ``place``; a context manager.
 
-    A context manager.
+    The place is a folder, or the URL of a Postgres database.
     """
 
     def __init__(self, place: Place, name: str) -> None:

@@ -59,7 +59,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     def from_records(
         cls, records: Iterable[Record], fixed: FixedLength, *, progress: Count | None = None
     ) -> "EncodedTexts":
-        """Tokenise record by record; at no time are more than 1024 texts held.
+        """Tokenise record by record, and tell ``progress`` how many; at most 1024 texts are held at a time.
 
         Edges:
             No record at all, or labels on some records only, is refused.

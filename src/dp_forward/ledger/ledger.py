@@ -30,9 +30,9 @@ class Summary:
     is what was charged where that is a valid epsilon at any time: in a pure ledger, else None. ``remaining``
     is the epsilon at ``delta`` of what is left of the shares, as one release. ``charged_today``,
     ``spent_today`` and ``remaining_today`` are the same of this day; the last and ``per_day`` are None
-    without a budget per day. A release must fit both. ``promise`` says it in words. ``unit`` is what every
-    epsilon here protects (text, token, phrase:5, label, record); None where that is not fixed yet or was
-    never stated.
+    without a budget per day. A release must fit both. Of the ``releases``, some are ``pending`` and some
+    ``delivered``. ``promise`` says it in words. ``unit`` is what every epsilon here protects (text, token,
+    phrase:5, label, record); None where it is not fixed yet or was never stated.
     """
 
     cap: float | None

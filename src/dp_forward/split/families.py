@@ -24,9 +24,9 @@ class Wiring:
     """The inside of a block of a ``style`` (post- or pre-norm), as paths below the block.
 
     `attention` is called with the block's own arguments; `projection` and `ffn` are chains of modules that
-    take one tensor. The norms stand after their residual sum in a post-norm block, and before their part in a
-    pre-norm one. `qkv` and `merge` are paths below `attention`: the projections into Q, K and V (one, where
-    they are fused), and the output projection, named only where `residual_inside` holds.
+    take one tensor. `attention_norm` and `ffn_norm` stand after their residual sum in a post-norm block and
+    before their part in a pre-norm one. `qkv` and `merge` are paths below `attention`: the projections into
+    Q, K and V (one, where they are fused), and the output projection, only where `residual_inside` holds.
     """
 
     style: Literal["post", "pre"]

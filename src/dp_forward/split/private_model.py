@@ -174,7 +174,7 @@ def _build(pair: Split, spec: ReleaseSpec, tokens: FixedLength, draws: int, seed
 
 
 def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> PrivateModel:
-    """The two halves with the noise in between, as one module; see `PrivateModel`.
+    """The halves and a ``sanitizer``, or none, as one module, trained on ``draws`` noisy matrices per text.
 
     Edges:
         A promise per token or phrase is refused unless the front computes each row from its own token

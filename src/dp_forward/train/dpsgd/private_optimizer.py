@@ -137,11 +137,12 @@ class PrivateTraining:
         self.optimizer.zero_grad()
         texts = len(part["labels"])
         loss = self.backward(part) if texts else torch.zeros((), device=self.device)
-        for parameter in () if texts else self.optimizer.params:  # no gradients: the step is noise alone
-            if self.mode == "ghost":
-                parameter.grad = torch.zeros_like(parameter)
-            else:
-                parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
+        if not texts:  # no gradients, so that the step is noise alone
+            for parameter in self.optimizer.params:
+                if self.mode == "ghost":
+                    parameter.grad = torch.zeros_like(parameter)
+                else:
+                    parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
         self.optimizer.step()
         return loss * texts, texts
 
