@@ -62,9 +62,7 @@ class Inputs:
     @cached_property
     def overlap(self) -> tuple[int, int]:
         """How many private texts are among the public ones, and how many more nearly."""
-        if self.public is None:
-            return 0, 0
-        return compare_texts(self.train.prints, self.public.all_prints)
+        return (0, 0) if self.public is None else compare_texts(self.train.prints, self.public.all_prints)
 
 
 def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
