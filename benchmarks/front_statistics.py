@@ -21,6 +21,7 @@ from dp_forward.split import split_model
 from dp_forward.split.front_statistics import rows_of, statistics_of_rows
 from dp_forward.split.halves import Front
 from dp_forward.split.pretrained import default_pooling, load_model, load_tokenizer
+from dp_forward.storage.digests import file_digest
 
 _BATCH = 64
 
@@ -56,7 +57,7 @@ def main() -> None:
     made = statistics_of_rows(rows, pair.front, source=given.source)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     made.save(given.out)
-    print(f"{given.out}: {made!r}, digest {made.digest[:12]}, {given.out.stat().st_size} bytes")
+    print(f"{given.out}: {made!r}, digest {file_digest(given.out)[:12]}, {given.out.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -70,13 +70,13 @@ def test_a_prompt_stands_around_every_text_and_is_never_cut(file: str) -> None:
     tokenizer = load_tokenizer(file)
     tokens = tokens_for(front, tokenizer, 12)
     before, after = tokenizer(["bad", " good"])["input_ids"]
-    encoded, cut = tokens.encode_and_count(["ab", "abcdef" * 9, ""])
+    encoded, cut = tokens.encode_arrays(["ab", "abcdef" * 9, ""])
     assert cut == 1
     for ids, mask in zip(encoded["input_ids"].tolist(), encoded["attention_mask"].tolist(), strict=True):
         text = ids[12 - sum(mask) :]
         assert text[: len(before)] == before
         assert text[-len(after) :] == after
-    assert encoded["attention_mask"].sum(dim=1).tolist()[1] == 12
+    assert encoded["attention_mask"].sum(axis=1).tolist()[1] == 12
 
 
 def test_smollm2_is_cut_like_any_other() -> None:

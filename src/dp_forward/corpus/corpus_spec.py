@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise.released.entropy import ENTROPY_IS_SECRET
 from dp_forward.privacy import Deployment, Guarantee, Prior, RandomizedResponse, ResponseWithPrior, compose
 from dp_forward.privacy.charge import Charge
@@ -113,9 +113,8 @@ class CorpusSpec:
     @classmethod
     def from_dict(cls, settings: dict[str, Any]) -> Self:
         """From JSON; anything but what `as_dict` writes is refused."""
-        if settings.keys() != _KEYS:
-            rule = f"have the keys {', '.join(sorted(_KEYS))}"
-            raise InvalidInput("corpus", rule, sorted(settings), "Update dp-forward.")
+        rule = f"have the keys {', '.join(sorted(_KEYS))}"
+        refuse_if(settings.keys() != _KEYS, "corpus", rule, sorted(settings), "Update dp-forward.")
         crosses, tokens = settings["rows"], settings["release"]["rows"]
         # The files do not say the cut; that one row crosses of several tokens says it is `output`.
         release = ReleaseSpec.from_dict(

@@ -10,9 +10,8 @@ Guarantees:
     One process at a time: the file stays locked while it is open, and the lock ends with the process.
 Edges:
     What a crash can lose is the piece in memory, or one half written, which SQLite rolls back when the file
-    is opened next. Such a draw is no release: it never was in a shard, nobody was given it, and it lay in
-    the user's own memory and disk, where the texts themselves lie. Which draw survives depends on when the
-    crash came and not on what was drawn, so the one that is kept has the mechanism's distribution.
+    is opened next. Such a draw is no release: nobody was given it, and it lay where the texts themselves lie.
+    Which draw survives does not depend on what was drawn, so it has the mechanism's distribution.
     Files of earlier versions, which have a rollback journal, are opened and get a write-ahead log.
 """
 
@@ -79,9 +78,8 @@ class DrawLog:
         return cls(path)
 
     def _load(self, connection: sqlite3.Connection) -> None:
-        self.name, self._secret, settings, self.key, charged = connection.execute(
-            "SELECT name, secret, settings, tag, charged FROM plan"
-        ).fetchone()
+        plan = connection.execute("SELECT name, secret, settings, tag, charged FROM plan").fetchone()
+        self.name, self._secret, settings, self.key, charged = plan
         self.settings: dict[str, Any] = json.loads(settings)  # the public settings of the release
         self.charged = bool(charged)  # whether the ledger was charged: from then on draws may exist
         found = connection.execute("SELECT number, records, bytes, sha256 FROM shards ORDER BY number")

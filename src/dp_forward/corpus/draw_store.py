@@ -1,17 +1,15 @@
 """Store of charges and draws by record, shared by the workers that draw a corpus; SQLite, or Postgres by URL.
 
-A worker charges its records here, draws those that have no draw yet, and stores what it drew. A task that an
-engine runs again, or runs twice, finds the rows of the first run.
+A worker charges its records here, draws those that have no draw yet, and stores what it drew.
 
 Guarantees:
     A record has at most one charge and one draw, whoever tries to add another: both are rows under the number
     of the record, and a row is never replaced. A draw without a charge is refused by the database. What
     `charge` and `add` have done is on disk when they return.
 Edges:
-    Of two workers that draw a record at the same time, one is stored; the other draw is dropped in the
-    memory it lies in, and nobody was given it. Which one is stored does not depend on what was drawn.
-    The charge of the whole release is in the ledger: disjoint records do not add up. The rows here say of
-    each record that it was charged, and how much.
+    Of two workers that draw a record at the same time, one is stored; the other draw is dropped, and nobody
+    was given it. Which one is stored does not depend on what was drawn.
+    The charge of the whole release is in the ledger: disjoint records do not add up.
 """
 
 from collections.abc import Sequence
@@ -37,11 +35,9 @@ _SCHEMA: Final = (
 
 
 class DrawStore:
-    """The open store of the release ``name``; a context manager.
+    """The open store of the release ``name`` (letters and digits) at a ``place``; a context manager.
 
-    Args:
-        place: a folder, or the URL of a Postgres database.
-        name: letters and digits; a release has one of its own.
+    The place is a folder, or the URL of a Postgres database.
     """
 
     def __init__(self, place: Place, name: str) -> None:
@@ -57,7 +53,8 @@ class DrawStore:
             for some in _parts(rows):
                 connection.execute(_insert("charges", some), [value for row in some for value in row])
                 numbers = [row[0] for row in some]
-                query = f"SELECT record FROM draws WHERE record IN ({_marks(numbers)})"  # noqa: S608
+                marks = ", ".join("?" * len(numbers))
+                query = f"SELECT record FROM draws WHERE record IN ({marks})"  # noqa: S608
                 drawn |= {int(record) for (record,) in connection.execute(query, numbers)}
         return [record for record in records if record not in drawn]
 
@@ -84,11 +81,9 @@ class DrawStore:
 
     def counts(self) -> tuple[int, int]:
         """How many records are charged, and how many of them drawn."""
+        query = "SELECT (SELECT count(*) FROM charges), (SELECT count(*) FROM draws)"
         with self._store.transaction(write=False) as connection:
-            charges, draws = (
-                connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
-                for table in ("charges", "draws")
-            )
+            charges, draws = connection.execute(query).fetchone()
         return int(charges), int(draws)
 
     def close(self) -> None:
@@ -104,10 +99,6 @@ class DrawStore:
 
 def _parts(rows: Sequence[Any]) -> list[Sequence[Any]]:
     return [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
 
 
 def _insert(table: str, rows: Sequence[Any]) -> str:

@@ -55,8 +55,7 @@ class ReleaseDrawer:
         Only what came out of `release_batch` and `release_labels` (or a public label) comes out. The hidden
         values stay in memory, and no gradient is kept.
     Edges:
-        The front is put into evaluation mode and moved to the device, where it stays.
-        Noise is drawn in ``threads``, by default as many as the machine has processors.
+        The front stays on the device, in evaluation mode. By default there is a thread for each processor.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class ReleaseDrawer:
 
     def _in_order(self, records: range) -> Iterator[Tensor]:
         for first in range(records.start, records.stop, _FRONT_BATCH):
-            yield self._read(self._texts.batch(range(first, min(first + _FRONT_BATCH, records.stop))))
+            yield self._read(range(first, min(first + _FRONT_BATCH, records.stop)))
 
     def _pooled(self, records: range) -> Tensor:
         """One row for each record; texts of like length are read together, in batches of one shape.
@@ -130,18 +129,16 @@ class ReleaseDrawer:
             for start in range(0, len(alike), _FRONT_BATCH):
                 some = alike[start : start + _FRONT_BATCH]
                 filled = np.concatenate([some, np.repeat(some[:1], _FRONT_BATCH - len(some))])
-                batch = self._texts.batch(numbers[filled])
                 rows = slice(-length, None) if self._texts.pads_left else slice(length)
-                columns = {
-                    name: value if name == "labels" else value[:, rows] for name, value in batch.items()
-                }
-                found[some] = self._read(columns)[: len(some)].float()
+                found[some] = self._read(numbers[filled], rows)[: len(some)].float()
         return found
 
-    def _read(self, batch: dict[str, Tensor]) -> Tensor:
-        return self._front(  # type: ignore[no-any-return]
-            **{name: value.to(self._device) for name, value in batch.items() if name != "labels"}
-        ).cpu()
+    def _read(self, numbers: Any, rows: slice = slice(None)) -> Tensor:
+        """The front of some records, with these rows of their tokens."""
+        batch = self._texts.batch(numbers)
+        batch.pop("labels", None)
+        rows_of: Tensor = self._front(**{name: ids[:, rows].to(self._device) for name, ids in batch.items()})
+        return rows_of.cpu()
 
     def _add_noise(self, hidden: Tensor) -> bytes:
         return b"".join(map(serialise, release_batch(hidden, self._mechanism, bits=self._spec.release.bits)))
@@ -150,8 +147,7 @@ class ReleaseDrawer:
         labels, how = self._texts.labels, self._spec.labels
         if not self._spec.stores_labels or labels is None:
             return b""
-        known = labels[records.start : records.stop]
+        known: NDArray[Any] = labels[records.start : records.stop]
         if isinstance(how, LabelMechanism):
             known = release_labels(known, how).values
-        stored: NDArray[Any] = np.ascontiguousarray(known, dtype="<i8")
-        return stored.tobytes()
+        return known.astype("<i8").tobytes()

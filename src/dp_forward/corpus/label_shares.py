@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from dp_forward.corpus.reader import ReleasedCorpus
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.privacy import Guarantee, KaryResponse, PrivUnit
 
@@ -95,8 +95,7 @@ class LabelShares:
 def estimate_shares(corpus: ReleasedCorpus) -> LabelShares:
     """The share of every label among the records of a ``corpus``; see the module.
 
-    Where labels are in the corpus, in whatever form, they are what is counted; else the answers of
-    K-ary response, if that is what the releases are.
+    What is counted are the labels in the corpus, in whatever form; else the answers of K-ary response.
     """
     spec, mechanism = corpus.spec, corpus.release.mechanism()
     kinds, of, notes = len(corpus.release.labels), "labels", [_INTERVALS, _FREE]
@@ -120,9 +119,8 @@ def estimate_shares(corpus: ReleasedCorpus) -> LabelShares:
 def shares_of_answers(counts: NDArray[np.integer], transition: Floats) -> Estimate:
     """From how often each label was answered; row y of ``transition``: how y is, all wrong answers alike."""
     kinds, records = len(counts), int(counts.sum())
-    if np.linalg.matrix_rank(transition) < kinds:
-        remedy = "The prior left some out: their shares cannot be known."
-        raise InvalidInput("labels", "all be among the answers", "a part of them", remedy)
+    rule, remedy = "all be among the answers", "The prior left some out: their shares cannot be known."
+    refuse_if(np.linalg.matrix_rank(transition) < kinds, "labels", rule, "a part of them", remedy)
     kept, wrong = float(transition[0, 0]), float(transition[0, 1])
     # betaincinv is not defined at the ends, where the bound is 0 or 1 itself.
     some, rest = np.maximum(counts, 1), np.maximum(records - counts, 1)

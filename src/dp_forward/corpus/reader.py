@@ -3,25 +3,22 @@
     OUT/manifest.json             what it is, what it promises, and the SHA-256 of every shard
     OUT/shard-00000.safetensors   values [records, rows, width] int8 or int16, record numbers, labels if any
 
-This folder is what a user hands over. It holds no text, no token, no true length and no digest of any of
-them: a plain digest of private texts would confirm a guess at them. `corpus` in the manifest is a keyed one,
-whose secret stays with the user.
+This folder is what a user hands over. It holds no text, no token, no true length and no plain digest of any
+of them, which would confirm a guess: `corpus` in the manifest is a keyed one; its secret stays with the user.
 
 Guarantees:
     `ReleasedCorpus.open` gives the corpus as it was released or refuses it: manifest, lengths, digests,
     shapes, and every record once, in its place. Nothing is unpickled.
 Edges:
-    Digests show accidents. Whoever writes a folder anew can write anything into it: what is read here is what
-    its maker says, and the guarantee protects the maker.
-    Record i is record i of the corpus: who is whose neighbour in a corpus is visible. Taking the order away
-    is the work of a shuffler; `ReleasedCorpus.shuffled` says in which batches the records came through one.
+    Digests show accidents. What is read here is what its maker says, and the guarantee protects the maker.
+    Record i is record i of the corpus. Taking the order away is the work of a shuffler;
+    `ReleasedCorpus.shuffled` says in which batches the records came through one.
 """
 
 import contextlib
 import json
 import operator
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,9 +38,11 @@ from dp_forward.corpus.shuffle_guarantee import ShuffledBatch, check_batches
 from dp_forward.errors import InvalidInput
 from dp_forward.noise import dequantise
 from dp_forward.privacy import Guarantee
+from dp_forward.progress import Count
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.storage.digests import file_digest, settings_digest
 from dp_forward.storage.json_files import read_json
+from dp_forward.storage.stores import Place
 
 __all__ = ["MANIFEST", "ReleasedCorpus", "manifest_bytes"]
 
@@ -61,9 +60,8 @@ def shard_name(number: int) -> str:
 def shard_bytes(spec: CorpusSpec, noisy: bytes, labels: bytes, *, name: str, number: int) -> bytes:
     """The file of a shard: a function of the draws, so made again it is the same."""
     span = spec.span(number)
-    values = np.frombuffer(noisy, dtype=spec.release.integers)
     tensors: dict[str, NDArray[Any]] = {
-        "values": values.reshape(len(span), *spec.release.shape),
+        "values": np.frombuffer(noisy, dtype=spec.release.integers).reshape(len(span), *spec.release.shape),
         "records": np.arange(span.start, span.stop, dtype=np.int64),
     }
     if spec.stores_labels:
@@ -124,9 +122,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
         Safe in loader workers, forked or spawned: each maps the files for itself.
     """
 
-    def __init__(
-        self, folder: Path, *, raw: bool, verify: bool, progress: Callable[[int], None] | None
-    ) -> None:
+    def __init__(self, folder: Path, *, raw: bool, verify: bool, progress: Count | None) -> None:
         manifest, spec, shuffled = _read_manifest(folder)
         self.folder, self.raw = folder, raw
         self._spec, self._shuffled, self._guarantee = spec, shuffled, spec.guarantee()
@@ -156,12 +152,7 @@ class ReleasedCorpus(Dataset[dict[str, Tensor]]):
 
     @classmethod
     def open(
-        cls,
-        folder: str | os.PathLike[str],
-        *,
-        raw: bool = False,
-        verify: bool = True,
-        progress: Callable[[int], None] | None = None,
+        cls, folder: Place, *, raw: bool = False, verify: bool = True, progress: Count | None = None
     ) -> Self:
         """The corpus in a folder, checked.
 
@@ -291,8 +282,7 @@ def _check_shard(
     path = place / name
     if not path.is_file():
         _refuse(name, "be in the folder", "no such file")
-    size = path.stat().st_size
-    if size != listed["bytes"]:
+    if (size := path.stat().st_size) != listed["bytes"]:
         _refuse(name, f"have {listed['bytes']} bytes", size)
     if verify and (found := file_digest(path)) != listed["sha256"]:
         _refuse(name, f"match its digest {str(listed['sha256'])[:12]}...", f"{found[:12]}...")
@@ -308,10 +298,9 @@ def _check_shard(
             labels = file.get_tensor("labels") if "labels" in keys else np.empty(0, dtype=np.int64)
     except (SafetensorError, OSError):
         _refuse(name, "be a safetensors file", "something else")
-    if labels.dtype != np.int64 or (
-        labels.size and not 0 <= labels.min() <= labels.max() < len(spec.release.labels)
-    ):
-        _refuse(name, f"hold labels of 0 to {len(spec.release.labels) - 1}", "others")
+    kinds = len(spec.release.labels)
+    if labels.dtype != np.int64 or (labels.size and not 0 <= labels.min() <= labels.max() < kinds):
+        _refuse(name, f"hold labels of 0 to {kinds - 1}", "others")
     return np.asarray(labels, dtype=np.int64)
 
 

@@ -36,11 +36,9 @@ Guarantees:
     the smallest set in which a record hides. ``upper`` is never above what the
     local proof gives: the pure epsilon, or for Gaussian noise that at the same delta.
 Edges:
-    The sizes are what the collector wrote down. They protect nobody from a collector that lies about them;
-    a user who trusts the shuffler alone has its word that no batch is smaller than its ``least``, which with
-    public labels says nothing about one label.
-    A record that a shuffler refuses is an outcome of the randomizer as well. It only makes the count of the
-    others too low here, which is the safe side.
+    The sizes are what the collector wrote down; a user who trusts the shuffler alone has its word that no
+    batch is smaller than its ``least``, which with public labels says nothing about one label.
+    A record that a shuffler refuses only makes the count of the others too low here, which is the safe side.
 
 Paper: Section 3.4 assumes that pairs are shuffled and does not say by whom; public labels are its SeqDP
 (Definition 3).
@@ -78,9 +76,8 @@ class ShuffledBatch:
             raise InvalidInput("by_label", "be a tuple of counts", type(self.by_label).__name__, "Or None.")
         for found in self.by_label:
             count("by_label", found, at_least=0, remedy="Count the records of each label.")
-        if sum(self.by_label) != self.records:
-            rule = f"sum to the {self.records} records"
-            raise InvalidInput("by_label", rule, sum(self.by_label), "Count them again.")
+        rule, remedy = f"sum to the {self.records} records", "Count them again."
+        refuse_if(sum(self.by_label) != self.records, "by_label", rule, sum(self.by_label), remedy)
 
     @property
     def least(self) -> int:
@@ -117,9 +114,8 @@ def shuffled_deployment(spec: CorpusSpec, batches: Sequence[ShuffledBatch]) -> D
     check_batches(spec, batches)
     users = min(batch.least for batch in batches)
     text = spec.release.mechanism()
-    if not hides_whole_texts(spec):
-        remedy = "For less than a text there is the local promise alone."
-        raise InvalidInput("unit", "be text for a central promise", str(text.unit), remedy)
+    remedy = "For less than a text there is the local promise alone."
+    refuse_if(not hides_whole_texts(spec), "unit", "be text for a central promise", str(text.unit), remedy)
     if isinstance(spec.labels, LabelMechanism) and spec.labels.releases != 1:
         raise InvalidInput("label releases", "be 1", spec.labels.releases, "A record holds one label.")
     label = None

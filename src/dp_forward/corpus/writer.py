@@ -10,37 +10,31 @@ part, so for all events the two differ by what M(x_i) and M(x_i') differ: the wh
 records do not add up. Releases of the *same* corpus do, since every record is in each of them.
 
 So there is one ledger per corpus, and one reservation per release of it, charged what one record spends. The
-register charges it to each text: texts that were released before are refused beyond the budget, unless a
+register (`ledger.text_register`) charges it to each text first, and refuses texts beyond the budget, unless a
 ledger was asked for, which then bounds what is charged in it alone.
 
-* `reserve` comes before any noise is drawn, under a key that is a keyed digest (HMAC) of corpus, front,
-  noise, label mechanism and bits. Its secret is drawn when a release begins and lies in the private folder,
-  so the key is the same for that release resumed, new for any other, and tells nothing about a text.
+* `reserve` comes before any noise is drawn, under a keyed digest (HMAC) of corpus, front, noise, label
+  mechanism and bits. Its secret lies in the private folder, so the key is the same for that release resumed,
+  new for any other, and tells nothing about a text.
 * `ready` holds the bytes of the manifest, once every shard is on disk under its name.
 * `delivered` is noted when the manifest is on disk too.
 
-A release that is resumed, or asked again when it is complete, costs nothing and gives the same bytes. Another
-one (other folder, front, noise, bits) is charged again, and refused beyond the cap, which is by default
-exactly one release.
-
-A restart draws no second release of a record (`draw_log` has the argument): a shard's bytes are a function of
-the committed draws, its name appears when they are all there, and it is never written again.
+A release that is resumed, or asked again when it is complete, costs nothing and gives the same bytes
+(`draw_log` has the argument). Another one (other folder, front, noise, bits) is charged again, and refused
+beyond the cap, which is by default exactly one release.
 
 Guarantees:
     The steps above hold at every instant at which the process may be killed. `OUT` never holds two draws of a
     record. No text, token, hidden value or true label (where labels are randomized) is written, logged or put
     into an error.
 Edges:
-    A ledger adds corpora as if they shared their records. What each text has spent in all ledgers is known to
-    the owner's register (`ledger.text_register`), which is asked and charged before the ledger is.
-    If OUT is lost, the release is lost: its budget is spent. A record's place in the corpus is its place in
-    the shards.
+    A ledger adds corpora as if they shared their records.
+    If OUT is lost, the release is lost: its budget is spent.
 Paper: the frozen-front regime; one stored release per record serves any number of epochs.
 """
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -54,26 +48,28 @@ from dp_forward.corpus.draw_log import DrawLog, Shard
 from dp_forward.corpus.drawing import Engine, RecordDrawer, ReleaseDrawer
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus, manifest_bytes, shard_bytes, shard_name
 from dp_forward.data import EncodedTexts
-from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput
+from dp_forward.errors import BudgetExhausted, DpForwardError, InvalidInput, refuse_if
 from dp_forward.ledger import Cap, Ledger, Release, State
 from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister
 from dp_forward.noise import release, release_labels, serialise
 from dp_forward.privacy import Budget
+from dp_forward.progress import Count
 from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split.artifacts import UserSide
 from dp_forward.storage.digests import bytes_digest, file_digest
 from dp_forward.storage.files import write_file
+from dp_forward.storage.stores import Place
 
 __all__ = ["choose_labels", "ledger_of", "private_folder", "release_corpus", "write_shard"]
 
 
-def private_folder(out: str | os.PathLike[str]) -> Path:
+def private_folder(out: Place) -> Path:
     """Where the user's side of a release lies: beside ``out``, which can be handed over without it."""
     place = Path(out).absolute()
     return place.with_name(place.name + ".private")
 
 
-def ledger_of(out: str | os.PathLike[str]) -> Path:
+def ledger_of(out: Place) -> Path:
     """The ledger of a release into ``out`` where none was named."""
     return private_folder(out) / "ledger"
 
@@ -81,17 +77,17 @@ def ledger_of(out: str | os.PathLike[str]) -> Path:
 def release_corpus(
     user: UserSide,
     texts: EncodedTexts,
-    out: str | os.PathLike[str],
+    out: Place,
     *,
     label_mechanism: LabelMechanism | None = None,
     publish_labels: bool = True,
     bits: int = 8,
     shard_records: int | None = None,
-    ledger: str | os.PathLike[str] | None = None,
+    ledger: Place | None = None,
     budget: float | None = None,
     register: Path | None = None,
     resume: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Count | None = None,
     say: Callable[[str], None] | None = None,
     device: str | torch.device = "cpu",
     engine: Engine | None = None,
@@ -173,11 +169,9 @@ def choose_labels(
         return "folded"
     if mechanism is None:
         return "public" if publish and texts.labels is not None else "none"
-    if not publish:
-        rule = "be left out where no labels are stored"
-        raise InvalidInput("label_mechanism", rule, "one", "Or publish randomized labels.")
-    if texts.labels is None:
-        raise InvalidInput("label_mechanism", "have labels to randomize", "none", "Check the task.")
+    rule = "be left out where no labels are stored"
+    refuse_if(not publish, "label_mechanism", rule, "one", "Or publish randomized labels.")
+    refuse_if(texts.labels is None, "label_mechanism", "have labels to randomize", "none", "Check the task.")
     return mechanism
 
 
@@ -185,9 +179,8 @@ def _make_spec(
     user: UserSide, texts: EncodedTexts, labels: Labels, bits: int, shard_records: int | None
 ) -> CorpusSpec:
     """The settings of the release, checked against the front and the texts."""
-    if texts.length != user.spec.rows:
-        rule = f"have the {user.spec.rows} rows of the front"
-        raise InvalidInput("texts", rule, texts.length, "Encode with user.tokens.")
+    rule = f"have the {user.spec.rows} rows of the front"
+    refuse_if(texts.length != user.spec.rows, "texts", rule, texts.length, "Encode with user.tokens.")
     known = texts.labels if labels != "none" else None
     if known is not None and not 0 <= known.min() <= known.max() < len(user.spec.labels):
         rule = f"fit the {len(user.spec.labels)} labels of the front"
@@ -209,8 +202,7 @@ def _make_spec(
 def _begin(place: Path, path: Path, spec: CorpusSpec, identity: bytes, other: DrawLog | None) -> DrawLog:
     """The log of a release that begins now; ``other``, which lies in its place, is of another one."""
     if other is not None and other.charged:
-        settings = spec.as_dict()
-        differ = [name for name in settings if other.settings.get(name) != settings[name]]
+        differ = [name for name, value in spec.as_dict().items() if other.settings.get(name) != value]
         found = f"one of other {', '.join(differ)}" if differ else "one of another corpus or engine"
         raise InvalidInput("out", "be new or hold this same release", found, "Choose another folder.")
     if other is not None:
@@ -245,9 +237,8 @@ def _open_ledger(place: Path, path: Path, spec: CorpusSpec, budget: float | None
     if path.exists() and budget is None:
         return Ledger.open(path)
     charge, delta = spec.charge(), spec.guarantee().delta
-    cap = alone = Cap.of(charge, delta)
-    if budget is not None:
-        cap = Cap.like(charge, Budget(budget, delta))
+    alone = Cap.of(charge, delta)
+    cap = alone if budget is None else Cap.like(charge, Budget(budget, delta))
     if not path.exists() and not charge <= cap.shares:  # no ledger is made that could never hold this release
         raise BudgetExhausted(
             f"The cap of epsilon {cap.epsilon} (delta {cap.delta}) would be passed: this release costs "
@@ -259,9 +250,8 @@ def _open_ledger(place: Path, path: Path, spec: CorpusSpec, budget: float | None
 def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Release:
     """This release in the ledger, charged; only from here on may noise be drawn."""
     known = book.find(log.key)
-    if log.charged and known is None:
-        rule = "be the one that this release was charged in"
-        raise InvalidInput("ledger", rule, "another", "Name that one to resume.")
+    rule = "be the one that this release was charged in"
+    refuse_if(log.charged and known is None, "ledger", rule, "another", "Name that one to resume.")
     if log.charged and known is not None and known.state is State.RESERVED and not resume:
         rule = "be new, or resumed"
         raise InvalidInput("out", rule, "a release that was not finished", "Add resume=True to continue it.")
@@ -272,7 +262,7 @@ def _charge(book: Ledger, spec: CorpusSpec, log: DrawLog, resume: bool) -> Relea
 
 
 def _write_shards(
-    place: Path, spec: CorpusSpec, log: DrawLog, source: RecordDrawer, progress: Callable[[int], None]
+    place: Path, spec: CorpusSpec, log: DrawLog, source: RecordDrawer, progress: Count
 ) -> list[Shard]:
     """Every shard on disk: finished ones checked, the others drawn and written."""
     place.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,6 @@ The texts are dropped as soon as they are tokenised. Token ids still tell the te
 on the user's side, like the front that reads it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,8 +37,8 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     ``types`` [N, n] uint8 and ``labels`` [N] int64. ``prints`` [N, 17] uint64 are their fingerprints. Where
     ``pads_left``, padding comes first. ``cut`` is how many texts were longer than a row.
 
-    `__getitems__` gives a whole batch at once, so a loader needs the identity as ``collate_fn`` (`collate`).
-    A Hugging Face Trainer needs ``data_collator=collate`` and ``remove_unused_columns=False``.
+    `__getitems__` gives a whole batch: a loader needs ``collate_fn=collate``, a Hugging Face Trainer
+    ``data_collator=collate`` and ``remove_unused_columns=False``.
 
     Guarantees:
         Every item has the same ``length`` rows. ``repr`` shows numbers of records and rows only.
@@ -60,10 +58,8 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     @classmethod
     def from_records(
         cls, records: Iterable[Record], fixed: FixedLength, *, progress: Count | None = None
-    ) -> EncodedTexts:
-        """Tokenise record by record; at no time are more than 1024 texts held.
-
-        ``progress`` is called with the number of records done so far, now and then.
+    ) -> "EncodedTexts":
+        """Tokenise record by record, and tell ``progress`` how many; at most 1024 texts are held at a time.
 
         Edges:
             No record at all, or labels on some records only, is refused.
@@ -76,12 +72,10 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         while some := list(islice(source, _CHUNK)):
             singles |= {record.second is None for record in some}
             unlabelled |= {record.label is None for record in some}
-            if len(singles) > 1:
-                rule = "be all pairs or all single texts"
-                raise InvalidInput("records", rule, "both", "Read one task at a time.")
-            if len(unlabelled) > 1:
-                rule = "have a label each, or none at all"
-                raise InvalidInput("records", rule, "both kinds", "Fill in the labels.")
+            rule = "be all pairs or all single texts"
+            refuse_if(len(singles) > 1, "records", rule, "both", "Read one task at a time.")
+            rule = "have a label each, or none at all"
+            refuse_if(len(unlabelled) > 1, "records", rule, "both kinds", "Fill in the labels.")
             part, longer = _encode(some, fixed)
             for name, column in part.items():
                 buffers.setdefault(name, bytearray()).extend(column.data.cast("B"))
@@ -142,8 +136,8 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
     def batch(self, indices: Sequence[int] | NDArray[Any], *, trim: bool = False) -> dict[str, Tensor]:
         """Ids, attention mask, token types (if the tokenizer gives any) and labels (if any) of some records.
 
-        ``trim=True`` cuts the rows that are padding in every record of the batch, to save time where nothing
-        is released; the number of rows then depends on the texts, so a trimmed batch must never be released.
+        ``trim=True`` cuts the rows that are padding in every record of the batch, to save time. Their number
+        then depends on the texts, so a trimmed batch must never be released.
         """
         part = self._take(indices)
         kept = int(part["lengths"].max(initial=1)) if trim else self.length
@@ -168,7 +162,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         row, lengths = np.arange(self.length), lengths[:, None]
         return row >= self.length - lengths if self.pads_left else row < lengths
 
-    def with_labels(self, labels: ArrayLike) -> EncodedTexts:
+    def with_labels(self, labels: ArrayLike) -> "EncodedTexts":
         """The same texts with other labels, such as randomized ones."""
         array = np.array(labels)
         if array.shape != (len(self),) or array.dtype.kind not in "iu":
@@ -176,7 +170,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             raise InvalidInput("labels", rule, found, "Give one for every record.")
         return EncodedTexts({**self.columns, "labels": array.astype(np.int64)}, pads_left=self.pads_left)
 
-    def subset(self, indices: Sequence[int] | NDArray[Any]) -> EncodedTexts:
+    def subset(self, indices: Sequence[int] | NDArray[Any]) -> "EncodedTexts":
         """Some of the records, in the order given."""
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
         if chosen.size == 0:
@@ -185,7 +179,7 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
             raise InvalidInput("indices", f"lie in 0 to {len(self) - 1}", "others", "Count from 0.")
         return EncodedTexts(self._take(chosen), pads_left=self.pads_left)
 
-    def split_off(self, part: float, *, seed: int) -> tuple[EncodedTexts, EncodedTexts]:
+    def split_off(self, part: float, *, seed: int) -> "tuple[EncodedTexts, EncodedTexts]":
         """``(rest, held_out)``: a fraction of the records, drawn by ``seed``.
 
         Both keep the order of the records, and are never empty.
@@ -205,15 +199,13 @@ class EncodedTexts(Dataset[dict[str, Tensor]]):
         ids = self.columns["ids"][self._is_text(self.lengths)]
         words = ids[~np.isin(ids, [token for token in tokenizer.all_special_ids if token != unknown])]
         share = float((words == unknown).mean()) if unknown is not None and words.size else 0.0
-        if share > 0.5:
-            rule, found = "know most words of the public texts", f"{share:.0%} unknown"
-            raise InvalidInput("tokenizer", rule, found, "Take the model's own, or a model of the language.")
+        rule, found = "know most words of the public texts", f"{share:.0%} unknown"
+        refuse_if(share > 0.5, "tokenizer", rule, found, "Take the model's own, or a model of the language.")
 
     def fingerprint(self) -> str:
         """SHA-256 of ids, token types, lengths and labels: the same records in the same order, or not.
 
-        It is a plain function of the texts, so it can confirm a guess at them. It belongs in files on the
-        user's side, and not into anything that is released.
+        It can confirm a guess at the texts: it belongs in files on the user's side, and into no release.
         """
         digest = hashlib.sha256(f"texts-1:{len(self)}x{self.length}:{self.pads_left}".encode())
         for name, kind in (("ids", "<i4"), ("lengths", "<i4"), ("types", "u1"), ("labels", "<i8")):
@@ -267,14 +259,14 @@ def _long(array: NDArray[Any]) -> Tensor:
 def _encode(records: list[Record], fixed: FixedLength) -> tuple[dict[str, NDArray[Any]], int]:
     seconds = [record.second for record in records if record.second is not None]
     labels = [record.label for record in records if record.label is not None]
-    encoded, cut = fixed.encode_and_count([record.text for record in records], seconds or None)
+    encoded, cut = fixed.encode_arrays([record.text for record in records], seconds or None)
     columns: dict[str, NDArray[Any]] = {
-        "ids": encoded["input_ids"].numpy().astype(np.int32),
-        "lengths": encoded["attention_mask"].sum(dim=1).numpy().astype(np.int32),
+        "ids": encoded["input_ids"].astype(np.int32),
+        "lengths": encoded["attention_mask"].sum(axis=1).astype(np.int32),
         "prints": fingerprint_records(records),
     }
     if "token_type_ids" in encoded:
-        columns["types"] = encoded["token_type_ids"].numpy().astype(np.uint8)
+        columns["types"] = encoded["token_type_ids"].astype(np.uint8)
     if labels:
         columns["labels"] = np.array(labels, dtype=np.int64)
     return columns, cut

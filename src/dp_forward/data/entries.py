@@ -1,7 +1,5 @@
 """Public lists of questions and answers, as files of rows."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Final
@@ -9,7 +7,7 @@ from typing import Final
 from dp_forward.data.own_data import MOST_LABELS
 from dp_forward.data.records import check_text, find_column, is_blank
 from dp_forward.data.row_files import existing_path, read_rows
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 
 __all__ = ["read_entries"]
 
@@ -39,7 +37,6 @@ def read_entries(source: str | os.PathLike[str]) -> dict[str, str | None]:
             raise row.wrong("be there once each", "one again", "Remove it.", name="entries")
         reply = row.fields.get(answer) if answer else None
         found[entry] = None if is_blank(reply) else check_text(row, reply, answer, name="entries").strip()
-    if not 2 <= len(found) <= MOST_LABELS:
-        rule = f"number 2 to {MOST_LABELS}"
-        raise InvalidInput("entries", rule, len(found), "The front chooses one of them.")
+    remedy = "The front chooses one of them."
+    refuse_if(not 2 <= len(found) <= MOST_LABELS, "entries", f"number 2 to {MOST_LABELS}", len(found), remedy)
     return found

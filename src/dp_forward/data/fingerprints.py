@@ -5,8 +5,7 @@ words, the least 16 of their hashes: a text of up to 19 words keeps all of its r
 inside a longer one.
 
 Edges:
-    They are plain functions of a text, so they can confirm a guess at it. They stay in memory; what is stored
-    of them is keyed (`ledger.text_register`).
+    They can confirm a guess at a text. They stay in memory; what is stored is keyed (`ledger.text_register`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,9 +1,8 @@
 """A user's own data: the task that a file, or columns in memory, describe.
 
-Columns are found by their usual names, without case, or given. Labels are any 2 to 1000 words or numbers;
-they are read from the training part in one pass, sorted (numbers by value), and are public with the task.
-A source without a `validation` or `test` part gives up a share of its training records for it
-(`records.split_by_label`), which is thereby declared public.
+Columns are found by their usual names, or given. Labels are any 2 to 1000 words or numbers; they are read
+from the training part in one pass, sorted (numbers by value), and are public with the task. A source without
+a `validation` or `test` part gives up a share of its training records, which is thereby declared public.
 
     task = task_of({"task": "tickets", "data": {"tickets": "tickets.csv"}})
     task, texts = encode_texts(["where is my parcel?", ...], ["delivery", ...], FixedLength(tokenizer, 64))
@@ -50,20 +49,15 @@ def name_task(source: str) -> tuple[str, str | None]:
         return task_name(source), None
     path = Path(source).expanduser().absolute()
     if is_path(source):
-        if path.suffix == ".toml":
-            raise InvalidInput(
-                "data", "be a file of records", path.name, "A plan is for dpf finetune --plan."
-            )
+        rule = "be a file of records"
+        refuse_if(path.suffix == ".toml", "data", rule, path.name, "A plan is for dpf finetune --plan.")
         if path.is_file() and not is_data_file(path):
             raise InvalidInput("data", "be CSV, TSV, JSONL, JSON or Parquet", path.name, "Convert it.")
-        if not path.exists():
-            rule = f"be a file, a folder, hf:NAME or one of {', '.join(TASKS)}"
-            remedy = suggest_task(source) or "Check the path."
-            raise InvalidInput("data", rule, repr(source[-80:]), remedy)
+        rule, found = f"be a file, a folder, hf:NAME or one of {', '.join(TASKS)}", repr(source[-80:])
+        refuse_if(not path.exists(), "data", rule, found, suggest_task(source) or "Check the path.")
     name = name_of_source(source)
-    if name in TASKS:
-        rule, remedy = "have another name than a built-in task", f"or --task {name}, if it is that."
-        raise InvalidInput("data", rule, source_name(source), f"Give it one: --task NAME; {remedy}")
+    rule, remedy = "have another name than a built-in task", f"or --task {name}, if it is that."
+    refuse_if(name in TASKS, "data", rule, source_name(source), f"Give it one: --task NAME; {remedy}")
     return name, absolute_source(source)
 
 
@@ -85,8 +79,7 @@ def task_of(settings: Mapping[str, Any]) -> Task:
     """The task that the settings of a plan describe; what they leave open is read from the data.
 
     Settings: ``task`` (a name) and ``data`` (name -> source), and for a user's own task ``text_column``,
-    ``label_column``, ``header``, ``labels``, ``validation_share`` and ``seed``; with ``unlabelled``, labels
-    may lack. Where all are given, nothing is read.
+    ``label_column``, ``header``, ``labels``, ``validation_share``, ``seed``, ``unlabelled`` (they may lack).
     """
     name = task_name(str(settings["task"]))
     source = (settings.get("data") or {}).get(name)
@@ -94,7 +87,6 @@ def task_of(settings: Mapping[str, Any]) -> Task:
         return TASKS[name] if source is None else replace(TASKS[name], source=str(source))
     if source is None:
         find_task(name)  # refuses it
-    header = settings.get("header")
     draft = Task(
         name=name,
         text_fields=tuple(settings.get("text_column") or ()),
@@ -103,7 +95,7 @@ def task_of(settings: Mapping[str, Any]) -> Task:
         source=str(source),
         own=True,
         unlabelled=tuple(SPLITS) if settings.get("unlabelled") else (),
-        header=True if header is None else header,
+        header=settings.get("header") is not False,
         validation_share=settings.get("validation_share") or 0.0,
         split_seed=int(settings.get("seed") or 0),
     )
@@ -178,17 +170,14 @@ def _order_labels(
     for word, place in found:
         if word not in firsts:
             remedy = "Check which column holds the labels."
-            if len(firsts) == MOST_LABELS:
-                rule = f"have at most {MOST_LABELS} labels"
-                raise InvalidInput(name, rule, f"one more at {place}", remedy)
-            if len(word) > _LONGEST_LABEL or not word.isprintable():
-                rule = f"have printable labels of at most {_LONGEST_LABEL} letters"
-                raise InvalidInput(name, rule, f"another at {place}", remedy)
+            rule = f"have at most {MOST_LABELS} labels"
+            refuse_if(len(firsts) == MOST_LABELS, name, rule, f"one more at {place}", remedy)
+            rule, got = f"have printable labels of at most {_LONGEST_LABEL} letters", f"another at {place}"
+            refuse_if(len(word) > _LONGEST_LABEL or not word.isprintable(), name, rule, got, remedy)
             firsts[word] = place
         counts[word] += 1
-    if len(counts) < 2:
-        got = f"one label in all {counts.total()} records of {source}"
-        raise InvalidInput("data", "have two labels or more", got, "There is nothing to tell apart.")
+    got = f"one label in all {counts.total()} records of {source}"
+    refuse_if(len(counts) < 2, "data", "have two labels or more", got, "There is nothing to tell apart.")
     rare = [word for word, number in counts.items() if number < fewest]
     if rare:
         first = min(rare, key=lambda word: counts[word])
@@ -227,18 +216,15 @@ def encode_texts(
         task: whose labels are meant; by default `task_from_labels`.
     """
     texts, labels = columns_of(texts, labels)
-    if task is None:
-        if labels is None:
-            raise InvalidInput("labels", "be given", None, "Or say the task.")
-        task = task_from_labels(labels)
+    refuse_if(task is None and labels is None, "labels", "be given", None, "Or say the task.")
+    task = task or task_from_labels(labels or ())
     return task, EncodedTexts.from_records(_records(task, texts, labels), tokens)
 
 
 def columns_of(texts: Any, labels: Any = None) -> tuple[list[Any], list[Any] | None]:
     """Texts and labels as lists: of lists, numpy arrays and pandas columns, or of a `datasets.Dataset`.
 
-    The columns of a data set are found by name; ``labels`` may be the name of one. Its declared labels become
-    words.
+    The columns of a data set are found by name, or ``labels`` names one. Its declared labels become words.
     """
     names = getattr(texts, "column_names", None)
     if isinstance(names, list):

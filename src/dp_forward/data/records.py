@@ -18,7 +18,7 @@ import numpy as np
 from dp_forward.data.row_files import Row
 from dp_forward.data.sources import open_source, source_name
 from dp_forward.data.tasks import Task, split_name
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 
 __all__ = ["check_rows", "find_column"]
 
@@ -28,14 +28,9 @@ _USUAL: Final[Mapping[Kind, str]] = {
     "text": "texts?|sentence|review|body|content|message|comment|document|tweet|post|email",
     "label": "labels?|class|topic|category|target|sentiment|intent|tag|genre",
     "question": "questions?|prompts?|query|queries|q",
-    "answer": "answers?|reply|replies|responses?|a",
+    "answer": "answers?|reply|responses?|replies|a",
 }
-_SHOWN: Final[Mapping[Kind, str]] = {
-    "text": "text, sentence, review",
-    "label": "label, class, topic",
-    "question": "question, prompt, query",
-    "answer": "answer, reply, response",
-}
+"""Patterns of names of columns; the first three are those that an error shows."""
 _OTHERS: Final = "id|idx|index|split|source|title|date|lang|language|rating|score|url"
 _COLUMN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _SHORT_NUMBER: Final = re.compile(r"[+-]?[0-9.]{1,6}")
@@ -45,8 +40,7 @@ class Record(NamedTuple):
     """One ``text``, or a pair of texts (``second``), and the number of its ``label``.
 
     Guarantees:
-        ``repr`` and ``str`` show neither text nor label, so a record that lands in a log or a traceback
-        tells nothing.
+        ``repr`` and ``str`` show neither text nor label, as a record may land in a log or a traceback.
     """
 
     text: str
@@ -124,10 +118,9 @@ def check_rows(task: Task, split: str, rows: Iterable[Row]) -> Iterator[Record]:
     """The records that stand in the ``rows`` of a ``split``; a bad one is refused when it is reached."""
     for row in rows:
         texts = [text_of(task, row, name) for name in task.text_fields]
-        if None in texts:
-            continue
-        text, second = texts[0] or "", texts[1] if len(texts) == 2 else None
-        yield Record(text, second, label_of(task, row, may_lack=split in task.unlabelled))
+        if None not in texts:
+            text, second = texts[0] or "", texts[1] if len(texts) == 2 else None
+            yield Record(text, second, label_of(task, row, may_lack=split in task.unlabelled))
 
 
 def _check_some(task: Task, split: str, rows: Iterator[Row], source: str) -> Iterator[Record]:
@@ -135,9 +128,8 @@ def _check_some(task: Task, split: str, rows: Iterator[Row], source: str) -> Ite
     for record in check_rows(task, split, rows):
         empty = False
         yield record
-    if empty:
-        found = f"none in {source_name(source)}"
-        raise InvalidInput("data", f"hold records of the split {split}", found, "Name another source.")
+    found = f"none in {source_name(source)}"
+    refuse_if(empty, "data", f"hold records of the split {split}", found, "Name another source.")
 
 
 def find_column(
@@ -152,13 +144,13 @@ def find_column(
 ) -> str:
     """The one column with a usual name of this kind; empty where there is none and it ``may_lack``.
 
-    ``known`` are columns that are something else, ``head`` some more rows, for `columns_shown`; ``named``
-    says that a caller can name columns.
+    ``known`` are other columns, ``head`` more rows for `columns_shown`; ``named``: a caller can name columns.
     """
     found = [column for column in row.fields if _is_usual(column, _USUAL[kind]) and column not in known]
     if len(found) == 1 or (may_lack and not found):
         return "".join(found)
-    rule = f"have one column with a usual name of a {kind} ({_SHOWN[kind]}, ...)"
+    shown = ", ".join(_USUAL[kind].replace("s?", "").split("|")[:3])
+    rule = f"have one column with a usual name of a {kind} ({shown}, ...)"
     remedy = f"Rename the one of the {kind}s."
     if named:
         remedy = f"Name it: {kind}_column=NAME; or header=False if the file has none."
@@ -207,12 +199,11 @@ def is_blank(value: object) -> bool:
 
 def check_text(row: Row, value: object, column: str, *, name: str = "data") -> str:
     """The text that stands in a column of a row, of a file or in memory: not blank, and valid Unicode."""
+    rule = f"hold a text in `{column}`"
     if is_blank(value):
-        remedy = "Fill in or remove the row."
-        raise row.wrong(f"hold a text in `{column}`", "an empty one", remedy, name=name)
+        raise row.wrong(rule, "an empty one", "Fill in or remove the row.", name=name)
     if not isinstance(value, str):
-        found = f"a {type(value).__name__}"
-        raise row.wrong(f"hold a text in `{column}`", found, "Write it as text.", name=name)
+        raise row.wrong(rule, f"a {type(value).__name__}", "Write it as text.", name=name)
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -3,9 +3,9 @@
 Formats: TSV, CSV, JSON lines, a JSON array of objects (.json) and Parquet, all but the last also gzipped. TSV
 is read as GLUE writes it: a tab ends a field and a quote is a letter. CSV is quoted.
 
-The split of a file is told by a word in its name (train / validation, dev / test). A wrong guess would train
-and test on the same rows, so nothing is guessed: a file whose name says another split is refused, and one
-whose name says none must tell its rows apart (`Task.row_split`), or it counts as `train`.
+The split of a file is told by a word in its name (train / validation, dev / test). Nothing is guessed: a file
+whose name says another split is refused, and one whose name says none must tell its rows apart
+(`Task.row_split`), or it counts as `train`.
 
 Guarantees:
     A file is streamed, but for a JSON array: memory does not grow with the number of rows.
@@ -70,9 +70,8 @@ def find_split_files(source: Path, split: str) -> tuple[list[Path], bool]:
     source = existing_path(source)
     if not source.is_dir():
         says = _split_in_name(source)
-        if says not in (None, split):
-            rule, found = f"hold the split {split}", f"{source.name}, whose name says {says}"
-            raise InvalidInput("data", rule, found, "Name a folder with one file for each split.")
+        rule, remedy = f"hold the split {split}", "Name a folder with one file for each split."
+        refuse_if(says not in (None, split), "data", rule, f"{source.name}, whose name says {says}", remedy)
         return [source], says is not None
     there = sorted(path for path in source.iterdir() if path.is_file() and is_data_file(path))
     named = [path for path in there if _split_in_name(path) == split]
@@ -107,9 +106,8 @@ def existing_path(source: str | Path) -> Path:
 
 def read_rows(path: Path, *, name: str = "data", header: bool = True) -> Iterator[Row]:
     """The rows of one file, in order, one at a time; errors call the file ``name``."""
-    if not is_data_file(path):
-        rule = f"end in one of {', '.join(_READERS)} (text ones also .gz)"
-        raise InvalidInput(name, rule, path.name, "Rename or convert it.")
+    rule = f"end in one of {', '.join(_READERS)} (text ones also .gz)"
+    refuse_if(not is_data_file(path), name, rule, path.name, "Rename or convert it.")
     if not header and suffix_of(path) not in (".tsv", ".csv"):
         raise InvalidInput("header", "go with CSV and TSV files", path.name, "Leave out header=False.")
     return _READERS[suffix_of(path)](_File(path, name, header))

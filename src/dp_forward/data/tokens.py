@@ -1,10 +1,8 @@
-"""Texts to token ids of one fixed, public length.
+"""Texts, and pairs of texts, to token ids of one fixed, public length.
 
 The number of rows that cross is part of what a provider sees, so it must not tell one text from another:
 every text becomes ``length`` rows, cut or padded. PAD rows are zeroed in the front, and the attention mask,
 token types and true length never leave it.
-
-A pair of texts goes into one such sequence; which row belongs to which text (token types) stays in the front.
 
 A decoder may be given a *prompt*: a public template around every text, such as
 ``{text} All in all, the movie was``. A text that is too long is cut; the template never is.
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.checks import count
 
 if TYPE_CHECKING:
@@ -56,10 +54,8 @@ class FixedLength:
     """A public template around every text, for causal models."""
 
     def __post_init__(self) -> None:
-        if getattr(self.tokenizer, "pad_token_id", None) is None:
-            raise InvalidInput(
-                "tokenizer", "have a PAD token", "none", "Set tokenizer.pad_token = tokenizer.eos_token."
-            )
+        rule, remedy = "have a PAD token", "Set tokenizer.pad_token = tokenizer.eos_token."
+        refuse_if(getattr(self.tokenizer, "pad_token_id", None) is None, "tokenizer", rule, "none", remedy)
         count("rows", self.length, remedy="Use the number of tokens of an ordinary text.")
         if self.most_positions is not None and self.length > self.most_positions:
             rule = f"fit the model's {self.most_positions} positions"
@@ -67,13 +63,11 @@ class FixedLength:
         self._check_room(pair=False)
         if self.prompt is not None:
             check_prompt(self.prompt)
-            if not self.causal:
-                remedy = "Only the last row of a decoder has read the whole of it."
-                raise InvalidInput("prompt", "go with a decoder", "an encoder", remedy)
+            remedy = "Only the last row of a decoder has read the whole of it."
+            refuse_if(not self.causal, "prompt", "go with a decoder", "an encoder", remedy)
             taken = sum(map(len, self._template()[:2]))
-            if self.length <= taken:
-                rule = f"hold the {taken} tokens of the prompt and one of a text"
-                raise InvalidInput("rows", rule, self.length, "Use more tokens of a text.")
+            rule = f"hold the {taken} tokens of the prompt and one of a text"
+            refuse_if(self.length <= taken, "rows", rule, self.length, "Use more tokens of a text.")
 
     def encode(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Token ids, attention mask and token types for the front, all texts (or pairs) at the full length.
@@ -84,33 +78,24 @@ class FixedLength:
             A pair that is too long loses tokens from the end of the longer text first ("longest_first").
             A tokenizer without a separator (GPT-2) puts the second text right after the first.
         """
-        return self.encode_and_count(texts, seconds)[0]
-
-    def encode_and_count(
-        self, texts: Sequence[str], seconds: Sequence[str] | None = None
-    ) -> tuple[dict[str, Tensor], int]:
-        """As `encode`, and how many of the texts were too long and are cut.
-
-        Edges:
-            A tokenizer without the fast library does not say it: those that fill every row are counted.
-        """
         import torch
 
-        arrays, cut = self.encode_arrays(texts, seconds)
-        return {name: torch.from_numpy(values) for name, values in arrays.items()}, cut
+        return {name: torch.from_numpy(ids) for name, ids in self.encode_arrays(texts, seconds)[0].items()}
 
     def encode_arrays(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None
     ) -> tuple[dict[str, NDArray[np.int64]], int]:
-        """As `encode_and_count`, without torch."""
+        """As `encode`, without torch; and how many of the texts were too long and are cut.
+
+        Edges:
+            A tokenizer without the fast library does not say it: those that fill every row are counted.
+        """
         if seconds is not None:
-            if len(seconds) != len(texts):
-                rule = "be as many as the texts"
-                raise InvalidInput("seconds", rule, len(seconds), f"There are {len(texts)}.")
+            rule = "be as many as the texts"
+            refuse_if(len(seconds) != len(texts), "seconds", rule, len(seconds), f"There are {len(texts)}.")
             self._check_room(pair=True)
         if self.prompt is not None:
-            if seconds is not None:
-                raise InvalidInput("prompt", "go with single texts", "pairs", "Leave the prompt out.")
+            refuse_if(seconds is not None, "prompt", "go with single texts", "pairs", "Leave the prompt out.")
             return self._encode_into_prompt(texts)
         encoded = self.tokenizer(
             list(texts),
@@ -137,9 +122,8 @@ class FixedLength:
         lead = before[len(before.rstrip()) :]
         first: list[int] = self.tokenizer([before.rstrip()])["input_ids"][0]  # with a decoder's BOS
         plain, last = self.tokenizer([before.rstrip(), after], add_special_tokens=False)["input_ids"]
-        if first[len(first) - len(plain) :] != plain:
-            remedy = "Leave the prompt out."
-            raise InvalidInput("prompt", "go with a tokenizer that ends no text itself", "one", remedy)
+        rule = "go with a tokenizer that ends no text itself"
+        refuse_if(first[len(first) - len(plain) :] != plain, "prompt", rule, "one", "Leave the prompt out.")
         return first, last, lead
 
     def _encode_into_prompt(self, texts: Sequence[str]) -> tuple[dict[str, NDArray[np.int64]], int]:
@@ -159,9 +143,8 @@ class FixedLength:
         # A tokenizer that cannot fit its own special tokens does not truncate at all: the length would tell.
         count_special = getattr(self.tokenizer, "num_special_tokens_to_add", None)
         special = 0 if count_special is None else count_special(pair=pair)
-        if self.length < special:
-            rule = f"hold the tokenizer's {special} special tokens"
-            raise InvalidInput("rows", rule, self.length, "Use more tokens of a text.")
+        rule = f"hold the tokenizer's {special} special tokens"
+        refuse_if(self.length < special, "rows", rule, self.length, "Use more tokens of a text.")
 
 
 def tokens_for(front: Any, tokenizer: Any, rows: int) -> FixedLength:

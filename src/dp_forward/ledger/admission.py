@@ -5,7 +5,7 @@ No message repeats a key or a payload.
 
 from typing import Final
 
-from dp_forward.errors import BudgetExhausted, InvalidInput
+from dp_forward.errors import BudgetExhausted, InvalidInput, refuse_if
 from dp_forward.ledger.terms import Terms
 from dp_forward.ledger.verification import DAY_NS, KEY_BYTES, Release, VerifiedChain
 from dp_forward.privacy import Unit
@@ -17,9 +17,8 @@ _LONGEST_MECHANISM: Final = 200
 
 def check_key(key: bytes) -> bytes:
     """16 to 64 bytes."""
-    if not isinstance(key, bytes) or len(key) not in KEY_BYTES:
-        remedy = "Use a keyed digest of the request, such as HMAC-SHA-256."
-        raise InvalidInput("key", "have 16 to 64 bytes", _size(key), remedy)
+    rule, remedy = "have 16 to 64 bytes", "Use a keyed digest of the request, such as HMAC-SHA-256."
+    refuse_if(not isinstance(key, bytes) or len(key) not in KEY_BYTES, "key", rule, _size(key), remedy)
     return key
 
 
@@ -69,10 +68,9 @@ def refuse_another_unit(chain: VerifiedChain, unit: Unit | None) -> None:
 def refuse_another_charge(known: Release, charge: Charge, unit: Unit | None) -> None:
     """Refuse a key that was charged something else before."""
     units = {known.unit, unit} - {None}  # where one was never stated, the charge decides
-    if known.charge != charge or len(units) > 1:
-        rule = f"be what this key was charged before, {known.charge}{_per(known.unit)}"
-        remedy = "Another mechanism, noise or unit is another request; make its key differ."
-        raise InvalidInput("charge", rule, f"{charge}{_per(unit)}", remedy)
+    rule = f"be what this key was charged before, {known.charge}{_per(known.unit)}"
+    remedy = "Another mechanism, noise or unit is another request; make its key differ."
+    refuse_if(known.charge != charge or len(units) > 1, "charge", rule, f"{charge}{_per(unit)}", remedy)
 
 
 def other_terms(asked: Terms, found: Terms) -> InvalidInput:
@@ -108,9 +106,8 @@ def refuse_beyond_budget(chain: VerifiedChain, charge: Charge, now: int) -> None
     refused = f"this release costs {charge}. Nothing was charged for it."
     if not charge <= terms.limit.left_by(chain.total):
         cap = "" if terms.cap is None else f" of epsilon {terms.cap.epsilon} (delta {terms.delta})"
-        raise BudgetExhausted(
-            f"The cap{cap} would be passed: {chain.total} of {terms.limit} is charged, {refused}"
-        )
+        charged = f"{chain.total} of {terms.limit} is charged"
+        raise BudgetExhausted(f"The cap{cap} would be passed: {charged}, {refused}")
     if not charge <= terms.day_limit.left_by(today):
         raise BudgetExhausted(
             f"The budget of epsilon {terms.per_day} per day (delta {terms.delta}) would be passed: {today} "

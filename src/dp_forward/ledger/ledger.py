@@ -1,7 +1,6 @@
 """Ledger of one user's privacy budget: every release is charged here before its bytes leave."""
 
 import contextlib
-import os
 import secrets
 import sqlite3
 import time
@@ -19,6 +18,7 @@ from dp_forward.privacy.cap import Cap
 from dp_forward.privacy.charge import Charge
 from dp_forward.privacy.units import format_unit
 from dp_forward.storage.database import Database
+from dp_forward.storage.stores import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,12 @@ class Summary:
 
     ``cap`` (at ``delta``) is the promise over all releases; None in a ledger with a budget per day only.
     ``shares`` and ``charged`` hold an ``epsilon`` for pure releases and a ``mu`` for Gaussian ones. ``spent``
-    is what was charged where that is a valid epsilon at any time, in a pure ledger, and else None: the
-    promise of the others is the cap and nothing below it. ``remaining`` is the epsilon at ``delta`` of what
-    is left of the shares, as one release. ``charged_today``, ``spent_today`` and ``remaining_today`` are the
-    same of this day; the last and ``per_day`` are None in a ledger without a budget per day. A release must
-    fit both. Of the ``releases``, some are ``pending`` and some ``delivered``. ``promise`` says it in words.
-
-    ``unit`` is what every epsilon here protects (text, token, phrase:5, label, record). It is None where that
-    is not fixed yet or was never stated, and then the promise is about no one unit.
+    is what was charged where that is a valid epsilon at any time: in a pure ledger, else None. ``remaining``
+    is the epsilon at ``delta`` of what is left of the shares, as one release. ``charged_today``,
+    ``spent_today`` and ``remaining_today`` are the same of this day; the last and ``per_day`` are None
+    without a budget per day. A release must fit both. Of the ``releases``, some are ``pending`` and some
+    ``delivered``. ``promise`` says it in words. ``unit`` is what every epsilon here protects (text, token,
+    phrase:5, label, record); None where it is not fixed yet or was never stated.
     """
 
     cap: float | None
@@ -82,10 +80,9 @@ class Ledger:
         for and not used, never the reverse. A file that breaks any law is refused, never repaired or reset.
 
         With a budget per day, the releases of any one day of UTC are (per_day, delta)-DP together too: the
-        same proof, for the shares of that day. Over any number of days the cap still holds. A pure ledger may
-        have a budget per day and no cap: then k days are together (k per_day)-DP, and no number bounds all of
-        them. Within 24 hours around a midnight two days meet, and their releases are together
-        (2 per_day, 2 delta)-DP (basic composition) and no more than the cap.
+        same proof, for the shares of that day. A pure ledger may have a budget per day and no cap: then k
+        days are together (k per_day)-DP, and no number bounds all of them. Within 24 hours around a midnight
+        two days meet: (2 per_day, 2 delta)-DP (basic composition), and no more than the cap.
 
         A file of schema version 2 is upgraded when it is opened, with a warning (`LedgerRestated`) that says
         what it promises in truth (`Terms.restate` has the proof).
@@ -94,8 +91,7 @@ class Ledger:
         charge; a charge of another unit, or of none that is stated, is refused.
 
         At each opening and, for new rows, at each call, the chain of hashes is recomputed. That detects
-        accidents: bit rot, lost or swapped or edited rows, a lost tail, totals that do not add up, another
-        file in its place while it is open.
+        accidents: bit rot, lost or edited rows, a lost tail, another file in its place while it is open.
     Edges:
         While a ledger is open its ``-wal`` file is part of it: move or copy both, or close first.
         The hashes have no secret in them. An owner who rewrites the whole file, restores an old copy or
@@ -104,8 +100,8 @@ class Ledger:
         A day is what this machine's clock says when a charge is written (`admission.refuse_beyond_budget`
         says what becomes of a clock that is set back). A clock set forward begins a new day: the cap is the
         promise that no clock can change.
-        Keys should be keyed digests of the request (HMAC), because a plain digest of a guessable text can be
-        guessed back. Keys and payloads never appear in an error, a log or a repr.
+        Keys should be keyed digests of the request (HMAC): a plain one can be guessed back. Keys and payloads
+        never appear in an error, a log or a repr.
         Threads may share an object; a fork may use it on both sides.
     """
 
@@ -129,12 +125,7 @@ class Ledger:
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        cap: Cap | None = None,
-        per_day: float | None = None,
-        unit: Unit | None = None,
+        cls, path: Place, *, cap: Cap | None = None, per_day: float | None = None, unit: Unit | None = None
     ) -> Self:
         """A new, empty ledger; refuses a path that exists. ``per_day`` is a second cap, for each day.
 
@@ -151,7 +142,7 @@ class Ledger:
         return cls(ledger_file.open_ledger_file(place))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: Place) -> Self:
         """An existing ledger, its chain and totals recomputed first (`verify` reads payloads too).
 
         Edges:
@@ -161,9 +152,7 @@ class Ledger:
         return cls(ledger_file.open_ledger_file(ledger_file.locate(path)))
 
     @classmethod
-    def open_or_create(
-        cls, path: str | os.PathLike[str], *, cap: Cap | None = None, per_day: float | None = None
-    ) -> Self:
+    def open_or_create(cls, path: Place, *, cap: Cap | None = None, per_day: float | None = None) -> Self:
         """The ledger at this path, made if there is none; other terms than asked are an error."""
         terms = Terms.of(cap, per_day)
         place = ledger_file.locate(path)
@@ -188,14 +177,11 @@ class Ledger:
         Edges:
             A known key costs nothing, and returns its release in the state it has reached. `InvalidInput` if
             it was charged something else then, or where the ledger has another ``unit`` or no share for this
-            kind of charge; `BudgetExhausted` if a share, in all or of the day, would be passed. Then
-            nothing is written.
+            kind of charge; `BudgetExhausted` if a share, in all or of the day, would be passed.
             Charges that say no unit go together, in a ledger of their own.
         """
-        key = admission.check_key(key)
-        charge = admission.check_charge(charge)
-        mechanism = admission.check_mechanism(mechanism)
-        unit = admission.check_unit(unit)
+        key, charge = admission.check_key(key), admission.check_charge(charge)
+        mechanism, unit = admission.check_mechanism(mechanism), admission.check_unit(unit)
         with self._writing() as (connection, written):
             known = self._chain.find(key)
             if known is not None:
@@ -215,8 +201,7 @@ class Ledger:
         """Store the drawn bytes and return the bytes to send.
 
         Guarantees:
-            The first writer wins: whoever drew for this release, everyone sends the same bytes,
-            so one charge never pays for two draws.
+            The first writer wins: everyone sends the same bytes, so no charge pays for two draws.
         """
         data = admission.check_payload(payload)
         with self._writing() as (connection, written):
@@ -242,7 +227,7 @@ class Ledger:
 
     def find(self, key: bytes) -> Release | None:
         """The release that was reserved under this key, if any."""
-        key = admission.check_key(key)
+        admission.check_key(key)
         with self._reading():
             return self._chain.find(key)
 
@@ -295,8 +280,7 @@ class Ledger:
 
     def spent(self) -> float | None:
         """What was charged, where that is a valid epsilon at any time: in a pure ledger. Else None."""
-        charged = self.charged()
-        return charged.pure_epsilon if self._chain.terms.pure else None
+        return self.charged().pure_epsilon if self._chain.terms.pure else None
 
     def summary(self) -> Summary:
         """All of the above at one moment."""
@@ -350,11 +334,9 @@ class Ledger:
 
     def __repr__(self) -> str:
         """What was known at the last call; reads no file."""
-        terms, daily = self._chain.terms, "" if self.per_day is None else f", per_day={self.per_day}"
-        return (
-            f"Ledger(cap={terms.cap}{daily}, charged={self._chain.total}, releases={len(self._chain)})"
-            f"{self._per_unit()}"
-        )
+        daily = "" if self.per_day is None else f", per_day={self.per_day}"
+        known = f"cap={self.cap}{daily}, charged={self._chain.total}, releases={len(self._chain)}"
+        return f"Ledger({known}){self._per_unit()}"
 
     def _per_unit(self) -> str:
         return "" if self.unit is None else f" per {self.unit}"

@@ -5,13 +5,12 @@ their digest. ``head`` repeats the last row of the chain, so that a lost tail is
 every other change: they prevent accidents, and the hashes reveal what bypassed them.
 
 The unit that a charge protects is stored on the second line of the column ``mechanism``, below the name; for
-a ledger that was created for a unit, in its first row, below an empty name. Names have one line, so rows from
-before units were stored have no second line. Their unit is taken from the names under which this software
-wrote its own charges ("ask: privunit per text"), and is otherwise unknown.
+a ledger that was created for a unit, in its first row, below an empty name. Rows from before units were
+stored have no second line: their unit is taken from names such as "ask: privunit per text", or is unknown.
 
-The row ``opened`` states the terms: the shares of the cap in the columns of a charge (its totals are 0), the
-epsilon and delta that they promise, and the budget of a day. In files of schema version 2 it states no
-shares; a row ``restated`` at the end of the chain does, once such a file is upgraded (`terms`).
+The row ``opened`` states the terms: the shares of the cap in the columns of a charge, the epsilon and delta
+that they promise, and the budget of a day. In files of schema version 2 it states no shares; a row
+``restated`` at the end of the chain does, once such a file is upgraded (`terms`).
 
 Guarantees:
     The digest of a row covers its unit and its terms. No file is changed or refused for rows from before
@@ -24,7 +23,7 @@ import os
 import re
 import sqlite3
 import struct
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -217,9 +216,8 @@ def create_ledger_file(path: Path, first: Event) -> None:
 
 def open_ledger_file(path: Path) -> Database:
     """Open an existing ledger; a file with other tables is refused and left unchanged."""
-    return Database(
-        path, refuse=lambda problem: _refusal(path, problem), check=_check_tables, busy_seconds=BUSY_SECONDS
-    )
+    refuse = partial(_refusal, path)
+    return Database(path, refuse=refuse, check=_check_tables, busy_seconds=BUSY_SECONDS)
 
 
 def _check_tables(connection: sqlite3.Connection) -> None:
@@ -265,10 +263,9 @@ def upgrade_tables(connection: sqlite3.Connection) -> None:
 def _refusal(path: Path, problem: Problem) -> DpForwardError:
     """The error of a ledger for a problem of its file."""
     detail = problem.detail
+    there, remedy = path.with_name(detail or path.name), "Open it, or choose another name."
     known: dict[str, DpForwardError] = {
-        "exists": InvalidInput(
-            "ledger", "not exist yet", path.with_name(detail or path.name), "Open it, or choose another name."
-        ),
+        "exists": InvalidInput("ledger", "not exist yet", there, remedy),
         "missing": InvalidInput("ledger", "exist", path, "Create it first, with a cap."),
         "closed": InvalidInput("ledger", "be open", "a closed one", "Open it again."),
         "gone": LedgerCorrupt(f"The ledger file {detail} while in use."),

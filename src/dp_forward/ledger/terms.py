@@ -23,9 +23,8 @@ NO_LIMIT: Final = Charge(LARGEST_UNITS)
 class Terms:
     """Promise and shares of one ledger.
 
-    ``cap`` is the promise over all releases; None in a pure ledger that has a budget per day only. ``limit``
-    and ``day_limit`` are the shares that may be charged in all and on one day. ``before`` is the cap that an
-    older ledger stated, where the promise had to be restated.
+    ``cap`` is the promise over all releases; None in a pure ledger with a budget per day only. ``limit`` and
+    ``day_limit`` are the shares that may be charged. ``before`` is the cap that a restated ledger had stated.
     """
 
     cap: Cap | None

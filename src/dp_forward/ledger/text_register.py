@@ -3,13 +3,11 @@
 One SQLite file on the owner's machine, never in a run: ``$DPF_HOME/register``, else
 ``$XDG_DATA_HOME/dp-forward/register``, else ``~/.local/share/dp-forward/register``. It holds no text and no
 plain digest of one: every fingerprint (`data.fingerprints`) goes through AES-256 under a secret of this file,
-and 8 bytes of the result are kept. An entry is a sorted array of these, so that a question about many texts
-is one search for each entry.
+and 8 bytes of the result are kept, in a sorted array for each entry.
 
-Why it charges by text. A ledger adds all that is charged in it, as if all were about the same records. Two
-corpora that share some texts are neither one corpus nor two: here each release is charged to the texts that
-are in it, and what counts is the largest total of any one text. Different records do not add up, the same
-ones do, whatever they are called and in whatever file they lie.
+Why it charges by text. A ledger adds all that is charged in it, as if all were about the same records. Here
+each release is charged to the texts that are in it, and what counts is the largest total of any one text:
+different records do not add up, the same ones do, in whatever file they lie.
 
 Guarantees:
     What was entered is on disk before the call returns. Asking and entering are one transaction: of two
@@ -17,9 +15,8 @@ Guarantees:
     entry (`declare`) is a keyed digest: it tells nothing about the texts, and only their owner's register
     knows it. No error, log or repr holds a text or a fingerprint.
 Edges:
-    Texts are the same if their letters and digits are, case folded. Near-duplicates (half of the runs of four
-    words, or more) are counted for people, and not refused. A text that is in several records of one release
-    is charged once: the promise is about a record.
+    Near-duplicates (half of the runs of four words, or more) are counted for people, and not refused. A text
+    that is in several records of one release is charged once: the promise is about a record.
     The secret lies in the file: whoever has it can confirm a guess at a text. What was charged in a register
     that is lost or deleted is not added up any more.
 """
@@ -184,7 +181,7 @@ class TextRegister:
                 for entry in _entries(connection, "kind", "public"):
                     declared |= _compare(connection, entry, keyed)[0]
                 _refuse_many(declared, "texts", "be private", "texts that were declared public")
-                _insert(connection, key.hex(), "released", keyed, cost=(*cost, protects, ledger))
+                _insert(connection, key.hex(), "released", keyed, *cost, protects, ledger)
         return epsilon, int(before.sum()), int((near & ~before).sum())
 
     def withdraw(self, key: bytes) -> None:
@@ -299,15 +296,8 @@ def _pieces(connection: sqlite3.Connection, entry: int) -> Iterator[tuple[Prints
         yield np.frombuffer(texts, dtype="<u8"), np.frombuffer(runs, dtype="<u8")
 
 
-def _insert(
-    connection: sqlite3.Connection,
-    name: str,
-    kind: str,
-    keyed: Prints,
-    *,
-    cost: tuple[int, int, str, str] = (0, 0, "", ""),
-) -> None:
-    row = (name, kind, len(_distinct(keyed[:, 0])), *cost)
+def _insert(connection: sqlite3.Connection, name: str, kind: str, keyed: Prints, *cost: int | str) -> None:
+    row = (name, kind, len(_distinct(keyed[:, 0])), *(cost or (0, 0, "", "")))
     made = connection.execute("INSERT INTO entries VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", row)
     for start in range(0, len(keyed), _PIECE):
         some = keyed[start : start + _PIECE]

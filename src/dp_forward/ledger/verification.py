@@ -71,9 +71,8 @@ class VerifiedChain:
     """The state after the first rows of a chain, every one of them verified.
 
     Guarantees:
-        `append` accepts a row only if its hash is right, it follows the row before it, its totals are the
-        sums so far, and its release takes the next step of reserved -> ready -> delivered. A refused row
-        changes nothing.
+        `append` accepts a row only if its hash is right, it follows the row before it, its totals add up, and
+        its release takes the next step of reserved -> ready -> delivered; else nothing changes.
     """
 
     def __init__(self) -> None:
@@ -185,9 +184,8 @@ class VerifiedChain:
                 self.append(event)
         head = connection.execute("SELECT sequence, digest FROM head").fetchall()
         if head != [(self.sequence, self.head)]:
-            raise LedgerCorrupt(
-                f"Ledger row {self.sequence + 1} is missing: the chain does not end where it should."
-            )
+            told = "is missing: the chain does not end where it should"
+            raise LedgerCorrupt(f"Ledger row {self.sequence + 1} {told}.")
 
     def append(self, event: Event) -> None:
         try:
@@ -247,9 +245,8 @@ class VerifiedChain:
             charge, release = _NOTHING, event.release if event.kind in _DUE else 0
         due = self.next_event(event.kind, release=release, charge=charge)
         free = {name: getattr(event, name) for name in (*columns, "time_ns", "digest")}
-        other = [
-            name for name, a, b in zip(Event._fields, event, due._replace(**free), strict=True) if a != b
-        ]
+        rows = zip(Event._fields, event, due._replace(**free), strict=True)
+        other = [name for name, found, wanted in rows if found != wanted]
         return f"its {other[0]} does not follow from the rows before it" if other else ""
 
     def _broken_law(self, event: Event) -> str:
@@ -262,11 +259,8 @@ class VerifiedChain:
         due, release = _DUE[State(event.kind)], self.get(event.release)
         if release is None or release.state is not due:
             return f"release {event.release} is not {due}"
-        if event.kind == State.READY and not (
-            len(event.payload_sha256) == DIGEST_BYTES and event.payload_length > 0
-        ):
-            return "its payload's digest or length makes no sense"
-        return ""
+        held = len(event.payload_sha256) == DIGEST_BYTES and event.payload_length > 0
+        return "" if held or event.kind != State.READY else "its payload's digest or length makes no sense"
 
     def _broken_terms(self, event: Event) -> str:
         if read_mechanism(event.mechanism)[0]:
@@ -282,11 +276,7 @@ class VerifiedChain:
         return ""
 
     def _stated_terms(self, event: Event) -> Terms | None:
-        """The terms of a row ``opened`` or ``restated``; None for an opening of schema version 2.
-
-        Raises:
-            InvalidInput: where they make no sense.
-        """
+        """The terms of a row ``opened`` or ``restated``; None for an opening of schema version 2."""
         shares = _charge(event.epsilon_units, event.mu2_units)
         sense = InvalidInput("terms", "make sense", "others", "The file is damaged.")
         if event.kind == _RESTATED:
@@ -326,8 +316,8 @@ class VerifiedChain:
                 self._units[unit] = None
         elif event.kind == State.RESERVED:
             charge, day = _charge(event.epsilon_units, event.mu2_units), event.time_ns // DAY_NS
-            known = Release(number, State.RESERVED, charge, name, event.key, unit, event.time_ns)
-            self._releases.append(known)
+            state = State.RESERVED
+            self._releases.append(Release(number, state, charge, name, event.key, unit, event.time_ns))
             self._by_key[event.key] = number
             self._pending[number] = self._units[unit] = None
             self.total += charge

@@ -9,11 +9,10 @@
                 replies.json                                 of a route: what is said to a label, public
     DIR/split.json                                           cut and the digests of both
 
-A half (`save_split`, `load_front`, `load_back`) is rebuilt from its settings (the model's Hugging Face class
-and settings, the cut, the width of the maps) by the same surgery that made it, and its weights are then
-filled in; nothing is unpickled, no code is loaded. A side (`save_sides`, `load_user_side`,
-`load_provider_side`) is a half with its tokenizer and ``release.json``, which holds the *choice* of noise,
-never a sigma: whoever loads it calibrates anew.
+A half (`save_split`, `load_front`, `load_back`) is rebuilt from its settings by the same surgery that made
+it, and its weights are then filled in; nothing is unpickled, no code is loaded. A side (`save_sides`,
+`load_user_side`, `load_provider_side`) is a half with its tokenizer and ``release.json``, which holds the
+*choice* of noise, never a sigma: whoever loads it calibrates anew.
 
 Guarantees:
     The digest is SHA-256 over the bytes of the weights and settings of a half. The settings of a user's front
@@ -27,7 +26,6 @@ Edges:
 
 from __future__ import annotations
 
-import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -41,25 +39,15 @@ from numpy.typing import NDArray
 
 from dp_forward.data import FixedLength
 from dp_forward.data.tokens import tokens_for
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.optional_packages import name_extra
 from dp_forward.privacy import NoiseSpec
 from dp_forward.release_spec import ReleaseSpec, release_width
-from dp_forward.split.half_files import (
-    FORMAT,
-    SETTINGS,
-    TOKENIZER,
-    build_half,
-    check_half,
-    digests_below,
-    half_digest,
-    read_settings,
-    require_files,
-    save_half,
-    write_settings,
-)
+from dp_forward.split import half_files
+from dp_forward.split.half_files import FORMAT, SETTINGS, TOKENIZER, half_digest, require_files
 from dp_forward.split.onnx_front import OnnxFront, Tokens, export_front, light_tokens
 from dp_forward.storage.json_files import read_json, write_json
+from dp_forward.storage.stores import Place
 
 if TYPE_CHECKING:
     from dp_forward.split.halves import AnyBack, AnyFront, Split
@@ -90,8 +78,7 @@ class AskingSide(ABC):
     """All that a user needs to make a release of one text, with torch (`UserSide`) or ONNX (`OnnxSide`).
 
     Guarantees:
-        Its spec is of this front's cut and width, and promises nothing per token or phrase where the front
-        mixes rows.
+        Its spec is of this front's cut and width, and promises nothing per token where the front mixes rows.
     """
 
     front: Any
@@ -121,7 +108,6 @@ class UserSide(AskingSide):
     front: AnyFront
 
     def hidden(self, tokens: Tokens) -> NDArray[Any]:
-        """As every `AskingSide`."""
         import torch
 
         self.front.train(False)
@@ -137,7 +123,6 @@ class OnnxSide(AskingSide):
     front: OnnxFront
 
     def hidden(self, tokens: Tokens) -> NDArray[Any]:
-        """As every `AskingSide`."""
         return self.front.hidden(tokens)
 
 
@@ -145,8 +130,7 @@ class OnnxSide(AskingSide):
 class ProviderSide:
     """All that a provider needs to answer one; ``digest`` is that of the back.
 
-    ``replies`` say more to some labels than their names do; they are public, and of a route
-    (`train.routing`).
+    ``replies`` say more to some labels than their names do; they are public, and of `train.routing`.
     """
 
     back: AnyBack
@@ -158,9 +142,8 @@ class ProviderSide:
         _refuse_other_half(self.spec, self.back)
         if not self.replies.keys() <= set(self.spec.labels):
             raise InvalidInput("replies", "be to labels of the back", "others", "Make the route again.")
-        if not all(map(self.spec.is_reply, self.replies.values())):
-            rule, remedy = "be printable texts of 1 to 8000 letters", "Shorten it, and make the route again."
-            raise InvalidInput("replies", rule, "another", remedy)
+        rule, remedy = "be printable texts of 1 to 8000 letters", "Shorten it, and make the route again."
+        refuse_if(not all(map(self.spec.is_reply, self.replies.values())), "replies", rule, "another", remedy)
 
 
 def _refuse_other_half(spec: ReleaseSpec, half: AnyFront | AnyBack | OnnxFront) -> None:
@@ -168,35 +151,29 @@ def _refuse_other_half(spec: ReleaseSpec, half: AnyFront | AnyBack | OnnxFront) 
     width = release_width(half.width, spec.noise, spec.labels)
     for name, own in {"cut": str(half.cut), "width": width}.items():
         found = getattr(spec, name)
-        if found != own:
-            raise InvalidInput("spec", f"have the {name} {own} of its half", found, "Use ReleaseSpec.of.")
+        refuse_if(found != own, "spec", f"have the {name} {own} of its half", found, "Use ReleaseSpec.of.")
 
 
-def load_front(folder: str | os.PathLike[str], *, digest: str | None = None) -> AnyFront:
+def load_front(folder: Place, *, digest: str | None = None) -> AnyFront:
     """The user's half; ``digest`` pins it to a known one."""
-    settings, _ = check_half(Path(folder), "front", digest)
-    return cast("AnyFront", build_half(Path(folder), "front", settings))
+    settings, _ = half_files.check_half(Path(folder), "front", digest)
+    return cast("AnyFront", half_files.build_half(Path(folder), "front", settings))
 
 
-def load_back(folder: str | os.PathLike[str], *, digest: str | None = None) -> AnyBack:
+def load_back(folder: Place, *, digest: str | None = None) -> AnyBack:
     """The provider's half; ``digest`` pins it to a known one."""
-    settings, _ = check_half(Path(folder), "back", digest)
-    return cast("AnyBack", build_half(Path(folder), "back", settings))
+    settings, _ = half_files.check_half(Path(folder), "back", digest)
+    return cast("AnyBack", half_files.build_half(Path(folder), "back", settings))
 
 
-def save_split(pair: Split, folder: str | os.PathLike[str]) -> dict[str, str]:
+def save_split(pair: Split, folder: Place) -> dict[str, str]:
     """Write both halves and ``split.json``; returns the digests by half."""
-    front = save_half("front", pair.front, Path(folder))
+    front = half_files.save_half("front", pair.front, Path(folder))
     return {"front": front, "back": save_provider_side(pair.back, None, folder, front_digest=front)}
 
 
 def save_sides(
-    pair: Split,
-    spec: ReleaseSpec,
-    tokenizer: Any,
-    folder: str | os.PathLike[str],
-    *,
-    replies: Mapping[str, str] | None = None,
+    pair: Split, spec: ReleaseSpec, tokenizer: Any, folder: Place, *, replies: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Write both sides into ``folder``; returns the digests of the halves. ``replies`` go with the back."""
     ProviderSide(pair.back, spec, "", replies or {})  # what it refuses is refused before anything is written
@@ -207,32 +184,31 @@ def save_sides(
     return {"front": front, "back": back}
 
 
-def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: str | os.PathLike[str]) -> str:
+def save_user_side(front: AnyFront, spec: ReleaseSpec, tokenizer: Any, folder: Place) -> str:
     """Write ``front/`` alone, and its ONNX where the front is one that asks; returns its digest."""
-    root, place = Path(folder), Path(folder) / "front"
+    place = Path(folder) / "front"
     files = place / TOKENIZER
-    before = read_settings(place / SETTINGS).get("onnx") if (place / SETTINGS).is_file() else None
+    before = half_files.read_settings(place / SETTINGS).get("onnx") if (place / SETTINGS).is_file() else None
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:  # what the last call left there; every call sets it anew
         backend.no_truncation()
         backend.no_padding()
     shutil.rmtree(files, ignore_errors=True)
     tokenizer.save_pretrained(files)
-    digest = save_half("front", front, root, rows=spec.rows, tokenizer=digests_below(files))
+    digests = half_files.digests_below(files)
+    digest = half_files.save_half("front", front, Path(folder), rows=spec.rows, tokenizer=digests)
     write_json(place / _SPEC, spec.as_dict(), sort_keys=True)
     if spec.noise is None or spec.folded or spec.noise.protects.tokens is not None:
         return digest
-    settings = read_settings(place / SETTINGS)
+    settings = half_files.read_settings(place / SETTINGS)
     made = export_front(front, tokenizer, place, settings, of=digest, known=before)
-    return digest if made is None else write_settings(place, {**settings, "onnx": made})
+    return digest if made is None else half_files.write_settings(place, {**settings, "onnx": made})
 
 
-def save_provider_side(
-    back: AnyBack, spec: ReleaseSpec | None, folder: str | os.PathLike[str], *, front_digest: str
-) -> str:
+def save_provider_side(back: AnyBack, spec: ReleaseSpec | None, folder: Place, *, front_digest: str) -> str:
     """Write ``back/`` and ``split.json`` (with ``front_digest``) alone; returns the digest of the back."""
     root = Path(folder)
-    digest = save_half("back", back, root)
+    digest = half_files.save_half("back", back, root)
     digests = {"digest_front": front_digest, "digest_back": digest}
     write_json(root / "split.json", {"format": FORMAT, "cut": str(back.cut), **digests}, sort_keys=True)
     if spec is not None:
@@ -240,17 +216,13 @@ def save_provider_side(
     return digest
 
 
-def load_user_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> UserSide:
+def load_user_side(folder: Place, *, digest: str | None = None) -> UserSide:
     """The front, its tokenizer and the spec of a release; ``digest`` pins the front to a known one."""
     return _user_side(Path(folder), *_check_user(Path(folder), digest))
 
 
-def load_asking_side(folder: str | os.PathLike[str]) -> AskingSide:
-    """As `load_user_side`; without torch where the front has ONNX and onnxruntime is installed.
-
-    Edges:
-        A promise per token or phrase is kept with torch alone; see `onnx_front`.
-    """
+def load_asking_side(folder: Place) -> AskingSide:
+    """As `load_user_side`; without torch where the front has ONNX (`onnx_front`) and onnxruntime is there."""
     place = Path(folder)
     settings, digest = _check_user(place, None)
     if "onnx" in settings and all(map(find_spec, ("onnxruntime", "tokenizers"))):
@@ -274,43 +246,39 @@ def load_asking_side(folder: str | os.PathLike[str]) -> AskingSide:
 def _check_user(place: Path, digest: str | None) -> tuple[dict[str, Any], str]:
     """The settings and the digest of a user's front whose files are those that it was saved with."""
     require_files(place, "front", _SPEC, otherwise=_NO_SPEC)
-    settings, found = check_half(place, "front", digest)
-    if "tokenizer" not in settings:
-        rule, found = f"name its {TOKENIZER} in {SETTINGS}", "a front of an earlier version"
-        raise InvalidInput("front", rule, found, "Make it again: its digest does not cover its tokenizer.")
+    settings, found = half_files.check_half(place, "front", digest)
+    older, remedy = "a front of an earlier version", "Make it again: its digest does not cover its tokenizer."
+    refuse_if("tokenizer" not in settings, "front", f"name its {TOKENIZER} in {SETTINGS}", older, remedy)
     return settings, found
 
 
 def _spec_of(place: Path, front: AnyFront | OnnxFront, settings: dict[str, Any], digest: str) -> ReleaseSpec:
     spec = replace(_read_spec(place, front), front=digest)
-    if spec.rows != settings["rows"]:
-        rule = f"have {settings['rows']} rows in {_SPEC}, as in {SETTINGS}"
-        raise InvalidInput("front", rule, spec.rows, "Get it again.")
+    rule = f"have {settings['rows']} rows in {_SPEC}, as in {SETTINGS}"
+    refuse_if(spec.rows != settings["rows"], "front", rule, spec.rows, "Get it again.")
     return spec
 
 
 def _user_side(place: Path, settings: dict[str, Any], digest: str) -> UserSide:
     import transformers
 
-    front = cast("AnyFront", build_half(place, "front", settings))
+    front = cast("AnyFront", half_files.build_half(place, "front", settings))
     spec = _spec_of(place, front, settings, digest)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place / TOKENIZER)
     except (OSError, ValueError):
-        rule, remedy = f"hold a {TOKENIZER}", "Hand it over again."
-        raise InvalidInput("front", rule, "none that loads", remedy) from None
-    tokens = tokens_for(front, tokenizer, spec.rows)
-    return UserSide(front, tokens, spec)
+        raise InvalidInput("front", f"hold a {TOKENIZER}", "none that loads", "Hand it over again.") from None
+    return UserSide(front, tokens_for(front, tokenizer, spec.rows), spec)
 
 
-def front_of(folder: str | os.PathLike[str]) -> Path:
+def front_of(folder: Place) -> Path:
     """The front of a run, where a whole run is named; otherwise the folder itself."""
     place = Path(folder)
     inside = place / "front"
     return inside if (inside / _SPEC).is_file() and not (place / _SPEC).is_file() else place
 
 
-def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = None) -> ProviderSide:
+def load_provider_side(folder: Place, *, digest: str | None = None) -> ProviderSide:
     """The back and the spec of what it will be sent; ``digest`` pins the back to a known one."""
     place = Path(folder)
     require_files(place, "back", _SPEC, otherwise=_NO_SPEC)
@@ -321,7 +289,7 @@ def load_provider_side(folder: str | os.PathLike[str], *, digest: str | None = N
 
 
 def _read_spec(folder: Path, half: AnyFront | AnyBack | OnnxFront) -> ReleaseSpec:
-    settings = read_settings(folder / _SPEC)
+    settings = half_files.read_settings(folder / _SPEC)
     try:
         noise = None if settings["noise"] is None else NoiseSpec.from_dict(settings["noise"])
         width = release_width(half.width, noise, settings["labels"])

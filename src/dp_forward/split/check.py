@@ -3,18 +3,14 @@
 A pair that fails is refused with the reason. Checked are
 
 * *one input*: `torch.export` of the back shows exactly one user input;
-* *no vocabulary*: no parameter of the back is as large as the vocabulary (unless a masked-LM head was
-  allowed);
+* *no vocabulary*: no parameter of the back is as large as the vocabulary (but of an allowed masked-LM head);
 * *one shape*: texts of different length, padding and token types give hidden matrices of one shape;
 * *no shared memory*: no parameter or buffer of the back lies in the front's memory;
 * *no side channel*: for one fixed hidden matrix the back's output is the same, bit for bit, whichever text
   the front has read before, of whatever length, padding and token types, and has no gradient to the front;
-* *equality*: without noise, back(front(x)) is the whole model's output exactly (where no residual is
-  dropped; up to rounding for a causal classifier at `output`, whose head Hugging Face runs on all rows). A
-  skip connection around the cut shows here.
+* *equality*: without noise, back(front(x)) is the whole model's output as exactly as `CutInfo.exact` says
+  (where no residual is dropped). A skip connection around the cut shows here.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,7 +63,7 @@ def check_split(pair: Split, model: PreTrainedModel, *, rows: int = 8) -> LeakRe
             part.eval()
         with torch.no_grad():
             hidden = pair.front(**inputs)
-        problems = list(_problems(pair, model, inputs, hidden))
+        problems = list(_leaks(pair, model, inputs, hidden))
         exported = torch.export.export(pair.back, (hidden,), strict=False)
         count = len(exported.graph_signature.user_inputs)
         if count != 1:
@@ -83,9 +79,7 @@ def check_split(pair: Split, model: PreTrainedModel, *, rows: int = 8) -> LeakRe
     return LeakReport(count, difference, tuple(problems))
 
 
-def _problems(
-    pair: Split, model: PreTrainedModel, inputs: dict[str, Tensor], hidden: Tensor
-) -> Iterator[str]:
+def _leaks(pair: Split, model: PreTrainedModel, inputs: dict[str, Tensor], hidden: Tensor) -> Iterator[str]:
     vocabulary = getattr(model.config, "vocab_size", None)
     if vocabulary and not pair.back.vocabulary_head:
         for name, parameter in pair.back.named_parameters():

@@ -11,7 +11,7 @@ The grammar, with K counted from 1::
     encoder.1.qkv              the concatenation [Q|K|V] of the first attention; the residual is dropped
     output                     the one row that the task head reads
 
-A cut is legal only if one tensor crosses it. In a post-norm block (BERT and its kin)::
+A cut is legal only if one tensor crosses it. In a post-norm block (BERT)::
 
     a = norm1(x + attention(x));    out = norm2(a + ffn(a))
 
@@ -19,18 +19,14 @@ A cut is legal only if one tensor crosses it. In a post-norm block (BERT and its
 
     a = x + attention(norm1(x));    out = a + ffn(norm2(a))
 
-the value norm2(a) cannot cross alone, because `a` itself is needed after it. There `attention_norm` is
-`a`, the residual stream right after attention: one tensor, the same knowledge, and norm2 lies in the
-back. Likewise the final norm of a pre-norm model lies in the back for every cut but `output`.
+the value norm2(a) cannot cross alone, because `a` itself is needed after it. There `attention_norm` is `a`,
+and norm2 lies in the back; so does the final norm of a pre-norm model, for every cut but `output`.
 
-At `attention`, `ffn` and `qkv` the residual would cross as a second tensor, so both halves go on as if it
-were zero, in training and inference alike.
+At `attention`, `ffn` and `qkv` the residual would cross as a second tensor, so both halves take it as zero.
 
 Paper: the (sub-)layers of an encoder at which noise may be added, and the token-level designs of its
 appendix (`embeddings`, `encoder.1.qkv`).
 """
-
-from __future__ import annotations
 
 import difflib
 import re
@@ -83,8 +79,7 @@ def parse_cut(text: str | Cut, *, among: Iterable[str] = ()) -> Cut:
     >>> parse_cut("encoder.3.ffn").block
     3
 
-    Edges: anything outside the grammar is refused, with the nearest words of `among`, or else of the
-    grammar.
+    Edges: anything outside the grammar is refused, with the nearest words of `among` or of the grammar.
     """
     if isinstance(text, Cut):
         return text

@@ -1,10 +1,7 @@
-"""The small modules that stand where a model was cut.
+"""The small modules that stand where a model was cut: Hugging Face's own submodules, in another order.
 
-They hold Hugging Face's own submodules and say only in which order they run. Nothing here keeps state
-between calls, so both halves can be compiled, exported and run from several threads.
+Nothing here keeps state between calls, so both halves can be compiled, exported and run from several threads.
 """
-
-from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
@@ -26,9 +23,8 @@ class Passage(nn.Module):
     """Stands where a module of the front stood; the rows pass unchanged.
 
     Guarantees: no parameter, and nothing in the state dict.
-    Edges: a table that is asked with indices only (positions) contributes an exact zero. `probe` is a
-    path at which Hugging Face looks up `weight.dtype`; an empty buffer stands there and follows
-    `.to(dtype)`.
+    Edges: a table that is asked with indices only (positions) contributes an exact zero. At `probe` Hugging
+    Face looks up `weight.dtype`: an empty buffer stands there and follows `.to(dtype)`.
     """
 
     def __init__(self, *, probe: str = "", dtype: torch.dtype | None = None) -> None:
@@ -95,16 +91,13 @@ class Columns(nn.Module):
 class TwoLanes(nn.Module):
     """An attention module that adds the residual by itself, run so that the residual is exactly zero.
 
-    The rows travel in a left lane of columns and the output of attention in a right lane that starts as
-    zero, so the module's own `rows + attention` leaves the right lane as attention alone: 0 + y is y in
-    floating point.
+    The rows travel in a left lane of columns and the output of attention in a right lane that starts as zero:
+    the module's own sum leaves there attention alone, as 0 + y is y in floating point.
     """
 
-    def __init__(
-        self, attention: nn.Module, wiring: Wiring, *, left: int, right: int, whole_rows: bool
-    ) -> None:
+    def __init__(self, attention: nn.Module, wiring: Wiring, *, left: int, right: int, whole: bool) -> None:
         super().__init__()
-        if whole_rows:
+        if whole:
             for name in wiring.qkv:
                 projection = attention.get_submodule(name)
                 setattr(attention, name, nn.Sequential(Columns(0, left), projection))
@@ -138,7 +131,7 @@ class AttentionBranch(nn.Module):
         if wiring.residual_inside:
             right = projected_width(attention.get_submodule(wiring.merge))
             left = stop if given else right
-            attention = TwoLanes(attention, wiring, left=left, right=right, whole_rows=not given)
+            attention = TwoLanes(attention, wiring, left=left, right=right, whole=not given)
         self.attention = attention
         self.projection = nn.Sequential(*(pick(path) for path in wiring.projection))
 
@@ -216,8 +209,7 @@ class QkvHead(_Part):
 class BlockTail(_Part):
     """A block from a point inside it to its output; the first thing the back runs.
 
-    Guarantees: where the residual is dropped (`attention`, `ffn`, `qkv`), the sums around it are taken
-    with zero.
+    Guarantees: where the residual is dropped (`attention`, `ffn`, `qkv`), it is zero in the sums around it.
     """
 
     def __init__(self, block: nn.Module, pick: Pick, wiring: Wiring, point: str) -> None:

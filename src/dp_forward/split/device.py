@@ -1,7 +1,5 @@
 """On which device a model computes: a GPU, where there is one and nobody asks for another."""
 
-from __future__ import annotations
-
 import torch
 
 from dp_forward.errors import InvalidInput

@@ -1,17 +1,14 @@
 """The table of model families: names of modules, and nothing else.
 
-No modelling code is copied. A row says where a Hugging Face base model keeps its blocks, which modules
-stand before the first block (they go to the front) and after the last one, and how a block is wired
-inside. `split_model` does the rest with Hugging Face's own classes. To add a family, see
-docs/how-to/add-a-family.md.
+A row says where a Hugging Face base model keeps its blocks, which modules stand before the first block (they
+go to the front) and after the last one, and how a block is wired inside. `split_model` does the rest with
+Hugging Face's own classes. To add a family, see docs/how-to/add-a-family.md.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 __all__ = ["FAMILIES"]
 
@@ -26,11 +23,10 @@ _TEXT_WITHOUT_TYPES = ("input_ids", "attention_mask")
 class Wiring:
     """The inside of a block of a ``style`` (post- or pre-norm), as paths below the block.
 
-    `attention` is called with the block's own arguments; `projection` and `ffn` are chains of modules
-    that take one tensor. `attention_norm` and `ffn_norm` stand after their residual sum in a post-norm
-    block and before their part in a pre-norm one. `qkv` and `merge` are paths below `attention`: the
-    projections into Q, K and V (one, where they are fused), and the output projection, named only where
-    `residual_inside` holds.
+    `attention` is called with the block's own arguments; `projection` and `ffn` are chains of modules that
+    take one tensor. `attention_norm` and `ffn_norm` stand after their residual sum in a post-norm block and
+    before their part in a pre-norm one. `qkv` and `merge` are paths below `attention`: the projections into
+    Q, K and V (one, where they are fused), and the output projection, only where `residual_inside` holds.
     """
 
     style: Literal["post", "pre"]
@@ -86,6 +82,13 @@ class Family:
     """A row sees only earlier rows; texts are padded on the left and the last row is read."""
 
 
+def _named(row: Family, model_type: str, stem: str, **changes: Any) -> Family:
+    """The row of a relative, the names of whose classes begin with ``stem``."""
+    names: dict[str, Any] = {"bare": f"{stem}Model", "classifier": f"{stem}ForSequenceClassification"}
+    masked_lm = f"{stem}ForMaskedLM" if row.masked_lm else ""
+    return replace(row, model_type=model_type, masked_lm=masked_lm, **names, **changes)
+
+
 _BERT = Family(
     model_type="bert",
     bare="BertModel",
@@ -105,7 +108,7 @@ _BERT = Family(
     ),
 )
 
-_LLAMA_WIRING = Wiring(
+_PRE_NORM = Wiring(
     style="pre",
     attention="self_attn",
     qkv=("q_proj", "k_proj", "v_proj"),
@@ -124,51 +127,27 @@ _LLAMA = Family(
     readout="last",
     inputs=_TEXT_WITHOUT_TYPES,
     causal=True,
-    wiring=_LLAMA_WIRING,
+    wiring=_PRE_NORM,
 )
 
-_GEMMA2 = replace(
-    _LLAMA,
-    model_type="gemma2",
-    bare="Gemma2Model",
-    classifier="Gemma2ForSequenceClassification",
-    # A second norm ends each branch. The table scales by sqrt(width), in the front alone.
-    wiring=replace(
-        _LLAMA_WIRING,
-        projection=("post_attention_layernorm",),
-        ffn=("mlp", "post_feedforward_layernorm"),
-        ffn_norm="pre_feedforward_layernorm",
-    ),
+# A second norm ends each branch. The table scales by sqrt(width), in the front alone.
+_GEMMA2_WIRING = replace(
+    _PRE_NORM,
+    projection=("post_attention_layernorm",),
+    ffn=("mlp", "post_feedforward_layernorm"),
+    ffn_norm="pre_feedforward_layernorm",
 )
 
 _ROWS = (
     _BERT,
-    replace(
+    _named(_BERT, "roberta", "Roberta", readout="first", positions_after_pad=True),
+    _named(_BERT, "xlm-roberta", "XLMRoberta", readout="first", positions_after_pad=True),
+    _named(
         _BERT,
-        model_type="roberta",
-        bare="RobertaModel",
-        classifier="RobertaForSequenceClassification",
-        masked_lm="RobertaForMaskedLM",
-        readout="first",
-        positions_after_pad=True,
-    ),
-    replace(
-        _BERT,
-        model_type="xlm-roberta",
-        bare="XLMRobertaModel",
-        classifier="XLMRobertaForSequenceClassification",
-        masked_lm="XLMRobertaForMaskedLM",
-        readout="first",
-        positions_after_pad=True,
-    ),
-    Family(
-        model_type="mpnet",
-        bare="MPNetModel",
-        classifier="MPNetForSequenceClassification",
-        masked_lm="MPNetForMaskedLM",
+        "mpnet",
+        "MPNet",
         # Its relative positions follow from the shape; each half has the small table that weighs them.
-        blocks="encoder.layer",
-        entry=("embeddings",),
+        readout="first",
         inputs=_TEXT_WITHOUT_TYPES,
         positions_after_pad=True,
         wiring=Wiring(
@@ -182,22 +161,13 @@ _ROWS = (
             gives_tuple=True,
         ),
     ),
-    replace(
+    _named(_BERT, "electra", "Electra", entry=("embeddings", "embeddings_project"), readout="first"),
+    _named(
         _BERT,
-        model_type="electra",
-        bare="ElectraModel",
-        classifier="ElectraForSequenceClassification",
-        masked_lm="ElectraForMaskedLM",
-        entry=("embeddings", "embeddings_project"),
-        readout="first",
-    ),
-    Family(
-        model_type="distilbert",
-        bare="DistilBertModel",
-        classifier="DistilBertForSequenceClassification",
-        masked_lm="DistilBertForMaskedLM",
+        "distilbert",
+        "DistilBert",
         blocks="transformer.layer",
-        entry=("embeddings",),
+        readout="first",
         inputs=_TEXT_WITHOUT_TYPES,
         wiring=Wiring(
             style="post",
@@ -208,14 +178,12 @@ _ROWS = (
             ffn_norm="output_layer_norm",
         ),
     ),
-    Family(
-        model_type="albert",
-        bare="AlbertModel",
-        classifier="AlbertForSequenceClassification",
-        masked_lm="AlbertForMaskedLM",
+    _named(
+        _BERT,
+        "albert",
+        "Albert",
         blocks="encoder.albert_layer_groups",
         entry=("embeddings", "encoder.embedding_hidden_mapping_in"),
-        readout="pooler",
         shared_blocks=True,
         wiring=Wiring(
             style="post",
@@ -229,22 +197,19 @@ _ROWS = (
             ffn_norm="albert_layers.0.full_layer_layer_norm",
         ),
     ),
-    Family(
-        model_type="modernbert",
-        bare="ModernBertModel",
-        classifier="ModernBertForSequenceClassification",
-        masked_lm="ModernBertForMaskedLM",
+    _named(
+        _BERT,
+        "modernbert",
+        "ModernBert",
         blocks="layers",
-        entry=("embeddings",),
         final=("final_norm",),
         readout="config",
         inputs=_TEXT_WITHOUT_TYPES,
-        wiring=Wiring(
-            style="pre",
+        wiring=replace(
+            _PRE_NORM,
             attention="attn",
             qkv=("Wqkv",),
             attention_norm="attn_norm",
-            ffn=("mlp",),
             ffn_norm="mlp_norm",
             reads=("attention_type",),
         ),
@@ -259,101 +224,71 @@ _ROWS = (
         inputs=("pixel_values",),
         back_input="pixel_values",
         dtype_probe="patch_embeddings.projection",
-        wiring=Wiring(
-            style="pre",
+        wiring=replace(
+            _PRE_NORM,
             attention="attention",
-            qkv=("q_proj", "k_proj", "v_proj"),
             projection=("dropout",),
             attention_norm="layernorm_before",
             ffn=("mlp", "dropout"),
             ffn_norm="layernorm_after",
         ),
     ),
-    Family(
-        model_type="gpt2",
-        bare="GPT2Model",
-        classifier="GPT2ForSequenceClassification",
+    _named(
+        _LLAMA,
+        "gpt2",
+        "GPT2",
         blocks="h",
         entry=("wte", "wpe", "drop"),
         final=("ln_f",),
+        inputs=_TEXT,
         fold_qkv="drop",
-        readout="last",
-        causal=True,
-        wiring=Wiring(
-            style="pre",
-            attention="attn",
-            qkv=("c_attn",),
-            attention_norm="ln_1",
-            ffn=("mlp",),
-            ffn_norm="ln_2",
-        ),
+        wiring=replace(_PRE_NORM, attention="attn", qkv=("c_attn",), attention_norm="ln_1", ffn_norm="ln_2"),
     ),
     _LLAMA,
-    replace(_LLAMA, model_type="qwen2", bare="Qwen2Model", classifier="Qwen2ForSequenceClassification"),
-    replace(_LLAMA, model_type="qwen3", bare="Qwen3Model", classifier="Qwen3ForSequenceClassification"),
-    replace(_LLAMA, model_type="mistral", bare="MistralModel", classifier="MistralForSequenceClassification"),
-    replace(_LLAMA, model_type="gemma", bare="GemmaModel", classifier="GemmaForSequenceClassification"),
-    _GEMMA2,
-    replace(
-        _GEMMA2,
-        model_type="gemma3_text",
-        bare="Gemma3TextModel",
-        classifier="Gemma3TextForSequenceClassification",
+    _named(_LLAMA, "qwen2", "Qwen2"),
+    _named(_LLAMA, "qwen3", "Qwen3"),
+    _named(_LLAMA, "mistral", "Mistral"),
+    _named(_LLAMA, "gemma", "Gemma"),
+    _named(_LLAMA, "gemma2", "Gemma2", wiring=_GEMMA2_WIRING),
+    _named(_LLAMA, "gemma3_text", "Gemma3Text", wiring=_GEMMA2_WIRING),
+    _named(
+        _LLAMA, "phi", "Phi", entry=("embed_tokens", "embed_dropout"), final=("final_layernorm",), wiring=None
     ),
-    replace(
+    _named(
         _LLAMA,
-        model_type="phi",
-        bare="PhiModel",
-        classifier="PhiForSequenceClassification",
-        entry=("embed_tokens", "embed_dropout"),
-        final=("final_layernorm",),
-        wiring=None,
-    ),
-    replace(
-        _LLAMA,
-        model_type="phi3",
-        bare="Phi3Model",
-        classifier="Phi3ForSequenceClassification",
+        "phi3",
+        "Phi3",
         wiring=replace(
-            _LLAMA_WIRING,
-            qkv=("qkv_proj",),
-            projection=("resid_attn_dropout",),
-            ffn=("mlp", "resid_mlp_dropout"),
+            _PRE_NORM, qkv=("qkv_proj",), projection=("resid_attn_dropout",), ffn=("mlp", "resid_mlp_dropout")
         ),
     ),
-    replace(
+    _named(
         _LLAMA,
-        model_type="opt",
-        bare="OPTModel",
-        classifier="OPTForSequenceClassification",
+        "opt",
+        "OPT",
         blocks="decoder.layers",
         entry=("decoder.embed_tokens", "decoder.embed_positions", "decoder.project_in"),
         final=("decoder.final_layer_norm", "decoder.project_out"),
-        wiring=Wiring(
-            style="pre",
-            attention="self_attn",
-            qkv=("q_proj", "k_proj", "v_proj"),
+        wiring=replace(
+            _PRE_NORM,
             attention_norm="self_attn_layer_norm",
             ffn=("fc1", "activation_fn", "fc2"),
             ffn_norm="final_layer_norm",
             only_where=("do_layer_norm_before", True),
         ),
     ),
-    replace(
+    _named(
         _LLAMA,
-        model_type="gpt_neox",
-        bare="GPTNeoXModel",
-        classifier="GPTNeoXForSequenceClassification",
+        "gpt_neox",
+        "GPTNeoX",
         entry=("embed_in", "emb_dropout"),
         final=("final_layer_norm",),
-        wiring=Wiring(
-            style="pre",
+        wiring=replace(
+            _PRE_NORM,
             attention="attention",
             qkv=("query_key_value",),
             projection=("post_attention_dropout",),
-            attention_norm="input_layernorm",
             ffn=("mlp", "post_mlp_dropout"),
-            ffn_norm="post_attention_layernorm",
             only_where=("use_parallel_residual", False),
         ),
     ),
@@ -399,16 +334,14 @@ def wiring_of(model: Any) -> Wiring | None:
 def head_of(model: Any) -> Head:
     """Which of the supported heads a model wears.
 
-    Edges: the class is matched by its exact name, so a subclass with a forward of its own is refused:
-    what it does between the halves is unknown.
+    Edges: the class is matched by its exact name, as what a subclass does between the halves is unknown.
     """
     family, name = family_of(model), type(model).__name__
     heads: dict[str, Head] = {family.bare: "bare", family.classifier: "classifier"}
     if family.masked_lm:
         heads[family.masked_lm] = "masked_lm"
-    if name not in heads:
-        rule = f"have a supported head ({', '.join(heads)})"
-        raise InvalidInput("model", rule, name, f"Load it as {family.classifier}.")
+    rule = f"have a supported head ({', '.join(heads)})"
+    refuse_if(name not in heads, "model", rule, name, f"Load it as {family.classifier}.")
     return heads[name]
 
 

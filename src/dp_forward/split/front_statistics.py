@@ -1,8 +1,7 @@
 r"""Public statistics of a front at `output`: the mean and the leading directions of its rows on public text.
 
-They are made from public, unlabelled text, and decide the projection in which records are released: few
-directions carry most of what a front says, and noise is added to those alone. Any text will do that is
-written as people write; it need not be of the task's kind.
+They are made from public, unlabelled text of any kind, and decide the projection in which records are
+released: few directions carry most of what a front says, and noise is added to those alone.
 
 The covariance is kept as its leading directions and one variance for all others,
 ``U diag(v) U^T + rho (I - U U^T)``: a few dozen kilobytes. Statistics belong to the weights of one encoder,
@@ -13,15 +12,12 @@ Guarantees:
     What `find_shipped` gives was made with exactly these weights and this pooling; anything else is None.
 """
 
-from __future__ import annotations
-
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -31,15 +27,14 @@ from safetensors.numpy import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.split.halves import Front
 from dp_forward.storage.files import draft_of
 
 __all__ = [
     "NO_TEXT",
     "FrontStatistics",
-    "find_shipped",
-    "random_statistics",
+    "fixed_statistics",
     "require_enough_texts",
     "rows_of",
     "statistics_of_rows",
@@ -56,8 +51,7 @@ Floats = NDArray[np.float64]
 class FrontStatistics:
     """Mean [d], orthonormal directions [r, d] by falling variance [r], and the variance of every other one.
 
-    Of rows that were normalised to norm 1. ``encoder`` is the digest of the weights, ``source`` says from
-    which text.
+    Of rows at norm 1. ``encoder`` is the digest of the weights, ``source`` says from which text.
     """
 
     encoder: str
@@ -75,14 +69,6 @@ class FrontStatistics:
         inside = self.directions.T @ (self.directions * (self.variances - self.remainder)[:, None])
         return np.asarray(inside + self.remainder * np.eye(len(self.mean)))
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the numbers, and of what they were made from."""
-        digest = hashlib.sha256(json.dumps([self.encoder, self.pooling, self.source, self.texts]).encode())
-        for part in (self.mean, self.directions, self.variances, np.array([self.remainder])):
-            digest.update(np.ascontiguousarray(part, dtype="<f8").tobytes())
-        return digest.hexdigest()
-
     def save(self, path: Path) -> None:
         """Write one safetensors file; each direction as 8-bit numbers, which is near enough."""
         peaks = np.abs(self.directions).max(axis=1, keepdims=True)
@@ -99,7 +85,7 @@ class FrontStatistics:
             save_file(tensors, draft, metadata={**about, "texts": str(self.texts)})
 
     @classmethod
-    def load(cls, path: Path) -> FrontStatistics:
+    def load(cls, path: Path) -> Self:
         """Read what `save` wrote; the directions are made orthonormal again."""
         try:
             with safe_open(path, framework="numpy") as file:
@@ -127,9 +113,8 @@ class FrontStatistics:
 
 def require_enough_texts(count: int, front: Front) -> None:
     """Refuse fewer public texts than the statistics of a front need."""
-    if count < 2 * front.width:
-        rule = f"hold {2 * front.width} texts or more"
-        raise InvalidInput("public", rule, count, "Any public text will do: name more of it.")
+    rule = f"hold {2 * front.width} texts or more"
+    refuse_if(count < 2 * front.width, "public", rule, count, "Any public text will do: name more of it.")
 
 
 def statistics_of_rows(rows: Iterator[Tensor], front: Front, *, source: str) -> FrontStatistics:
@@ -160,18 +145,21 @@ def statistics_of_rows(rows: Iterator[Tensor], front: Front, *, source: str) -> 
     )
 
 
-def random_statistics(front: Front, *, seed: int = 0) -> FrontStatistics:
+def fixed_statistics(front: Front) -> FrontStatistics:
+    """The statistics where no public text is given: those that come with the package, or random ones."""
+    return find_shipped(front) or random_statistics(front)
+
+
+def random_statistics(front: Front) -> FrontStatistics:
     """What stands in where there is no public text: random directions around zero, all alike."""
-    stream = np.random.default_rng(seed)
     kept = min(MOST_DIRECTIONS, front.width - 1)
-    directions = np.linalg.qr(stream.standard_normal((front.width, kept)))[0].T
     return FrontStatistics(
         encoder=encoder_digest(front),
         pooling=front.pooling,
         source=NO_TEXT,
         texts=0,
         mean=np.zeros(front.width),
-        directions=directions,
+        directions=np.linalg.qr(np.random.default_rng(0).standard_normal((front.width, kept)))[0].T,
         variances=np.full(kept, 1 / front.width),
         remainder=1 / front.width,
     )
@@ -182,8 +170,7 @@ def find_shipped(front: Front) -> FrontStatistics | None:
     digest = encoder_digest(front)
     with resources.as_file(resources.files("dp_forward.split") / "statistics") as folder:
         every = [FrontStatistics.load(path) for path in sorted(folder.glob("*.safetensors"))]
-    known = (one for one in every if (one.encoder, one.pooling) == (digest, front.pooling))
-    return next(known, None)
+    return next((one for one in every if (one.encoder, one.pooling) == (digest, front.pooling)), None)
 
 
 def encoder_digest(front: Front) -> str:

@@ -1,8 +1,7 @@
 """The header of a GGUF file, checked before anything is built from it.
 
 GGUF is a magic word, counts, metadata (a key, a type, a value), then a name, a shape, a number format and an
-offset for each tensor. Transformers loads such a file and runs no code of it; but what a header says decides
-how much memory is asked for. So everything is bounded here first, by what the file really holds.
+offset for each tensor. A header decides how much memory is asked for, so everything is bounded first.
 
 Guarantees:
     After `check_gguf`, every string, list and tensor of the file lies inside it; the model is a decoder of
@@ -12,8 +11,6 @@ Edges:
     An error names the rule, and never a string of the file.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -21,7 +18,7 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 """Decoders with rotary positions: they have no table whose size the metadata alone decides."""
@@ -163,5 +160,4 @@ def _check_model(facts: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> N
 
 
 def _require(held: bool, rule: str, found: object) -> None:
-    if not held:
-        raise InvalidInput("model", rule, found, "Get the GGUF file again, from whoever made it.")
+    refuse_if(not held, "model", rule, found, "Get the GGUF file again, from whoever made it.")

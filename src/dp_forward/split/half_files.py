@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.optional_packages import name_extra
 from dp_forward.split.families import FAMILIES
 from dp_forward.storage.digests import file_digest
@@ -58,10 +58,8 @@ def _settings(side: str, half: AnyFront | AnyBack) -> dict[str, Any]:
     if isinstance(half, NarrowFront | NarrowBack):
         found["width"] = half.width
     # Only where there are any: the digest of a half covers these settings.
-    if plain.pooling is not None:
-        found["pooling"] = plain.pooling
-    if getattr(plain, "prompt", None) is not None:
-        found["prompt"] = plain.prompt
+    known = {"pooling": plain.pooling, "prompt": getattr(plain, "prompt", None)}
+    found |= {name: value for name, value in known.items() if value is not None}
     if isinstance(half, ReadoutFront):
         labels = None if half.decide is None else half.width
         found["readout"] = {"width": half.project.out_features, "labels": labels}
@@ -81,9 +79,8 @@ def half_digest(folder: str | os.PathLike[str]) -> str:
 def require_files(folder: Path, side: str, *names: str, otherwise: str) -> None:
     """Refuse a folder without these files; who named the folder of both halves is told the right one."""
     for name in names:
-        if not (folder / name).is_file():
-            remedy = f"Name {folder / side}." if (folder / side / name).is_file() else otherwise
-            raise InvalidInput("folder", f"hold {name}", "no such file", remedy)
+        remedy = f"Name {folder / side}." if (folder / side / name).is_file() else otherwise
+        refuse_if(not (folder / name).is_file(), "folder", f"hold {name}", "no such file", remedy)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -147,8 +144,7 @@ def _rebuild(settings: dict[str, Any], side: str) -> AnyFront | AnyBack:
     if readout is not None and side == "back":
         return AnswerBack(int(readout["labels"]))
     kind = settings["model"].get("model_type")
-    if kind not in FAMILIES:
-        raise InvalidInput("model_type", "be a known family", kind, "Update dp-forward.")
+    refuse_if(kind not in FAMILIES, "model_type", "be a known family", kind, "Update dp-forward.")
     architecture = getattr(transformers, str(settings["architecture"]), None)
     if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
         raise InvalidInput("architecture", "be a Hugging Face model class", architecture, "Save it again.")

@@ -1,18 +1,14 @@
 """The two halves of a model: `Front` runs with the user, `Back` with the provider.
 
 Dimension maps may stand between them: M1 (d to d') at the end of the front (`NarrowFront`), M2 (d' to d) at
-the start of the back (`NarrowBack`). Fewer numbers cross, and a learned M1 puts what matters into few
-directions, where a direction-preserving mechanism keeps it. M1 has no bias, so the zeroed rows of padding
-stay zero; row by row, so a front that computes each row from its own token still does.
+the start of the back (`NarrowBack`). A learned M1 puts what matters into few directions, where a
+direction-preserving mechanism keeps it. It has no bias and maps row by row, so rows of padding stay zero.
 
-At `output` a front may also end in a public projection, and then in K scores that were learnt from
-releases (`ReadoutFront`). The back of such scores (`AnswerBack`) says how likely each label is, given one
-noisy answer.
+At `output` a front may also end in a public projection, and then in K scores that were learnt from releases
+(`ReadoutFront`); their back (`AnswerBack`) says how likely each label is, given one noisy answer.
 
 Paper: the dimension reduction of the embedding matrix.
 """
-
-from __future__ import annotations
 
 import copy
 from typing import Any, Final, NamedTuple, Self
@@ -50,10 +46,7 @@ def note_seen_texts(settings: dict[str, Any], commitment: str) -> None:
 
 
 class _Half(nn.Module):
-    """What both halves know of themselves: enough to build a model of the same shape and cut it again.
-
-    ``plain`` is the half without what may stand between it and the cut: itself, here.
-    """
+    """What both halves know of themselves: enough to build a model of the same shape and cut it again."""
 
     def __init__(self, model: nn.Module, info: CutInfo, whole: Any) -> None:
         super().__init__()
@@ -74,14 +67,12 @@ class _Half(nn.Module):
 
     @property
     def plain(self) -> Self:
+        """The half without what may stand between it and the cut: itself, here."""
         return self
 
     @property
     def seen_texts(self) -> list[str]:
-        """Commitments of registers to the texts that it was trained on raw (`ledger.text_register`).
-
-        They are part of the model's settings, so every copy and checkpoint has them, and its digest does.
-        """
+        """Commitments to the texts that it was trained on raw (`ledger.text_register`), in its digest."""
         return [str(name) for name in self.settings.get(SEEN_TEXTS, ())]
 
     def extra_repr(self) -> str:
@@ -120,15 +111,9 @@ class Front(_Half):
         token_type_ids: Tensor | None = None,
         pixel_values: Tensor | None = None,
     ) -> Tensor:
-        given = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "pixel_values": pixel_values,
-        }
-        inputs: dict[str, Any] = {
-            name: given[name] for name in self._family.inputs if given[name] is not None
-        }
+        texts = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        given = {**texts, "pixel_values": pixel_values}
+        inputs: dict[str, Any] = {key: given[key] for key in self._family.inputs if given[key] is not None}
         self._check(inputs)
         if self._family.positions_after_pad:
             # By place alone. Hugging Face counts the tokens that are not PAD: the same for a text padded on
@@ -167,8 +152,7 @@ class Front(_Half):
 
     def _read(self, output: Any, mask: Tensor | None) -> Tensor:
         if self._readout == "pooler":
-            pooled: Tensor = output.pooler_output
-            return pooled[:, None]
+            return output.pooler_output[:, None]  # type: ignore[no-any-return]
         rows: Tensor = output.last_hidden_state
         if self._readout == "first":
             return rows[:, :1]
@@ -188,8 +172,7 @@ class Back(_Half):
     Hugging Face builds its own (full or causal) mask and rotary positions from the shape. Holds no token
     table, no embeddings and no block before the cut.
     Edges: at `output` of a bare model the one row comes back as `pooler_output`, and nothing else does. A
-    causal classifier reads the last row; Hugging Face warns once that it cannot see padding, which is the
-    point.
+    causal classifier reads the last row; Hugging Face warns once that it cannot see padding; it shall not.
     """
 
     def __init__(self, model: nn.Module, info: CutInfo, whole: Any) -> None:
@@ -204,10 +187,8 @@ class Back(_Half):
             raise InvalidInput("hidden", rule, tuple(hidden.shape), "Use the front of the same cut.")
         if labels is not None and self._bare:
             raise InvalidInput("labels", "be None for a bare model", "a tensor", "Load it with a head.")
-        inputs = {self._family.back_input: hidden}
-        if labels is not None:
-            inputs["labels"] = labels
-        return self.model(**inputs)
+        known = {} if labels is None else {"labels": labels}
+        return self.model(**{self._family.back_input: hidden}, **known)
 
 
 def _mean_row(rows: Tensor, mask: Tensor | None) -> Tensor:
@@ -227,7 +208,6 @@ class _LongerFront(nn.Module):
 
     @property
     def plain(self) -> Front:
-        """The front without the maps."""
         return self.front
 
 
@@ -240,7 +220,6 @@ class NarrowFront(_LongerFront):
         nn.init.orthogonal_(self.narrow.weight)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The narrowed hidden matrix [batch, rows, d']."""
         return self.narrow(self.front(*args, **kwargs))  # type: ignore[no-any-return]
 
 
@@ -256,19 +235,16 @@ class NarrowBack(nn.Module):
 
     @property
     def plain(self) -> Back:
-        """The back without M2."""
         return self.back
 
     def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
-        """As the back, from the narrow hidden matrix."""
         return self.back(self.widen(hidden), labels=labels)
 
 
 class ReadoutFront(_LongerFront):
     """A front at `output`, a public projection to ``width`` columns, and with ``labels`` also K scores.
 
-    Guarantees: the direction of a text, [batch, 1, width] of norm 1; with ``labels``, [batch, 1, K], linear
-    in that direction.
+    Guarantees: the direction of a text, [batch, 1, width] of norm 1, or [batch, 1, K], linear in it.
     """
 
     def __init__(self, front: Front, width: int, labels: int | None = None) -> None:
@@ -278,9 +254,9 @@ class ReadoutFront(_LongerFront):
         self.project = nn.Linear(front.width, width)
         self.decide = None if labels is None else nn.Linear(width, labels)
 
-    def with_scores(self, weights: Tensor, biases: Tensor) -> ReadoutFront:
+    def with_scores(self, weights: Tensor, biases: Tensor) -> Self:
         """The same front and projection (not copies), and behind them these scores [K, width], [K]."""
-        made = ReadoutFront(self.front, self.project.out_features, len(biases))
+        made = type(self)(self.front, self.project.out_features, len(biases))
         made.project = self.project
         assert made.decide is not None
         with torch.no_grad():
@@ -289,7 +265,6 @@ class ReadoutFront(_LongerFront):
         return made
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Directions or scores; see the class."""
         row = functional.normalize(self.front(*args, **kwargs), dim=-1)
         direction: Tensor = functional.normalize(self.project(row), dim=-1)
         return direction if self.decide is None else self.decide(direction)
@@ -309,7 +284,7 @@ class AnswerBack(nn.Module):
         return self
 
     @classmethod
-    def of(cls, transition: Tensor) -> AnswerBack:
+    def of(cls, transition: Tensor) -> Self:
         """The back for answers by this channel [K, K], row: decision, column: answer.
 
         Its probabilities are those of the decision given the answer, all labels being alike beforehand.
@@ -321,11 +296,9 @@ class AnswerBack(nn.Module):
         return back
 
     def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Any:
-        """Logits, as a Hugging Face classifier gives them."""
         logits = self.answer(hidden[:, 0])
         loss = None if labels is None else functional.cross_entropy(logits, labels)
-        output: Any = SequenceClassifierOutput
-        return output(loss=loss, logits=logits)
+        return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
 
 
 AnyFront = Front | NarrowFront | ReadoutFront
@@ -357,11 +330,7 @@ class Split(NamedTuple):
 
 
 def add_width_maps(front: Front, back: Back, width: int) -> Split:
-    """Put maps to ``width`` columns between two halves; M2 starts as the transpose of M1.
-
-    Edges:
-        d' = 1 is refused: one number, normalised, is a sign and has no gradient.
-    """
+    """Put maps to ``width`` columns between two halves; M2 starts as the transpose of M1."""
     width = count("width", width, at_least=2, remedy="One number, normalised, is only a sign.")
     if width >= front.width:
         raise InvalidInput("width", f"be below the hidden width {front.width}", width, "Leave it out.")

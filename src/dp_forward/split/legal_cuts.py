@@ -78,9 +78,7 @@ def check_cut(model: Any, cut: str | Cut, *, pooling: str | None = None) -> CutI
 
 
 def _cuts(model: Any, pooling: str | None = None) -> list[Cut]:
-    inside = [point for point in POINTS if point != "qkv"]
-    if wiring_of(model) is None:
-        inside = []
+    inside = [] if wiring_of(model) is None else [point for point in POINTS if point != "qkv"]
     cuts = [Cut("embeddings")]
     if inside:
         cuts.append(Cut("encoder", 1, "qkv"))

@@ -1,22 +1,19 @@
 """The front as ONNX: a user asks without torch.
 
-``front.onnx`` lies beside ``model.safetensors`` and holds no weights: it points into that file by offset and
-length. It reads one text of the fixed public length. ``half.json`` names its SHA-256, so the digest of the
-front covers it, and ``max_difference``: how far its hidden matrix was from torch's on the texts that it was
-checked with.
+``front.onnx`` holds no weights: it points into the ``model.safetensors`` beside it. It reads one text of the
+fixed public length. ``half.json`` names its SHA-256, so the digest of the front covers it, and
+``max_difference``: how far its hidden matrix was from torch's on the texts that it was checked with.
 
 Guarantees:
     A release drawn from either front is the same mechanism: bound, integers and noise come after the hidden
-    matrix (`noise.released`) and hold for any matrix at all. The two may differ in the last bits of it; no
-    promise depends on which of them ran. The ledger knows a text by its tokens, and both read the same tokens
-    (checked when it is saved), so no text is drawn for twice because two machines used different ones.
+    matrix (`noise.released`) and hold for any, so its last bits may differ. The ledger knows a text by its
+    tokens, which both read alike (checked when it is saved): no text is drawn for twice on two machines.
     A graph that names any other file than ``model.safetensors`` beside it is refused before it is loaded: it
     would read what no digest covers, or what is the user's own.
 Edges:
     A promise per token or phrase needs rows that do not mix. Code here makes it so in a torch front; what an
-    ONNX file computes is known to its maker alone. So there is none for such noise, and none is loaded.
-    Likewise the time that an ONNX front takes is its maker's: whoever does not trust the maker that far
-    passes ``load_user_side(folder)``, the torch front, to the client.
+    ONNX file computes, and in what time, is known to its maker alone. So there is none for such noise.
+    Who does not trust the maker that far passes ``load_user_side(folder)``, the torch front, to the client.
     There is none where ``onnxscript`` is not installed, ``DPF_ONNX`` is 0, the model cannot be exported, or
     the difference is above 1e-4 of the norm; the last two warn. Such a front asks with torch.
 """
@@ -39,7 +36,7 @@ from numpy.typing import NDArray
 
 from dp_forward.data import FixedLength
 from dp_forward.data.tokens import FastTokenizer, tokenizer_facts, tokens_for
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.split.cut import Cut, parse_cut
 from dp_forward.split.half_files import ONNX, TOKENIZER
 from dp_forward.storage.digests import file_digest
@@ -81,15 +78,12 @@ class OnnxFront:
         """Load the graph; `hidden` needs it."""
         import onnxruntime
 
-        if not set(_external_files(self._file.read_bytes())) <= {_WEIGHTS}:
-            raise InvalidInput(
-                "front", f"read {_WEIGHTS} alone", "a graph that names others", "Do not use it."
-            )
+        others = set(_external_files(self._file.read_bytes())) - {_WEIGHTS}
+        refuse_if(others, "front", f"read {_WEIGHTS} alone", "a graph that names others", "Do not use it.")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        on_cpu = ["CPUExecutionProvider"]
-        self._session = onnxruntime.InferenceSession(self._file, options, providers=on_cpu)
+        self._session = onnxruntime.InferenceSession(self._file, options, providers=["CPUExecutionProvider"])
         self._names = [given.name for given in self._session.get_inputs()]
 
     def hidden(self, tokens: Tokens) -> NDArray[np.float32]:
@@ -147,8 +141,7 @@ def export_front(
     """Write ``front.onnx`` beside the saved weights, and check it; returns what ``half.json`` says of it.
 
     ``settings`` and ``of``, the digest, are those of the front as it was saved without. ``known``, what was
-    said of the export that lay there before, is returned where it is of that very front: saving a front again
-    does not change its digest.
+    said of an earlier export, is returned where it is of that very front, whose digest then stays the same.
     """
     file = folder / ONNX
     same = isinstance(known, dict) and known["of"] == of and file.is_file()
@@ -166,14 +159,11 @@ def export_front(
         write_file(file, _export(made, fixed, folder))
         entry["max_difference"] = _check(made, fixed, folder, {**settings, "onnx": entry})
     except Exception as error:  # exporters raise anything; the front itself is saved
-        warnings.warn(f"No {ONNX} was made, so this front asks with torch: {_why(error)}", stacklevel=2)
+        why = str(error) if isinstance(error, InvalidInput) else type(error).__name__
+        warnings.warn(f"No {ONNX} was made, so this front asks with torch: {why}", stacklevel=2)
         file.unlink(missing_ok=True)
         return None
     return entry | {"sha256": file_digest(file)}
-
-
-def _why(error: Exception) -> str:
-    return str(error) if isinstance(error, InvalidInput) else type(error).__name__
 
 
 def _export(front: AnyFront, fixed: FixedLength, folder: Path) -> bytes:
@@ -189,18 +179,12 @@ def _export(front: AnyFront, fixed: FixedLength, folder: Path) -> bytes:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Not optimised: every weight is still one of the saved tensors. onnxruntime does it at the start.
-            program = torch.onnx.export(
-                front,
-                (),
-                kwargs=dict(fixed.encode([_ODD_TEXTS[1]])),
-                dynamo=True,
-                optimize=False,
-                verbose=False,
-            )
+            text = dict(fixed.encode([_ODD_TEXTS[1]]))
+            made = torch.onnx.export(front, (), kwargs=text, dynamo=True, optimize=False, verbose=False)
     finally:
         quiet.setLevel(level)
-    assert program is not None
-    model = ClearMetadataAndDocStringPass()(program.model).model
+    assert made is not None
+    model = ClearMetadataAndDocStringPass()(made.model).model
     with (folder / _WEIGHTS).open("rb") as weights:
         size = int.from_bytes(weights.read(8), "little")
         stored = json.loads(weights.read(size))
@@ -209,15 +193,8 @@ def _export(front: AnyFront, fixed: FixedLength, folder: Path) -> bytes:
         if tensor is None or known is None or known["dtype"] != "F32" or known["shape"] != list(tensor.shape):
             continue  # a buffer that is not saved: it stays in the graph
         start, end = (8 + size + offset for offset in known["data_offsets"])
-        value.const_value = onnx_ir.ExternalTensor(
-            _WEIGHTS,
-            start,
-            end - start,
-            tensor.dtype,
-            shape=onnx_ir.Shape(known["shape"]),
-            name=name,
-            base_dir=folder,
-        )
+        more: Any = {"shape": onnx_ir.Shape(known["shape"]), "name": name, "base_dir": folder}
+        value.const_value = onnx_ir.ExternalTensor(_WEIGHTS, start, end - start, tensor.dtype, **more)
     return bytes(onnx_ir.to_proto(model).SerializeToString())
 
 
@@ -246,9 +223,8 @@ def _token_cases(front: AnyFront, fixed: FixedLength, light: FixedLength) -> Ite
         parts = [[first]] if second is None else [[first], [second]]
         tokens, cut = fixed.encode_arrays(*parts)
         same, cut_too = light.encode_arrays(*parts)
-        if cut != cut_too or {n: v.tolist() for n, v in tokens.items()} != {
-            n: v.tolist() for n, v in same.items()
-        }:
+        alike = tokens.keys() == same.keys() and all(np.array_equal(tokens[n], same[n]) for n in tokens)
+        if cut != cut_too or not alike:
             raise InvalidInput("tokenizer.json", "read as the tokenizer does", "otherwise", "Ask with torch.")
         yield tokens
     words = np.random.default_rng(0).integers(0, front.plain.settings["vocab_size"], (1, fixed.length))

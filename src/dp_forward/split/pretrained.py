@@ -76,7 +76,11 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
                 kind = getattr(transformers, (settings.architectures or [""])[0], transformers.AutoModel)
             elif hasattr(settings, "image_size"):
                 kind = transformers.AutoModelForImageClassification
-            more |= _plain_numbers(source) if source else {"use_safetensors": True}
+            if source:  # every number unpacked, so that no kernel is looked for on the hub
+                unpacked = transformers.GgufConfig(dequantize=True)
+                more |= {**source, "dtype": "float32", "quantization_config": unpacked}
+            else:
+                more["use_safetensors"] = True
             model: PreTrainedModel = kind.from_pretrained(folder, **more)
     except (OSError, ValueError):
         raise _unknown(name) from None
@@ -87,22 +91,13 @@ def load_model(name: str, *, labels: int | None = None) -> PreTrainedModel:
     return model
 
 
-def _plain_numbers(source: dict[str, Any]) -> dict[str, Any]:
-    """How a GGUF file is read: every number unpacked, so that no kernel is looked for on the hub."""
-    from transformers import GgufConfig
-
-    return {**source, "dtype": "float32", "quantization_config": GgufConfig(dequantize=True)}
-
-
 def _unknown(name: str) -> InvalidInput:
     rule = "be a folder or a name that Hugging Face can load"
     return InvalidInput("model", rule, name, "Check the spelling, or go online.")
 
 
 def default_pooling(name: str) -> str | None:
-    """How `output` reads the checkpoint ``name``: as its sentence-transformers folder says, or by a mean.
-
-    The mean is that of its rows, of the last two blocks (`families.POOLINGS`).
+    """How `output` reads the checkpoint ``name``: as its sentence-transformers folder says, or by `mean2`.
 
     None, which means: by the model's own head, for a checkpoint that is a whole classifier.
     """

@@ -5,9 +5,6 @@ and returns what the model returned, so Trainer, accelerate, peft and `pipeline`
 simulated; a provider never runs this object, only the back.
 """
 
-from __future__ import annotations
-
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +16,7 @@ from torch.nn import functional
 
 from dp_forward.data import FixedLength
 from dp_forward.data.tokens import tokens_for
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.noise import Sanitizer
 from dp_forward.privacy import Guarantee, NoiseSpec
 from dp_forward.privacy.checks import count
@@ -29,6 +26,7 @@ from dp_forward.split.artifacts import load_provider_side, load_user_side, save_
 from dp_forward.split.halves import Split
 from dp_forward.split.pretrained import load_model, load_tokenizer
 from dp_forward.split.surgery import split_model
+from dp_forward.storage.stores import Place
 
 __all__ = ["PrivateModel", "join", "private"]
 
@@ -40,9 +38,8 @@ class PrivateModel(nn.Module):
         What the back reads went through the sanitizer, in training and in evaluation alike (but for public
         text: `train.pretrain`).
     Edges:
-        ``draws`` noisy matrices per text are used in training (labels are repeated to fit), one in
-        evaluation. Where the number of rows that cross is known (``spec``), a shorter batch is filled up with
-        the zero rows of padding, and a longer one refused.
+        ``draws`` noisy matrices per text are used in training, one in evaluation. Where the number of rows
+        that cross is known (``spec``), a shorter batch is padded with zero rows, and a longer one refused.
     """
 
     def __init__(
@@ -69,12 +66,7 @@ class PrivateModel(nn.Module):
         labels: Tensor | None = None,
     ) -> Any:
         """What the whole model would return, computed through the noise."""
-        hidden = self.front(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            pixel_values=pixel_values,
-        )
+        hidden = self.front(input_ids, attention_mask, token_type_ids, pixel_values)
         hidden, draws = self._all_rows(hidden), self.draws if self.training else 1
         if self.sanitizer is not None:
             hidden = self._noisy(hidden, draws)
@@ -84,16 +76,14 @@ class PrivateModel(nn.Module):
 
     def _noisy(self, hidden: Tensor, draws: int) -> Tensor:
         assert self.sanitizer is not None
-        noisy: Tensor = self.sanitizer(hidden, draws=draws)
-        return noisy
+        return self.sanitizer(hidden, draws=draws)  # type: ignore[no-any-return]
 
     def _all_rows(self, hidden: Tensor) -> Tensor:
         if self.spec is None:
             return hidden
         missing = self.spec.matrix_rows - hidden.shape[1]
-        if missing < 0:
-            rule, remedy = f"have at most {self.spec.rows} tokens", "Tokenise with truncation=True."
-            raise InvalidInput("input_ids", rule, hidden.shape[1], remedy)
+        rule, remedy = f"have at most {self.spec.rows} tokens", "Tokenise with truncation=True."
+        refuse_if(missing < 0, "input_ids", rule, hidden.shape[1], remedy)
         return functional.pad(hidden, (0, 0, missing, 0) if self.front.pads_left else (0, 0, 0, missing))
 
     @property
@@ -105,27 +95,24 @@ class PrivateModel(nn.Module):
     def tokenizer(self) -> Any:
         """Of a model that was made by name or read from a folder; it cuts to the rows that cross."""
         if self.tokens is None:
-            raise InvalidInput(
-                "model", "be made by dpf.private", "joined halves", "Take the model's tokenizer."
-            )
+            remedy = "Take the model's tokenizer."
+            raise InvalidInput("model", "be made by dpf.private", "joined halves", remedy)
         return self.tokens.tokenizer
 
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+    def save_pretrained(self, folder: Place) -> None:
         """Write what `dpf serve FOLDER/back` and `dpf ask FOLDER/front` take."""
-        tokenizer, spec = self.tokenizer, self.spec
-        assert spec is not None
-        save_sides(Split(self.front, self.back), spec, tokenizer, folder)
+        tokenizer = self.tokenizer
+        assert self.spec is not None
+        save_sides(Split(self.front, self.back), self.spec, tokenizer, folder)
 
     @classmethod
-    def from_pretrained(
-        cls, folder: str | os.PathLike[str], *, draws: int = 1, seed: int | None = None
-    ) -> PrivateModel:
+    def from_pretrained(cls, folder: Place, *, draws: int = 1, seed: int | None = None) -> "PrivateModel":
         """What `save_pretrained`, or any run, wrote; the noise is calibrated anew."""
         root = Path(folder)
         user, provider = load_user_side(root / "front"), load_provider_side(root / "back")
         if user.spec != replace(provider.spec, front=user.digest):
             raise InvalidInput("folder", "have one kind of release", "two in its halves", "Get it again.")
-        return _assemble(Split(user.front, provider.back), provider.spec, user.tokens, draws, seed)
+        return _build(Split(user.front, provider.back), provider.spec, user.tokens, draws, seed)
 
     def guarantee(self, **details: Any) -> Guarantee:
         """What a query through this front and mechanism promises."""
@@ -166,21 +153,17 @@ def private(
         Training it on raw texts protects later queries, and no training text.
     """
     names = tuple(map(str, labels))
-    whole = load_model(model, labels=len(names))
-    whole.to(torch.float32)  # type: ignore[arg-type]
+    whole = load_model(model, labels=len(names)).float()  # type: ignore[no-untyped-call]
     pair = split_model(whole, cut, width=width)
     front, tokenizer = pair.front, load_tokenizer(model)
     tokenizer.model_max_length = rows
     tokens = tokens_for(front, tokenizer, rows)
-    settings = {"rows": rows, "columns": front.width, **noise}
-    choice = NoiseSpec(mechanism=mechanism, epsilon=epsilon, delta=delta, **settings)
-    spec = ReleaseSpec.of(front, noise=choice, rows=rows, labels=names)
-    return _assemble(pair, spec, tokens, draws, seed)
+    noise = {"rows": rows, "columns": front.width, **noise}
+    choice = NoiseSpec(mechanism=mechanism, epsilon=epsilon, delta=delta, **noise)
+    return _build(pair, ReleaseSpec.of(front, noise=choice, rows=rows, labels=names), tokens, draws, seed)
 
 
-def _assemble(
-    pair: Split, spec: ReleaseSpec, tokens: FixedLength, draws: int, seed: int | None
-) -> PrivateModel:
+def _build(pair: Split, spec: ReleaseSpec, tokens: FixedLength, draws: int, seed: int | None) -> PrivateModel:
     """The module of these halves; its settings name the labels."""
     spec.refuse_mixed_rows(row_local=pair.front.row_local)
     sanitizer = None if spec.noise is None else Sanitizer(spec.mechanism(), seed=seed)
@@ -191,9 +174,7 @@ def _assemble(
 
 
 def join(pair: Split, sanitizer: Sanitizer | None = None, *, draws: int = 1) -> PrivateModel:
-    """The two halves with the noise in between, as one module; without a ``sanitizer``, with none.
-
-    In training, ``draws`` noisy matrices of each text are used.
+    """The halves and a ``sanitizer``, or none, as one module, trained on ``draws`` noisy matrices per text.
 
     Edges:
         A promise per token or phrase is refused unless the front computes each row from its own token

@@ -1,12 +1,9 @@
 """Cutting a model in two, physically.
 
-Both halves are copies made by `copy.deepcopy` with a memo in which the modules of the other half are
-already answered: by a `Passage` where rows go by, by a shorter list of blocks, or by part of a block. So
-what belongs to the other side is never copied, and everything that stays is Hugging Face's own class. The
-caller's model is only read.
+Both halves are made by `copy.deepcopy` with a memo in which the modules of the other half are already
+answered: by a `Passage` where rows go by, by a shorter list of blocks, or by part of a block. So what belongs
+to the other side is never copied, and everything that stays is Hugging Face's own class.
 """
-
-from __future__ import annotations
 
 import copy
 from typing import Any
@@ -14,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from dp_forward.data.tokens import check_prompt
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy.checks import count
 from dp_forward.split.cut import Cut
 from dp_forward.split.cut_modules import BlockHead, BlockTail, Passage, Pick, PooledBase, QkvHead, Repeats
@@ -57,10 +54,9 @@ def split_model(
         if not family_of(model).causal:
             raise InvalidInput("prompt", "go with a decoder", type(model).__name__, "Leave it out.")
     info = check_cut(model, cut, pooling=pooling)
-    if head == "masked_lm" and not allow_vocabulary_head:
-        rule = "have a head without a vocabulary, or the back would hold one row per token"
-        remedy = "Pass allow_vocabulary_head=True if the provider may hold that table."
-        raise InvalidInput("model", rule, type(model).__name__, remedy)
+    rule = "have a head without a vocabulary, or the back would hold one row per token"
+    remedy = "Pass allow_vocabulary_head=True if the provider may hold that table."
+    refuse_if(head == "masked_lm" and not allow_vocabulary_head, "model", rule, type(model).__name__, remedy)
     front = Front(_front_model(model, info), info, model)
     front.prompt = prompt
     back = Back(_back_model(model, info.cut), info, model)
@@ -73,16 +69,12 @@ def keep_blocks(model: Any, blocks: int) -> None:
     """Leave only the first ``blocks`` of a model, in place; its final norm stays.
 
     The next word is settled in the last blocks of a decoder, so an earlier one often says more of the text.
-
-    Edges:
-        A model that runs one block several times (ALBERT) is refused.
     """
     family, base = family_of(model), base_of(model)
     known = len(blocks_of(model))
     count("blocks", blocks, remedy=f"The model has {known}.")
-    if blocks > known or family.shared_blocks:
-        rule = f"be at most {known}" if not family.shared_blocks else "be left out for shared blocks"
-        raise InvalidInput("blocks", rule, blocks, "See dpf cuts MODEL.")
+    rule = f"be at most {known}" if not family.shared_blocks else "be left out for shared blocks"
+    refuse_if(blocks > known or family.shared_blocks, "blocks", rule, blocks, "See dpf cuts MODEL.")
     path, _, name = family.blocks.rpartition(".")
     setattr(base.get_submodule(path), name, nn.ModuleList(blocks_of(model)[:blocks]))
     types = getattr(base.config, "layer_types", None)
@@ -147,11 +139,8 @@ def _back_model(model: Any, cut: Cut) -> Any:
 
 
 def _picker(block: nn.Module, base: Any, memo: Memo) -> Pick:
-    """Copies of single modules of a block that is cut through.
-
-    They have a memo of their own, because where a block is shared (ALBERT) the copy that runs whole must
-    not be taken apart; only the settings stay one object for the whole half.
-    """
+    # A memo of its own: where a block is shared (ALBERT), the copy that runs whole must not be taken apart.
+    # Only the settings stay one object for the whole half.
     own: Memo = {id(base.config): copy.deepcopy(base.config, memo)}
     return lambda path: copy.deepcopy(block.get_submodule(path), own)
 
@@ -164,10 +153,7 @@ def _inside(model: Any) -> Wiring:
 
 
 def _answer(base: Any, path: str, answer: nn.Module, memo: Memo) -> None:
-    """Let the copy have `answer` where the model has the module at `path`.
-
-    Edges: a model may lack it (ELECTRA and OPT project only where widths differ).
-    """
+    """Let the copy have `answer` at `path`, which a model may lack (ELECTRA projects where widths differ)."""
     part = dict(base.named_modules(remove_duplicate=False)).get(path)
     if part is not None:
         memo[id(part)] = answer

@@ -50,8 +50,7 @@ _DESCRIBED_CONTRAST: Final = 0.2
 class Hints:
     """What is known of the labels before any record is: unit rows [n, d] of public texts, with their labels.
 
-    ``labelled`` says that they are many texts of the kind, such as public reviews; else they are a few
-    phrases that describe each label.
+    ``labelled``: they are many texts of the kind, such as public reviews, not a few phrases for each.
     """
 
     rows: Floats
@@ -99,8 +98,7 @@ class Discriminant:
 def choose_width(records: int, sigma: float, *, labels: int, most: int) -> int:
     """How many directions are released: ``0.3 sqrt(N) / sigma``, known before any record is read.
 
-    A direction is worth its place while what it adds to the distance of the classes exceeds its noise, and
-    the public spectrum falls like a power.
+    A direction is worth its place while what it adds to the distance of the classes exceeds its noise.
     """
     return min(most, max(_NARROWEST, labels + 1, round(_WIDTH * math.sqrt(records) / sigma)))
 
@@ -277,8 +275,7 @@ def _posterior(
 def expected_signal(variance: float, code: FoldedCode, *, described: bool) -> float:
     """A usual contrast between labels over the noise in its direction, for equal shares.
 
-    Known before any record is read. Above 4 the records say clearly what they have to say; below 1.5 the
-    descriptions decide.
+    Above 4 the records say clearly what they have to say; below 1.5 the descriptions decide.
     """
     # At equal shares Cov(h_y) = I / (K - 1), so a contrast is K - 1 times as noisy as what it is read from.
     noise = (code.labels - 1) * math.sqrt(code.variances(variance)[2])

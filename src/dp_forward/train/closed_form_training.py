@@ -4,9 +4,9 @@ r"""The default at `output`: one folded release per record, and a classifier in 
     label words ─► front ──────┴► projection ─► one release per record ─► mean ─► discriminant ─► RUN/front
                                   (RUN/projection, RUN/releases)
 
-A record is released once, text and label under one pure epsilon (`noise.folded_record`). The discriminant is
-a function of the releases, so it may be published: it ends the *refined front*, whose decision is answered by
-K-ary response at the same epsilon when somebody asks. `closed_form` has the formulas.
+A record is released once, text and label under one pure epsilon (`noise.folded_record`). The discriminant
+(`closed_form`) may be published, as a function of the releases: it ends the *refined front*, whose decision
+is answered by K-ary response at the same epsilon when somebody asks.
 
 Guarantees:
     The projection depends on public text, on the names and descriptions of the labels and on the number of
@@ -31,7 +31,7 @@ from safetensors.numpy import save_file
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.data import EncodedTexts, FixedLength
 from dp_forward.data.own_data import task_from_labels
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise.folded_record import FoldedCode
 from dp_forward.privacy import KaryResponse, NoiseSpec
@@ -42,16 +42,11 @@ from dp_forward.release_spec import ReleaseSpec
 from dp_forward.split import Split
 from dp_forward.split.artifacts import UserSide, load_user_side, save_user_side
 from dp_forward.split.device import pick_device
-from dp_forward.split.front_statistics import (
-    NO_TEXT,
-    find_shipped,
-    random_statistics,
-    rows_of,
-    statistics_of_rows,
-)
+from dp_forward.split.front_statistics import NO_TEXT, fixed_statistics, rows_of, statistics_of_rows
 from dp_forward.split.halves import AnswerBack, AnyFront, Front, ReadoutFront
 from dp_forward.storage.files import draft_of
 from dp_forward.train import closed_form
+from dp_forward.train.closed_form import Floats, Labels
 from dp_forward.train.defaults import effective_plan
 from dp_forward.train.evaluation import length_batches
 from dp_forward.train.inputs import cut_model, public_texts, read_splits
@@ -67,25 +62,15 @@ _READ_AT_ONCE: Final = 4096
 _STEP: Final = 0.1  # of an answer word from the public mean, whose norm is near 1
 _TENSORS: Final = ("origin", "matrix", "covariance", "hint", "trust")
 
-Floats = NDArray[np.float64]
 
-
-def label_phrases(
-    labels: Sequence[str], described: Mapping[str, Sequence[str]]
-) -> dict[str, tuple[str, ...]]:
-    """What is said of each label: the given phrases, else its own words; empty where some label has no words.
-
-    Edges:
-        A description of an unknown label is refused.
-    """
-    for label in described:
-        if label not in labels:
-            rule = f"name one of {', '.join(labels[:20])}"
-            remedy = 'For example --describe refund="money back".'
-            raise InvalidInput("describe", rule, repr(label[:40]), remedy)
+def label_phrases(labels: Sequence[str], given: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """What is said of each label: the given phrases, else its own words; empty where one has no words."""
+    for label in given:
+        rule, found = f"name one of {', '.join(labels[:20])}", repr(label[:40])
+        refuse_if(label not in labels, "describe", rule, found, 'For example --describe refund="money back".')
     words = {label: label.replace("_", " ").replace("-", " ").strip() for label in labels}
     own = {label: (said,) if any(map(str.isalpha, said)) else () for label, said in words.items()}
-    phrases = {label: tuple(described.get(label) or own[label]) for label in labels}
+    phrases = {label: tuple(given.get(label) or own[label]) for label in labels}
     return phrases if all(phrases.values()) else {}
 
 
@@ -101,14 +86,13 @@ def project_records(
 ) -> Projected:
     """The front that releases ``records`` records of a plan, and what is known in its space.
 
-    From public text (labelled or not) of this ``source``, or the statistics that come with the package, or
-    neither.
+    From public text (labelled or not) of this ``source``, or without (`fixed_statistics`).
     """
     labels, noise, hints = plan.find_task().labels, plan.release_noise, None
     assert isinstance(front, Front)
     assert noise is not None
     if public is None:
-        statistics = find_shipped(front) or random_statistics(front)
+        statistics = fixed_statistics(front)
     else:
         rows = read_rows(front, public, counter(progress, "public text", len(public)))
         pieces = np.split(rows[:, None], range(_READ_AT_ONCE, len(rows), _READ_AT_ONCE))
@@ -117,8 +101,8 @@ def project_records(
             hints = closed_form.Hints(rows.astype(np.float64), public.labels, labelled=True)
     if hints is None:
         phrases = label_phrases(labels, plan.describe)
-        hints = answer_words(front, tokens.tokenizer, phrases, statistics.mean)
-        hints = hints or _read_descriptions(front, tokens, phrases)
+        words = answer_words(front, tokens.tokenizer, phrases, statistics.mean)
+        hints = words or _read_descriptions(front, tokens, phrases)
     most = len(statistics.variances)
     width = plan.width or closed_form.choose_width(records, noise_of(noise), labels=len(labels), most=most)
     projection = closed_form.make_projection(statistics, min(width, most), len(labels), hints)
@@ -158,10 +142,8 @@ def prepare_projection(
         texts.check_known(tokens.tokenizer)
         with TextRegister() as known:
             known.declare("public", texts.all_prints)
-    source = PurePath(public or "").name
-    return project_records(
-        plan, pair.front, tokens, records=records, public=texts, source=source, progress=progress
-    )
+    made: dict[str, Any] = {"records": records, "public": texts, "source": PurePath(public or "").name}
+    return project_records(plan, pair.front, tokens, **made, progress=progress)
 
 
 def _read_descriptions(
@@ -171,10 +153,10 @@ def _read_descriptions(
     if not phrases:
         return None
     texts = [phrase for said in phrases.values() for phrase in said]
-    numbers = [number for number, said in enumerate(phrases.values()) for _ in said]
+    numbers = np.repeat(np.arange(len(phrases)), [len(said) for said in phrases.values()])
     encoded = (tokens.encode(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH))
     rows = [row[:, 0].double().cpu().numpy() for row in rows_of(front, encoded, pick_device())]
-    return closed_form.Hints(np.concatenate(rows), np.array(numbers))
+    return closed_form.Hints(np.concatenate(rows), numbers)
 
 
 def answer_words(
@@ -256,11 +238,7 @@ class Projected:
         return closed_form.expected_signal(variance, self.code, described=self.projection.hint is not None)
 
     def refine(
-        self,
-        corpus: ReleasedCorpus,
-        *,
-        query: NoiseSpec,
-        other: tuple[Sequence[str], NDArray[np.int64]] | None = None,
+        self, corpus: ReleasedCorpus, *, query: NoiseSpec, other: tuple[Sequence[str], Labels] | None = None
     ) -> Refined:
         """Learn the decision from the releases, and end the front in it; ``query`` is how it is answered.
 
@@ -275,9 +253,8 @@ class Projected:
             labels, numbers = tuple(other[0]), other[1]
             means, counts = _mean_releases(corpus, numbers, len(labels))
             centres = np.stack([self.code.unfold(mean)[1] for mean in means])
-            learnt = closed_form.fit_public_labels(
-                centres, counts, self.code.variances(variance)[1], self.projection
-            )
+            noise = self.code.variances(variance)[1]
+            learnt = closed_form.fit_public_labels(centres, counts, noise, self.projection)
         answer = query.build()
         assert isinstance(answer, KaryResponse)
         front = self.front.with_scores(torch.from_numpy(learnt.weights), torch.from_numpy(learnt.biases))
@@ -316,9 +293,7 @@ def noise_of(noise: NoiseSpec) -> float:
     return sigma
 
 
-def _mean_releases(
-    corpus: ReleasedCorpus, groups: NDArray[np.int64], kinds: int
-) -> tuple[Floats, NDArray[np.int64]]:
+def _mean_releases(corpus: ReleasedCorpus, groups: Labels, kinds: int) -> tuple[Floats, Labels]:
     """The mean of the releases of each group of records, [kinds, columns], and its size; one pass."""
     total, counts = np.zeros((kinds, corpus.release.width)), np.bincount(groups, minlength=kinds)
     for start in range(0, len(corpus), _READ_AT_ONCE):
@@ -367,14 +342,12 @@ def outlook(projected: Projected, records: int) -> tuple[dict[str, Any], list[st
         f"{enough}",
     ]
     if projection.hint is None:
-        sentences.append(
-            "No label has words: --describe LABEL=PHRASE says what one means, and costs nothing."
-        )
+        sentences += ["No label has words: --describe LABEL=PHRASE says what one means, and costs nothing."]
     if projection.source == NO_TEXT:
-        sentences.append(
+        sentences += [
             "There is no public text for this model: the directions are random, which costs several points. "
             "Name any public text with --public FILE."
-        )
+        ]
     return found, sentences
 
 
@@ -401,10 +374,9 @@ def compare_noise(
     gaussian = replace(projected.spec.required_noise(), mechanism="matrix-gaussian", delta=gaussian_delta)
     variance, rng = noise_of(gaussian) ** 2 / len(train), np.random.default_rng(plan.seed)
 
-    def decide(noise: float) -> NDArray[np.int64]:
+    def decide(noise: float) -> Labels:
         near = mean + math.sqrt(noise) * rng.standard_normal(code.columns) if noise else mean
         return closed_form.fit(near, noise, code, projected.projection).decide(held)
 
-    clean = float((decide(0.0) == truth).mean())
     noisy = [float(answer.transition()[decide(variance), truth].mean()) for _ in range(draws)]
-    return {"without_noise": clean, "gaussian": float(np.mean(noisy))}
+    return {"without_noise": float((decide(0.0) == truth).mean()), "gaussian": float(np.mean(noisy))}

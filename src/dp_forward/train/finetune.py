@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from dp_forward.corpus.reader import ReleasedCorpus
 from dp_forward.corpus.writer import release_corpus
 from dp_forward.data import EncodedTexts
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.noise import Sanitizer, release_labels
 from dp_forward.privacy import KaryResponse, Mechanism, RandomizedResponse
 from dp_forward.progress import Progress, counter, is_first_process
@@ -49,6 +49,7 @@ from dp_forward.train.training_loop import FitSettings, curve_sample, train_stag
 
 __all__ = ["finetune", "preview"]
 
+Maker = Callable[[int], NoisyModel]  # from the step that training starts at
 _PACE = ("epochs", "batch", "learning_rate", "head_learning_rate")
 _EVALUATION_STREAM, _CURVE_STREAM = 1 << 20, 1 << 21
 """Beyond any step: simulated noise that training never met."""
@@ -84,15 +85,13 @@ def finetune(
     """
     plan = effective_plan(plan)
     for name, value in {"ledger": ledger, "budget": budget}.items():
-        if value is not None and not plan.regime.protects_training:
-            remedy = "No training record is released there."
-            raise InvalidInput(name, f"be left out in {plan.regime}", value, remedy)
+        rule, remedy = f"be left out in {plan.regime}", "No training record is released there."
+        refuse_if(value is not None and not plan.regime.protects_training, name, rule, value, remedy)
     refuse_learnt_releases(plan)
+    resume = resume and folder is not None
     with (
         tempfile.TemporaryDirectory() as temporary,
-        RunFolder.opened(
-            folder or Path(temporary) / "run", plan, resume=resume and folder is not None
-        ) as place,
+        RunFolder.opened(folder or Path(temporary) / "run", plan, resume=resume) as place,
     ):
         if place.complete:
             return Run.load(place.path)
@@ -144,12 +143,9 @@ class _Training:
         self.measured: tuple[evaluation.Accuracy, float] | None = None
         self.curve_texts = None if texts is None else texts.subset(curve_sample(len(texts)))
         self.mechanism = None if plan.noise is None else plan.noise.build()
-        self.labels = label_mechanism_for(
-            plan.label_epsilon, plan.label_prior, labels=len(self.inputs.task.labels)
-        )
-        self.train_stage = partial(
-            train_stage, self.place, checkpoints=self.checkpoints, progress=self.progress
-        )
+        kinds = len(self.inputs.task.labels)
+        self.labels = label_mechanism_for(plan.label_epsilon, plan.label_prior, labels=kinds)
+        self.train = partial(train_stage, self.place, checkpoints=self.checkpoints, progress=self.progress)
 
     def run(self) -> dict[str, Any]:
         """Run the stages of the regime; what each of them logged."""
@@ -166,7 +162,7 @@ class _Training:
             stages = self._train_both("public", self.inputs.public, LabelLoss(), settings)
         corpus, back = self._release(self._saved_front()), self.pair.back
         loss = LabelLoss(corpus.label_transition)
-        stages["task"] = self.train_stage(
+        stages["task"] = self.train(
             "task",
             FitSettings.of(plan),
             make_module=lambda step: ReleaseReader(back, loss),
@@ -190,30 +186,23 @@ class _Training:
             model, first = self._undefended(plain, loss), replace(settings, epochs=plan.warm_up_epochs)
             stages["warm-up"] = self._train_pair("warm-up", plain, texts, first, lambda step: model)
             if plan.public_relabel:
-                progress = counter(self.progress, "relabelling", len(texts))
-                answer = partial(
-                    evaluation.answers_of, model.to(pick_device()), texts, at_once=512, progress=progress
-                )
+                settled, progress = model.to(pick_device()), counter(self.progress, "relabelling", len(texts))
+                answer = partial(evaluation.answers_of, settled, texts, at_once=512, progress=progress)
                 texts = texts.with_labels(self.place.stored_array("stages/relabelling.npy", answer))
             # A front that has been warmed up learns more slowly through the noise, so as not to forget, and
             # new maps settle without noise.
             rate, clean = settings.learning_rate * (1 / 3), 0.2 * settings.epochs
             settings = replace(settings, learning_rate=rate, clean_epochs=clean)
         noise = None if plan.training_noise is None else plan.training_noise.build()
-        make = partial(self._noisy_model, noise, loss=loss)
+        make = partial(self._noisy, noise, loss=loss)
         return {**stages, stage: self._train_pair(stage, self.pair, texts, settings, make)}
 
     def _train_pair(
-        self,
-        stage: str,
-        pair: Split,
-        texts: EncodedTexts,
-        settings: FitSettings,
-        make: Callable[[int], NoisyModel],
+        self, stage: str, pair: Split, texts: EncodedTexts, settings: FitSettings, make: Maker
     ) -> dict[str, Any]:
         """Front and back together, where the regime lets the front see the texts."""
         halves: dict[str, nn.Module] = {"front": pair.front, "back": pair.back}
-        return self.train_stage(
+        return self.train(
             stage, settings, make_module=make, train=texts, evaluation=self.curve_texts, halves=halves
         )
 
@@ -231,10 +220,8 @@ class _Training:
             assert inputs.public is not None
             named = {name: getattr(plan, f"public_{name}") for name in _PACE if name != "epochs"}
             settings = FitSettings.of(plan, epochs=plan.warm_up_epochs, **named)
-            model = self._undefended(self.pair, LabelLoss())
-            stages["public"] = self._train_pair(
-                "public", self.pair, inputs.public, settings, lambda step: model
-            )
+            model, texts = self._undefended(self.pair, LabelLoss()), inputs.public
+            stages["public"] = self._train_pair("public", self.pair, texts, settings, lambda step: model)
         folder, projected = self.place.path / PROJECTION, None
         if is_first_process() and not (folder / "front" / "release.json").is_file():  # written last
             projected = _project(plan, inputs, self.progress).save(folder)
@@ -270,21 +257,19 @@ class _Training:
         if projected.projection.hint is not None:
             described = answer.transition()[projected.prior().decide(rows), truth]
             gain = answer.transition()[decided, truth] - described  # text by text: both meet the same texts
-            self.learnt["accuracy_of_descriptions"] = float(described.mean())
-            self.learnt["gain_over_descriptions_low"] = float(
-                gain.mean() - 1.96 * gain.std() / len(gain) ** 0.5
-            )
+            low = float(gain.mean() - 1.96 * gain.std() / len(gain) ** 0.5)
+            found = {"accuracy_of_descriptions": float(described.mean()), "gain_over_descriptions_low": low}
+            self.learnt |= found
 
     def _saved_front(self) -> UserSide:
         """The front as the user holds it, and what a provider's back starts from."""
-        inputs, root = self.inputs, self.place.path
-        if not is_first_process():
-            return UserSide(self.pair.front, inputs.tokens, replace(inputs.spec, front=""))
-        digests = save_sides(self.pair, inputs.spec, inputs.tokens.tokenizer, root)
-        kept = root / PUBLIC / "back" / "release.json"  # written last
-        if self.plan.regime is Regime.PUBLIC_FRONT and not kept.is_file():
-            save_provider_side(self.pair.back, inputs.spec, root / PUBLIC, front_digest=digests["front"])
-        return UserSide(self.pair.front, inputs.tokens, replace(inputs.spec, front=digests["front"]))
+        inputs, root, digest = self.inputs, self.place.path, ""
+        if is_first_process():
+            digest = save_sides(self.pair, inputs.spec, inputs.tokens.tokenizer, root)["front"]
+            kept = root / PUBLIC / "back" / "release.json"  # written last
+            if self.plan.regime is Regime.PUBLIC_FRONT and not kept.is_file():
+                save_provider_side(self.pair.back, inputs.spec, root / PUBLIC, front_digest=digest)
+        return UserSide(self.pair.front, inputs.tokens, replace(inputs.spec, front=digest))
 
     def _release(self, user: UserSide) -> ReleasedCorpus:
         """One stored release for every record of the task; charged once, drawn once."""
@@ -320,18 +305,14 @@ class _Training:
         )
 
     def _measure(self, texts: EncodedTexts) -> tuple[evaluation.Accuracy, float]:
-        model = self._noisy_model(self.mechanism, _EVALUATION_STREAM).to(pick_device())
-        progress = counter(self.progress, "evaluating", len(texts))
-        noisy = evaluation.accuracy_over_draws(
-            model, texts, draws=self.plan.evaluation_draws, progress=progress
-        )
+        model, draws = self._noisy(self.mechanism, _EVALUATION_STREAM), self.plan.evaluation_draws
+        measure = partial(evaluation.accuracy_over_draws, model.to(pick_device()), texts)
+        noisy = measure(draws=draws, progress=counter(self.progress, "evaluating", len(texts)))
         model.clean = True
         progress = counter(self.progress, "evaluating without noise", len(texts))
-        return noisy, evaluation.accuracy_over_draws(model, texts, draws=1, progress=progress).mean
+        return noisy, measure(draws=1, progress=progress).mean
 
-    def _noisy_model(
-        self, mechanism: Mechanism | None, step: int, loss: LabelLoss | None = None
-    ) -> NoisyModel:
+    def _noisy(self, mechanism: Mechanism | None, step: int, loss: LabelLoss | None = None) -> NoisyModel:
         plan = self.plan
         # Simulated noise: another stream after every resume, so that no noise is met twice.
         seed = plan.seed * 1_000_003 + step
@@ -366,7 +347,7 @@ class _Training:
         """Evaluation texts after one simulated draw, for the learning curve of the back."""
         device, texts, records = pick_device(), self.curve_texts, []
         assert texts is not None
-        model = self._noisy_model(self.mechanism, _CURVE_STREAM).to(device).eval()
+        model = self._noisy(self.mechanism, _CURVE_STREAM).to(device).eval()
         for start in range(0, len(texts), 64):
             batch = texts.batch(range(start, min(start + 64, len(texts))))
             labels = batch.pop("labels")

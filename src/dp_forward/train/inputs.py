@@ -11,7 +11,7 @@ from dp_forward.data import EncodedTexts, FixedLength, Record, Task, find_task, 
 from dp_forward.data.encoded_texts import encode_records
 from dp_forward.data.public_text import has_labels, read_public_records
 from dp_forward.data.tokens import check_vocabulary, tokens_for
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.ledger.text_register import FROM_ELSEWHERE, TextRegister, compare_texts
 from dp_forward.progress import Progress, counter
 from dp_forward.release_spec import ReleaseSpec
@@ -49,10 +49,9 @@ class Inputs:
             # A front that depends on fixed public texts does not depend on the private ones, also where a
             # short phrase is in both by accident. Where many are, the "public" texts are the private ones.
             common, total = self.overlap[0], len(self.train)
-            if common > 0.1 * total:
-                found = f"{common} of {total} private texts in it"
-                remedy = "They would train the front as they are: name other public data."
-                raise InvalidInput("public", "have other texts than the task", found, remedy)
+            found = f"{common} of {total} private texts in it"
+            remedy = "They would train the front as they are: name other public data."
+            refuse_if(common > 0.1 * total, "public", "have other texts than the task", found, remedy)
         for labels in [texts.labels for texts in (self.train, self.evaluation) if texts is not None]:
             if labels is None:
                 rule = "have labels in the splits that are used"
@@ -63,9 +62,7 @@ class Inputs:
     @cached_property
     def overlap(self) -> tuple[int, int]:
         """How many private texts are among the public ones, and how many more nearly."""
-        if self.public is None:
-            return 0, 0
-        return compare_texts(self.train.prints, self.public.all_prints)
+        return (0, 0) if self.public is None else compare_texts(self.train.prints, self.public.all_prints)
 
 
 def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
@@ -77,10 +74,10 @@ def load_inputs(plan: Plan, *, progress: Progress | None = None) -> Inputs:
 
 
 def enter_texts(plan: Plan, inputs: Inputs, register: Path | None) -> list[str]:
-    """Ask the register about the texts of a run, and enter what it will use as it is, before it does.
+    """Ask the register about the texts of a run, and enter what it will use raw; what a report says of it.
 
     The front carries the commitments to what it will have seen raw. Where this register does not know those
-    that it has, the names of tasks in the report of its run are compared. Returns what a report says of it.
+    that it has, the names of tasks in the report of its run are compared.
     """
     front, train, said, rule = inputs.pair.front.plain, inputs.train, list[str](), ""
     if plan.regime.protects_training:
@@ -131,7 +128,7 @@ def public_texts(plan: Plan, tokens: FixedLength, *, progress: Progress | None =
 
 def describe_data(inputs: Inputs) -> list[str]:
     """What a report says of the records: labels, what was measured on, what was cut, what is in both."""
-    task, said = inputs.task, []
+    task, train, said = inputs.task, inputs.train, []
     if task.own:
         labels = ", ".join(task.labels[:20]) + (", ..." if len(task.labels) > 20 else "")
         columns = " and ".join(f"`{name}`" for name in task.text_fields)
@@ -142,14 +139,12 @@ def describe_data(inputs: Inputs) -> list[str]:
             f"(one in {1 / task.validation_share:g} of each label, seed {task.split_seed}) and are thereby "
             "declared PUBLIC. They are not released or protected."
         )
-    if inputs.train.cut:
-        said.append(
-            f"{inputs.train.cut} of {len(inputs.train)} texts are cut to {inputs.tokens.length} tokens."
-        )
+    if train.cut:
+        said.append(f"{train.cut} of {len(train)} texts are cut to {inputs.tokens.length} tokens.")
     if inputs.public is not None:
         common, near = inputs.overlap
         said.append(
-            f"{common} of {len(inputs.train)} private texts are among the public ones, and {near} more share "
+            f"{common} of {len(train)} private texts are among the public ones, and {near} more share "
             "half of their runs of four words or more with them."
         )
     return said
@@ -158,10 +153,7 @@ def describe_data(inputs: Inputs) -> list[str]:
 def read_splits(
     plan: Plan | DpSgdPlan, tokens: FixedLength, *, progress: Progress | None = None
 ) -> tuple[EncodedTexts, EncodedTexts | None]:
-    """The texts of a plan's task: those to train on, and those to measure on.
-
-    The tokenizer must know most words of the latter, which are public.
-    """
+    """The texts of a plan's task: to train on, and (public, in words that are known) to measure on."""
     task = plan.find_task()
 
     def read(split: str, limit: int | None) -> EncodedTexts:

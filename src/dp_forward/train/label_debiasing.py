@@ -25,12 +25,12 @@ The accuracy is the trace of J. With ``W = T^-1``,
 So every record is worth ``w = W[a, p]``, and the mean of these over the held-out records has exactly the
 accuracy as its expectation, whatever the back predicts and however common the labels are. The w of different
 records are independent, so their spread holds both sources of error at once: which records were held out, and
-what the coins of their labels did, enlarged by the inversion. Nothing else is needed for an interval.
+what the coins of their labels did, enlarged by the inversion.
 
-The interval is that of `accuracy_of` for w, moved from its range [least entry of W, largest entry of
-W] to [0, 1] and back. Without randomized labels W is the identity, and this is Wilson's for a plain accuracy;
-for plain randomized response w has two values, and it is Wilson's for the rate of agreement, mapped by
-``(rate - r) / (q - r)``, with q the probability of the true label and r that of each other one.
+The interval is that of `accuracy_of` for w, moved from its range [least entry of W, largest entry of W] to
+[0, 1] and back: Wilson's for a plain accuracy where W is the identity, and for plain randomized response
+Wilson's for the rate of agreement, mapped by ``(rate - r) / (q - r)``, with q the probability of the true
+label and r that of each other one.
 
 Guarantees:
     The estimate has no bias before it is cut to [0, 1]; cutting takes nothing from the interval's coverage.

@@ -2,15 +2,14 @@
 
     loss = loss(back(noise(bound(front(text))))) + weight * loss(auxiliary(pooled clean hidden at the cut))
 
-The auxiliary head reads the hidden matrix *before* the noise. It makes the front put the label into few
-directions, which survive the noise; it is used while the front trains and is thrown away afterwards. So it
-belongs only where the front may see the texts: on public data, or in `end-to-end`, which protects none.
+The auxiliary head reads the hidden matrix *before* the noise, while the front trains. It makes the front put
+the label into few directions, which survive the noise. It belongs only where the front may see the texts.
 
 Guarantees:
     In evaluation, and in training unless ``clean`` is set, the back reads noisy matrices only.
 Edges:
-    The front may be given batches cut to their longest text: the rows missing up to ``rows`` are PAD, and PAD
-    rows are zero at the cut (`split.Front`), so zeros are put there. What crosses has ``rows`` rows.
+    The front may be given batches cut to their longest text: what crosses has ``rows`` rows, and those of PAD
+    are zero at the cut (`split.Front`).
 """
 
 import torch
@@ -68,13 +67,11 @@ class NoisyModel(nn.Module):
         logits: Tensor = self.back(self.add_noise(hidden, times=times)).logits
         if labels is None:
             return {"logits": logits}
-        repeated = labels.repeat_interleave(times, dim=0) if times > 1 else labels
-        loss = self.loss(logits, repeated)
+        loss = self.loss(logits, labels.repeat_interleave(times, dim=0) if times > 1 else labels)
         if self.training and self.auxiliary is not None:
             inside = hidden if self.sanitizer is None else apply_bound(hidden, self.sanitizer.bound)
-            loss = loss + self.auxiliary_weight * self.loss(
-                self.auxiliary(wide, inside, attention_mask), labels
-            )
+            read = self.auxiliary(wide, inside, attention_mask)
+            loss = loss + self.auxiliary_weight * self.loss(read, labels)
         return {"loss": loss, "logits": logits}
 
     def hidden(self, **texts: Tensor) -> Tensor:
@@ -104,23 +101,20 @@ class NoisyModel(nn.Module):
         if self.clean:
             with torch.autocast(device_type=hidden.device.type, enabled=False):
                 return apply_bound(hidden, self.sanitizer.bound).to(hidden.dtype)
-        noisy: Tensor = self.sanitizer(hidden, draws=times)
-        return noisy
+        return self.sanitizer(hidden, draws=times)  # type: ignore[no-any-return]
 
 
 class AuxiliaryHead(nn.Module):
     """A linear label head on the clean hidden matrix at the cut; used in training only.
 
-    After some blocks it reads the mean row before the map M1. At `embeddings`, where a row knows one token,
-    it reads the sum of the bounded rows: what a linear back could read if there were no noise.
+    It reads the mean row before M1, or the sum of the bounded rows at `embeddings`.
     """
 
     def __init__(self, pair: Split, labels: int) -> None:
         super().__init__()
-        front = pair.front
         self._sums_rows = pair.cut.place == "embeddings"
-        inner = front.front if isinstance(front, NarrowFront) else front
-        self.read = nn.Linear(front.width if self._sums_rows else inner.width, labels)
+        inner = pair.front.plain if isinstance(pair.front, NarrowFront) else pair.front
+        self.read = nn.Linear((pair.front if self._sums_rows else inner).width, labels)
 
     def forward(self, wide: Tensor, inside: Tensor, mask: Tensor | None) -> Tensor:
         if self._sums_rows:
@@ -129,8 +123,7 @@ class AuxiliaryHead(nn.Module):
             pooled = wide.mean(dim=1)
         else:  # rows of PAD are zero and do not count
             pooled = wide.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-        logits: Tensor = self.read(pooled.to(self.read.weight.dtype))
-        return logits
+        return self.read(pooled.to(self.read.weight.dtype))  # type: ignore[no-any-return]
 
 
 class ReleaseReader(nn.Module):

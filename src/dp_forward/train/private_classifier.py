@@ -2,8 +2,7 @@
 
 `fit` is `finetune` in the regimes that protect records: one folded release per record, text and label under
 one epsilon, charged in a ledger before it is drawn, and a decision in closed form. `predict` decides on this
-machine: nothing is noised, charged or sent. Who asks a provider instead (`dpf ask`) is answered through
-noise.
+machine: nothing is noised, charged or sent.
 
 Guarantees:
     What `fit` learns depends on the records through their releases alone; `guarantee` says what that promises
@@ -14,8 +13,7 @@ Guarantees:
 Edges:
     Each `fit` releases its records again. By default the budget is one release, so a second `fit` is refused,
     and so is a clone (`cross_val_score`, `GridSearchCV`) unless somebody said a budget: k folds are charged
-    k epsilon. Other records do not add up with these; but a ledger that was named adds all that is charged in
-    it, as if all were about the same records.
+    k epsilon. A ledger that was named adds all that is charged in it, as if about the same records.
     `score` is a plain number about the records that it is given, and protects none of them.
     The noise comes from the operating system: no ``seed`` decides it, and no two fits are the same.
 """
@@ -53,6 +51,7 @@ from dp_forward.train.run import Run
 __all__ = ["PrivateClassifier"]
 
 _KEPT: Final = "classifier.json"
+_SAME: Final = ("model", "epsilon", "delta", "prompt", "blocks")  # settings that a plan has as they are
 _GIVEN: Final = f"{IN_MEMORY}public"
 _EACH_FIT: Final = (
     "Each fit, and each fold of a cross-validation, releases the records again: k folds cost k epsilon. Give "
@@ -154,21 +153,16 @@ class PrivateClassifier:
         public = None if self.public is None else _GIVEN
         if isinstance(self.public, str | os.PathLike):
             public = os.fspath(self.public)
-        return effective_plan(
-            Plan.for_labels(
-                task,
-                model=self.model,
-                regime=Regime(self.regime),
-                mechanism="matrix-gaussian" if self.delta else "privunit",
-                epsilon=self.epsilon,
-                delta=self.delta,
-                describe=phrases,
-                prompt=self.prompt,
-                blocks=self.blocks,
-                public=public,
-                seed=self.seed or 0,
-            )
+        plan = Plan.for_labels(
+            task,
+            regime=Regime(self.regime),
+            mechanism="matrix-gaussian" if self.delta else "privunit",
+            describe=phrases,
+            public=public,
+            seed=self.seed or 0,
+            **{name: getattr(self, name) for name in _SAME},
         )
+        return effective_plan(plan)
 
     def _inputs(self, plan: Plan, texts: list[Any], labels: list[Any] | None) -> Inputs:
         """The model cut in two, and the records and public texts as token ids."""
@@ -220,8 +214,7 @@ class PrivateClassifier:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the run, its releases and their ledger into a new folder.
 
-        Hand ``back`` to a provider (`dpf serve FOLDER/back`), ``front`` to users (`dpf ask FOLDER/front`),
-        and keep the rest.
+        Hand ``back`` to a provider (`dpf serve`) and ``front`` to users (`dpf ask`), and keep the rest.
         """
         root, run = Path(folder), self._fitted._folder
         refuse_if(root.exists() and any(root.iterdir()), "folder", "be new or empty", root, "Name another.")
@@ -242,17 +235,13 @@ class PrivateClassifier:
         if (root / _KEPT).is_file():
             kept |= read_json(root / _KEPT, name="folder", remedy="Save it again.")
         made = cls(
-            plan.model,
-            epsilon=plan.epsilon or 0.0,
-            delta=plan.delta,
             regime=str(plan.regime),
             public=None if plan.public == _GIVEN else plan.public,
             descriptions=dict(plan.describe) or None,
-            prompt=plan.prompt,
-            blocks=plan.blocks,
             ledger=kept["ledger"],
             budget=kept["budget"],
             seed=plan.seed,
+            **{name: getattr(plan, name) for name in _SAME},
         )
         made.run_, made.classes_, made.outlook_ = run, _read_classes(run.spec.labels, kept["classes"]), ()
         made._folder = root
@@ -277,9 +266,8 @@ class PrivateClassifier:
         return f"{type(self).__name__}({shown}) -> {promised}"
 
     def __getstate__(self) -> dict[str, Any]:
-        if self.__sklearn_is_fitted__():
-            rule = "be stored by save()"
-            raise InvalidInput("classifier", rule, "pickle", "Use save(folder), load(folder).")
+        remedy = "Use save(folder), load(folder)."
+        refuse_if(self.__sklearn_is_fitted__(), "classifier", "be stored by save()", "pickle", remedy)
         return dict(self.__dict__)
 
     def __sklearn_is_fitted__(self) -> bool:

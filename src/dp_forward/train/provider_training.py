@@ -4,13 +4,12 @@
                          └── 10 % held out ──► how often the trained back is right
     of folded releases ───── their mean ──► a decision in closed form (`closed_form_training`)
 
-Everything here is a function of the releases, so it costs no privacy: the promise is that of the corpus,
-whatever the plan, and however often it is trained. The result is RUN/back, which `dpf serve` serves. Folded
-releases make RUN/front as well: users ask with it, by K-ary response at the epsilon of the releases.
+Everything here is a function of the releases, so it costs no privacy. The result is RUN/back; folded releases
+make RUN/front as well, with which users ask by K-ary response at the same epsilon.
 
 Edges:
-    The texts are not here. So the accuracy is that of one noisy matrix per record, there is none without
-    noise, and whether the front depends on the released texts cannot be looked up: the report says so.
+    The texts are not here. So the accuracy is that of one noisy matrix per record, and whether the front
+    depends on the released texts cannot be looked up: the report says so.
 """
 
 import os
@@ -28,7 +27,7 @@ from dp_forward.corpus.corpus_spec import LabelMechanism
 from dp_forward.corpus.reader import MANIFEST, ReleasedCorpus
 from dp_forward.corpus.shuffle_guarantee import central_promise, hides_whole_texts
 from dp_forward.data.own_data import task_from_labels
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import InvalidInput, refuse_if
 from dp_forward.privacy import Deployment, NoiseSpec
 from dp_forward.progress import Progress, counter, is_first_process
 from dp_forward.split.artifacts import save_provider_side, save_sides
@@ -99,12 +98,15 @@ def finetune_from_releases(
                 os.replace(exported, kept)
             wait_for_everyone()
             learner.corpus = ReleasedCorpus.open(kept, verify=False)
+        central = None  # what a shuffler adds, where one stood between and the noise protects a whole text
+        if corpus.shuffled is not None and hides_whole_texts(corpus.spec):
+            central = central_promise(corpus.spec, corpus.shuffled, delta=plan.central_delta)
         report = build_report(
             plan,
             regime=str(Regime.RELEASE_ONCE),
             digest=digest,
             started=started,
-            central=_central(corpus, plan.central_delta),
+            central=central,
             front=corpus.front_digest,
             front_has_seen_raw_texts_of=learner.seen_raw,
             back_has_learnt_from_releases_of=None,  # of whoever sent them: not known here
@@ -220,9 +222,8 @@ def _read_labels(path: Path, records: int) -> tuple[tuple[str, ...], NDArray[np.
     except (OSError, UnicodeDecodeError):
         rule = "be a text file that can be read"
         raise InvalidInput("other-labels", rule, path.name, "One label in each line.") from None
-    if len(words) != records:
-        rule = f"have a line for each of the {records} records"
-        raise InvalidInput("other-labels", rule, len(words), "They are in the order of the corpus.")
+    rule = f"have a line for each of the {records} records"
+    refuse_if(len(words) != records, "other-labels", rule, len(words), "They are in the order of the corpus.")
     task = task_from_labels(words)
     return task.labels, np.array([task.label_of(word) for word in words], dtype=np.int64)
 
@@ -230,9 +231,8 @@ def _read_labels(path: Path, records: int) -> tuple[tuple[str, ...], NDArray[np.
 def held_out_records(records: int, *, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which records train and which are held out: by the seed alone, each record in one of the two."""
     held = int(np.ceil(share * records))
-    if held >= records:
-        rule = f"leave some of the {records} records to train on"
-        raise InvalidInput("held_out", rule, share, "Use 0, or collect more.")
+    rule = f"leave some of the {records} records to train on"
+    refuse_if(held >= records, "held_out", rule, share, "Use 0, or collect more.")
     order = np.random.default_rng((seed, _HELD_OUT_STREAM)).permutation(records)
     return np.sort(order[held:]), np.sort(order[:held])
 
@@ -265,7 +265,6 @@ def _guarantee(
     """The promises of the corpus, proved anew from its public spec, less what the starting point takes.
 
     ``seen_raw`` is what the front has seen, ``learnt`` what the back has learnt from; None: not known.
-    ``query`` is the noise of a question where it is another; ``labels`` what is said of others than its own.
     """
     spec = corpus.spec
     promised = Promises(
@@ -287,13 +286,6 @@ def _guarantee(
     said["training_texts"] = " ".join([said["training_texts"], *limits])
     said["labels"] = labels or said["labels"]
     return as_guarantee(statements=said, **promised)
-
-
-def _central(corpus: ReleasedCorpus, delta: float) -> dict[str, Any] | None:
-    """What a shuffler adds; None where none stood between, or where the noise protects less than a text."""
-    if corpus.shuffled is None or not hides_whole_texts(corpus.spec):
-        return None
-    return central_promise(corpus.spec, corpus.shuffled, delta=delta)
 
 
 def _notes(corpus: ReleasedCorpus, seen: list[str] | None) -> list[str]:

@@ -61,25 +61,18 @@ def fit(
     """Train ``module`` in place. With a ``folder``, checkpoints go there and an earlier one is continued.
 
     ``train`` and ``evaluation`` (or None) are datasets: texts, a released corpus, or a list of records.
-    ``arguments`` are for Transformers, in place of ours.
-    Returns steps, epochs, seconds, peak memory and the history of losses and accuracies.
+    ``arguments`` are for Transformers, in place of ours. Returns what a report says of the stage.
     """
     transformers.set_seed(settings.seed)
     started = time.perf_counter()
     per_epoch = math.ceil(len(train) / settings.batch)
-    watcher = _Watcher(module, stage=stage, clean_epochs=settings.clean_epochs, progress=progress)
+    watcher = _Watcher(module, stage=stage, clean=settings.clean_epochs, progress=progress)
     with tempfile.TemporaryDirectory() as temporary, quiet_transformers():
         place = folder or Path(temporary)
+        switches = {"saves": folder is not None, "evaluates": evaluation is not None}
         trainer = _Trainer(
             model=module,
-            args=_arguments(
-                settings,
-                place,
-                per_epoch,
-                saves=folder is not None,
-                evaluates=evaluation is not None,
-                **arguments,
-            ),
+            args=_arguments(settings, place, per_epoch, **switches, **arguments),
             train_dataset=_dataset(train),
             eval_dataset=_dataset(evaluation),
             data_collator=_collate,
@@ -138,11 +131,7 @@ def curve_sample(records: int) -> NDArray[np.int64]:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end; one that a kill cut short is passed over.
-
-    Trainer writes its state last, and drops the checkpoint before only after that. So a readable state means
-    that the rest is there.
-    """
+    """The newest checkpoint that was written to its end, which a readable state shows: it is written last."""
     found = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdigit()]
     for path in sorted(found, key=step_of, reverse=True):
         with contextlib.suppress(OSError, ValueError):
@@ -227,11 +216,8 @@ class _Trainer(transformers.Trainer):
 class _Watcher(transformers.TrainerCallback):
     """Ends the clean epochs, and reports progress."""
 
-    def __init__(
-        self, module: nn.Module, *, stage: str, clean_epochs: float, progress: Progress | None
-    ) -> None:
-        self._module, self._stage = module, stage
-        self._clean_epochs, self._progress = clean_epochs, progress
+    def __init__(self, module: nn.Module, *, stage: str, clean: float, progress: Progress | None) -> None:
+        self._module, self._stage, self._clean_epochs, self._progress = module, stage, clean, progress
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._clean_epochs:
@@ -257,8 +243,7 @@ class _Watcher(transformers.TrainerCallback):
 class _LikeLengths(Sampler[int]):
     """A shuffle in which neighbours have about the same length; the same order for the same epoch.
 
-    Not Transformers' LengthGroupedSampler: it draws from the global generator, so that a resumed run would
-    meet another order, and it puts the longest batch first.
+    Transformers' LengthGroupedSampler draws from the global generator: a resumed run would meet another.
     """
 
     def __init__(self, lengths: Any, *, batch: int, seed: int, pool: int = 32) -> None:

@@ -1,8 +1,7 @@
 r"""Sanitizers: bound, then noise, in one call that cannot be taken apart.
 
-A `Sanitizer` is built from a mechanism of the core, and the mechanism's own bound is what it applies: there
-is no second place where a norm, a sensitivity or a sigma could be typed. What it returns has been through
-both steps; the bounded matrix itself is never handed out.
+A `Sanitizer` applies the bound of the mechanism that it is built from: there is no second place where a norm,
+a sensitivity or a sigma could be typed. The bounded matrix itself is never handed out.
 
 Guarantees:
     Each text of a batch goes through the reference mechanism by itself (tests/noise compares the two in
@@ -88,8 +87,7 @@ class Sanitizer(nn.Module):
             inside = apply_bound(hidden, self._bound)
             if draws > 1:
                 inside = inside.repeat_interleave(draws, dim=0)
-            noisy: Tensor = self._noisy(inside)
-            return noisy.to(hidden.dtype)
+            return self._noisy(inside).to(hidden.dtype)  # type: ignore[no-any-return]
 
     # Random streams of our own cannot be traced; the bound before and the back after it can.
     @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -14,7 +14,7 @@ from scipy.special import ndtr
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dp_forward.errors import InvalidInput
+from dp_forward.errors import refuse_if
 from dp_forward.noise.bounding import SHRINK, axes_of
 from dp_forward.privacy import Factor, KaryResponse, MatrixGaussian, NormBound, PrivUnit
 
@@ -52,8 +52,7 @@ class Generators:
 
     def uniform(self, size: int, device: torch.device) -> Tensor:
         """Independent uniforms in (0, 1], in float64."""
-        numbers = torch.rand(size, generator=self.on(device), device=device, dtype=torch.float64)
-        return 1 - numbers
+        return 1 - torch.rand(size, generator=self.on(device), device=device, dtype=torch.float64)
 
     def signals(self, mechanism: PrivUnit, size: int, device: torch.device) -> tuple[Tensor, float]:
         """``sigma / norm * s`` for so many releases, drawn ahead and each used once; and sigma."""
@@ -133,9 +132,8 @@ class _Mixed(torch.autograd.Function):
 
 def draw_response(bounded: Tensor, mechanism: KaryResponse, generators: Generators) -> Tensor:
     """A one-hot row for each row of K scores: its decision, by randomized response; the gradient is zero."""
-    if bounded.shape[-1] != mechanism.labels:
-        rule = f"have a score for each of {mechanism.labels} labels"
-        raise InvalidInput("hidden", rule, bounded.shape[-1], "Use a front that ends in K scores.")
+    rule, remedy = f"have a score for each of {mechanism.labels} labels", "Use a front that ends in K scores."
+    refuse_if(bounded.shape[-1] != mechanism.labels, "hidden", rule, bounded.shape[-1], remedy)
     decided = bounded.detach().argmax(dim=-1)
     size, device, kinds = decided.numel(), bounded.device, mechanism.labels
     kept = (generators.uniform(size, device) <= mechanism.keep).reshape(decided.shape)

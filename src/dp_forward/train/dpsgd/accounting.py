@@ -1,9 +1,8 @@
 """Privacy accounting of DP-SGD by Opacus's PRV accountant: noise for a budget, epsilon of the steps taken.
 
 One step draws each record with probability ``sample_rate`` (Poisson), clips its gradient to norm C, sums, and
-adds Gaussian noise of deviation ``noise_multiplier * C``. The relation is *add or remove one record*: C is
-then the sensitivity itself. Our own central numbers are for *replace one*, the stricter notion (two gradients
-of norm C can lie 2C apart); `as_replace_one` says what an add-or-remove promise is worth there.
+adds Gaussian noise of deviation ``noise_multiplier * C``. The relation is *add or remove one record*, with C
+as the sensitivity. Our own central numbers are for *replace one*, the stricter notion: see `as_replace_one`.
 
 Paper: the accounting of the DP-SGD baseline (Abadi et al. 2016).
 """
@@ -24,10 +23,7 @@ _LOOSE_RDP = "Optimal order is the"
 
 
 def sampling(records: int, batch: int) -> tuple[float, int]:
-    """Opacus's sampling of ``records`` in batches of about ``batch``: rate of one step, steps of one epoch.
-
-    The rate is ``1 / ceil(records / batch)``, close to batch / records, as its data loader has it.
-    """
+    """Opacus's sampling of ``records`` in batches of about ``batch``: rate of a step, steps of an epoch."""
     rule = f"be smaller than the number of records, {records}"
     refuse_if(batch >= records, "batch", rule, batch, "Use a smaller batch.")
     rate = 1 / math.ceil(records / batch)

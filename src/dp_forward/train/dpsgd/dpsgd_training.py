@@ -1,7 +1,5 @@
 """DP-SGD with Opacus, the baseline: the same task and report as `finetune`, another promise.
 
-`DpSgdOutcome.statement` says in words what it hides from whom, and what it does not.
-
     plan = DpSgdPlan(task="sst2", epsilon=8.0, mode="ghost")
     report = run_dpsgd(plan, folder=Path("base"))        # base/model is an ordinary checkpoint
 
@@ -11,9 +9,8 @@ Guarantees:
     accountant's history does not fit its number of steps, or whose tensors do not fit their digest, is
     refused, not repaired.
 Edges:
-    A run is resumed after its last finished epoch. No state of a random generator is stored: the noise is
-    drawn anew, and the steps lost with the interruption were never shown to anyone and are not charged.
-    Opacus's own checkpoints are not used: they are pickles, which can run code when they are read.
+    A run is resumed after its last finished epoch, with new noise: the steps lost with the interruption were
+    never shown to anyone and are not charged. Opacus's own checkpoints are pickles, which can run code.
 Paper: the DP-SGD rows of Tables 5 and 7 to 9; ours uses Opacus 1.6.
 """
 
@@ -49,6 +46,8 @@ from dp_forward.train.run import RunFolder
 
 __all__ = ["run_dpsgd", "train_dpsgd"]
 
+History = list[dict[str, float]]
+Facts = Mapping[str, Any]
 _STAGE, _EPOCH_STAGE = "dp-sgd", "dpsgd-epoch-{:04d}"
 
 
@@ -61,7 +60,7 @@ class DpSgdOutcome:
 
     plan: DpSgdPlan
     records: int
-    history: list[dict[str, float]]
+    history: History
     epsilon: float
     noise_multiplier: float
     sample_rate: float
@@ -211,9 +210,7 @@ def _check_labels(name: str, records: EncodedTexts, model: Any) -> None:
         raise InvalidInput(f"{name} labels", rule, "another", "Load the model with num_labels of the task.")
 
 
-def _store_epoch(
-    place: RunFolder, run: Mapping[str, object], private: PrivateTraining, history: list[dict[str, float]]
-) -> None:
+def _store_epoch(place: RunFolder, run: Facts, private: PrivateTraining, history: History) -> None:
     """Store the end of an epoch; then the one before goes."""
     tensors = {f"weights.{name}": p for name, p in private.model.named_parameters() if p.requires_grad}
     for index, entry in private.optimizer.state_dict()["state"].items():
@@ -230,9 +227,7 @@ def _store_epoch(
     place.drop_stage(_EPOCH_STAGE.format(len(history) - 1))
 
 
-def _stored_epoch(
-    place: RunFolder, run: Mapping[str, object], epochs: int
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _stored_epoch(place: RunFolder, run: Facts, epochs: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts of the last stored epoch, or nothing; another run's, or a damaged one, is refused."""
     found, stages = "", (place.stage_result(_EPOCH_STAGE.format(number)) for number in range(epochs, 0, -1))
     try:
@@ -256,9 +251,7 @@ def _stored_epoch(
     return tensors, facts
 
 
-def _restore(
-    private: PrivateTraining, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
-) -> list[dict[str, float]]:
+def _restore(private: PrivateTraining, tensors: Mapping[str, Tensor], facts: Facts) -> History:
     """Put back weights, optimizer and what was spent; returns the learning curve so far."""
     state: dict[int, dict[str, Tensor]] = {}
     with torch.no_grad():

@@ -1,8 +1,7 @@
 """Per-record clipping and noise: a model, its optimizer and its batches under Opacus.
 
-Everything that decides the privacy of a step is here: which weights train, how batches are drawn, where the
-noise comes from, and the one step that both modes share: "hooks" keeps the gradient of every record (memory
-grows with the batch), "ghost" computes only their norms, then a second backward pass of the clipped loss.
+Everything that decides the privacy of a step is here. The mode "hooks" keeps the gradient of every record
+(memory grows with the batch), "ghost" only their norms, and then a second backward pass of the clipped loss.
 
 Guarantees:
     Each record enters a step with probability ``sample_rate``, by itself (Poisson); an empty batch is a step
@@ -43,10 +42,9 @@ _NO_INPUT_GRADIENT = "Full backward hook is firing"
 
 
 def freeze_embeddings(model: Any) -> None:
-    """Leave only those weights to train that Opacus can clip.
+    """Leave only those weights to train that Opacus can clip: no table of tokens or positions.
 
-    The tables of tokens and positions cannot be clipped cheaply (a gradient per record is as large as the
-    vocabulary) or at all (positions carry no batch axis), so they stay as they are.
+    The gradient of a record is as large as the vocabulary there, or has no batch axis.
     """
     model.requires_grad_(True)
     for part in model.modules():
@@ -57,8 +55,7 @@ def freeze_embeddings(model: Any) -> None:
 class PrivateTraining:
     """A model whose trainable weights are set, under DP-SGD.
 
-    ``draws`` is Opacus's sampler, the batches of one epoch as numbers of records; the ``history`` of its
-    ``accountant`` holds every noisy step.
+    ``draws`` are the batches of one epoch as numbers of records; the ``history`` of ``accountant`` its steps.
     """
 
     def __init__(
@@ -125,10 +122,8 @@ class PrivateTraining:
         """
         from opacus.utils.batch_memory_manager import BatchSplittingSampler  # type: ignore[import-untyped]
 
-        sorted_draws = (sorted(numbers, key=self.records.lengths.__getitem__) for numbers in self.draws)
-        split = BatchSplittingSampler(
-            sampler=sorted_draws, max_batch_size=most_texts, optimizer=self.optimizer
-        )
+        draws = (sorted(numbers, key=self.records.lengths.__getitem__) for numbers in self.draws)
+        split = BatchSplittingSampler(sampler=draws, max_batch_size=most_texts, optimizer=self.optimizer)
         return map(self.batch, split)
 
     def batch(self, numbers: Sequence[int]) -> Batch:
@@ -138,15 +133,11 @@ class PrivateTraining:
         return {name: tensor.to(self.device) for name, tensor in part.items()}
 
     def step(self, part: Batch) -> tuple[Tensor, int]:
-        """Forward, per-record clipping and, at the end of a batch, noise and update; summed loss and texts.
-
-        The loss is computed from raw records: no promise covers it.
-        """
+        """Forward, per-record clipping and, at the end of a batch, noise and update; sum of losses, texts."""
         self.optimizer.zero_grad()
-        texts, loss = len(part["labels"]), torch.zeros((), device=self.device)
-        if texts:
-            loss = self.backward(part)
-        else:  # no gradients, so that the step is noise alone
+        texts = len(part["labels"])
+        loss = self.backward(part) if texts else torch.zeros((), device=self.device)
+        if not texts:  # no gradients, so that the step is noise alone
             for parameter in self.optimizer.params:
                 if self.mode == "ghost":
                     parameter.grad = torch.zeros_like(parameter)
@@ -160,8 +151,7 @@ class PrivateTraining:
         loss = self.criterion(*_logits(self.module, part))
         with ignore_warning(_NO_INPUT_GRADIENT):
             loss.backward()
-        value: Tensor = loss.detach()
-        return value
+        return loss.detach()  # type: ignore[no-any-return]
 
     def remove_hooks(self) -> Any:
         """The trained module as it was before Opacus; `step` cannot be used after it."""
@@ -184,10 +174,8 @@ def clipping_error(private: PrivateTraining) -> float:
 
     Opacus computes a record's gradient layer by layer, from what goes in and out of each. A layer whose first
     axis is not the batch, or weights used in a way it does not see, could give a wrong norm without an error,
-    and a wrong norm is a promise broken. Opacus's own check takes one tensor as input and looks at no sum.
-
-    The norm is set for the trial to half the smallest gradient's, so that every record is clipped. Dropout is
-    off. Gradients, and the norm, are left as they were.
+    and a wrong norm is a promise broken. The norm is set for the trial to half the smallest gradient's, so
+    that every record is clipped. Dropout is off. Gradients, and the norm, are left as they were.
     """
     optimizer, module, trial = private.optimizer, private.module, _trial_batch(private)
     before = optimizer.max_grad_norm

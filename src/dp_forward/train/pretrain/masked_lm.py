@@ -20,6 +20,7 @@ from dp_forward.split.families import FAMILIES
 from dp_forward.split.pretrained import model_folder, quiet_transformers
 from dp_forward.split.private_model import PrivateModel
 
+Ids = NDArray[np.int64]
 IGNORED = -100  # the label of a token that was not chosen: torch's cross entropy passes it over
 _RATE = 0.15
 
@@ -90,9 +91,7 @@ class Masking:
         self.special = np.unique(np.array(tokenizer.all_special_ids, np.int64))
         self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), self.special)
 
-    def __call__(
-        self, block: NDArray[np.int32], rng: np.random.Generator
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def __call__(self, block: NDArray[np.int32], rng: np.random.Generator) -> tuple[Ids, Ids]:
         """The block with some tokens hidden, and the labels: the true token where chosen, else `IGNORED`."""
         ids = block.astype(np.int64)
         candidates = np.flatnonzero(~np.isin(ids, self.special))
@@ -111,14 +110,13 @@ class Masking:
 class MaskedBlocks(Dataset[dict[str, Tensor]]):
     """``items`` masked blocks: pass after pass over the blocks, each in a new order, with new masks.
 
-    Which tokens are hidden depends on the seed and on the number of the item alone: not on the process, the
-    batch or on how often a run was stopped. So a resumed run sees what the run without a stop would have
-    seen. This is why Transformers' collator is not used: it draws from one generator, batch after batch.
+    Which tokens are hidden depends on the seed and on the number of the item alone, so a resumed run sees
+    what one without a stop would have seen. Transformers' collator draws from one generator instead.
     """
 
     def __init__(self, blocks: NDArray[np.int32], masking: Masking, *, seed: tuple[int, ...], items: int):
         self._blocks, self._masking, self._seed, self._items = blocks, masking, seed, items
-        self._order: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, np.int64))
+        self._order: tuple[int, Ids] = (-1, np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return self._items
@@ -136,18 +134,15 @@ def split_tied(model: Any, cut: str) -> Split:
     """The two halves of a masked LM, whose parameters are those of the model: training them trains it.
 
     Cutting copies a tied table (the masked-LM decoder is the token table) into both halves, where training
-    would move the copies apart, and an ordinary checkpoint has room for one. So each tensor of the whole
-    model is put into the halves again, in however many places it stands. Which one went where is not written
-    down for each family and cut: a copy of the model whose n-th tensor holds the number n is cut in the same
-    way, and the halves are read.
+    would move the copies apart. So each tensor of the whole model is put into the halves again, in however
+    many places it stands. Which one went where is found by a copy of the model whose n-th tensor holds the
+    number n: it is cut in the same way, and its halves are read.
 
     Guarantees:
         A tensor of the model that both halves need is one parameter of both, so the halves train as the whole
-        model would. Without noise the model computes what the halves do, bit for bit, at every cut that drops
-        no residual.
+        model would. Without noise the model computes what the halves do, bit for bit, where none is dropped.
     Edges:
-        Not for a provider: the back holds the token table, and shares it with the front. ALBERT's one block
-        is likewise shared by both halves.
+        Not for a provider: the back shares the token table (and ALBERT's one block) with the front.
     """
     numbered = copy.deepcopy(model).float()
     with torch.no_grad():
@@ -189,26 +184,24 @@ class NoisyMaskedLM(PrivateModel):
         noisy = super()._noisy(hidden, draws)
         if not self.training or self._least_noise == 1:
             return noisy
-        assert isinstance(self.sanitizer, Sanitizer)
+        assert self.sanitizer is not None
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             inside = apply_bound(hidden, self.sanitizer.bound)
             return soften(inside, noisy, least=self._least_noise).to(noisy.dtype)
 
     def guarantee(self, **details: Any) -> Guarantee:
         """As everywhere, but softened noise promises nothing."""
-        if self._least_noise < 1:
-            rule = "be 1 for a guarantee, which needs all of the noise"
-            remedy = "Cut the finished checkpoint and join it with a Sanitizer."
-            raise InvalidInput("least_noise", rule, self._least_noise, remedy)
+        rule = "be 1 for a guarantee, which needs all of the noise"
+        remedy = "Cut the finished checkpoint and join it with a Sanitizer."
+        refuse_if(self._least_noise < 1, "least_noise", rule, self._least_noise, remedy)
         return super().guarantee(**details)
 
 
 def soften(inside: Tensor, noisy: Tensor, *, least: float) -> Tensor:
     """Part of the way from the bounded to the noisy matrix, for any mechanism: a share of its own per text.
 
-    The noise of a text-level budget lets a few bits of a whole text across at most, and a masked LM that
-    meets nothing else forgets more than it learns. With shares between ``least`` and 1, as often in one
-    octave as in another, it keeps more of what it knew, and fine-tuning through all of the noise then reaches
+    A masked LM that meets nothing but all of the noise forgets more than it learns. With shares between
+    ``least`` and 1, as often in one octave as in another, fine-tuning through all of the noise then reaches
     more (docs/paper/pretraining.md).
 
     Guarantees:

@@ -27,8 +27,7 @@ class PretrainPlan(PlanBase):
     Edges:
         ``mechanism="none"`` trains without bound and noise, as a control. ``head_steps`` counts only where
         the checkpoint has no head. With ``least_noise`` below 1 each block has a share of the noise between
-        that and all of it, so that it forgets less; the losses are through all of it. It counts with noise
-        only.
+        that and all of it, so that it forgets less; the losses are through all of it.
     """
 
     retired: ClassVar[dict[str, object]] = {

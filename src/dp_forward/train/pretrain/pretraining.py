@@ -1,8 +1,7 @@
 """Noisy masked-LM pre-training on public text: a back that has learned to read noisy matrices.
 
-The model with its masked-LM head is cut, the mechanism's noise sits at the cut in every step (a share of it,
-by default, that differs from block to block), and the loss is taken behind the back. The halves are then one
-ordinary checkpoint again::
+The model with its masked-LM head is cut, the mechanism's noise (by default a share of it) sits at the cut in
+every step, and the loss is taken behind the back. The halves are then one ordinary checkpoint again::
 
     report = pretrain(PretrainPlan(corpus="wiki.txt.gz", epsilon=8.0, steps=10_000), folder=Path("noisy"))
     model = load_model("noisy", labels=2)                 # so `dpf finetune --model noisy` takes it
@@ -11,9 +10,8 @@ A checkpoint without a head (a sentence encoder) first gets one: phase `head`, w
 `noisy`. Both are the Hugging Face Trainer; a run that was stopped anywhere is resumed with ``resume=True``.
 
 Guarantees:
-    None for the texts, and none is needed: they are public. Front and back both learn from them as they are,
-    which costs no privacy. What the resulting model later releases for a private text is as private as the
-    mechanism used then says: its promise holds for any fixed front, however that was trained.
+    None for the texts, and none is needed: they are public. What the resulting model later releases for a
+    private text is as private as the mechanism used then says, which holds for any fixed front.
 Edges:
     The blocks hold no PAD, since the back attends to all rows. Maps to d' columns are not offered: an
     ordinary checkpoint has no place for them. A decoder that is tied to the token table stays so.
@@ -34,7 +32,7 @@ from torch.utils.data import DataLoader
 
 from dp_forward.data.fingerprints import note_prints
 from dp_forward.data.public_text import pack_blocks, read_public_records
-from dp_forward.errors import InvalidInput, refuse_if
+from dp_forward.errors import refuse_if
 from dp_forward.ledger.text_register import TextRegister
 from dp_forward.noise import Sanitizer
 from dp_forward.progress import Progress, is_first_process
@@ -43,6 +41,7 @@ from dp_forward.split.device import pick_device
 from dp_forward.split.legal_cuts import check_cut
 from dp_forward.split.private_model import join
 from dp_forward.train import processes
+from dp_forward.train.plan import Precision
 from dp_forward.train.pretrain import masked_lm
 from dp_forward.train.pretrain.pretrain_plan import PretrainPlan
 from dp_forward.train.report import provenance
@@ -61,9 +60,8 @@ def pretrain(
 
     Returns:
         The report. Losses are means per masked token; the held-out blocks are the end of the corpus. ``loss``
-        is the last logged one, None after 0 steps. The losses without noise leave out the bound too: they are
-        the ordinary model's. ``before`` is the start of phase `noisy`. ``seconds`` counts the call that
-        finished the run, not those that were stopped.
+        is the last logged one, None after 0 steps. Those without noise are the ordinary model's. ``before``
+        is the start of phase `noisy`. ``seconds`` counts the call that finished the run.
     Edges:
         Refused before anything is written: a family without a masked LM, a cut that leaves no rows, a length
         beyond the model's positions, a mechanism that does not fit the cut, a corpus that is too small. A
@@ -110,15 +108,12 @@ class _Job:
     def check(self, *, corpus: bool) -> None:
         """Everything that can be refused before a file is written; the ``corpus`` is read for two blocks."""
         pair = masked_lm.split_tied(self.start.model, self.plan.cut)
-        noisy = join(pair, self._noise(1))
         most = pair.front.max_rows
-        if most is not None and self.plan.length > most:
-            rule = f"fit the model's {most} positions"
-            raise InvalidInput("length", rule, self.plan.length, "Use a smaller one.")
+        rule, remedy = f"fit the model's {most} positions", "Use a smaller one."
+        refuse_if(most is not None and self.plan.length > most, "length", rule, self.plan.length, remedy)
         # One pass over any block: noise that does not fit the cut shows now, not after an hour.
-        ids = torch.full((1, self.plan.length), self.masking.mask)
         with torch.no_grad():
-            noisy.eval()(input_ids=ids)
+            join(pair, self._noise(1)).eval()(input_ids=torch.full((1, self.plan.length), self.masking.mask))
         if corpus:
             self._pack(most=2, prints=[])
 
@@ -157,20 +152,14 @@ class _Job:
         """Train for so many steps, from the last complete checkpoint of the phase; the losses by step.
 
         Guarantees:
-            A step that a checkpoint holds is not taken again, and the items of later steps are those that a
-            run without a stop would have seen. The noise of a resumed run is drawn anew.
+            The items are those that a run without a stop would have seen; the noise is drawn anew.
         """
         plan, batch = self.plan, self.plan.batch * processes.process_count()
-        items = masked_lm.MaskedBlocks(
-            blocks, self.masking, seed=(plan.seed, *phase.encode()), items=steps * batch
-        )
-        settings = FitSettings(
-            epochs=1.0,
-            batch=batch,
-            learning_rate=plan.head_learning_rate if phase == "head" else plan.learning_rate,
-            seed=plan.seed,
-            precision="bf16" if plan.bf16 else "fp32",
-        )
+        seed = (plan.seed, *phase.encode())
+        items = masked_lm.MaskedBlocks(blocks, self.masking, seed=seed, items=steps * batch)
+        rate = plan.head_learning_rate if phase == "head" else plan.learning_rate
+        numbers: Precision = "bf16" if plan.bf16 else "fp32"
+        settings = FitSettings(epochs=1.0, batch=batch, learning_rate=rate, seed=plan.seed, precision=numbers)
         arguments = {
             "warmup_steps": steps // 20,
             # The items come shuffled; a second shuffle would only cost memory.
