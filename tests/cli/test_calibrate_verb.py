@@ -131,6 +131,6 @@ def test_a_central_epsilon_finds_the_privunit_of_least_noise(dpf) -> None:
     assert 0 < found["central_epsilon_lower"] < found["central_epsilon_upper"]
     assert (found["central_bound"], found["central_delta"]) == ("blanket", 1e-6)
     assert found["sigma"] < 0.44
-    for wrong in ([], ["--shuffle", "67349", "-e", "4"], ["--shuffle", "67349", "--threshold", "1"]):
+    for wrong in ([], ["--shuffle", "67349", "-e", "4"], ["--shuffle", "67349", "--threshold", "0"]):
         assert dpf(*words, *wrong).code != 0
     assert dpf("calibrate", "-m", "privunit").code != 0

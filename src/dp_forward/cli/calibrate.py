@@ -78,7 +78,8 @@ def _for_central(
 ) -> privacy.Mechanism:
     """PrivUnit with the least estimation error for a central epsilon."""
     fixed = (epsilon, request.threshold, request.cap_probability)
-    if request.mechanism is not MechanismName.PRIVUNIT or any(fixed) or request.releases > 1 or users is None:
+    free = request.mechanism is MechanismName.PRIVUNIT and all(value is None for value in fixed)
+    if not free or request.releases > 1 or users is None:
         rule = "go with privunit, --shuffle and one release, epsilon and t left open"
         raise InvalidInput("central-epsilon", rule, wanted, "Try -m privunit --shuffle 67349.")
     with output.working("searching epsilon and t ..."):

@@ -47,7 +47,7 @@ from dp_forward.privacy.shuffling import (
     shuffled_mechanism,
 )
 from dp_forward.privacy.shuffling.local_curve import Curve, Floats, curve_epsilon, record_curve
-from dp_forward.privacy.units import LABEL, RECORD, TEXT, Unit
+from dp_forward.privacy.units import LABEL, RECORD, TEXT, Unit, refuse_parts_of_texts
 
 _TAIL: Final = 1e-18  # chance of more draws than are counted; added to delta
 
@@ -195,10 +195,8 @@ class Deployment:
             if getattr(self, name) is not None:
                 checks.count(name, getattr(self, name), remedy="Count the people behind it.")
         unit = self.text.unit
-        if self.users is not None and (unit is None or unit.tokens is not None):
-            # The theorems need the local epsilon between any two people's texts, not between neighbours.
-            remedy = "Strangers' texts are not alike enough to hide each other by a promise per token."
-            raise InvalidInput("unit", "be text with a shuffler or sampler", str(unit), remedy)
+        if self.users is not None:
+            refuse_parts_of_texts(unit)
         if self.users is not None and self.text.gaussian_mu and self.text.pure_losses:
             # The theorems for Gaussian noise would leave the pure part out.
             rule = "be one mechanism with a shuffler or sampler"
@@ -283,7 +281,7 @@ class Deployment:
         if self.users is not None:
             central = self.central(delta, with_estimate=False) if central is None else central
             assert central is not None
-            parts = [central.upper.statement, central.upper.rests_on]
+            parts = [central.upper.statement, central.upper.rests_on, central.lower.statement]
             if self.public_label:
                 parts.insert(1, f"That is {self.central_notion}: for {self.central_notion.neighbours}.")
             said[Observer.PROVIDER] = " ".join(filter(None, parts))

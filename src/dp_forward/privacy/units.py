@@ -76,6 +76,16 @@ def format_unit(unit: Unit) -> str:
     return f"phrase:{unit.tokens}" if unit.kind == "phrase" else unit.kind
 
 
+def refuse_parts_of_texts(unit: Unit | None) -> None:
+    """A shuffler and a sampler hide whole texts, labels or records among others.
+
+    The theorems need the local epsilon between any two people's texts, not between neighbours.
+    """
+    if unit is None or unit.tokens is not None:
+        remedy = "Strangers' texts are not alike enough to hide each other by a promise per token."
+        raise InvalidInput("unit", "be text with a shuffler or sampler", str(unit), remedy)
+
+
 def refuse_where_rows_mix(name: str, unit: Unit | None, *, row_local: bool, cut: object) -> None:
     """No promise per token or phrase behind a front in which one token moves every row."""
     if unit is not None and unit.tokens is not None and not row_local:

@@ -105,6 +105,16 @@ def test_the_grid_is_never_below_the_exact_sum_and_hardly_above(parts, users):
     assert blanket.delta(blanket.local) == 0
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "share", "users", "delta"), [(14.36, 1.22, 5916, 6.1e-5), (7.07, 1.0, 9523, 9.7e-9)]
+)
+def test_where_sums_deviate_far_the_grid_stays_fine(epsilon, share, users, delta):
+    """The cost of rounding is a share of log(1 / delta) there too, not of the variance alone."""
+    losses = privunit(epsilon, share).pure_losses
+    found = blanket_epsilon(delta, losses=losses, users=users)
+    assert Blanket.of(losses, users=users).delta(found * (1 - 1e-3), spread=1e-6) > delta
+
+
 def test_one_user_alone_has_the_local_curve():
     for mechanism in (privunit(2.0), KaryResponse(1.5, 4)):
         alone = Blanket.of(mechanism.pure_losses, users=1)

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from dp_forward.errors import InvalidInput
 from dp_forward.privacy import (
     TEXT,
+    AnalyticGaussian,
     Budget,
+    NoiseSpec,
     PrivUnit,
     RandomizedResponse,
     calibrate,
@@ -27,7 +29,13 @@ from dp_forward.privacy.shuffling import (
     sampler,
     shuffled_gaussian,
 )
-from dp_forward.privacy.shuffling.central_epsilon import NOBODY, SAMPLER, SHUFFLER, shuffled_mechanism
+from dp_forward.privacy.shuffling.central_epsilon import (
+    NOBODY,
+    SAMPLER,
+    SHUFFLER,
+    privunit_for_central,
+    shuffled_mechanism,
+)
 
 
 def bound(kind):
@@ -168,6 +176,17 @@ def test_wrong_numbers_are_refused(wrong):
     for function in (shuffled_gaussian, lambda **given: sampled_gaussian(epochs=1, **given)):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
             function(**({"delta": 1e-5, "mu": 1.0, "users": 100} | wrong))
+
+
+def test_what_the_shuffling_theorems_do_not_cover_is_refused() -> None:
+    token = NoiseSpec(epsilon=1.0, unit="token", rows=6).build()
+    with pytest.raises(InvalidInput, match="unit"):
+        shuffled_mechanism(token, users=1000, delta=1e-6)
+    with pytest.raises(InvalidInput, match="unit"):
+        privunit_for_central(0.5, users=1000, delta=1e-6, bound=token.bound, unit=token.unit)
+    gaussian = calibrate(AnalyticGaussian, Budget(1.0, 1e-5), bound=normalise(1.0))
+    with pytest.raises(InvalidInput, match="be pure"):
+        shuffled_mechanism(gaussian, users=1000, delta=1e-6)
 
 
 def test_text_and_label_together_cost_more_than_the_text_and_each_names_its_proof() -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtr
 
 from dp_forward.errors import InvalidInput
-from dp_forward.privacy import curve
+from dp_forward.privacy import RandomizedResponse, curve
 from dp_forward.privacy.pure_loss import ThreeLevelLoss
 from dp_forward.privacy.shuffling import shuffled_epsilon
 from dp_forward.privacy.shuffling.lower_bound import (
@@ -66,6 +66,12 @@ def test_nothing_underflows():
     found = attack_epsilon(1e-5, mu=100.0, users=1000, releases=2)
     assert 5_000 < found < 2 * curve.epsilon(1e-5, 100.0)
     assert math.isfinite(attack_epsilon(0, mu=50.0, users=10))
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-12])
+def test_a_loss_that_is_hardly_there_is_attacked_for_nothing(epsilon):
+    losses = RandomizedResponse(epsilon, 2).pure_losses
+    assert shuffled_pure_lower(1e-6, losses=losses, users=1000) <= epsilon
 
 
 def test_an_attack_that_finds_nothing_says_zero():

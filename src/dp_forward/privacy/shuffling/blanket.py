@@ -42,8 +42,9 @@ around 0, where delta is decided, and rounding is small relative to delta, howev
 Guarantees:
     Every step is on the safe side. Values are rounded up; what lies above the window (Chernoff) and the
     rounding of the transform are added to delta; what wraps around only adds; masses are right to 5e-14, and
-    ``e^(5e-14 N)`` is paid for it. The slack: the grid raises the variance by at most 5e-4 of itself (where
-    `_MOST_POINTS` allow it), about 2.5e-4 of epsilon, and the search ends within 1e-4; all else is far below.
+    ``e^(5e-14 N)`` is paid for it. The slack: the grid costs about 5e-4 of ``log(1 / delta)`` (where
+    `_MOST_POINTS` allow it), that is 2.5e-4 of epsilon among many and up to 1e-3 of it among few hundred or
+    at a local epsilon above 5; the search ends within 1e-4; all else is far below.
 """
 
 import math
@@ -173,7 +174,11 @@ def _positive_part(values: Floats, chances: Floats, users: int, spread: float) -
     low, high, order = _window(values, chances, tilt, users)
     points, most = _LEAST_POINTS // 2, _MOST_POINTS if spread <= _FINE else _MOST_COARSE
     weights = chances * np.exp(tilt * values - (tilt * values).max())
-    allowed, raised = spread * float(weights @ values**2), math.inf
+    # What rounding costs is about users * tilt^2 * raised / 2 in log(delta), of which this is a share.
+    exponent = max(1.0, -users * float(_log_moments(values, chances, np.array(tilt))))
+    second = float(weights @ values**2)
+    cost = users * tilt**2 * second / float(weights.sum()) / 2
+    allowed, raised = spread * second / max(1.0, cost / exponent), math.inf
     while raised > allowed and points < most:
         points *= 2
         step = (high - low) / (points - 4)

@@ -1,9 +1,9 @@
 """Central epsilon of a deployment: proved upper bound, attack's lower bound, the authors' estimate.
 
 Three numbers answer three questions. ``upper`` is proved: no attacker learns more. ``lower`` is an
-attack: no proof can promise less. ``estimate`` is that of the paper's authors. Each carries its kind and
-the trusted part without which it means nothing, and an object of one kind cannot stand in the
-place of another.
+attack: no proof that knows the noise alone can promise less. ``estimate`` is that of the paper's
+authors. Each carries its kind and the trusted part without which it means nothing, and an object of one
+kind cannot stand in the place of another.
 
 ``upper`` is the least of what is proved, and ``bound`` names the proof: the `blanket` (of PrivUnit and of
 randomized response, alone or together), the `clones` (any pure mechanism, and Gaussian noise), the sampler's
@@ -42,7 +42,7 @@ from dp_forward.privacy.shuffling.lower_bound import (
 from dp_forward.privacy.shuffling.paper_estimate import paper_estimate
 from dp_forward.privacy.shuffling.sampler import sampler_epsilon
 from dp_forward.privacy.solve import last_safe
-from dp_forward.privacy.units import TEXT, Unit
+from dp_forward.privacy.units import TEXT, Unit, refuse_parts_of_texts
 
 __all__ = ["ASSUMPTIONS", "SHUFFLER"]
 
@@ -154,7 +154,9 @@ def _attacked(epsilon: float, trusted: str, upper: CentralBound) -> CentralBound
     """With the gap to what is proved: the truth lies between."""
     statement = "The attack that was tried finds nothing here."
     if epsilon > 0:
-        statement = f"An attack shows that no proof can promise an epsilon below {shown_down(epsilon, 4)}"
+        statement = (
+            f"An attack shows that no proof for this noise can promise less than {shown_down(epsilon, 4)}"
+        )
         if upper.epsilon is not None:
             statement += f"; what is proved is {shown_up(upper.epsilon / epsilon, 3)} times that"
         statement += "."
@@ -226,11 +228,14 @@ def shuffled_mechanism(mechanism: Mechanism, *, users: int, delta: float, rounds
 
     >>> from dp_forward.privacy import NoiseSpec
     >>> print(shuffled_mechanism(NoiseSpec(epsilon=2.0).build(), users=10_000, delta=1e-6).lower.statement)
-    An attack shows that no proof can promise an epsilon below 0.07021; what is proved is 1.41 times that.
+    An attack ... no proof for this noise can promise less than 0.07021; what is proved is 1.41 times that.
 
     Guarantees:
         ``upper`` is never above the local epsilon, and names the proof that gave it.
     """
+    refuse_parts_of_texts(mechanism.unit)
+    if mechanism.gaussian_mu:
+        raise InvalidInput("mechanism", "be pure", mechanism, "Use shuffled_gaussian for Gaussian noise.")
     local = mechanism.epsilon()
     if any(loss.copies % rounds for loss in mechanism.pure_losses):
         raise InvalidInput("rounds", "share the releases out evenly", rounds, "Use 1: a single bundle.")
@@ -263,6 +268,7 @@ def privunit_for_central(
         The blanket's delta was evaluated and is at most ``delta``, or the local epsilon is ``epsilon``. That
         t is the best one is a search, and no promise hangs on it.
     """
+    refuse_parts_of_texts(unit)
     epsilon = checks.epsilon(epsilon, name="central_epsilon")
     delta = checks.delta(delta, zero=False)
     users = checks.count("users", users, remedy="Pass the number of people who are shuffled together.")

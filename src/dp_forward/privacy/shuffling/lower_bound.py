@@ -211,7 +211,8 @@ def shuffled_pure_lower(
     Guarantees:
         A lower bound on every valid central epsilon at ``delta``, never above the local one.
     Edges:
-        ``delta = 0`` gives the local epsilon: that all land in the set is so much likelier.
+        ``delta = 0`` gives the local epsilon: that all land in the set is so much likelier. The worst two
+        inputs of the noise are opposite; a front that reaches no such pair may leave an attacker less.
     """
     delta = checks.delta(delta, zero=True)
     users = checks.count("users", users, remedy=_USERS)
@@ -223,7 +224,7 @@ def shuffled_pure_lower(
         more, masses = loss.atoms()
         levels, weights = np.add.outer(levels, more).ravel(), np.outer(weights, masses).ravel()
     thresholds, best = np.unique(np.round(levels[levels > 1e-9], 9)), 0.0
-    for threshold in thresholds[:: -(-thresholds.size // 24)]:  # not all of very many
+    for threshold in thresholds[:: max(1, -(-thresholds.size // 24))]:  # not all of very many
         above = levels >= threshold - 1e-8
         mine = min(1.0, float(weights[above].sum()))
         chance = min(1.0, float(weights[above] @ np.exp(-levels[above])))
