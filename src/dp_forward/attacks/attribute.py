@@ -24,7 +24,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -123,9 +123,8 @@ def attribute_attack(
     # Where nothing is drawn, the vectors are all that is needed.
     inputs = torch.cat([pooled(part, pool) for part in parts] if mechanism is None else parts)
     labels = torch.from_numpy(np.array(known)).to(place)
-    network, best_epoch = _learn(
-        inputs, labels, mechanism, pool=pool, epochs=epochs, seed=seed, progress=progress
-    )
+    how: Any = {"pool": pool, "epochs": epochs, "seed": seed, "progress": progress}
+    network, best_epoch = _learn(inputs, labels, mechanism, **how)
     seen = observe_texts(front, mechanism, test, device=place)
     with torch.no_grad():
         guessed = torch.cat([network(pooled(some[:, 0], pool)).argmax(dim=1).cpu() for some in seen])
