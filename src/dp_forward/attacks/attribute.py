@@ -132,20 +132,13 @@ def attribute_attack(
         progress(epochs + 1)
     chance = float(np.bincount(wanted).max()) / len(wanted)
     right = guessed.numpy() == wanted
-    return AttackResult.from_counts(
-        "attribute",
-        int(right.sum()),
-        len(wanted),
-        chance=chance,
-        ceiling=None if mechanism is None else attribute_ceiling(mechanism, chance),
-        values=int(known.max()) + 1,
-        recall_by_value={str(value): float(right[wanted == value].mean()) for value in np.unique(wanted)},
-        texts_of_the_attacker=len(known),
-        pool=pool,
-        epochs=epochs,
-        best_epoch=best_epoch,
-        noise=kind_of_noise(mechanism),
-    )
+    ceiling = None if mechanism is None else attribute_ceiling(mechanism, chance)
+    recalls = {str(value): float(right[wanted == value].mean()) for value in np.unique(wanted)}
+    details: dict[str, Any] = {"values": int(known.max()) + 1, "recall_by_value": recalls}
+    details |= {"texts_of_the_attacker": len(known), "pool": pool, "epochs": epochs, "best_epoch": best_epoch}
+    details["noise"] = kind_of_noise(mechanism)
+    name, hits = "attribute", int(right.sum())
+    return AttackResult.from_counts(name, hits, len(wanted), chance=chance, ceiling=ceiling, **details)
 
 
 def pooled(matrices: Tensor, pool: Pool) -> Tensor:

@@ -103,12 +103,8 @@ class ReleasedAudit:
 
     def as_dict(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "findings"}
-        return {
-            **plain,
-            "refuted": self.refuted,
-            "refuted_by": list(self.refuted_by),
-            "findings": [finding.as_dict() for finding in self.findings],
-        }
+        found = [finding.as_dict() for finding in self.findings]
+        return {**plain, "refuted": self.refuted, "refuted_by": list(self.refuted_by), "findings": found}
 
 
 def false_alarm_rate(audits: Iterable[ReleasedAudit], findings: Iterable[Finding]) -> float:

@@ -216,23 +216,11 @@ class Inversion:
         low, high = max(0.0, mean - half), min(1.0, mean + half)
         if mean in (0.0, 1.0):
             low, high = exact_interval(round(mean * trials), trials)
-        return AttackResult(
-            attack=attack,
-            success=mean,
-            chance=chance,
-            low=low,
-            high=high,
-            trials=trials,
-            ceiling=_ceiling(self.mechanism, self.releases, hindsight, lists=ranked),
-            details={
-                "releases": self.releases,
-                "best_fixed_in_hindsight": hindsight,
-                "released": kind_of_noise(self.mechanism) == "released",
-                "bag_recall": bag_recall,
-                "cut": str(self.front.cut),
-                **details,
-            },
-        )
+        ceiling = _ceiling(self.mechanism, self.releases, hindsight, lists=ranked)
+        own: dict[str, Any] = {"releases": self.releases, "best_fixed_in_hindsight": hindsight}
+        own |= {"released": kind_of_noise(self.mechanism) == "released", "bag_recall": bag_recall}
+        own |= {"cut": str(self.front.cut), **details}
+        return AttackResult(attack, mean, chance, low, high, trials, ceiling, own)
 
 
 def token_table(front: AnyFront) -> nn.Module:
