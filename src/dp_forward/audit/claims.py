@@ -145,8 +145,7 @@ class PrivUnitClaim:
 
     def epsilon(self, first: Floats, second: Floats, delta: float) -> float:
         changed = int(np.sum(np.any(first != second, axis=1)))
-        covered = self.bound.changed_rows(self.mechanism.unit) or 1
-        return self.mechanism.loss.epsilon * max(changed, covered)
+        return self.mechanism.loss.epsilon * max(changed, self.bound.changed_rows(self.mechanism.unit) or 1)
 
     def ratios(self, released: Floats, first: Floats, second: Floats) -> Floats:
         changed = np.any(first != second, axis=1)

@@ -54,8 +54,7 @@ def explain(
         refuse_if(mechanism is not None, "mechanism", "be left out with --run", mechanism, "It has its own.")
         build, epsilon = measured.build, epsilon or measured.noise.epsilon
     elif mechanism is None or epsilon is None:
-        rule = "be given without --run"
-        raise InvalidInput("mechanism and epsilon", rule, "less", "Try -m privunit -e 4.")
+        raise InvalidInput("mechanism and epsilon", "be given without --run", "less", "Try -m privunit -e 4.")
     else:
         request = MechanismRequest(mechanism, unit, norm, rows=rows, columns=columns, labels=labels)
         at_delta = delta_of(delta, mechanism)

@@ -210,8 +210,7 @@ class Plan(TaskSettings):
 
         yield from self._closed_form_rules()
         undefended = self.mechanism == "none" and self.regime is not Regime.END_TO_END
-        remedy = "Nothing is released: --regime end-to-end."
-        yield "regime", undefended, "be end-to-end without noise", remedy
+        yield "regime", undefended, "be end-to-end without noise", "Nothing is released: --regime end-to-end."
         remedy = "The front is frozen there and sees no private text without noise."
         for name, idle in FRONT_SETTINGS.items():
             given = not self.regime.trains_front and getattr(self, name) not in (None, idle)

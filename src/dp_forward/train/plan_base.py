@@ -154,15 +154,11 @@ class TaskSettings(PlanBase):
     """
 
     task: str = setting(
-        help="sst2, imdb, qqp, rotten-tomatoes; or a name for DATA [that of the file].",
-        group="data",
-        missing="Name your data, or try rotten-tomatoes.",
+        help="sst2, imdb, qqp, rotten-tomatoes; or a name for DATA.", group="data", missing="Name your data."
     )
     text_column: tuple[str, ...] | None = setting(None, "The column of texts; two: pairs [found].", "data")
     label_column: str | None = setting(None, "The column of labels [found by its name].", "data")
-    header: bool = setting(
-        True, "Whether a CSV or TSV file names its columns.", "data", switch="--header/--no-header"
-    )
+    header: bool = setting(True, "Whether a CSV or TSV has a header.", "data", switch="--header/--no-header")
     labels: tuple[str, ...] | None = setting(None, "The labels, in order [those of the training part].")
     validation_share: float | None = setting(
         None, "Share to measure on, declared public [0.1 without a split].", "advanced", _check_half

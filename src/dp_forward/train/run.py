@@ -181,8 +181,8 @@ class Halves:
         """Both halves of a finished run."""
         root = Path(folder)
         for name in (_PLAN, _REPORT):
-            if not (root / name).is_file():
-                raise InvalidInput("run", f"hold {name}", root, "Finish it with dpf finetune --resume.")
+            missing, remedy = not (root / name).is_file(), "Finish it with dpf finetune --resume."
+            refuse_if(missing, "run", f"hold {name}", root, remedy)
         alone = not (root / "front").is_dir()
         refuse_if(alone, "run", "hold a front", "a back alone", "Bring the front: it reads texts.")
         user, provider = load_user_side(root / "front"), load_provider_side(root / "back")
